@@ -142,7 +142,7 @@ def bench(
     """
 
 def budget(
-    logits: str | None = None,
+    set: str | None = None,
     *,
     corpus: str | None = None,
     task: str | None = None,
@@ -171,7 +171,7 @@ def budget(
     """Measure what each codec would cost and lose, on a sample of a set, of a corpus or of a task's rows.
 
     Args:
-        logits: Set of tokens with codec hidden or dense: a path, or a name in the store.
+        set: Set of tokens with codec hidden or dense: a path, or a name in the store.
         corpus: A corpus instead of a task; see `distill corpora`.
         task: A task of whose rows layers are tried; see `distill tasks`.
         manifest: YAML file with a corpus of your own.
@@ -197,11 +197,11 @@ def budget(
         values: Layers whose values' products with each other are stored (as in MiniLM).
     """
 
-def card(logits: str, *, write: bool = False, store: str | Path = ...) -> Result:
+def card(set: str, *, write: bool = False, store: str | Path = ...) -> Result:
     """Print a set's card, or write it anew.
 
     Args:
-        logits: A set: a path, or a name in the store.
+        set: A set: a path, or a name in the store.
         write: Write it as the set's README.md instead of printing it.
         store: Folder of logit sets (DISTILL_STORE).
     """
@@ -209,7 +209,7 @@ def card(logits: str, *, write: bool = False, store: str | Path = ...) -> Result
 def certify(
     run: str | Path,
     *,
-    logits: str | None = None,
+    set: str | None = None,
     where: str,
     disagreement: float = 0.01,
     confidence: float = 0.95,
@@ -220,7 +220,7 @@ def certify(
 
     Args:
         run: Folder of a run.
-        logits: Take rows of this set. (default: what it was trained on)
+        set: Take rows of this set. (default: what it was trained on)
         where: SQL condition that selects training rows which RUN was not trained on, like 'source_row % 10 = 0'.
         disagreement: Greatest share of answers that differ from the teacher.
         confidence: Confidence that no more differ.
@@ -229,7 +229,7 @@ def certify(
     """
 
 def check(
-    logits: str,
+    set: str,
     *,
     sample: int = 256,
     tolerance: float | None = None,
@@ -243,7 +243,7 @@ def check(
     """Ask a set's teacher again about a sample of its rows; exit code 0 if it says what is stored, 1 if not.
 
     Args:
-        logits: A set: a path, or a name in the store.
+        set: A set: a path, or a name in the store.
         sample: Rows to ask the teacher about again.
         tolerance: Largest difference of a logit. (default: 4 times that of two runs here, at least 1e-3)
         manifest: YAML file with the task, if it is one of your own.
@@ -448,7 +448,7 @@ def dump_teacher(
 def evaluate(
     run: str | Path,
     *,
-    logits: str | None = None,
+    set: str | None = None,
     cost: str | Sequence[str] = (),
     store: str | Path = ...,
     allow_unverified: bool = False,
@@ -457,7 +457,7 @@ def evaluate(
 
     Args:
         run: Folder of a run.
-        logits: Evaluate on this set. (default: what it was trained on)
+        set: Evaluate on this set. (default: what it was trained on)
         cost: What it costs to miss a label, as LABEL=NUMBER; repeat for more. (default: 1 for every label)
         store: Folder of logit sets (DISTILL_STORE).
         allow_unverified: Use sets that are complete but not verified, too.
@@ -470,7 +470,7 @@ def export(
     html: str | Path | None = None,
     output_dir: str | Path | None = None,
     tables: Literal["float32", "float16", "int8"] | None = None,
-    logits: str | None = None,
+    set: str | None = None,
     store: str | Path = ...,
 ) -> Result:
     """Write a student as an ONNX or an HTML file, or with smaller tables, and measure what that costs.
@@ -481,12 +481,12 @@ def export(
         html: Write the student as one HTML file, a page that answers by itself.
         output_dir: Write the student as a folder, with smaller --tables.
         tables: How the embedding tables are stored. (default: as in RUN)
-        logits: Measure the scores on this set. (default: what it was trained on)
+        set: Measure the scores on this set. (default: what it was trained on)
         store: Folder of logit sets (DISTILL_STORE).
     """
 
 def filters(
-    logits: str,
+    set: str,
     *,
     layers: str | None = None,
     dim: int = 128,
@@ -502,7 +502,7 @@ def filters(
     """Learn what of a teacher's stored layers a task needs, for train-student --filters (TED).
 
     Args:
-        logits: Learn from the states in this set: a path, or a name in the store.
+        set: Learn from the states in this set: a path, or a name in the store.
         layers: Whose filters, like 2,4,6. (default: all that are stored)
         dim: Width of what a filter makes of a state.
         output_dir: Folder of the filters. (default: filters/NAME-OF-SET)
@@ -622,7 +622,7 @@ def index(*, store: str | Path = ...) -> Result:
     """
 
 def join(
-    logits: str,
+    set: str,
     *,
     name: str,
     manifest: str | Path | None = None,
@@ -633,7 +633,7 @@ def join(
     """Put your own texts beside the logits of a set that was pushed without text.
 
     Args:
-        logits: A set: a path, or a name in the store.
+        set: A set: a path, or a name in the store.
         name: Name of the joined set.
         manifest: YAML file with the task, if it is one of your own.
         data: Folder or file with your rows. (default: DISTILL_DATA, then the hub)
@@ -644,7 +644,7 @@ def join(
 def masked_words(
     runs: str | Sequence[str],
     *,
-    logits: str,
+    set: str,
     output: str | Path | None = None,
     store: str | Path = ...,
     allow_unverified: bool = False,
@@ -653,7 +653,7 @@ def masked_words(
 
     Args:
         runs: Folders of runs of one task.
-        logits: Set of `teacher-dump --augment mask-each`: a path, or a name in the store.
+        set: Set of `teacher-dump --augment mask-each`: a path, or a name in the store.
         output: Draw some rows, word by word, on this HTML page.
         store: Folder of logit sets (DISTILL_STORE).
         allow_unverified: Use sets that are complete but not verified, too.
@@ -688,7 +688,7 @@ def predict(
 
 def pretrain_student(
     *,
-    logits: str,
+    set: str,
     output_dir: str | Path | None = None,
     alpha: float = 0.5,
     temperature: float = 1.0,
@@ -717,7 +717,7 @@ def pretrain_student(
     """Pretrain a student on stored predictions of masked words or on vectors of sentences, for train-student.
 
     Args:
-        logits: Train from this set of tokens or of sentences: a path, or a name in the store.
+        set: Train from this set of tokens or of sentences: a path, or a name in the store.
         output_dir: Folder of the run. (default: runs/NAME-OF-SET)
         alpha: Weight of the masked tokens; 1 - alpha is the teacher's.
         temperature: Softens teacher and student in the teacher's term.
@@ -756,7 +756,7 @@ def pull(url: str, *, name: str | None = None, replace: bool = False, store: str
     """
 
 def push(
-    logits: str,
+    set: str,
     url: str,
     *,
     without_text: bool = False,
@@ -767,7 +767,7 @@ def push(
     """Send a verified set to a folder, an object store or the hub; only what is not there yet travels.
 
     Args:
-        logits: A set: a path, or a name in the store.
+        set: A set: a path, or a name in the store.
         url: Where to: a folder, s3://bucket/path, gs://bucket/path, hf://datasets/owner/name@revision.
         without_text: Leave texts and token ids out; rows keep the hash of their text.
         replace: Take the place of a different set that is there.
@@ -776,7 +776,7 @@ def push(
     """
 
 def recode(
-    logits: str,
+    set: str,
     *,
     name: str,
     states_codec: str | None = None,
@@ -793,8 +793,8 @@ def recode(
     """Write a set of tokens, or the stored layers of a set of examples, in another codec; no teacher is needed.
 
     Args:
-        logits: Set of tokens with codec hidden or dense, or of examples with what layers say: a path, or a name in
-            the store.
+        set: Set of tokens with codec hidden or dense, or of examples with what layers say: a path, or a name in the
+            store.
         name: Name of the new set.
         states_codec: How states of layers are stored: float16, int8, or pca-K.
         cls_codec: How those of [CLS] are.
@@ -905,7 +905,7 @@ def sweep(
     processes: int = 1,
     storage: str | None = None,
     task: str | None = None,
-    logits: str | Sequence[str] = (),
+    set: str | Sequence[str] = (),
     tasks: str | None = None,
     mix: str | None = None,
     output_dir: str | Path | None = None,
@@ -972,7 +972,7 @@ def sweep(
         processes: Students trained at the same time.
         storage: Optuna's storage. (default: SQLite in the output folder)
         task: Train from the logit set of this name in the store.
-        logits: Train from this logit set: a path, or a name in the store; repeat for several teachers.
+        set: Train from this logit set: a path, or a name in the store; repeat for several teachers.
         tasks: Train a student for each of these sets, names or paths with commas, that share one encoder.
         mix: How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)
         output_dir: Folder of the run. (default: runs/NAME-OF-SET)
@@ -1055,7 +1055,7 @@ def tasks_show(name: str | None = None, *, manifest: str | Path | None = None) -
 def train_student(
     *,
     task: str | None = None,
-    logits: str | Sequence[str] = (),
+    set: str | Sequence[str] = (),
     tasks: str | None = None,
     mix: str | None = None,
     output_dir: str | Path | None = None,
@@ -1115,7 +1115,7 @@ def train_student(
 
     Args:
         task: Train from the logit set of this name in the store.
-        logits: Train from this logit set: a path, or a name in the store; repeat for several teachers.
+        set: Train from this logit set: a path, or a name in the store; repeat for several teachers.
         tasks: Train a student for each of these sets, names or paths with commas, that share one encoder.
         mix: How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)
         output_dir: Folder of the run. (default: runs/NAME-OF-SET)
@@ -1180,10 +1180,10 @@ def train_student(
         report_to: Where evaluations are reported, besides metrics.jsonl in the run's folder.
     """
 
-def verify(logits: str, *, store: str | Path = ...) -> Result:
+def verify(set: str, *, store: str | Path = ...) -> Result:
     """Check a set's every file and row against what it says of itself.
 
     Args:
-        logits: A set: a path, or a name in the store.
+        set: A set: a path, or a name in the store.
         store: Folder of logit sets (DISTILL_STORE).
     """

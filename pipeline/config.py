@@ -47,7 +47,7 @@ class StoreFlags(Config):
 class SetFlags(StoreFlags):
     """For the commands about one set."""
 
-    logits: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
+    set: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
 
 
 class UnverifiedFlags(Config):

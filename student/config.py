@@ -1,7 +1,7 @@
 """Settings of the student's commands; free of torch, so that ``--help`` is quick."""
 
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,6 +20,7 @@ TableDtype = Literal["float32", "float16", "int8"]
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
 VectorMap = Literal["linear", "none"]
 STDIN = Path("-")
+FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set
 LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
 BERT_LEARNING_RATE = 5e-5
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20  # where no flag tells how many
@@ -34,8 +35,10 @@ class TrainConfig(
 
     helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
     task: str | None = Field(None, description="Train from the logit set of this name in the store.")
-    logits: tuple[str, ...] = Field(
-        (), description="Train from this logit set: a path, or a name in the store; repeat for several teachers."
+    set: tuple[str, ...] = Field(
+        (),
+        description="Train from this logit set: a path, or a name in the store; repeat for several teachers.",
+        json_schema_extra=FORMERLY_LOGITS,
     )
     tasks: str | None = Field(
         None,
@@ -119,7 +122,7 @@ class TrainConfig(
         """The sets of ``tasks``."""
         return names_of(self.tasks)
 
-    @field_validator("logits", mode="before")
+    @field_validator("set", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value  # a recipe names a single set without a list
@@ -144,7 +147,10 @@ class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, Rep
         "seed": "Seed of the weights and the order of rows.",
         "embedding": "Ordered products of matrices, sums of vectors, or both.",
     }
-    logits: str = Field(description="Train from this set of tokens or of sentences: a path, or a name in the store.")
+    set: str = Field(
+        description="Train from this set of tokens or of sentences: a path, or a name in the store.",
+        json_schema_extra=FORMERLY_LOGITS,
+    )
     output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
     alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")
     temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
@@ -181,7 +187,9 @@ class CostFlags(Config):
 class EvaluateConfig(RunFlags, CostFlags, StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill evaluate``."""
 
-    logits: str | None = Field(None, description="Evaluate on this set. (default: what it was trained on)")
+    set: str | None = Field(
+        None, description="Evaluate on this set. (default: what it was trained on)", json_schema_extra=FORMERLY_LOGITS
+    )
 
 
 class ReproduceConfig(RunFlags, UnverifiedFlags, JsonFlags):
@@ -243,14 +251,19 @@ class MaskedWordsConfig(StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill masked-words``."""
 
     runs: tuple[str, ...] = Field(description="Folders of runs of one task.", json_schema_extra={"argument": True})
-    logits: str = Field(description="Set of `teacher-dump --augment mask-each`: a path, or a name in the store.")
+    set: str = Field(
+        description="Set of `teacher-dump --augment mask-each`: a path, or a name in the store.",
+        json_schema_extra=FORMERLY_LOGITS,
+    )
     output: Path | None = Field(None, description="Draw some rows, word by word, on this HTML page.")
 
 
 class CertifyConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill certify``."""
 
-    logits: str | None = Field(None, description="Take rows of this set. (default: what it was trained on)")
+    set: str | None = Field(
+        None, description="Take rows of this set. (default: what it was trained on)", json_schema_extra=FORMERLY_LOGITS
+    )
     where: str = Field(
         description="SQL condition that selects training rows which RUN was not trained on, like 'source_row % 10 = 0'."
     )
@@ -288,4 +301,8 @@ class ExportConfig(RunFlags, StoreFlags, JsonFlags):
     html: Path | None = Field(None, description="Write the student as one HTML file, a page that answers by itself.")
     output_dir: Path | None = Field(None, description="Write the student as a folder, with smaller --tables.")
     tables: TableDtype | None = Field(None, description="How the embedding tables are stored. (default: as in RUN)")
-    logits: str | None = Field(None, description="Measure the scores on this set. (default: what it was trained on)")
+    set: str | None = Field(
+        None,
+        description="Measure the scores on this set. (default: what it was trained on)",
+        json_schema_extra=FORMERLY_LOGITS,
+    )

@@ -65,7 +65,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     student = Student.load(config.run).to(default_device())
     if record["state"] != "finished":
         console.warn(f"{config.run}: not finished; these are the weights of its best epoch so far")
-    logit_set = open_evaluated(record, config.logits, config.store, config.allow_unverified)
+    logit_set = open_evaluated(record, config.set, config.store, config.allow_unverified)
     bias_C = label_bias(config.run, student.config.target, read_costs(config.cost))
     splits = dev_examples(student.config, logit_set)
     own = logit_set.record.metrics

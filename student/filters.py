@@ -185,7 +185,7 @@ def train_filters(config: FiltersConfig, command: str) -> RunRecord:
         DataError: if there is no such set.
         FingerprintMismatchError: if the folder holds filters with other settings.
     """
-    logit_set = ExampleSet.open(find_set(config.logits, config.store), config.allow_unverified)
+    logit_set = ExampleSet.open(find_set(config.set, config.store), config.allow_unverified)
     signal = first_signal(logit_set.record)
     layers = named_layers(config.layers) or stored_layers(logit_set.record).get(signal, ())
     if not layers or "train" not in logit_set.splits:
@@ -214,7 +214,7 @@ def train_filters(config: FiltersConfig, command: str) -> RunRecord:
 
 
 def _settings(config: FiltersConfig, logit_set: ExampleSet, layers: tuple[int, ...], width: int) -> dict[str, Any]:
-    places = {"logits", "store", "output_dir", "allow_unverified", "json_output", "layers"}
+    places = {"set", "store", "output_dir", "allow_unverified", "json_output", "layers"}
     settings = config.model_dump(mode="json", exclude=places)
     return settings | {
         "layers": list(layers),

@@ -13,7 +13,7 @@ class FiltersConfig(StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
     """Flags of ``distill filters``."""
 
     helps: ClassVar = {"seed": "Seed of the filters, the order of rows and dropout."}
-    logits: str = Field(
+    set: str = Field(
         description="Learn from the states in this set: a path, or a name in the store.",
         json_schema_extra={"argument": True},
     )

@@ -145,8 +145,8 @@ def _problems(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> l
         given = [name for name in LayerFlags.model_fields if getattr(flags, name)]
         return [f"{flag_name(name)}: is for --objective" for name in given]
     problems = []
-    if len(flags.logits) > 1:
-        problems.append("--objective: layers are those of one teacher; give one --logits")
+    if len(flags.set) > 1:
+        problems.append("--objective: layers are those of one teacher; give one --set")
     if flags.intermediate_epochs and flags.objective_weight is not None:
         problems.append("--objective-weight: is for an objective beside the logits, not with --intermediate-epochs")
     problems += [

@@ -62,7 +62,7 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
     """
     from pipeline.devices import processes
 
-    root = find_set(config.logits, config.store)
+    root = find_set(config.set, config.store)
     state = processes()
     task = _task_type(read_set_record(root).kind)(config, root, state)
     if not task.batches.num_rows:
@@ -106,7 +106,7 @@ def _task_type(rows: KindName) -> "Callable[[PretrainConfig, Path, PartialState]
 
 def _settings(config: PretrainConfig, task: "PretrainTask[Any, Any]") -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
-    places = {"logits", "store", "output_dir", "init", "save_steps", "allow_unverified", "report_to", "json_output"}
+    places = {"set", "store", "output_dir", "init", "save_steps", "allow_unverified", "report_to", "json_output"}
     settings = config.model_dump(mode="json", exclude={*places, *task.unused, "max_steps"})
     return settings | {"logit_set_fingerprint": task.opened.record.fingerprint} | task.settings
 

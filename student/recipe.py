@@ -10,7 +10,7 @@ from pipeline.errors import ConfigError, did_you_mean, unreadable
 from student.config import TrainConfig
 
 C = TypeVar("C", bound=TrainConfig)
-SETS = {"task", "logits", "tasks"}
+SETS = {"task", "set", "tasks"}
 PLACES = {"recipe", "output_dir", "store", "json_output", "allow_unverified"}
 
 

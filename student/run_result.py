@@ -46,7 +46,7 @@ def context(training: StudentTraining) -> dict[str, Any]:
 def settings(training: StudentTraining, vectors: VocabularyVectors | None) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
     config, student_config, data, layers = training.config, training.student_config, training.data, training.layers
-    places = {"task", "logits", "tasks", "store", "output_dir", "recipe", "allow_unverified", "report_to"}
+    places = {"task", "set", "tasks", "store", "output_dir", "recipe", "allow_unverified", "report_to"}
     places |= (
         {"json_output", "init", "init_from", "init_vectors"}
         | BertFlags.model_fields.keys()

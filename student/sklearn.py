@@ -28,7 +28,7 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Learns from a set's logits what its teacher said of texts.
 
     Args:
-        logits: a set: a path, or a name in the store.
+        set: a set: a path, or a name in the store.
         flags: other flags of ``distill train-student`` by name, such as ``{"num_train_epochs": 3}``.
         output_dir: folder of the run; one that is finished is taken as it is. (default: none is kept)
 
@@ -39,11 +39,11 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        logits: str | Path | None = None,
+        set: str | Path | None = None,
         flags: Mapping[str, Any] | None = None,
         output_dir: str | Path | None = None,
     ) -> None:
-        self.logits = logits
+        self.set = set
         self.flags = flags
         self.output_dir = output_dir
 
@@ -59,8 +59,8 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             DataError: if the set has no row with one of the texts.
         """
         flags = dict(self.flags or {})
-        if self.logits is not None:
-            flags["logits"] = (str(self.logits),)
+        if self.set is not None:
+            flags["set"] = (str(self.set),)
         config = with_recipe(TrainConfig.from_flags(**flags))
         logit_set = open_training_set(config)
         _require_classes(logit_set.record.target)

@@ -71,7 +71,7 @@ def separate(config: TrainConfig) -> list[TrainConfig]:
     if config.tasks is None:
         return [config]
     raise_all(ConfigError, "wrong flags", _not_for_tasks(config))
-    return [config.model_copy(update={"tasks": None, "logits": (name,)}) for name in config.task_names]
+    return [config.model_copy(update={"tasks": None, "set": (name,)}) for name in config.task_names]
 
 
 def load_data(config: TrainConfig, known: Rows | None = None) -> list[TrainingData]:
@@ -94,7 +94,7 @@ def load_data(config: TrainConfig, known: Rows | None = None) -> list[TrainingDa
 
 def set_names(config: TrainConfig) -> tuple[str, ...]:
     """The sets that a student is trained from, as the flags name them."""
-    return config.logits or (config.task or "",)
+    return config.set or (config.task or "",)
 
 
 def read_data(config: TrainConfig, logit_set: ExampleSet) -> TrainingData:
@@ -155,14 +155,14 @@ def default_name(sets: Sequence[ExampleSet]) -> str:
 
 def _contradictions(config: TrainConfig) -> list[str]:
     problems = []
-    if bool(config.logits) == (config.task is not None):
-        problems.append("what to train from: give --task NAME or --logits SET, one of them")
+    if bool(config.set) == (config.task is not None):
+        problems.append("what to train from: give --task NAME or --set SET, one of them")
     if config.query is not None and config.where is not None:
         problems.append("--where: --query has conditions of its own; give one of them")
     if config.query is not None and config.mix is not None:
         problems.append("--mix: --query mixes by itself: select mix([a.logits, b.logits], [0.7, 0.3]) as logits …")
-    if config.mix is not None and len(config.logits) < 2:
-        problems.append(f"--mix {config.mix}: needs several teachers; repeat --logits for each set")
+    if config.mix is not None and len(config.set) < 2:
+        problems.append(f"--mix {config.mix}: needs several teachers; repeat --set for each set")
     if config.init_vectors is not None and not config.init_vectors.is_file():
         problems.append(f"--init-vectors {config.init_vectors}: there is no such file")
     return problems
@@ -173,8 +173,8 @@ def _not_for_tasks(config: TrainConfig) -> list[str]:
     problems = [f"{flag_name(name)}: layers are stored for one task; leave out --tasks" for name in given]
     if not config.task_names:
         problems.append(f"--tasks {config.tasks!r}: names no set")
-    if config.task is not None or config.logits:
-        problems.append("--tasks: names the sets; leave --task and --logits out")
+    if config.task is not None or config.set:
+        problems.append("--tasks: names the sets; leave --task and --set out")
     if config.query is not None:
         problems.append("--query: chooses rows of one task; --where is for all of --tasks")
     if config.mix is not None:

@@ -91,7 +91,7 @@ def masked_words(config: MaskedWordsConfig) -> MaskedWords:
         DataError: if it lacks variants, or has no row with two words.
         FingerprintMismatchError: if a student's answers mean something else than the set's.
     """
-    logit_set = ExampleSet.open(find_set(config.logits, config.store), config.allow_unverified)
+    logit_set = ExampleSet.open(find_set(config.set, config.store), config.allow_unverified)
     rows = [row for row in read_masked(logit_set) if len(row.words) >= FEWEST_WORDS]
     if not rows:
         raise DataError(f"{logit_set.root}: no row has {FEWEST_WORDS} words, so that none can be compared")
@@ -111,7 +111,7 @@ def read_masked(logit_set: ExampleSet) -> list[MaskedRow]:
     augmentation = logit_set.record.augmentation
     if augmentation is None or augmentation.method != METHOD:
         advice = f"`distill teacher-dump --augment {METHOD}` writes one that has"
-        raise ConfigError(f"--logits {logit_set.root}: has no variants with each word masked; {advice}")
+        raise ConfigError(f"--set {logit_set.root}: has no variants with each word masked; {advice}")
     if not isinstance(augmentation.settings.get("num_variants"), int):
         raise IntegrityError(f"{logit_set.root}: its record does not say how many words of a sentence are masked")
     rows = logit_set.read(augmentation.split, COLUMNS).to_pylist()  # by source row and variant

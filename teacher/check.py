@@ -79,7 +79,7 @@ def check(config: CheckConfig) -> Check:
         DataError: if the teacher is not where it was.
         IntegrityError: if a file of the set is not what its record says.
     """
-    logit_set = ExampleSet.open(find_set(config.logits, config.store), config.allow_unverified)
+    logit_set = ExampleSet.open(find_set(config.set, config.store), config.allow_unverified)
     record = logit_set.record
     if record.teacher.is_imported:
         raise ConfigError(f"{logit_set.root}: its answers were imported; there is no teacher here to ask again")

@@ -313,7 +313,7 @@ class BudgetConfig(MaskedCorpusFlags, ModelFlags, ForwardFlags, StoreFlags, Seed
         "model_name_or_path": "Teacher: a hub id or a folder. (default: the corpus's)",
         "seed": "Seed of masking and draws.",
     }
-    logits: str | None = Field(
+    set: str | None = Field(
         None,
         description="Set of tokens with codec hidden or dense: a path, or a name in the store.",
         json_schema_extra={"argument": True},

@@ -334,5 +334,5 @@ def roles_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ratings_run(ratings: dict[str, ExampleSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on the task with scores; read only."""
     folder = tmp_path_factory.mktemp("ratings_run")
-    train(tiny_config(ratings["score"].root, folder), "distill train-student --logits score")
+    train(tiny_config(ratings["score"].root, folder), "distill train-student --set score")
     return folder

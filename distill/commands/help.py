@@ -1,5 +1,6 @@
 """``--help``: commands and flags by what they are about, none of them cut however narrow the screen; examples."""
 
+import copy
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -21,14 +22,14 @@ EXAMPLES = {
     "import": ("distill import answers.jsonl --task sst2 --teacher some-llm",),
     "train-student": (
         "distill train-student --task mnli",
-        "distill train-student --logits mnli --logits mnli-other --mix weighted:0.7,0.3",
+        "distill train-student --set mnli --set mnli-other --mix weighted:0.7,0.3",
         "distill train-student --tasks mrpc,stsb,rte --output-dir runs/together",
     ),
     "sweep": (
         "distill sweep --task mrpc --grid embedding=cbow,cmow,hybrid --grid head=linear,mlp --seeds 3",
         "distill sweep --grid tasks=mrpc,rte,mrpc+rte --seeds 3",
     ),
-    "pretrain-student": ("distill pretrain-student --logits wikipedia --max-steps 1000",),
+    "pretrain-student": ("distill pretrain-student --set wikipedia --max-steps 1000",),
     "sql": ('distill sql "select split, count(*) from mnli group by all"',),
 }
 
@@ -49,7 +50,7 @@ class Command(TyperCommand):
         """Writes the examples, then arguments and flags, those of a panel together."""
         panels: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
+            record = _without_aliases(parameter).get_help_record(ctx)
             if record is not None:
                 is_argument = parameter.param_type_name == "argument"
                 panels["Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"].append(
@@ -62,6 +63,14 @@ class Command(TyperCommand):
         for title, records in panels.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+def _without_aliases(parameter: Any) -> Any:
+    """A parameter with the first of its long spellings alone: older names are accepted and not shown."""
+    long = [spelling for spelling in parameter.opts if spelling.startswith("--")]
+    shown = copy.copy(parameter)
+    shown.opts = [spelling for spelling in parameter.opts if spelling not in long[1:]]
+    return shown
 
 
 class Commands(TyperGroup):

@@ -12,7 +12,7 @@ from pipeline.environment import store_folder
 from pipeline.settings import Flag, flag_name, flags
 
 SET_FILE = "distill.json"  # `pipeline.sets.record` is too heavy to ask
-NAME_SETS = {"logits", "a", "b", "set_or_run", "extend"}  # fields that the names of sets are completed for
+NAME_SETS = {"set", "a", "b", "set_or_run", "extend"}  # fields that the names of sets are completed for
 EVERYWHERE = {"json_output"}  # what every command of the shell has by itself
 OF_THE_SHELL = {"csv"}  # how a result is printed, which is nothing to Python
 

@@ -88,7 +88,7 @@ def card(config: CardConfig) -> Result:
     from pipeline.sets.reader import find_set
     from pipeline.sets.record import read_set_record
 
-    root = find_set(config.logits, config.store)
+    root = find_set(config.set, config.store)
     text = card_text(read_set_record(root))
     result = Result({"card": text})
     if not config.write:
@@ -196,7 +196,7 @@ def _layer_budget(config: BudgetTask) -> Result:
 
 
 def _budget_lines(config: BudgetConfig) -> list[Any]:
-    if (config.logits is None) == (config.corpus is None):
+    if (config.set is None) == (config.corpus is None):
         raise ConfigError("what to measure: give a set of tokens or --corpus, one of them")
     if config.corpus is not None:
         needs_teacher_libraries()
@@ -207,7 +207,7 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
     from pipeline.sets.reader import find_set
     from pipeline.sets.token_reader import MaskedWordSet
 
-    assert config.logits is not None
-    control = MaskedWordSet.open(find_set(config.logits, config.store))
+    assert config.set is not None
+    control = MaskedWordSet.open(find_set(config.set, config.store))
     positions = sum(scores.get("positions", 0) for scores in control.record.scores.values())
     return set_budget(control, config.positions, positions)

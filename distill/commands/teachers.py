@@ -156,7 +156,7 @@ def check(config: CheckConfig) -> Result:
     ]
     columns = ["", "largest difference", "mean", *(name.replace("_", " ") for name in checked.live.fidelity)]
     result = Result(asdict(checked) | {"passed": checked.passed}).failed(not checked.passed)
-    result.table(columns, rows, f"{config.logits}: {checked.rows:,} rows")
+    result.table(columns, rows, f"{config.set}: {checked.rows:,} rows")
     if not checked.same_weights:
         result.warn("the teacher's weights are not those that the set names")
     row = "{}:{}:{}".format(*checked.worst_row)

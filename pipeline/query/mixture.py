@@ -89,13 +89,13 @@ def open_sets(
     if not others:
         return first
     mixture = Mixture(first.root, first.record, tuple(others), mix or DEFAULT_MIX)
-    raise_all(ConfigError, "--logits: the sets cannot be mixed", _problems(mixture))
+    raise_all(ConfigError, "--set: the sets cannot be mixed", _problems(mixture))
     _ = mixture.mixed_logits  # a wrong --mix is told before the rows are read
     left_out = {split for one in mixture.sets for split in one.splits} - set(mixture.splits)
     if left_out:
         console.warn(f"splits that not every set has are left out: {', '.join(sorted(left_out))}")
     different = [problem for split in mixture.splits for problem in _different_rows(mixture, split)]
-    raise_all(DataError, "--logits: the sets cannot be mixed", different)
+    raise_all(DataError, "--set: the sets cannot be mixed", different)
     return mixture
 
 
@@ -203,7 +203,7 @@ def _weights(mix: str, numbers: list[str], count: int) -> list[float]:
     except ValueError as error:
         raise ConfigError(f"--mix {mix}: weights are numbers, as in weighted:0.7,0.3") from error
     if len(weights) != count:
-        raise ConfigError(f"--mix {mix}: {len(weights)} weights for {count} sets; give one for each --logits")
+        raise ConfigError(f"--mix {mix}: {len(weights)} weights for {count} sets; give one for each --set")
     total = sum(weights)
     shares = [weight / total for weight in weights] if total > 0 else []
     if not shares or not all(0 < share < float("inf") for share in shares):

@@ -48,7 +48,7 @@ class RecodeConfig(CodecFlags, SetFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill recode``."""
 
     helps: ClassVar = {
-        "logits": "Set of tokens with codec hidden or dense, or of examples with what layers say: a path, or a name in "
+        "set": "Set of tokens with codec hidden or dense, or of examples with what layers say: a path, or a name in "
         "the store."
     }
     name: str = Field(pattern=SET_NAME, description="Name of the new set.")

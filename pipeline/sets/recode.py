@@ -40,7 +40,7 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
         DataError: if a number of it is too large for the codec.
         FingerprintMismatchError: if there is another set of the new name.
     """
-    source = MaskedWordSet.open(find_set(config.logits, config.store), config.allow_unverified)
+    source = MaskedWordSet.open(find_set(config.set, config.store), config.allow_unverified)
     require_everything(source)
     codec = codec_for(config, source.record.codec.vocabulary_size, None)
     root = config.store / config.name

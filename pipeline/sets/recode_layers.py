@@ -49,7 +49,7 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
         FingerprintMismatchError: if there is another set of the new name.
     """
     source, root = (
-        ExampleSet.open(find_set(config.logits, config.store), config.allow_unverified),
+        ExampleSet.open(find_set(config.set, config.store), config.allow_unverified),
         config.store / config.name,
     )
     if root.resolve() == source.root.resolve():

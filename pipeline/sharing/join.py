@@ -86,7 +86,7 @@ def join(config: JoinConfig, command: str) -> Joined:
         DataError: if not one row matches.
         IntegrityError: if a file of the set is not what its record says.
     """
-    root = find_set(config.logits, config.store)
+    root = find_set(config.set, config.store)
     advice = "it has its text; `distill join` is for sets that were pushed --without-text"
     record = usable_record(root, config.allow_unverified, "examples", advice)
     if record.has_text:

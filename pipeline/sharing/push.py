@@ -64,7 +64,7 @@ def push(config: PushConfig) -> Pushed:
         IntegrityError: if the set here is not verified, or a file is not what it was.
         DataError: if the place cannot be reached.
     """
-    root = find_set(config.logits, config.store)
+    root = find_set(config.set, config.store)
     record = read_set_record(root)
     if record.state != "verified":
         raise IntegrityError(f"{root}: state {record.state!r}; only verified sets are pushed, see `distill verify`")

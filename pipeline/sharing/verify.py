@@ -13,7 +13,7 @@ def verify(config: VerifyConfig) -> SetRecord:
     Raises:
         IntegrityError: listing everything that is wrong, or if the set was never finished.
     """
-    root = find_set(config.logits, config.store)
+    root = find_set(config.set, config.store)
     record = read_set_record(root)
     if record.state != "verified":  # its teacher was not held against gold
         raise IntegrityError(f"{root}: not finished yet; repeat its command to finish it:\n  {record.command}")

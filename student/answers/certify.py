@@ -39,7 +39,7 @@ def certify(config: CertifyConfig) -> Certificate:
     record = read_run_record(config.run / RUN_RECORD)
     student = Student.load(config.run).to(default_device())
     _check_target(student.config.target)
-    logit_set = open_evaluated(record, config.logits, config.store, config.allow_unverified)
+    logit_set = open_evaluated(record, config.set, config.store, config.allow_unverified)
     check_readable(student.config, logit_set)
     where = f"variant = 0 and ({config.where}\n)"
     with _errors_of_condition_alone(config.where):

@@ -163,9 +163,9 @@ def _check_folder(folder: Path, record: RunRecord) -> None:
 
 def _dev_rows(config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Examples]:
     try:
-        return dev_examples(student.config, open_evaluated(record, config.logits, config.store))
+        return dev_examples(student.config, open_evaluated(record, config.set, config.store))
     except (DataError, IntegrityError, FingerprintMismatchError) as error:
-        if config.logits is not None:
+        if config.set is not None:
             raise
         console.warn(f"the scores are not measured: {error}")
         return {}

@@ -214,7 +214,7 @@ def evaluate_masked_words(config: EvaluateConfig) -> dict[str, dict[str, float]]
     """
     record = read_run_record(config.run / RUN_RECORD)
     student = MaskedWordStudent.load(config.run).to(default_device())
-    token_set = MaskedWordSet.open(evaluated_sets(record, config.logits, config.store)[0], config.allow_unverified)
+    token_set = MaskedWordSet.open(evaluated_sets(record, config.set, config.store)[0], config.allow_unverified)
     if token_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(
             f"{token_set.root}: its token ids come from another tokenizer than the student's"

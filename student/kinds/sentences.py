@@ -155,7 +155,7 @@ def evaluate_vector_run(config: EvaluateConfig) -> Metrics:
     """
     record = read_run_record(config.run / RUN_RECORD)
     student = SentenceStudent.load(config.run).to(default_device())
-    root = evaluated_sets(record, config.logits, config.store)[0]
+    root = evaluated_sets(record, config.set, config.store)[0]
     sentence_set = SentenceSet.open(root, config.allow_unverified)
     if sentence_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(f"{root}: its token ids come from another tokenizer than the student's")

@@ -20,7 +20,7 @@ from student.start import source_sha256, starts_from_teacher
 from student.training_data import build_student_config, open_training_set, separate, set_names, task_facts
 
 TOGETHER = "+"  # between tasks that are trained together; commas are between values
-ROWS = {"task", "logits", "mix", "where", "query"}
+ROWS = {"task", "set", "mix", "where", "query"}
 # the metric and its rows, too: scores by different ones cannot be compared
 FIXED = PLACES | ROWS | {"seed", "report_to", "metric_for_best_model", "held_out"}
 SWEPT = sorted(TrainConfig.model_fields.keys() - FIXED)
@@ -188,7 +188,7 @@ def settings_of(config: TrainConfig, sets: Sets) -> dict[str, Any]:
     Which ``tasks`` they are is said where it is the same for all students.
     """
     opened = [one for one, _ in sets.values()]
-    if config.task is not None or config.logits:
+    if config.task is not None or config.set:
         return _of_set(config, opened[0])
     tasks = {"tasks": [one.name for one in opened] if config.tasks else None}
     return tasks | {f"{one.name}.{key}": value for one in opened for key, value in _of_set(config, one).items()}

@@ -33,7 +33,7 @@ def evaluate_words(config: EvaluateConfig) -> dict[str, dict[str, Any]]:
         raise ConfigError("--cost: is not for labelled words")
     record = read_run_record(config.run / RUN_RECORD)
     student = Tagger.load(config.run).to(default_device())
-    words = TokenLabelSet.open(evaluated_sets(record, config.logits, config.store)[0], config.allow_unverified)
+    words = TokenLabelSet.open(evaluated_sets(record, config.set, config.store)[0], config.allow_unverified)
     wanted = (student.config.tokenizer_sha256, student.config.target)
     if (words.record.tokenizer.sha256, words.record.target) != wanted:
         raise FingerprintMismatchError(f"{words.root}: has another tokenizer than the student, or other labels")

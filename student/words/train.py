@@ -45,7 +45,7 @@ LIBRARIES = ("distill-offline", "torch", "pyarrow", "tokenizers")
 
 def is_of_words(config: TrainConfig) -> bool:
     """Whether the one set that is to be trained from is a set of words."""
-    names = [*config.logits, *([config.task] if config.task else [])]
+    names = [*config.set, *([config.task] if config.task else [])]
     return len(names) == 1 and read_set_record(find_set(names[0], config.store)).kind == "token_labels"
 
 
@@ -60,9 +60,7 @@ def train_words(config: TrainConfig, command: str) -> RunRecord:
         DataError: if the set has no train split.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
-    words = TokenLabelSet.open(
-        find_set((config.logits or (config.task or "",))[0], config.store), config.allow_unverified
-    )
+    words = TokenLabelSet.open(find_set((config.set or (config.task or "",))[0], config.store), config.allow_unverified)
     if TRAIN not in words.splits:
         raise DataError(f"{words.root}: has no train split; its splits are {', '.join(words.splits)}")
     if words.splits == (TRAIN,):

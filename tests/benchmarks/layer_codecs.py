@@ -25,7 +25,7 @@ READS = {"hid-seq": "states", "att-mse": "attention", "att-kl": "attention", "va
 def loss_and_gradient(logit_set: ExampleSet, objective: str) -> tuple[float, torch.Tensor]:
     """The loss of the first training rows, and its gradient of all weights, end to end."""
     flags = TrainConfig.from_flags(
-        logits=(str(logit_set.root),), embedding="bert", init_layers=LAYERS, objective=objective
+        set=(str(logit_set.root),), embedding="bert", init_layers=LAYERS, objective=objective
     )
     facts = task_facts(logit_set)
     config, _ = build_student_config(flags, logit_set, facts)

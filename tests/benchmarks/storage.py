@@ -1,6 +1,6 @@
 """What sets take on disk, column by column, and how fast they are written and fed: python -m tests.benchmarks.storage.
 
-Rows are random, of realistic lengths; what a text takes depends on the text, so there is none. ``--logits`` measures
+Rows are random, of realistic lengths; what a text takes depends on the text, so there is none. ``--set`` measures
 the columns of a set that is there instead.
 """
 
@@ -180,7 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROW_KINDS, help="examples to write")
     parser.add_argument("--positions", type=int, default=POSITIONS, help="masked positions to write")
-    parser.add_argument("--logits", type=Path, help="a set of tokens to measure instead")
+    parser.add_argument("--set", type=Path, help="a set of tokens to measure instead")
     arguments = parser.parse_args()
     if arguments.logits:
         measure_tokens(arguments.logits)

@@ -25,4 +25,4 @@ def changed_data(work: Path, folder: Path, **changes: Change) -> Path:
 
 def joined(root: Path, work: Path, rows: Path, store: Path, name: str = "joined", **flags: Any) -> Joined:
     flags = {"manifest": work / "opinion.yaml", "store": store, **flags}
-    return join(JoinConfig(logits=str(root), data=rows, name=name, **flags), "distill join")
+    return join(JoinConfig(set=str(root), data=rows, name=name, **flags), "distill join")

@@ -13,7 +13,7 @@ STILL = 1e-30  # a learning rate that moves nothing
 
 
 def tasks_config(sets: list[Path], output_dir: Path, **changes: object) -> TrainConfig:
-    settings = {"logits": (), "tasks": ",".join(map(str, sets)), "per_device_train_batch_size": 16}
+    settings = {"set": (), "tasks": ",".join(map(str, sets)), "per_device_train_batch_size": 16}
     return tiny_config(sets[0], output_dir, **settings | changes)
 
 

@@ -15,7 +15,7 @@ from pipeline.sharing.push import Pushed, push
 
 
 def send(root: Path, url: str, **flags: Any) -> Pushed:
-    return push(PushConfig(logits=str(root), url=url, **flags))
+    return push(PushConfig(set=str(root), url=url, **flags))
 
 
 def fetch(url: str, store: Path, **flags: Any) -> Pulled:

@@ -12,7 +12,7 @@ from student.model.weights import WEIGHTS_FILE
 def tiny_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainConfig:
     """Settings that train a tiny student in a moment."""
     settings: dict[str, object] = {
-        "logits": str(logit_set),
+        "set": str(logit_set),
         "store": logit_set.parent,
         "output_dir": output_dir,
         "matrix_size": 3,

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from tests.messages.world import cut, edit, flip
 
 EXTENDED, TOPK = "logits/extended", "logits/topk"
-TRAIN = "distill train-student --logits extended"
+TRAIN = "distill train-student --set extended"
 NO_EXTRA = "without the extra"
 MINE = "--manifest tasks/mine.yaml --model-name-or-path teacher --data"
 CORPUS = "--signal mlm --corpus x --model-name-or-path masked-lm --data"
@@ -64,11 +64,11 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(f"{TRAIN} --head bilstm --window-size 3"),
         Mistake(f"{TRAIN} --recipe rtee"),
         Mistake(f"{TRAIN} --recipe recipe.yaml"),
-        Mistake(f"{TRAIN} --logits joined --mix maen"),
+        Mistake(f"{TRAIN} --set joined --mix maen"),
         Mistake(f"{TRAIN} --where 'label = 7'"),
         Mistake(f"{TRAIN} --where 'labell = 1'"),
         Mistake(f"{TRAIN} --init-vectors words.txt --vector-size 2"),
-        Mistake("distill sweep --logits extended --grid alfa=1 --grid store=x --grid alpha=3"),
+        Mistake("distill sweep --set extended --grid alfa=1 --grid store=x --grid alpha=3"),
         Mistake("distill recode topk --codec dense --name wider"),
         Mistake("distill augment --task sst2 --method mask-pos --masked-lm bert"),
         Mistake("distill results --experiment experiment.yaml --teachers x"),
@@ -115,12 +115,12 @@ MISTAKES: dict[str, list[Mistake]] = {
     ],
     "Sets": [
         Mistake("distill verify dens"),
-        Mistake("distill train-student --logits topk"),
-        Mistake("distill pretrain-student --logits extended"),
-        Mistake("distill pretrain-student --logits topk --temperature 2"),
+        Mistake("distill train-student --set topk"),
+        Mistake("distill pretrain-student --set extended"),
+        Mistake("distill pretrain-student --set topk --temperature 2"),
         Mistake("distill diff extended topk"),
         Mistake("distill join joined --data data --manifest opinion.yaml --name x"),
-        Mistake("distill train-student --logits text-free --where \"sentence1 = 'x'\""),
+        Mistake("distill train-student --set text-free --where \"sentence1 = 'x'\""),
         Mistake(
             "distill verify extended",
             "a byte of a shard is another",

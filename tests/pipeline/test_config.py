@@ -22,8 +22,8 @@ from tests.helpers.flags import parsed
         {"bidirectional": True, "allow_unverified": True},
         {"where": "margin(logits) < 0.9 and sentence1 <> 'it''s'", "store": Path("a b/c"), "init_from": Path("runs/x")},
         {"where": "-1 < source_row", "initializer_range": 1 / 3},
-        {"where": None, "recipe": None, "logits": ("sets/x",)},
-        {"logits": ("sets/x", "it's y"), "mix": "weighted:0.7,0.3"},
+        {"where": None, "recipe": None, "set": ("sets/x",)},
+        {"set": ("sets/x", "it's y"), "mix": "weighted:0.7,0.3"},
     ],
     ids=str,
 )

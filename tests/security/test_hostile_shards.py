@@ -170,7 +170,7 @@ def test_a_text_that_a_dictionary_repeats_is_unpacked_once(own_set: ExampleSet, 
 @pytest.mark.slow
 def test_lists_that_run_lengths_repeat(own_set: ExampleSet) -> None:
     rewrite(own_set.root, with_value("ids1", 0, [1] * 40_000_000))
-    for command in (["verify", own_set.root], ["train-student", "--logits", own_set.root, "--output-dir", "run"]):
+    for command in (["verify", own_set.root], ["train-student", "--set", own_set.root, "--output-dir", "run"]):
         assert "bomb" in limited(*command)
 
 
@@ -197,7 +197,7 @@ def test_what_is_no_file_is_not_opened(own_set: ExampleSet, name: str, make: Cal
     commands: list[list[Any]] = [
         ["verify", own_set.root],
         ["pull", own_set.root, "--store", store.parent / "pulled"],
-        ["train-student", "--logits", own_set.root, "--output-dir", store.parent / "run"],
+        ["train-student", "--set", own_set.root, "--output-dir", store.parent / "run"],
     ]
     if name != "tokenizer.json":  # SQL does not need it
         commands.append(["sql", "select count(*) from opinion", "--store", store])
@@ -224,7 +224,7 @@ def test_a_file_that_the_manifest_does_not_list_is_found(own_set: ExampleSet) ->
 def test_a_codec_that_cannot_be(token_store: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     root = Path(shutil.copytree(token_store / "topk", tmp_path / "topk"))
     edit(root, **changes)
-    for command in (["verify", root], ["pretrain-student", "--logits", root, "--output-dir", tmp_path / "run"]):
+    for command in (["verify", root], ["pretrain-student", "--set", root, "--output-dir", tmp_path / "run"]):
         result = CliRunner().invoke(app, list(map(str, command)))
         assert result.exit_code == 2
         assert message in result.stderr
@@ -253,7 +253,7 @@ def test_rows_of_tokens_that_would_break_a_student(
     root = Path(shutil.copytree(token_store / "sampled", tmp_path / "sampled"))
     for number in (1, 2, 3):
         rewrite(root, change, number)
-    for command in (["verify", root], ["pretrain-student", "--logits", root, "--output-dir", tmp_path / "run"]):
+    for command in (["verify", root], ["pretrain-student", "--set", root, "--output-dir", tmp_path / "run"]):
         result = CliRunner().invoke(app, list(map(str, command)))
         assert result.exit_code == 2, result.output
         assert message in result.stderr

@@ -129,6 +129,6 @@ def test_a_bomb_ends_with_a_message(own_set: ExampleSet, tmp_path: Path, command
     path = written(own_set, own_set.root, normalizer=BOMB)
     edit(own_set.root, tokenizer__sha256=tokenizer_sha256(path.read_text()))
     arguments = (
-        ["--logits", own_set.root, "--output-dir", tmp_path / "run"] if command == "train-student" else [own_set.root]
+        ["--set", own_set.root, "--output-dir", tmp_path / "run"] if command == "train-student" else [own_set.root]
     )
     assert "normalizer" in limited(command, *arguments)

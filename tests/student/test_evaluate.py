@@ -34,7 +34,7 @@ from tests.helpers.students import tiny_config, weights
 
 
 def config(run: Path, logits: Path | None = None) -> EvaluateConfig:
-    return EvaluateConfig.from_flags(run=run, logits=None if logits is None else str(logits))
+    return EvaluateConfig.from_flags(run=run, set=None if logits is None else str(logits))
 
 
 def constant_student(run: Path, logits: list[float]) -> Student:
@@ -290,7 +290,7 @@ def test_a_set_without_dev_rows_is_trained_on_with_a_warning_and_without_an_empt
 ) -> None:
     dump(dump_config(work, "opinion", tmp_path / "store", splits="train"), "distill teacher-dump")
     sizes = ["--matrix-size", "3", "--vector-size", "5", "--num-train-epochs", "1"]
-    folders = ["--logits", str(tmp_path / "store" / "opinion"), "--output-dir", str(tmp_path / "run")]
+    folders = ["--set", str(tmp_path / "store" / "opinion"), "--output-dir", str(tmp_path / "run")]
     first, again = (CliRunner().invoke(app, ["train-student", *folders, *sizes]) for _ in range(2))
     assert (first.exit_code, again.exit_code) == (0, 0), first.stderr
     assert "warning: " in first.stderr

@@ -77,10 +77,10 @@ def test_student_commands_need_no_teacher(
         ["predict", "run", "anna paid ben .", "ben paid anna ."],
         ["recode", "hidden", "--store", "tokens", "--name", "new", "--num-samples", "9"],
         ["budget", "hidden", "--store", "tokens", "--positions", "20"],
-        ["pretrain-student", "--logits", "new", "--store", "tokens", "--output-dir", "mlm", *pretraining],
+        ["pretrain-student", "--set", "new", "--store", "tokens", "--output-dir", "mlm", *pretraining],
         ["sql", "select candidate, sum(probability) from new_words group by all", "--store", "tokens"],
         ["verify", "pca", "--store", "vectors"],
-        ["pretrain-student", "--logits", "pca", "--store", "vectors", "--output-dir", "encoder", *pretraining],
+        ["pretrain-student", "--set", "pca", "--store", "vectors", "--output-dir", "encoder", *pretraining],
         ["evaluate", "encoder", "--store", "vectors"],
         ["sql", "select max(scale) from int8", "--store", "vectors"],
     ]

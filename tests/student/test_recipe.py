@@ -135,7 +135,7 @@ def test_without_a_recipe_nothing_changes() -> None:
     ("given", "expected"),
     [
         ({}, ("rte", ())),
-        ({"logits": "./sets/rte"}, (None, ("./sets/rte",))),
+        ({"set": "./sets/rte"}, (None, ("./sets/rte",))),
         ({"task": "rte-large"}, ("rte-large", ())),
     ],
 )
@@ -143,18 +143,18 @@ def test_the_set_that_a_flag_names_replaces_the_recipes(
     given: dict[str, str], expected: tuple[str | None, tuple[str, ...]]
 ) -> None:
     config = with_recipe(TrainConfig.from_flags(recipe="rte", **given))
-    assert (config.task, config.logits) == expected
+    assert (config.task, config.set) == expected
     assert config.learning_rate == TABLE["rte"][-1]
 
 
-def test_a_flags_task_replaces_a_recipes_logits(tmp_path: Path) -> None:
-    config = with_recipe(TrainConfig.from_flags(recipe=write(tmp_path, "logits: sets/x"), task="cola"))
-    assert (config.task, config.logits) == ("cola", ())
+def test_a_flags_task_replaces_a_recipes_set(tmp_path: Path) -> None:
+    config = with_recipe(TrainConfig.from_flags(recipe=write(tmp_path, "set: sets/x"), task="cola"))
+    assert (config.task, config.set) == ("cola", ())
 
 
 def train_by_command(recipe: str, logit_set: Path, output_dir: Path, *flags: str) -> dict[str, Any]:
     """The settings of the run that a command makes."""
-    places = ["--logits", str(logit_set), "--output-dir", str(output_dir)]
+    places = ["--set", str(logit_set), "--output-dir", str(output_dir)]
     result = CliRunner().invoke(app, ["train-student", "--recipe", recipe, *places, *flags])
     assert result.exit_code == 0, result.output
     return dict(json.loads((output_dir / "run.json").read_text())["settings"])

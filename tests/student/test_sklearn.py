@@ -84,7 +84,7 @@ def test_what_the_teacher_was_not_asked_about_is_named(opinion_set: ExampleSet, 
         model.fit(texts(roles_set))
     with pytest.raises(ConfigError, match="string"):
         model.fit("never seen")
-    with pytest.raises(ConfigError, match=naming("--task NAME", "--logits SET")):
+    with pytest.raises(ConfigError, match=naming("--task NAME", "--set SET")):
         StudentClassifier().fit()
 
 

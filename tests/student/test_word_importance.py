@@ -97,7 +97,7 @@ def test_students_of_pairs_are_asked_without_the_words_of_both(
     work: Path, teachers: Path, roles_run: Path, tmp_path: Path
 ) -> None:
     dump(dump_config(work, "roles", tmp_path, augment="mask-each", sentences=6, num_variants=3), "distill teacher-dump")
-    result = masked_words(MaskedWordsConfig(runs=(str(roles_run),), logits="roles-mask-each", store=tmp_path))
+    result = masked_words(MaskedWordsConfig(runs=(str(roles_run),), set="roles-mask-each", store=tmp_path))
     predict = Predictor(roles_run)
     [student] = result.students.values()
     for row, importance_W in zip(result.rows, student, strict=True):
@@ -113,7 +113,7 @@ def test_the_command_compares_runs_and_draws_a_page(
     masked_set: ExampleSet, opinion_set: ExampleSet, opinion_run: Path, roles_run: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "pages" / "words.html"
-    flags = ("--logits", masked_set.root, "--output", page)
+    flags = ("--set", masked_set.root, "--output", page)
     result = invoke("masked-words", opinion_run, opinion_run, *flags, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
@@ -123,13 +123,13 @@ def test_the_command_compares_runs_and_draws_a_page(
     html = page.read_text(encoding="utf-8")
     assert html.count("<svg") == 6
     assert "teacher" in html
-    shown = invoke("masked-words", opinion_run, "--logits", masked_set.root).stdout
+    shown = invoke("masked-words", opinion_run, "--set", masked_set.root).stdout
     value = told["runs"][str(opinion_run)]["rank_correlation"]
     assert all(text in shown for text in ("opinion-mask-each: ", "same word", f"{value:.3f}"))
     for arguments, message in (
-        ((opinion_run, "--logits", opinion_set.root), f"{opinion_set.root}: "),
-        ((roles_run, "--logits", masked_set.root), f"{masked_set.root}: "),
-        ((opinion_run, "--logits", masked_set.root, "--output", tmp_path), f"--output {tmp_path}: "),
+        ((opinion_run, "--set", opinion_set.root), f"{opinion_set.root}: "),
+        ((roles_run, "--set", masked_set.root), f"{masked_set.root}: "),
+        ((opinion_run, "--set", masked_set.root, "--output", tmp_path), f"--output {tmp_path}: "),
     ):
         refused = invoke("masked-words", *arguments)
         assert refused.exit_code == 2

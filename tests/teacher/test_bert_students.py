@@ -263,7 +263,7 @@ def test_a_bert_is_no_start_for_sums(opinion_set: ExampleSet, runs: Path, tmp_pa
 
 
 def test_pretraining_takes_no_bert() -> None:
-    problems = pretraining_problems(PretrainConfig.from_flags(embedding="bert", logits="x"))
+    problems = pretraining_problems(PretrainConfig.from_flags(embedding="bert", set="x"))
     assert [problem.partition(": ")[0] for problem in problems] == ["--embedding bert"]
 
 

@@ -27,7 +27,7 @@ from tests.helpers.rewritten_shards import rewrite, with_column
 
 
 def checked(root: Path, work: Path, **flags: Any) -> Check:
-    return check(CheckConfig(logits=str(root), manifest=work / f"{root.name.partition('-')[0]}.yaml", **flags))
+    return check(CheckConfig(set=str(root), manifest=work / f"{root.name.partition('-')[0]}.yaml", **flags))
 
 
 def run(root: Path, work: Path, *flags: object) -> Any:
@@ -126,14 +126,14 @@ def test_a_teacher_may_write_the_labels_in_its_own_way_and_order(work: Path, tea
 
 def test_a_task_of_ones_own_needs_its_manifest(own: ExampleSet) -> None:
     with pytest.raises(ConfigError, match=naming("store/opinion: ", "'opinion'", "--manifest")):
-        check(CheckConfig(logits=str(own.root)))
+        check(CheckConfig(set=str(own.root)))
 
 
 def test_what_cannot_be_checked_is_refused(own: ExampleSet, token_store: Path, work: Path) -> None:
     with pytest.raises(ConfigError, match=naming("tokens/topk: ")):
-        check(CheckConfig(logits=str(token_store / "topk")))
+        check(CheckConfig(set=str(token_store / "topk")))
     with pytest.raises(ConfigError, match=naming("--manifest: ", "'roles'", "'opinion'")):
-        check(CheckConfig(logits=str(own.root), manifest=work / "roles.yaml"))
+        check(CheckConfig(set=str(own.root), manifest=work / "roles.yaml"))
     shutil.copyfile(*(own.root / shard.path for shard in own.record.shards[2:4]))
     with pytest.raises(IntegrityError, match=naming("examples/train-00001-of-00004.parquet: ")):
         checked(own.root, work)

@@ -330,7 +330,7 @@ def test_layers_beside_the_logits_change_what_is_learnt(exact: Path, tmp_path: P
 
 
 def test_filters_are_learnt_and_learnt_through(exact: Path, tmp_path: Path) -> None:
-    flags = {"logits": str(exact / "roles"), "output_dir": tmp_path / "filters", "dim": 6, "num_train_epochs": 4}
+    flags = {"set": str(exact / "roles"), "output_dir": tmp_path / "filters", "dim": 6, "num_train_epochs": 4}
     record = train_filters(FiltersConfig.from_flags(**flags, layers="2"), "distill filters")
     losses = [entry["loss"] for entry in record["result"]["history"]]
     assert losses[-1] < losses[0]

@@ -72,9 +72,9 @@ CASES = {
     "pull": Case("pull file://W/there --store O", is_short=True),
     "pull --replace": Case("pull file://W/there --store O --replace", before="short"),
     "join": Case(f"join W/blind {OPINION} --name joined --store O"),
-    "train-student": Case(f"train-student --logits W/logits/opinion --output-dir O/run {STUDENT}", is_short=True),
+    "train-student": Case(f"train-student --set W/logits/opinion --output-dir O/run {STUDENT}", is_short=True),
     "train-student --objective": Case(
-        "train-student --logits W/logits/layers --output-dir O/run --embedding bert --init-layers 1 "
+        "train-student --set W/logits/layers --output-dir O/run --embedding bert --init-layers 1 "
         "--objective hid-seq+val-kl --intermediate-epochs 2 --num-train-epochs 1"
     ),
     "train-student --tasks": Case(
@@ -82,7 +82,7 @@ CASES = {
     ),
     "filters": Case("filters W/logits/layers --output-dir O/filters --num-train-epochs 2"),
     "pretrain-student": Case(
-        "pretrain-student --logits W/logits/tokens --output-dir O/run --matrix-size 3 --vector-size 5 "
+        "pretrain-student --set W/logits/tokens --output-dir O/run --matrix-size 3 --vector-size 5 "
         "--per-device-train-batch-size 16 --max-steps 4 --save-steps 2"
     ),
     "finetune-teacher": Case(FINETUNE),
@@ -93,7 +93,7 @@ CASES = {
         "--num-train-epochs 2 --per-device-train-batch-size 8 --save-steps 2"
     ),
     "sweep": Case(
-        f"sweep --logits W/logits/opinion --output-dir O/sweep {STUDENT} --num-train-epochs 1 --grid alpha=0.5,1"
+        f"sweep --set W/logits/opinion --output-dir O/sweep {STUDENT} --num-train-epochs 1 --grid alpha=0.5,1"
     ),
     "certify": Case(f"certify O --where '{HELD_OUT}' --disagreement 0.5 --confidence 0.5", before="run"),
     "predict --file": Case("predict W/run --file W/texts.jsonl --output O/answers.parquet", is_short=True),

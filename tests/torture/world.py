@@ -20,7 +20,7 @@ ROLES = "--manifest W/roles.yaml --data W/data --model-name-or-path W/both/roles
 AGREEING = f"--where 'not ({HELD_OUT})' --num-train-epochs 10 --learning-rate 0.1"
 SHORT = (
     f"teacher-dump {DUMP} --store W/logits --token-vectors",
-    f"train-student --logits opinion --store W/logits --output-dir W/run {STUDENT} {AGREEING}",
+    f"train-student --set opinion --store W/logits --output-dir W/run {STUDENT} {AGREEING}",
     "push opinion file://W/there --store W/logits",
 )
 LONG = (

@@ -16,7 +16,7 @@ from teacher.config import DumpTask, FinetuneTask
 
 Settings = dict[str, Any]
 FINETUNED = {"model_name_or_path": "an encoder", "output_dir": "a folder"}  # which every fine-tuning needs
-PLACES = ("task", "manifest", "data", "model_name_or_path", "name", "store", "logits", "output_dir", "seed", "plan")
+PLACES = ("task", "manifest", "data", "model_name_or_path", "name", "store", "set", "output_dir", "seed", "plan")
 SET = "set"
 FROM = "from"  # of a teacher: the task whose teacher it starts from
 HELD_OUT = 0.1  # of the training rows, which choose a teacher's epoch and seed: dev rows are for scores

@@ -108,7 +108,7 @@ class TaskPlan:
     def train(self, name: str, seed: int) -> Command:
         """The command that trains a student."""
         folder, logit_set = self.run_folder(name, seed), self.set_folder(self.parts.set_of[name])
-        flags = ["--logits", str(logit_set), "--output-dir", str(folder), "--seed", str(seed)]
+        flags = ["--set", str(logit_set), "--output-dir", str(folder), "--seed", str(seed)]
         settings = self.parts.students[name]
         start = weights_of(Path(settings[settings.index("--init-from") + 1])) if "--init-from" in settings else ()
         reads = [logit_set / FILE_NAME, *start]

@@ -48,7 +48,7 @@ def _verify(folder: Path) -> None:
 
 
 def _push(folder: Path) -> None:
-    push(PushConfig.from_flags(logits="growth", store=folder / "store", url=str(folder / "pushed")))
+    push(PushConfig.from_flags(set="growth", store=folder / "store", url=str(folder / "pushed")))
 
 
 def _sql(query: str) -> Callable[[Path], None]:

@@ -21,7 +21,7 @@ from student.config import TrainConfig
 from teacher.config import DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 TRAINING = (
-    "--task --logits --tasks --mix --store --output-dir --where --query --recipe --init --init-from --init-vectors "
+    "--task --set --tasks --mix --store --output-dir --where --query --recipe --init --init-from --init-vectors "
     "--embedding --lstm-size --channels --num-hidden-layers --num-attention-heads --intermediate-size --init-layers "
     "--pooler --objective --layers --intermediate-epochs --objective-weight --filters --optimizer "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
@@ -53,36 +53,36 @@ FLAGS = {
     "--num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan",
     "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
     "--name --max-seq-length --rows-per-shard",
-    "check": "logits --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
+    "check": "set --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
     "--allow-unverified",
-    "push": "logits url --store --without-text --replace --public",
+    "push": "set url --store --without-text --replace --public",
     "pull": "url --name --store --replace",
-    "verify": "logits --store",
-    "card": "logits --store --write",
-    "join": "logits --store --data --manifest --name --allow-unverified",
+    "verify": "set --store",
+    "card": "set --store --write",
+    "join": "set --store --data --manifest --name --allow-unverified",
     "diff": "a b --tolerance --store --allow-unverified",
-    "recode": f"logits {CODEC} --states-codec --cls-codec --attention-codec --values-codec --name --store "
+    "recode": f"set {CODEC} --states-codec --cls-codec --attention-codec --values-codec --name --store "
     "--allow-unverified",
-    "budget": f"logits {CORPUS} --store --positions --precision --num-copies --task --sample --states --cls "
+    "budget": f"set {CORPUS} --store --positions --precision --num-copies --task --sample --states --cls "
     "--attention --values",
-    "pretrain-student": "--logits --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
+    "pretrain-student": "--set --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
     "--vector-size --pooling --init --initializer-range --alpha --temperature --vector-loss --vector-map "
     "--num-train-epochs --max-steps --learning-rate "
     "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed --report-to "
     "--allow-unverified",
-    "filters": "logits --layers --dim --store --output-dir --alpha --num-train-epochs --learning-rate "
+    "filters": "set --layers --dim --store --output-dir --alpha --num-train-epochs --learning-rate "
     "--per-device-train-batch-size --seed --allow-unverified",
     "index": "--store",
     "sql": "query --file --explain-row --store --csv --parquet",
     "train-student": TRAINING,
     "sweep": f"{TRAINING} {RAY} --grid --seeds --processes --storage",
-    "evaluate": "run --cost --logits --store --allow-unverified",
+    "evaluate": "run --cost --set --store --allow-unverified",
     "reproduce": "run --store --allow-unverified",
     "describe": "run_or_recipe",
-    "export": "run --onnx --html --output-dir --tables --logits --store",
-    "certify": "run --logits --store --where --disagreement --confidence --allow-unverified",
+    "export": "run --onnx --html --output-dir --tables --set --store",
+    "certify": "run --set --store --where --disagreement --confidence --allow-unverified",
     "predict": "run texts --cost --file --output --columns --manifest --explain --abstain",
-    "masked-words": "runs --logits --output --store --allow-unverified",
+    "masked-words": "runs --set --output --store --allow-unverified",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit",
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
     "--output-dir --plan",
@@ -95,6 +95,8 @@ FLAGS = {
     "corpora show": "name --manifest",
 }
 OF_ALL = {"--json", "--log-file"}
+SET_OPTION = ("pretrain-student", "train-student", "sweep", "evaluate", "export", "certify", "masked-words")
+OLD_NAMES = {path: {"--logits"} for path in SET_OPTION}  # accepted, and not in the help
 MODEL = ["--model-name-or-path", "x", "--output-dir", "y"]
 HUGGING_FACE = {
     "num_train_epochs",
@@ -141,7 +143,22 @@ def test_flags_are_those_promised() -> None:
         }
         for path, command in commands(typer.main.get_command(app)).items()
     }
-    assert flags == {path: set(names.split()) | OF_ALL for path, names in FLAGS.items()}
+    assert flags == {path: set(names.split()) | OF_ALL | OLD_NAMES.get(path, set()) for path, names in FLAGS.items()}
+
+
+@pytest.mark.parametrize("path", OLD_NAMES)
+def test_old_names_of_flags_are_accepted_and_not_shown(path: str) -> None:
+    help_text = CliRunner().invoke(app, [path, "--help"]).stdout
+    assert "--set <" in help_text
+    assert "--logits" not in help_text
+
+
+def test_an_old_name_means_the_new_one(opinion_run: Path, store: Path) -> None:
+    told = [
+        CliRunner().invoke(app, ["evaluate", str(opinion_run), name, str(store / "opinion"), "--json"]).stdout
+        for name in ("--set", "--logits")
+    ]
+    assert told[0] == told[1] != ""
 
 
 def test_flags_that_hugging_face_has_are_spelled_as_there() -> None:
@@ -277,7 +294,7 @@ def test_help_cuts_no_flag_and_keeps_brackets_on_a_narrow_screen(path: str) -> N
     text = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
     command = commands(typer.main.get_command(app))[path]
     flags = {flag for p in command.params if p.param_type_name == "option" for flag in (*p.opts, *p.secondary_opts)}
-    assert flags <= set(re.findall(r"--?[a-z][a-z0-9-]*", text))
+    assert flags - OLD_NAMES.get(path, set()) <= set(re.findall(r"--?[a-z][a-z0-9-]*", text))
     assert "…" not in re.sub(r"<.*?>", "", text)
     if path == "train-student":
         assert "[u; w; |u-w|]" in text

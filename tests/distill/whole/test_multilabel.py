@@ -185,7 +185,7 @@ def test_what_is_for_one_label_a_row_is_refused(folder: Path) -> None:
         assert len(scores[0]) == 3
         with pytest.raises((QueryError, duckdb.Error), match=naming("scores(run, text)")):
             connection.execute("select predict(?, 'the food')", [str(folder / "run")]).fetchall()
-    voted = invoke("train-student", "--logits", folder / "store/topics", "--logits", folder / "store/topics")
+    voted = invoke("train-student", "--set", folder / "store/topics", "--set", folder / "store/topics")
     assert voted.exit_code == 2
 
 
@@ -217,9 +217,7 @@ def test_imported_probabilities_are_mixed_and_compared(folder: Path, topics: Exa
     mixed = open_sets([folder / "store/topics", folder / "store/known"])
     logits_NC = mixed.gold("train")[0]
     assert sigmoid(logits_NC) == pytest.approx((p_NC + sigmoid(topics.gold("train")[0])) / 2, abs=1e-5)
-    vote = invoke(
-        "train-student", *("--logits", "topics", "--logits", "known"), "--mix", "vote", "--store", folder / "store"
-    )
+    vote = invoke("train-student", *("--set", "topics", "--set", "known"), "--mix", "vote", "--store", folder / "store")
     assert "--mix vote: " in vote.stderr
 
     differ = invoke("diff", "topics", "known", "--store", folder / "store", "--json")

@@ -139,13 +139,13 @@ def test_splits_not_in_every_set_are_left_out(
     assert mixed.splits == ("train",)
     assert "validation" in capsys.readouterr().err
     no_train = rewritten(opinion_set, tmp_path / "no-train", lambda split, rows: None if split == "train" else rows)
-    with pytest.raises(ConfigError, match=naming("--logits: ", "no-train: ", "validation")):
+    with pytest.raises(ConfigError, match=naming("--set: ", "no-train: ", "validation")):
         open_sets([opinion_set.root, no_train.root])
 
 
 def test_without_a_common_training_row_there_is_nothing_to_mix(opinion_set: ExampleSet, tmp_path: Path) -> None:
     empty = rewritten(opinion_set, tmp_path / "empty", lambda split, rows: [] if split == "train" else rows)
-    with pytest.raises(DataError, match=naming("--logits: ", "train")):
+    with pytest.raises(DataError, match=naming("--set: ", "train")):
         open_sets([opinion_set.root, empty.root])
 
 
@@ -235,7 +235,7 @@ def test_sets_that_do_not_fit_are_told_all_at_once(
 
 def test_sets_of_the_same_name_are_refused(opinion_set: ExampleSet, tmp_path: Path) -> None:
     copy = shutil.copytree(opinion_set.root, tmp_path / "Opinion")
-    with pytest.raises(ConfigError, match=naming("--logits: ", "Opinion", "'opinion'")):
+    with pytest.raises(ConfigError, match=naming("--set: ", "Opinion", "'opinion'")):
         open_sets([opinion_set.root, copy])
 
 

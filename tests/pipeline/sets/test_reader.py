@@ -114,7 +114,7 @@ def test_sets_are_found_by_name_or_path(
         find_set("opinon", store)
     with pytest.raises(DataError, match=naming("'opinion'", "--store", "DISTILL_STORE")) as caught:
         find_set("opinion", tmp_path)
-    assert "--logits" not in str(caught.value)  # which verify, card, push and others do not have
+    assert "--set" not in str(caught.value)  # which verify, card, push and others do not have
     monkeypatch.setenv("DISTILL_STORE", str(store))
     assert find_set("roles") == store / "roles"
 

@@ -32,7 +32,7 @@ from tests.helpers.messages import naming
 
 
 def config(token_store: Path, store: Path, source: str, **changes: Any) -> RecodeConfig:
-    settings = {"logits": str(token_store / source), "store": store, "name": "new", "num_samples": 20, "top_k": 10}
+    settings = {"set": str(token_store / source), "store": store, "name": "new", "num_samples": 20, "top_k": 10}
     return RecodeConfig(**settings | changes)
 
 

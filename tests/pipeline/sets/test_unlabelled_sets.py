@@ -106,7 +106,7 @@ def test_without_text_and_joined(mixed: ExampleSet, work: Path, store: Path, tmp
         assert record.unlabelled == mixed.record.unlabelled
         verify_shards(blind, record)
         flags = {"manifest": work / "opinion.yaml", "data": work / "data", "store": tmp_path, "name": "joined"}
-        joined = join(JoinConfig.from_flags(logits=str(blind), **flags), "distill join")
+        joined = join(JoinConfig.from_flags(set=str(blind), **flags), "distill join")
     assert joined.missing["train"] == [(TRAIN_ROWS + k, 0) for k in range(len(NEW))]
     assert joined.extra == joined.other_gold == {"train": [], "validation": []}
     assert joined.record.unlabelled is None

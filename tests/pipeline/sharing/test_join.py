@@ -205,7 +205,7 @@ def test_a_set_with_gaps_says_so_and_is_used_like_any_other(gaps: Joined, tmp_pa
 @pytest.mark.slow
 def test_a_student_learns_from_a_set_with_gaps(gaps: Joined, tmp_path: Path) -> None:
     flags = ["--embedding", "cbow", "--vector-size", "8", "--head", "linear", "--num-train-epochs", "1"]
-    command = ["train-student", "--logits", str(gaps.root), "--output-dir", str(tmp_path / "run"), *flags]
+    command = ["train-student", "--set", str(gaps.root), "--output-dir", str(tmp_path / "run"), *flags]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.stderr
     assert (tmp_path / "run" / "model.safetensors").is_file()

@@ -61,7 +61,7 @@ def test_a_set_without_text_keeps_the_vectors_and_not_the_counts(
     assert before.count_V.sum() > blind.count_V.sum() == 0
     assert pq.read_table(pulled.root / VOCABULARY_FILE).column("count").null_count == len(blind.count_V)
     flags: dict[str, Any] = {"manifest": work / "opinion.yaml", "store": tmp_path, "data": work / "data"}
-    found = join(JoinConfig(logits=str(pulled.root), name="joined", **flags), "distill join")
+    found = join(JoinConfig(set=str(pulled.root), name="joined", **flags), "distill join")
     assert contents(found.root)[VOCABULARY_FILE] == contents(opinion_vectors.root)[VOCABULARY_FILE]
     assert found.record.signals == opinion_vectors.record.signals
 

@@ -200,7 +200,7 @@ def test_without_its_set_a_student_is_written_but_not_measured(
     assert "warning: " in capsys.readouterr().err
     assert Student.load(tmp_path / "small").config.table_dtype == "float16"
     with pytest.raises(DataError, match="'gone'"):
-        export(config.model_copy(update={"logits": "gone"}))
+        export(config.model_copy(update={"set": "gone"}))
 
 
 @pytest.mark.slow

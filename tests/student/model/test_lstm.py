@@ -245,5 +245,5 @@ def test_a_config_claims_no_more_bytes_than_its_weights_have() -> None:
 
 @pytest.mark.parametrize("embedding", ["lstm", "biattentive"])
 def test_they_are_not_pretrained(embedding: str) -> None:
-    flags = PretrainConfig.from_flags(logits="x", embedding=embedding)
+    flags = PretrainConfig.from_flags(set="x", embedding=embedding)
     assert [problem.partition(": ")[0] for problem in pretraining_problems(flags)] == [f"--embedding {embedding}"]

@@ -21,7 +21,7 @@ def token_set(token_store: Path) -> MaskedWordSet:
 
 
 def a_student(token_set: MaskedWordSet) -> MaskedWordStudent:
-    flags = PretrainConfig(logits="sampled", matrix_size=3, vector_size=5, initializer_range=0.3)
+    flags = PretrainConfig(set="sampled", matrix_size=3, vector_size=5, initializer_range=0.3)
     return new_student(MaskedWordStudent, build_masked_word_config(flags, token_set.record), flags.seed)
 
 

@@ -47,7 +47,7 @@ FORWARD = 4 + 9  # numbers of a position's prefix; its suffix has as many
 
 
 def config(token_store: Path, output_dir: Path, **changes: Any) -> PretrainConfig:
-    settings: dict[str, Any] = {"logits": "sampled", "store": token_store, "output_dir": output_dir, "matrix_size": 4}
+    settings: dict[str, Any] = {"set": "sampled", "store": token_store, "output_dir": output_dir, "matrix_size": 4}
     settings |= {"vector_size": 8, "per_device_train_batch_size": 16, "save_steps": 4, "num_train_epochs": 2}
     return PretrainConfig(**settings | changes)
 
@@ -99,7 +99,7 @@ def test_an_epoch_has_every_row_once(token_store: Path, processes: int, monkeypa
 
 
 def test_maxima_of_masked_positions_are_refused(token_store: Path, tmp_path: Path) -> None:
-    flags = PretrainConfig(logits="sampled", store=token_store, output_dir=tmp_path / "run", pooling="sum+max")
+    flags = PretrainConfig(set="sampled", store=token_store, output_dir=tmp_path / "run", pooling="sum+max")
     with pytest.raises(ConfigError, match=naming("--pooling sum+max: ")):
         pretrain(flags, "")
     assert not (tmp_path / "run").exists()
@@ -121,7 +121,7 @@ def test_a_batch_has_what_was_said_about_its_own_positions(token_store: Path) ->
 
 @pytest.mark.parametrize("codec", ["hidden", "sampled", "topk", "dense"])
 def test_a_student_learns_from_every_codec(token_store: Path, tmp_path: Path, codec: str) -> None:
-    record = pretrain(config(token_store, tmp_path, logits=codec, learning_rate=2e-2, num_train_epochs=6), "x")
+    record = pretrain(config(token_store, tmp_path, set=codec, learning_rate=2e-2, num_train_epochs=6), "x")
     first, *_, last = record["result"]["history"]
     assert last["metrics"]["validation"]["teacher_loss"] < first["metrics"]["validation"]["teacher_loss"]
     student = MaskedWordStudent.load(tmp_path)
@@ -241,7 +241,7 @@ def test_what_is_not_a_pretrained_student(token_store: Path, opinion_run: Path, 
     ("changes", "message"),
     [
         ({"temperature": 2.0}, naming("--temperature 2: ", "'sampled-20'", "--temperature 1")),
-        ({"logits": "topk", "temperature": 3.0}, naming("--temperature 3: ", "'topk-10'", "--temperature 1")),
+        ({"set": "topk", "temperature": 3.0}, naming("--temperature 3: ", "'topk-10'", "--temperature 1")),
         ({"embedding": "cbow"}, naming("--matrix-size: ", "--embedding cbow")),
     ],
 )
@@ -271,7 +271,7 @@ def test_a_damaged_shard_is_refused(token_store: Path, tmp_path: Path, place: in
 
 def test_the_command(token_store: Path, tmp_path: Path) -> None:
     flags = [
-        "--logits",
+        "--set",
         "sampled",
         "--store",
         str(token_store),
@@ -298,7 +298,7 @@ def test_pretrained_evaluates_on_any_set_of_its_tokenizer(token_store: Path, tmp
         assert scores[name] == pytest.approx(values, rel=1e-5)
     own = scores["validation"]
     assert scores["control"]["context_gain"] == pytest.approx(scores["control"]["unigram_loss"] - own["gold_loss"])
-    other = json.loads(CliRunner().invoke(app, [*flags, "--logits", "dense"]).stdout)["validation"]
+    other = json.loads(CliRunner().invoke(app, [*flags, "--set", "dense"]).stdout)["validation"]
     assert other["gold_loss"] == pytest.approx(own["gold_loss"], rel=1e-5)
     assert other["teacher_loss"] != own["teacher_loss"]
     refused = CliRunner().invoke(app, ["predict", str(tmp_path), "some text"])

@@ -49,7 +49,7 @@ STORED = torch.tensor([[4.0, 3.0], [0.0, -1.0]])
 
 
 def config(vector_store: Path, output_dir: Path, **changes: Any) -> PretrainConfig:
-    settings: dict[str, Any] = {"logits": "int8", "store": vector_store, "output_dir": output_dir, "matrix_size": 4}
+    settings: dict[str, Any] = {"set": "int8", "store": vector_store, "output_dir": output_dir, "matrix_size": 4}
     settings |= {"vector_size": 8, "per_device_train_batch_size": 16, "save_steps": 4, "num_train_epochs": 2}
     return PretrainConfig(**settings | changes)
 
@@ -149,7 +149,7 @@ def test_a_batch_has_the_vectors_of_its_own_sentences(vector_store: Path) -> Non
 @pytest.mark.parametrize("codec", ["float16", "int8", "pca"])
 def test_a_student_learns_from_every_codec(vector_store: Path, tmp_path: Path, codec: str) -> None:
     settings = {"learning_rate": 2e-2, "num_train_epochs": 12, "save_steps": 10}
-    record = pretrain(config(vector_store, tmp_path, logits=codec, **settings), "x")
+    record = pretrain(config(vector_store, tmp_path, set=codec, **settings), "x")
     first, *_, last = [entry["metrics"]["validation"] for entry in record["result"]["history"]]
     assert last["cosine"] > max(first["cosine"], last["cosine_of_mean_vector"])
     assert last["similarity_correlation"] > 0.3
@@ -268,17 +268,17 @@ def test_wrong_flags(vector_store: Path, tmp_path: Path, changes: dict[str, Any]
 
 def test_flags_of_vectors_are_not_for_tokens(token_store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--vector-loss: "):
-        pretrain(config(token_store, tmp_path, logits="sampled", vector_loss="mse"), "x")
+        pretrain(config(token_store, tmp_path, set="sampled", vector_loss="mse"), "x")
 
 
 def test_the_commands(vector_store: Path, opinion_run: Path, tmp_path: Path) -> None:
-    flags = ["--logits", "pca", "--store", vector_store, "--output-dir", tmp_path, "--matrix-size", 3]
+    flags = ["--set", "pca", "--store", vector_store, "--output-dir", tmp_path, "--matrix-size", 3]
     result = invoke("pretrain-student", *flags, "--vector-size", 5, "--max-steps", 3, "--json")
     assert result.exit_code == 0, result.stderr
     own = json.loads(result.stdout)["result"]["history"][-1]["metrics"]["validation"]
     again = json.loads(invoke("evaluate", tmp_path, "--store", vector_store, "--json").stdout)["validation"]
     assert again == pytest.approx(own, rel=1e-5)
-    other = invoke("evaluate", tmp_path, "--store", vector_store, "--logits", "float16", "--json")
+    other = invoke("evaluate", tmp_path, "--store", vector_store, "--set", "float16", "--json")
     assert json.loads(other.stdout)["validation"]["cosine"] != own["cosine"]
     assert str(tmp_path) in invoke("predict", tmp_path, "some text").stderr
     page = invoke("report", tmp_path, "--store", vector_store, "--output", tmp_path / "page.html")

@@ -19,7 +19,7 @@ from tests.helpers.messages import naming
 
 
 def trials_of(logit_set: ExampleSet, folder: Path, *grid: str, **flags: object) -> list[Trial]:
-    config = with_recipe(SweepConfig.from_flags(grid=grid, logits="set", **flags))
+    config = with_recipe(SweepConfig.from_flags(grid=grid, set="set", **flags))
     return make_trials(config, read_grid(config), folder, lambda made: build_config(made, task_facts(logit_set)))
 
 
@@ -34,7 +34,7 @@ def test_every_combination_of_values_with_every_seed(opinion_set: ExampleSet, tm
     for trial in trials:
         made = trial.config
         assert {name: getattr(made, name) for name in trial.values} == trial.values
-        assert (made.alpha, made.logits, made.output_dir) == (0.25, ("set",), trial.folder)
+        assert (made.alpha, made.set, made.output_dir) == (0.25, ("set",), trial.folder)
         assert type(made) is TrainConfig
     assert [trial.point for trial in trials[::2]] == [(1e-3, "mlp"), (1e-3, "cnn"), (5e-4, "mlp"), (5e-4, "cnn")]
 
@@ -144,7 +144,7 @@ def test_a_wrong_grid_of_a_recipe_is_told_too(opinion_set: ExampleSet, tmp_path:
 
 
 def test_a_wrong_grid_is_told_first(store: Path, tmp_path: Path) -> None:
-    arguments = ["--logits", str(store / "opinion"), "--output-dir", str(tmp_path / "sweep"), "--grid", "alpha=1,2"]
+    arguments = ["--set", str(store / "opinion"), "--output-dir", str(tmp_path / "sweep"), "--grid", "alpha=1,2"]
     result = CliRunner().invoke(app, ["sweep", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "error: --grid: --alpha: " in result.stderr

@@ -349,8 +349,8 @@ def test_a_damaged_set_is_a_clear_error(rating_set: Path, tmp_path: Path) -> Non
 
 
 def test_nothing_to_sweep_is_a_clear_error(rating_set: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=naming("--task NAME", "--logits SET")):
-        sweep(sweep_config(rating_set, tmp_path / "sweep", logits=()), "")
+    with pytest.raises(ConfigError, match=naming("--task NAME", "--set SET")):
+        sweep(sweep_config(rating_set, tmp_path / "sweep", set=()), "")
     assert not (tmp_path / "sweep").exists()
 
 

@@ -28,7 +28,7 @@ GRID = ("tasks=opinion,opinion+roles",)
 
 
 def flags_of(store: Path, folder: Path, **changes: Any) -> TrainConfig:
-    return tiny_config(store / "opinion", folder, **{"logits": (), "num_train_epochs": 1} | changes)
+    return tiny_config(store / "opinion", folder, **{"set": (), "num_train_epochs": 1} | changes)
 
 
 def sweep_config(store: Path, folder: Path, **changes: Any) -> SweepConfig:
@@ -139,7 +139,7 @@ def test_a_task_that_fails_before_any_work_leaves_the_record_as_it_was(
     [
         ({"query": "select 1"}, "--query: "),
         ({"objective": "pkd"}, "--objective: "),
-        ({"task": "opinion"}, naming("--tasks: ", "--task", "--logits")),
+        ({"task": "opinion"}, naming("--tasks: ", "--task", "--set")),
         ({"tasks": "opinion,roles"}, naming("--grid: ", "tasks")),
         ({"grid": ("tasks=opinion,roles+roles",)}, naming("--grid: ", "--tasks: ", "roles")),
         ({"grid": ("tasks=opinion+role",)}, "'role'"),

@@ -41,5 +41,5 @@ def test_the_rows_that_are_chosen_count_and_the_number_is_a_setting(
 
 def test_the_rows_of_all_tasks_count(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_module, "ROWS_READ", 6 * TRAIN_ROWS)
-    config = tiny_config(store / "opinion", tmp_path, logits=(), tasks="opinion,roles", **STILL)
+    config = tiny_config(store / "opinion", tmp_path, set=(), tasks="opinion,roles", **STILL)
     assert epochs_of(train(config, "")) == 3

@@ -15,7 +15,7 @@ from tests.helpers.students import tiny_config
 
 
 def test_filters_need_a_set_with_states(store: Path, tmp_path: Path) -> None:
-    flags = FiltersConfig.from_flags(logits=str(store / "opinion"), output_dir=tmp_path / "filters")
+    flags = FiltersConfig.from_flags(set=str(store / "opinion"), output_dir=tmp_path / "filters")
     with pytest.raises(ConfigError, match=naming("store/opinion: ", "--cls all", "--manifest opinion.yaml")):
         train_filters(flags, "distill filters")
 
@@ -24,7 +24,7 @@ def test_several_tasks_do_not_write_over_a_run_of_one(store: Path, tmp_path: Pat
     train(tiny_config(store / "opinion", tmp_path / "opinion"), "")
     before = read_record(tmp_path / "opinion" / "run.json")
     tasks = f"{store / 'opinion'},{store / 'roles'}"
-    config = tiny_config(store / "opinion", tmp_path, logits=(), tasks=tasks)
+    config = tiny_config(store / "opinion", tmp_path, set=(), tasks=tasks)
     with pytest.raises(FingerprintMismatchError, match=naming("tasks: ", "['opinion', 'roles']", "--output-dir")):
         train(config, "")
     assert read_record(tmp_path / "opinion" / "run.json") == before
@@ -35,7 +35,7 @@ def test_sentences_and_pairs_share_an_encoder(pairing: str | None, store: Path, 
     bert = {"embedding": "bert", "init": "noise", "matrix_size": None, "vector_size": 24, "hidden_size": None}
     flags = {"pairing": "joint"} if pairing else bert | {"num_attention_heads": 2, "num_hidden_layers": 1}
     tasks = f"{store / 'opinion'},{store / 'roles'}"
-    config = tiny_config(store / "opinion", tmp_path, logits=(), tasks=tasks, num_train_epochs=1, **flags)
+    config = tiny_config(store / "opinion", tmp_path, set=(), tasks=tasks, num_train_epochs=1, **flags)
     train(config, "")
     assert read_record(tmp_path / "roles" / "run.json")["state"] == "finished"
 

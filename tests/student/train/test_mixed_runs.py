@@ -37,7 +37,7 @@ def other(opinion_set: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def mixed_config(opinion_set: ExampleSet, other: ExampleSet, run: Path, **changes: object) -> TrainConfig:
-    return tiny_config(opinion_set.root, run, logits=(str(opinion_set.root), str(other.root)), **changes)
+    return tiny_config(opinion_set.root, run, set=(str(opinion_set.root), str(other.root)), **changes)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_a_mixed_run_is_evaluated_against_its_mixture(
     assert parts["validation"]["fidelity"] == pytest.approx(expected)
     right = (mixed.teacher_NC.argmax(axis=1) == mixed.label_N).mean()
     assert parts["validation"]["teacher"]["accuracy"] == pytest.approx(right)
-    alone = evaluate(EvaluateConfig(run=mixed_run, logits="opinion", store=opinion_set.root.parent))
+    alone = evaluate(EvaluateConfig(run=mixed_run, set="opinion", store=opinion_set.root.parent))
     assert alone["validation"]["fidelity"] != parts["validation"]["fidelity"]
 
 
@@ -146,7 +146,7 @@ def test_a_sweep_over_several_teachers(
     swept = record_of(tmp_path / "sweep" / "alpha=0.5,seed=42")
     alone = record_of(mixed_run)
     assert (swept["settings"], swept["result"]) == (alone["settings"], alone["result"])
-    assert f"--logits {opinion_set.root} --logits {other.root}" in swept["command"]
+    assert f"--set {opinion_set.root} --set {other.root}" in swept["command"]
     settings = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["settings"]
     assert settings["logit_set_fingerprints"] == alone["settings"]["logit_set_fingerprints"]
     for change in ({"mix": "vote"}, {"mix": None, "query": "select source_row, variant from other"}):
@@ -162,9 +162,9 @@ def test_scores_are_averaged_and_have_no_vote(ratings: dict[str, ExampleSet], tm
     assert logits_of(mixed.read("train", ("logits",)), 1)[:, 0] == pytest.approx(0.75 * own + 0.75, abs=1e-5)
     with pytest.raises(ConfigError, match=naming("--mix vote: ", "score")):
         open_sets([score.root, three.root], "vote")
-    with pytest.raises(ConfigError, match=naming("--logits: ", "store/bins: ", "1 to 6", "store/score")):
+    with pytest.raises(ConfigError, match=naming("--set: ", "store/bins: ", "1 to 6", "store/score")):
         open_sets([score.root, ratings["bins"].root])
-    record = train(tiny_config(score.root, tmp_path / "run", logits=(str(score.root), str(three.root))), "")
+    record = train(tiny_config(score.root, tmp_path / "run", set=(str(score.root), str(three.root))), "")
     values = record["result"]["teachers"]["train"]["with_first"]["three"]
     assert values["rmse"] == pytest.approx(np.sqrt(((own - 3) ** 2).mean()), rel=1e-5)
 
@@ -179,11 +179,11 @@ def test_flags_that_contradict_each_other_are_all_told(opinion_set: ExampleSet, 
 def test_a_condition_is_on_the_mixed_rows(opinion_set: ExampleSet, augmented_set: ExampleSet, tmp_path: Path) -> None:
     sets = (str(augmented_set.root), str(opinion_set.root))  # the second one has no variants
     with pytest.raises(DataError, match=naming("opinion-mask-pos: ", "'train'", "--where 'variant > 0'")):
-        train(tiny_config(opinion_set.root, tmp_path / "run", logits=sets, where="variant > 0"), "")
+        train(tiny_config(opinion_set.root, tmp_path / "run", set=sets, where="variant > 0"), "")
 
 
 def test_the_command_tells_how_the_teachers_differ(opinion_set: ExampleSet, other: ExampleSet, tmp_path: Path) -> None:
-    sets = ["--logits", str(opinion_set.root), "--logits", str(other.root), "--mix", "vote"]
+    sets = ["--set", str(opinion_set.root), "--set", str(other.root), "--mix", "vote"]
     sizes = ["--matrix-size", "2", "--vector-size", "2", "--hidden-size", "2", "--num-train-epochs", "1"]
     result = CliRunner().invoke(app, ["train-student", *sets, *sizes, "--output-dir", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output

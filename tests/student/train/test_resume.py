@@ -27,7 +27,7 @@ def test_a_killed_run_goes_on_to_the_same_student(store: Path, roles_set: Exampl
     other = rewritten(roles_set, tmp_path / "other", with_logits(lambda row: [row % 5, 2.0]))
     query = "select source_row, variant, mix([roles.logits, other.logits], [1, 2]) as logits, "
     query += "1 + roles.label as weight from roles join other using (split, source_row, variant)"
-    changes = {"logits": (str(store / "roles"), str(other.root)), "query": query}
+    changes = {"set": (str(store / "roles"), str(other.root)), "query": query}
     interrupted, undisturbed = (
         long_config(store / "roles", tmp_path / name, **changes) for name in ("killed", "whole")
     )

@@ -176,8 +176,8 @@ def test_the_first_of_several_sets_gives_them(
 ) -> None:
     shutil.copytree(store / "opinion", tmp_path / "plain")
     both = [str(vectors_store / "opinion"), str(tmp_path / "plain")]
-    first = train(tiny_config(vectors_store, tmp_path / "1", logits=tuple(both)), "")
-    second = train(tiny_config(vectors_store, tmp_path / "2", logits=tuple(both[::-1])), "")
+    first = train(tiny_config(vectors_store, tmp_path / "1", set=tuple(both)), "")
+    second = train(tiny_config(vectors_store, tmp_path / "2", set=tuple(both[::-1])), "")
     hashes = [record["settings"]["token_vectors_sha256"] for record in (first, second)]
     assert hashes == [vectors_of(opinion_vectors).sha256, None]
 
@@ -245,7 +245,7 @@ def test_a_sweep_tries_both_starts(store: Path, opinion_vectors: ExampleSet, tmp
     hashes = {record["settings"]["token_vectors_sha256"] for record in records}
     assert hashes == {None, vectors_of(opinion_vectors).sha256}
     assert ExampleSet.open(store / "opinion").record.signals.token_vectors is None
-    plain = values | {"logits": (str(store / "opinion"),), "output_dir": tmp_path / "none"}
+    plain = values | {"set": (str(store / "opinion"),), "output_dir": tmp_path / "none"}
     with pytest.raises(ConfigError, match=naming("--grid: ", "--init teacher: ", "store/opinion")):
         sweep(SweepConfig.from_flags(**plain, grid=("init=teacher,noise",)), "")
     assert not (tmp_path / "none").exists()

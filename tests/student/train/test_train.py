@@ -208,10 +208,10 @@ def test_a_changed_shard_is_refused(store: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_to_train_from_is_a_clear_error(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=naming("--task NAME", "--logits SET")):
-        train(tiny_config(store / "opinion", tmp_path, logits=()), "")
+    with pytest.raises(ConfigError, match=naming("--task NAME", "--set SET")):
+        train(tiny_config(store / "opinion", tmp_path, set=()), "")
     with pytest.raises(DataError, match=naming("'opinio'", "'opinion'")):
-        train(tiny_config(store / "opinion", tmp_path, logits="opinio"), "")
+        train(tiny_config(store / "opinion", tmp_path, set="opinio"), "")
 
 
 def test_an_empty_selection_leaves_no_run(store: Path, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_the_task_flag_names_set_and_run(
     store: Path, opinion_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config = tiny_config(store / "opinion", tmp_path, logits=(), task="opinion")
+    config = tiny_config(store / "opinion", tmp_path, set=(), task="opinion")
     train(config.model_copy(update={"output_dir": None}), "")
     assert same_weights(tmp_path / "runs" / "opinion", opinion_run)
 

@@ -241,7 +241,7 @@ def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> Non
 def test_flags_that_are_not_for_words(
     entities: TokenLabelSet, flag: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
-    refused = invoke("train-student", "--logits", entities.root, "--output-dir", tmp_path / "run", *flag)
+    refused = invoke("train-student", "--set", entities.root, "--output-dir", tmp_path / "run", *flag)
     assert refused.exit_code == 2
     assert message in " ".join(refused.stderr.split())
     assert not (tmp_path / "run").exists()

@@ -110,7 +110,7 @@ def test_the_record_says_what_is_not_known(said: Rows, work: Path, tmp_path: Pat
         query = "select weights_sha256, answers_sha256, teacher from teachers"
         assert connection.execute(query).fetchall() == [(None, digest, "an LLM")]
     with pytest.raises(ConfigError, match=naming("opinion-an-LLM")):
-        check(CheckConfig(logits=str(found.root)))
+        check(CheckConfig(set=str(found.root)))
 
 
 def test_rows_without_an_answer_are_told_and_left_out(said: Rows, work: Path, tmp_path: Path) -> None:

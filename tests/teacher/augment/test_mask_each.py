@@ -97,13 +97,13 @@ def test_variants_of_another_split_than_the_record_says_are_refused(masked_set: 
 def test_variants_are_no_dev_rows(masked_set: ExampleSet, opinion_set: ExampleSet, opinion_run: Path) -> None:
     assert len(load_dev(masked_set, "validation")) == VALIDATION_ROWS
     there, here = (
-        evaluate(EvaluateConfig(run=opinion_run, logits=str(logit_set.root)))["validation"]
+        evaluate(EvaluateConfig(run=opinion_run, set=str(logit_set.root)))["validation"]
         for logit_set in (opinion_set, masked_set)
     )
     for part in ("gold", "interval", "teacher", "fidelity"):
         for name, value in there[part].items():
             assert here[part][name] == pytest.approx(value, abs=1e-5), (part, name)
-    result = invoke("train-student", "--logits", masked_set.root, "--output-dir", masked_set.root / "run")
+    result = invoke("train-student", "--set", masked_set.root, "--output-dir", masked_set.root / "run")
     assert result.exit_code == 2
     assert "train split" in re.sub(r"\s+", " ", result.stderr)
 

@@ -133,10 +133,10 @@ def test_damaged_weights_are_found_and_come_back(work: Path, roles_set: ExampleS
 
 def test_they_travel_but_not_without_text(init_set: ExampleSet, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/there"
-    assert INIT_FILE in push(PushConfig(logits="roles", store=init_set.root.parent, url=url)).sent
+    assert INIT_FILE in push(PushConfig(set="roles", store=init_set.root.parent, url=url)).sent
     pulled = pull(PullConfig(store=tmp_path / "store", url=url))
     assert started(ExampleSet.open(pulled.root))[0].sha256 == started(init_set)[0].sha256
-    push(PushConfig(logits="roles", store=init_set.root.parent, url=f"{url}-blind", without_text=True))
+    push(PushConfig(set="roles", store=init_set.root.parent, url=f"{url}-blind", without_text=True))
     assert not (tmp_path / "there-blind" / INIT_FILE).exists()
     assert read_set_record(tmp_path / "there-blind").signals.init is None
 

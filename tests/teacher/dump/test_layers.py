@@ -387,16 +387,16 @@ def test_a_flipped_byte_is_found(own: ExampleSet) -> None:
 def test_they_travel_but_not_without_text(own: ExampleSet, tmp_path: Path) -> None:
     store = own.root.parent
     url = f"file://{tmp_path}/there"
-    sent = push(PushConfig(logits="roles", store=store, url=url)).sent
+    sent = push(PushConfig(set="roles", store=store, url=url)).sent
     assert {path.partition("/")[0] for path in sent} >= {"states", "cls", "attention", "values", "examples"}
     pulled = pull(PullConfig(store=tmp_path / "store", url=url))
     assert pulled.record.signals == own.record.signals
-    assert push(PushConfig(logits="roles", store=store, url=url)).sent == ()
-    push(PushConfig(logits="roles", store=store, url=f"{url}-blind", without_text=True))
+    assert push(PushConfig(set="roles", store=store, url=url)).sent == ()
+    push(PushConfig(set="roles", store=store, url=f"{url}-blind", without_text=True))
     path = own.root / "cls" / "train-00000-of-00004.parquet"
     path.write_bytes(path.read_bytes()[::-1])
     with pytest.raises(IntegrityError, match=naming("cls/train-00000-of-00004.parquet: ", "SHA-256")):
-        push(PushConfig(logits="roles", store=store, url=f"{url}-damaged"))
+        push(PushConfig(set="roles", store=store, url=f"{url}-damaged"))
     blind = read_set_record(tmp_path / "there-blind")
     assert blind.signals.layer_signals == ()
     with pytest.raises(ValueError, match="signals: "):

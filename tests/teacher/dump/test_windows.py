@@ -108,7 +108,7 @@ def test_card_and_notes_tell_what_was_read(store: Path) -> None:
 
 
 def test_check_asks_by_windows_too(work: Path, store: Path) -> None:
-    found = check(CheckConfig(logits=str(store / "opinion"), manifest=work / "opinion.yaml", sample=1000))
+    found = check(CheckConfig(set=str(store / "opinion"), manifest=work / "opinion.yaml", sample=1000))
     assert found.passed
     assert found.stored.largest < 1e-5
 

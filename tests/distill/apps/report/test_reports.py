@@ -151,7 +151,7 @@ def test_without_its_set_the_page_says_so(opinion_run: Path, tmp_path: Path) -> 
 
 def test_a_run_without_dev_rows_has_a_page(work: Path, teachers: Path, tmp_path: Path) -> None:
     dump(dump_config(work, "opinion", tmp_path, splits="train"), "distill teacher-dump")
-    flags = {"logits": (str(tmp_path / "opinion"),), "output_dir": tmp_path / "run", "num_train_epochs": 1}
+    flags = {"set": (str(tmp_path / "opinion"),), "output_dir": tmp_path / "run", "num_train_epochs": 1}
     train(TrainConfig.from_flags(**flags, embedding="cbow", vector_size=4, head="linear"), "distill train-student")
     assert "The set has none." in render(run_page(config_for(tmp_path / "run", tmp_path), tmp_path / "run"))
 
@@ -226,7 +226,7 @@ def test_a_sweep_without_its_runs_has_its_table(swept: Path, tmp_path: Path) -> 
 
 def test_a_pretraining_run_has_its_curves(token_store: Path, tmp_path: Path) -> None:
     flags = {"matrix_size": 3, "vector_size": 5, "per_device_train_batch_size": 9, "max_steps": 2, "save_steps": 1}
-    config = PretrainConfig.from_flags(logits="topk", store=token_store, output_dir=tmp_path / "run", **flags)
+    config = PretrainConfig.from_flags(set="topk", store=token_store, output_dir=tmp_path / "run", **flags)
     history = pretrain(config, "distill pretrain-student")["result"]["history"]
     page = run_page(config_for(tmp_path / "run", token_store), tmp_path / "run")
     figures = figures_of(page)

@@ -17,7 +17,7 @@ def test_a_command_is_run_once_for_the_same_files(
     store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows, run = tmp_path / "rows.txt", tmp_path / "run"
-    arguments = ("train-student", "--logits", str(store / "opinion"), "--output-dir", str(run), *SIZES)
+    arguments = ("train-student", "--set", str(store / "opinion"), "--output-dir", str(run), *SIZES)
     command = Command(arguments, run / "run.json", ("text", rows), tmp_path / "records" / "done.json")
     rows.write_text("rows")
     first = run_once(command)
