@@ -79,7 +79,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("distill predict run --file lines.csv --output answers.csv"),
         Mistake("distill pull gopher://x/y"),
         Mistake("distill pull s3:/bucket/set"),
-        Mistake(">>> distill.train_student(logit='extended')"),
+        Mistake(">>> distill.train_student(taks='extended')"),
         Mistake(">>> distill.Predictor('run')('the food was great .')"),
         Mistake(">>> distill.Predictor('run')(['the food was great .', None])"),
     ],
