@@ -16,7 +16,7 @@ OBJECTS = {
     "open_set": "pipeline.sets.reader",
     "Predictor": "student.predict",
     "Student": "student.model.model",
-    "WordPredictor": "student.words.predict",
+    "WordPredictor": "student.answers.token_labels",
     "Result": "distill.result",
     "DistillError": "pipeline.errors",
     "ConfigError": "pipeline.errors",

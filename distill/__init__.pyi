@@ -12,9 +12,9 @@ from pipeline.errors import IntegrityError as IntegrityError
 from pipeline.sets.reader import ExampleSet as ExampleSet
 from pipeline.sets.reader import LogitSet as LogitSet
 from pipeline.sets.reader import open_set as open_set
+from student.answers.token_labels import WordPredictor as WordPredictor
 from student.model.model import Student as Student
 from student.predict import Predictor as Predictor
-from student.words.predict import WordPredictor as WordPredictor
 
 __all__ = [
     "ConfigError",

@@ -9,11 +9,11 @@ from torch import nn
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
-from student.model.architecture import Facts, StudentConfig
+from student.kinds import KINDS
+from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import build_config
-from student.model.config_file import read_config
-from student.model.heads import HEADS
-from student.model.model import Student, num_bytes, num_parameters
+from student.model.config_file import read_task_config
+from student.model.model import TaskStudent, num_bytes, num_parameters
 from student.model.weights import CONFIG_FILE
 from student.model.words import summary
 from student.recipe import load_recipe
@@ -36,10 +36,10 @@ def describe(run_or_recipe: str) -> dict[str, Any]:
     return describe_config(_config_of(run_or_recipe))
 
 
-def describe_config(config: StudentConfig) -> dict[str, Any]:
+def describe_config(config: TaskConfig) -> dict[str, Any]:
     """What `describe` returns, for an architecture; needs no memory for its weights."""
     with torch.device("meta"):
-        student = Student(config)
+        student = KINDS[config.rows].student(config)
     tables = {name: part for name, part in student.encoder.named_children() if name != "rows"}
     parts: dict[str, nn.Module] = tables | {"head": student.head}
     return {
@@ -50,9 +50,9 @@ def describe_config(config: StudentConfig) -> dict[str, Any]:
     }
 
 
-def _config_of(run_or_recipe: str) -> StudentConfig:
+def _config_of(run_or_recipe: str) -> TaskConfig:
     if Path(run_or_recipe).is_dir():
-        return read_config(Path(run_or_recipe) / CONFIG_FILE)
+        return read_task_config(Path(run_or_recipe) / CONFIG_FILE)
     flags = load_recipe(run_or_recipe).settings
     if flags.task is None:
         raise ConfigError(f"{run_or_recipe}: has no task, which decides the number of logits")
@@ -68,9 +68,8 @@ def _config_of(run_or_recipe: str) -> StudentConfig:
     return build_config(flags, facts)
 
 
-def _multiply_adds(student: Student) -> dict[str, int]:
-    per_token, per_input = HEADS[student.config.head].multiply_adds(student.head, student.num_features)
-    encoder = student.encoder
+def _multiply_adds(student: TaskStudent) -> dict[str, int]:
+    encoder, (per_token, per_input) = student.encoder, student.head_multiply_adds
     pairs = {"per_pair_of_tokens": encoder.multiply_adds_per_pair} if encoder.multiply_adds_per_pair else {}
     whole = {"per_token": encoder.multiply_adds + per_token, "per_input": encoder.multiply_adds_per_input + per_input}
     return whole | pairs

@@ -16,23 +16,20 @@ from torch import nn
 from pipeline import console
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, remove_temporaries
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.reader import LogitSet
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.training import loop
 from pipeline.training.joint import BatchedTask, JointTask, check_free, entry_of, joint_settings
 from pipeline.training.loop import seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, best_of, finish_run, write_run_record
-from student.bert_start import BertStart, bert_start, copy_layers
+from student.bert_start import BertStart, copy_layers
 from student.config import TrainConfig
-from student.data import Examples
-from student.kinds.examples import ExampleTask
 from student.layers import end_stage, layer_loss, learn_layers, stage_history
 from student.losses.layers import LayerLoss
-from student.model.architecture import Facts, StudentConfig
-from student.model.build_config import build_config
+from student.model.architecture import Facts, TaskConfig
 from student.model.embeddings import matrix_encoder
-from student.model.model import Student, default_device
+from student.model.model import Student, TaskStudent, default_device
 from student.model.products import IS_COMPILED
 from student.model.weights import save_sharing
 from student.optimizer import make_optimizer
@@ -56,7 +53,7 @@ from student.training_data import (
     separate,
     task_facts,
 )
-from student.vocabulary_pruning import active_ids, neutralise_untrained, prune, renumber, restore, with_used_rows
+from student.vocabulary_pruning import active_ids, neutralise_untrained, prune, restore, with_used_rows
 
 ONE_ENCODER = {  # what sets have in common
     "tokenizer_sha256": "tokenizer",
@@ -85,10 +82,6 @@ def train(config: TrainConfig, command: str, data: Sequence[TrainingData] = ()) 
     """
     if config.tasks is not None:
         return train_tasks(config, command, data)
-    from student.words.train import is_of_words, train_words
-
-    if not data and is_of_words(config):
-        return train_words(config, command)
     logit_set = data[0].logit_set if data else open_training_set(config)
     student_config, layers = build_student_config(config, logit_set, data[0].facts if data else task_facts(logit_set))
     rows = data[0] if data else read_data(config, logit_set)
@@ -180,8 +173,8 @@ def _trainings(config: TrainConfig, data: Sequence[TrainingData]) -> list[Studen
 
 
 def build_joint_configs(
-    configs: Sequence[TrainConfig], sets: Sequence[ExampleSet], facts: Sequence[Facts]
-) -> list[tuple[TrainConfig, StudentConfig, BertStart | None]]:
+    configs: Sequence[TrainConfig], sets: Sequence[LogitSet], facts: Sequence[Facts]
+) -> list[tuple[TrainConfig, TaskConfig, BertStart | None]]:
     """Of each task the flags that are for it, the architecture they ask for, and what a bert starts from.
 
     Args:
@@ -198,11 +191,13 @@ def build_joint_configs(
     check_joint(dict(zip(names, facts, strict=True)))
     kinds = {own["target"].kind for own in facts}
     fitting = [of_task(one, own["target"].kind, kinds) for one, own in zip(configs, facts, strict=True)]
-    layers = bert_start(fitting[0], sets[0])
-    inherited = layers.inherited if layers else None
-    designs = [build_config(one, own, inherited) for one, own in zip(fitting, facts, strict=True)]
-    assert len({one.encoder_shape for one in designs}) == 1, "the flags and the tokenizer decide it"
-    return [(flags, made, layers) for flags, made in zip(fitting, designs, strict=True)]
+    designs = [build_student_config(*each) for each in zip(fitting, sets, facts, strict=True)]
+    if len({made.encoder_shape for made, _ in designs}) > 1:  # labelled words are read without maxima and bigrams
+        raise ConfigError(
+            "--tasks: whole texts and labelled words share an encoder without maxima and bigrams; add --pooling sum "
+            "--num-bigrams 0"
+        )
+    return [(flags, made, designs[0][1]) for flags, (made, _) in zip(fitting, designs, strict=True)]
 
 
 def check_joint(facts: Mapping[str, Facts]) -> None:
@@ -233,14 +228,14 @@ def of_task(config: TrainConfig, kind: str, kinds: Set[str]) -> TrainConfig:
     return config.model_copy(update=defaults)
 
 
-def vectors_source(sets: Sequence[ExampleSet]) -> int:
+def vectors_source(sets: Sequence[LogitSet]) -> int:
     """Which set's token vectors the encoder may start from: the first that has some, else the first."""
     return next((k for k, one in enumerate(sets) if one.sets[0].record.signals.token_vectors is not None), 0)
 
 
 def fit(
     config: TrainConfig, trainings: Sequence[StudentTraining], vectors: VocabularyVectors | None, run: Run
-) -> tuple[list[Student], list[Entry]]:
+) -> tuple[list[TaskStudent], list[Entry]]:
     """Trains the rows of the tables that the data use.
 
     Returns:
@@ -250,12 +245,16 @@ def fit(
     splits = [training.splits for training in trainings]
     students = _new_students(config, trainings, [part["train"] for part in splits], vectors)
     active = active_ids((rows for part in splits for rows in part.values()), students[0].config.pad_id)
-    smalls: list[Student] = []
+    smalls: list[TaskStudent] = []
     for student in students:
         smalls.append(prune(student, active, smalls[0].encoder if smalls else None).to(default_device()))
-    renumbered = [{split: renumber(rows, active) for split, rows in part.items()} for part in splits]
+    renumbered = [
+        {split: one.kind.renumber(rows, active) for split, rows in part.items()}
+        for one, part in zip(trainings, splits, strict=True)
+    ]
     layers = _layer_loss(trainings[0], smalls[0], renumbered[0]["train"])
     if layers is not None and config.intermediate_epochs:
+        assert isinstance(smalls[0], Student), "or there would be no layers"
         learn_layers(config, smalls[0], layers, renumbered[0]["train"], run)
         layers = None
     optimizer = make_optimizer(
@@ -268,14 +267,16 @@ def fit(
     )
     note_slow_kernels(smalls[0].device)
 
-    def restored(number: int) -> Student:
+    def restored(number: int) -> TaskStudent:
         student, small = students[number], smalls[number]
         restore(student, small, active)
         student.config = with_used_rows(student.config, student.encoder)
         return student
 
     tasks: dict[str, BatchedTask] = {
-        training.name: ExampleTask(training.config, small, part, optimizer, layers, partial(_write, restored, number))
+        training.name: training.kind.task(
+            training.config, small, part, optimizer, layers, partial(_write, restored, number)
+        )
         for number, (training, small, part) in enumerate(zip(trainings, smalls, renumbered, strict=True))
     }
 
@@ -294,7 +295,7 @@ def fit(
         model = nn.ModuleList([*smalls, *([] if layers is None else [layers])])
         joint = JointTask(model, tasks, config.seed, save)
         history = loop.fit(run, joint, optimizer, epochs(config, joint.batches.steps_per_epoch), config.report_to)
-    return [Student.load(training.folder).to(default_device()) for training in trainings], history
+    return [one.kind.student.load(one.folder).to(default_device()) for one in trainings], history
 
 
 def epochs(config: TrainConfig, steps_per_epoch: int) -> loop.Schedule:
@@ -315,13 +316,14 @@ def note_slow_kernels(device: torch.device) -> None:
         console.note("the compiled kernels were not built at installation: every step takes several times longer")
 
 
-def _write(restored: Callable[[int], Student], number: int, folder: Path) -> None:
+def _write(restored: Callable[[int], TaskStudent], number: int, folder: Path) -> None:
     restored(number).save(folder)
 
 
-def _layer_loss(training: StudentTraining, student: Student, examples: Examples) -> LayerLoss | None:
+def _layer_loss(training: StudentTraining, student: TaskStudent, examples: Any) -> LayerLoss | None:
     if not training.config.objectives:
         return None
+    assert isinstance(student, Student), "which the flags have refused"
     data = training.data
     return layer_loss(training.config, student, data.logit_set.sets[0], data.facts["special_ids"], examples)
 
@@ -329,17 +331,17 @@ def _layer_loss(training: StudentTraining, student: Student, examples: Examples)
 def _new_students(
     config: TrainConfig,
     trainings: Sequence[StudentTraining],
-    trains: Sequence[Examples],
+    trains: Sequence[Any],
     vectors: VocabularyVectors | None,
-) -> list[Student]:
+) -> list[TaskStudent]:
     """Students that share the first one's encoder, as they start."""
     seed_step(config.seed, 0)
-    students: list[Student] = []
+    students: list[TaskStudent] = []
     most = 0 if config.num_bigrams == 0 else trainings[0].student_config.num_bigrams
     pairs_K2 = frequent_pairs(trains, most)
     for training in trainings:
         student_config = with_bigrams(training.student_config, len(pairs_K2))
-        students.append(Student(student_config, students[0].encoder if students else None))
+        students.append(training.kind.student(student_config, students[0].encoder if students else None))
     if len(pairs_K2):
         matrix_encoder(students[0].encoder).set_pairs(torch.from_numpy(pairs_K2))
     layers = trainings[0].layers

@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.query.mixture import open_sets
 from pipeline.sets.reader import find_set
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.config import ReproduceConfig
-from student.data import load_chosen
-from student.model.config_file import OF_WORDS
+from student.kinds import kind_of_set
 
 
 def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
@@ -21,7 +19,7 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
         rows, the hashes of their keys and of their logits and weights, and of the token vectors that it started from.
 
     Raises:
-        ConfigError: if the run is one of pretraining, or of labelled words.
+        ConfigError: if the run is one of pretraining.
         DataError: if a set is not there.
         QueryError: if its query fails now.
     """
@@ -32,17 +30,16 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
         parts = {name: reproduce(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}
         return {f"{name}: {what}": values for name, part in parts.items() for what, values in part.items()}
     settings = record["settings"]
-    if "query" not in settings:
-        raise ConfigError(f"{config.run}: {OF_WORDS}")
     paths = [find_set(Path(place).name if config.store else place, config.store) for place in record["logit_sets"]]
-    logit_set = open_sets(paths, settings["mix"], config.allow_unverified)
-    rows = load_chosen(logit_set, settings["query"])
+    kind = kind_of_set(paths[0])
+    logit_set = kind.open_sets(paths, settings["mix"], config.allow_unverified)
+    rows = kind.read_chosen(settings["query"], logit_set)
     then = settings["logit_set_fingerprints"]
     compared = {
         f"fingerprint of {one.name}": {"then": recorded, "now": one.record.fingerprint}
         for one, recorded in zip(logit_set.sets, then, strict=True)
     }
-    now: dict[str, Any] = {"rows": len(rows), "rows_sha256": rows.keys_sha256, "logits_sha256": rows.logits_sha256}
+    now: dict[str, Any] = {"rows": len(rows)} | kind.row_hashes(logit_set, rows)
     if settings.get("token_vectors_sha256"):
         first = logit_set.sets[0]
         vectors = read_token_vectors(first.root, first.record)

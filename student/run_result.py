@@ -10,24 +10,21 @@ from pipeline import console
 from pipeline.devices import has_fast_bf16
 from pipeline.files import write_text
 from pipeline.query.mixture import mix_of
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
-from pipeline.tasks.target import NO_LABEL
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
 from student.answers.labels import as_logits, best_thresholds
-from student.data import Examples, gold_tensor
-from student.evaluate import evaluate_split, student_logits
 from student.layer_flags import LayerFlags
 from student.layers import objective_settings
 from student.model.bert_folder import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.card import CARD_FILE, card_text
 from student.model.flags import BertFlags
-from student.model.model import Student, num_bytes, num_parameters
+from student.model.model import TaskStudent, num_bytes, num_parameters
 from student.start import FLAG, has_head_for, source_sha256
-from student.training_data import StudentTraining, training_query
+from student.training_data import StudentTraining
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
 NO_DEV = "has no dev split, so nothing tells which epoch is best: the last one is kept"
@@ -53,7 +50,7 @@ def settings(training: StudentTraining, vectors: VocabularyVectors | None) -> di
         | LayerFlags.model_fields.keys()
     )
     logit_set, rows = data.logit_set, data.splits["train"]
-    assert data.query == training_query(config, logit_set), "the rows were read for another query"
+    assert data.query == data.kind.training_query(config, logit_set), "the rows were read for another query"
     return config.model_dump(mode="json", exclude=places) | {
         "matrix_size": student_config.matrix_size,
         "vector_size": student_config.vector_size,
@@ -80,15 +77,14 @@ def settings(training: StudentTraining, vectors: VocabularyVectors | None) -> di
         "query": data.query,
         "rows": len(rows),
         "rows_held_out": len(training.splits[HELD_OUT]) if config.held_out is not None else None,
-        "rows_sha256": rows.keys_sha256,
-        "logits_sha256": rows.logits_sha256,
+        **data.kind.row_hashes(logit_set, rows),
     }
 
 
-def result(training: StudentTraining, student: Student, history: list[Entry], best: Entry) -> dict[str, Any]:
+def result(training: StudentTraining, student: TaskStudent, history: list[Entry], best: Entry) -> dict[str, Any]:
     """What came of a training: scores by epoch, and all that there is to tell of the student that was kept."""
     dev = training.dev_splits
-    thresholds = _thresholds(student, dev)
+    thresholds = _thresholds(training, student)
     bias_C = -as_logits(thresholds, student.config.target) if thresholds else None
     own = training.data.logit_set.record.metrics
     found = {
@@ -96,7 +92,7 @@ def result(training: StudentTraining, student: Student, history: list[Entry], be
         "best": best,
         "used_rows": student.config.used_rows,
         "thresholds": thresholds,
-        "evaluation": {split: evaluate_split(student, examples, bias_C, own) for split, examples in dev.items()},
+        "evaluation": {split: training.kind.evaluate_split(student, rows, bias_C, own) for split, rows in dev.items()},
         "versions": {name: version(name) for name in LIBRARIES},
     }
     return found | ({"teachers": training.data.teachers} if training.data.teachers else {})
@@ -111,13 +107,13 @@ def write_tokenizer(training: StudentTraining) -> None:
         write_text(training.folder / TOKENIZER_CONFIG_FILE, others)
 
 
-def write_card(training: StudentTraining, student: Student, record: RunRecord) -> None:
+def write_card(training: StudentTraining, student: TaskStudent, record: RunRecord) -> None:
     """Writes the card beside the weights; ``record`` holds the result."""
     sizes = (num_parameters(student), num_bytes(student))
     write_text(training.folder / CARD_FILE, card_text(student.config, *sizes, record))
 
 
-def note_start(trainings: Sequence[StudentTraining], vectors_of: ExampleSet | None) -> None:
+def note_start(trainings: Sequence[StudentTraining], vectors_of: LogitSet | None) -> None:
     """Notes what students start from; ``vectors_of`` is the set whose teacher their vectors are of, if they are."""
     for line in dict.fromkeys(_start_line(training, vectors_of) for training in trainings):
         console.note(line)
@@ -134,17 +130,15 @@ def _warn_missing_gold(training: StudentTraining) -> None:
     if training.config.alpha != 1:
         return
     rows = training.data.splits["train"]
-    gold = gold_tensor(training.student_config.target, rows)
-    is_missing = gold.isnan() if gold.is_floating_point() else gold == NO_LABEL
-    missing = int(is_missing.reshape(len(gold), -1).any(dim=1).sum())
+    missing = training.kind.num_without_gold(rows, training.student_config)
     if missing:
         console.warn(
-            f"{training.data.logit_set.root}: {missing:,} of {len(gold):,} training rows have no gold and learn from "
+            f"{training.data.logit_set.root}: {missing:,} of {len(rows):,} training rows have no gold and learn from "
             "the teacher, also with --alpha 1; --where 'variant = 0' leaves variants out"
         )
 
 
-def _start_line(training: StudentTraining, vectors_of: ExampleSet | None) -> str:
+def _start_line(training: StudentTraining, vectors_of: LogitSet | None) -> str:
     source = training.config.init_from
     if training.layers is not None:
         return f"the student starts from {training.layers.words}"
@@ -156,9 +150,9 @@ def _start_line(training: StudentTraining, vectors_of: ExampleSet | None) -> str
     return "embeddings start from noise"
 
 
-def _thresholds(student: Student, dev: dict[str, Examples]) -> dict[str, float]:
-    """Of a multi-label student the probability from which on each label holds, by the first split of ``dev``."""
-    if student.config.target.kind != "labels" or not dev:
+def _thresholds(training: StudentTraining, student: TaskStudent) -> dict[str, float]:
+    """Of a multi-label student the probability from which on each label holds, by the first dev split."""
+    if student.config.target.kind != "labels" or not training.dev_splits:
         return {}
-    first = next(iter(dev.values()))
-    return best_thresholds(student.config.target, student_logits(student, first), first.label_N)
+    first = next(iter(training.dev_splits.values()))
+    return best_thresholds(student.config.target, training.kind.student_logits(student, first), first.label_N)

@@ -63,6 +63,10 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             flags["set"] = (str(self.set),)
         config = with_recipe(TrainConfig.from_flags(**flags))
         logit_set = open_training_set(config)
+        if not isinstance(logit_set, ExampleSet):
+            raise ConfigError(
+                f"StudentClassifier: {logit_set.root}: labels words; train and ask it by distill.train_student"
+            )
         _require_classes(logit_set.record.target)
         if X is not None:
             flags["where"] = _where(logit_set, config.where, _columns(X))

@@ -9,6 +9,7 @@ in a file, D numbers each; P pairs of neighbouring tokens of all rows, T tokens.
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +25,13 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.text.word_vectors import read_word_vectors
 from student.data import Examples
-from student.model.architecture import EncoderConfig, StudentConfig
+from student.model.architecture import EncoderConfig, TaskConfig
 from student.model.config_file import read_encoder_config, why_none
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingFlags
-from student.model.model import Student
+from student.model.model import TaskStudent
 from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, Tensors, read_weights
 
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "bert", "table_dtype")
@@ -48,6 +49,7 @@ FEWEST_ROWS = 2  # what one row alone has is learned by heart
 BITS = 32  # of an id
 
 
+C = TypeVar("C", bound=EncoderConfig)
 Doubles = npt.NDArray[np.float64]
 
 
@@ -112,13 +114,13 @@ def copy_embeddings(run: Path, encoder: Encoder) -> None:
     _copy(run, ENCODER, encoder, with_own_pairs)
 
 
-def has_head_for(run: Path, config: StudentConfig) -> bool:
+def has_head_for(run: Path, config: TaskConfig) -> bool:
     """Whether the head of the student in ``run`` is one of the same task and shape."""
     source = read_encoder_config(run / CONFIG_FILE)
-    return isinstance(source, StudentConfig) and all(getattr(source, n) == getattr(config, n) for n in SAME_HEAD)
+    return type(source) is type(config) and all(getattr(source, n, None) == getattr(config, n, None) for n in SAME_HEAD)
 
 
-def copy_head(run: Path, student: Student) -> None:
+def copy_head(run: Path, student: TaskStudent) -> None:
     """Copies the head of the student in ``run`` into one for which it `has_head_for`.
 
     Raises:
@@ -255,7 +257,7 @@ def frequent_pairs(examples: Iterable[Examples], most: int) -> Ints:
     return np.stack([pair_K >> BITS, pair_K & (2**BITS - 1)], axis=1)
 
 
-def with_bigrams(config: StudentConfig, count: int) -> StudentConfig:
+def with_bigrams(config: C, count: int) -> C:
     """A student's configuration with so many pairs, of as many as were asked for."""
     return config.model_copy(update={"num_bigrams": count, "bigram_size": config.bigram_size if count else 0})
 

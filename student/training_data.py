@@ -4,35 +4,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-
-from tokenizers import Tokenizer
+from typing import Any
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.query.agreement import Comparison, compare_teachers, comparison_lines
-from pipeline.query.mixture import Mixture, open_sets
-from pipeline.sets.reader import ExampleSet, find_set
+from pipeline.query.mixture import Mixture
+from pipeline.sets.reader import LogitSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.settings import flag_name
-from pipeline.text.tokenizer import frame_ids, special_ids
+from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
-from student.bert_start import BertStart, bert_start
+from student.bert_start import BertStart
 from student.config import TrainConfig
-from student.data import Examples, as_read, hold_out, load_chosen, load_dev, load_examples
+from student.kinds import KINDS, kind_of_set
+from student.kinds.kind import TaskKind
 from student.layer_flags import LayerFlags
-from student.layers import check_objective
-from student.model.architecture import Facts, SpecialIds, StudentConfig
-from student.model.build_config import build_config
+from student.model.architecture import Facts
 from student.start import starts_from_teacher
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The rows of a logit set, read once for any number of students."""
+    """The rows of a logit set, read once for any number of students.
 
-    logit_set: ExampleSet
-    query: str
-    splits: dict[str, Examples]
+    Attributes:
+        kind: of its rows.
+        logit_set: opened by the kind.
+        query: the SQL text that chose the training rows; None if they are all.
+        splits: the rows of each split, as the kind reads them.
+        facts: what the set decides of students.
+        teachers: of several, how they compare.
+    """
+
+    kind: TaskKind[Any, Any, Any]
+    logit_set: Any
+    query: str | None
+    splits: dict[str, Any]
     facts: Facts
     teachers: dict[str, Comparison]
 
@@ -97,38 +105,31 @@ def set_names(config: TrainConfig) -> tuple[str, ...]:
     return config.set or (config.task or "",)
 
 
-def read_data(config: TrainConfig, logit_set: ExampleSet) -> TrainingData:
+def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
     """Reads the rows of an open set, for flags that are known to fit."""
+    kind = KINDS[logit_set.record.kind]
     splits = {
-        split: load_dev(logit_set, split) if split != "train" else _training_rows(config, logit_set)
+        split: kind.read_dev(logit_set, split) if split != TRAIN else kind.read_training_rows(config, logit_set)
         for split in logit_set.splits
     }
     teachers = compare_teachers(logit_set) if isinstance(logit_set, Mixture) else {}
     for line in comparison_lines(teachers):
         console.note(line)
-    return TrainingData(logit_set, training_query(config, logit_set), splits, task_facts(logit_set), teachers)
+    query = kind.training_query(config, logit_set)
+    return TrainingData(kind, logit_set, query, splits, task_facts(logit_set), teachers)
 
 
-def build_student_config(
-    config: TrainConfig, logit_set: ExampleSet, facts: Facts
-) -> tuple[StudentConfig, BertStart | None]:
-    """The architecture that the flags ask for, and what a bert starts from.
-
-    Raises:
-        ConfigError: naming every flag that does not fit.
-        IntegrityError: if what it starts from is damaged.
-    """
-    layers = bert_start(config, logit_set)
-    student_config = build_config(config, facts, layers.inherited if layers else None)
-    check_objective(config, student_config, logit_set.sets[0].record)
-    return student_config, layers
+def build_student_config(config: TrainConfig, logit_set: LogitSet, facts: Facts) -> tuple[Any, BertStart | None]:
+    """The architecture that the flags ask for, and what a bert starts from; errors as of `TaskKind.build_config`."""
+    return KINDS[logit_set.record.kind].build_config(config, logit_set, facts)
 
 
-def _training_rows(config: TrainConfig, logit_set: ExampleSet) -> Examples:
-    return load_chosen(logit_set, config.query) if config.query else load_examples(logit_set, "train", config.where)
+def task_facts(logit_set: LogitSet) -> Facts:
+    """What a set decides of the students that can be trained from it."""
+    return KINDS[logit_set.record.kind].task_facts(logit_set)
 
 
-def open_training_set(config: TrainConfig) -> ExampleSet:
+def open_training_set(config: TrainConfig) -> LogitSet:
     """Opens the set that a configuration names, or several as one.
 
     Raises:
@@ -137,18 +138,13 @@ def open_training_set(config: TrainConfig) -> ExampleSet:
     """
     raise_all(ConfigError, "wrong flags", _contradictions(config))
     paths = [find_set(name, config.store) for name in set_names(config)]
-    logit_set = open_sets(paths, config.mix, config.allow_unverified)
-    if "train" not in logit_set.record.splits:
+    logit_set: LogitSet = kind_of_set(paths[0]).open_sets(paths, config.mix, config.allow_unverified)
+    if TRAIN not in logit_set.record.splits:
         raise DataError(f"{logit_set.root}: has no train split; its splits are {', '.join(logit_set.record.splits)}")
     return logit_set
 
 
-def training_query(config: TrainConfig, logit_set: ExampleSet) -> str:
-    """The SQL text that chooses the training rows; `load_chosen` makes the same rows of it again."""
-    return config.query or f"select * {logit_set.query('train', config.where)}"
-
-
-def default_name(sets: Sequence[ExampleSet]) -> str:
+def default_name(sets: Sequence[LogitSet]) -> str:
     """Name of a folder for what is trained from sets."""
     return "+".join(one.name for one in sets)
 
@@ -182,29 +178,6 @@ def _not_for_tasks(config: TrainConfig) -> list[str]:
     return problems
 
 
-def task_facts(logit_set: ExampleSet) -> Facts:
-    """What a set decides of the students that can be trained from it."""
-    record = logit_set.record
-    tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
-    return {
-        "task": record.dataset_name,
-        "target": record.target,
-        "metrics": record.metrics,
-        "is_pair": record.is_pair,
-        "special_ids": special_ids(tokenizer) if record.is_pair else _around_one(tokenizer),
-        "vocabulary_size": record.tokenizer.vocabulary_size,
-        "pad_id": record.tokenizer.pad_id,
-        "tokenizer_sha256": record.tokenizer.sha256,
-        "max_seq_length": record.max_seq_length,
-    }
-
-
-def _around_one(tokenizer: Tokenizer) -> SpecialIds:
-    """The special tokens before and after a single sentence; none between."""
-    before, after = frame_ids(tokenizer)
-    return tuple(before), (), tuple(after)
-
-
 @dataclass(frozen=True)
 class StudentTraining:
     """A student that is to be trained.
@@ -218,7 +191,7 @@ class StudentTraining:
     """
 
     config: TrainConfig
-    student_config: StudentConfig
+    student_config: Any
     data: TrainingData
     folder: Path
     layers: BertStart | None = None
@@ -226,10 +199,15 @@ class StudentTraining:
     @property
     def name(self) -> str:
         """Name of its set."""
-        return self.data.logit_set.name
+        return str(self.data.logit_set.name)
+
+    @property
+    def kind(self) -> TaskKind[Any, Any, Any]:
+        """The kind of its rows."""
+        return self.data.kind
 
     @cached_property
-    def splits(self) -> dict[str, Examples]:
+    def splits(self) -> dict[str, Any]:
         """The rows in the form that the student reads; of the training rows some as ``held-out``, if that is asked for.
 
         Raises:
@@ -237,12 +215,12 @@ class StudentTraining:
         """
         splits = self.data.splits
         if self.config.held_out is not None:
-            train, held_out = hold_out(splits["train"], self.student_config.target, self.config.held_out)
+            train, held_out = self.kind.hold_out(splits["train"], self.student_config, self.config.held_out)
             others = {split: rows for split, rows in splits.items() if split != "train"}
             splits = {"train": train, HELD_OUT: held_out} | others  # the first to be scored decides
-        return {split: as_read(rows, self.student_config) for split, rows in splits.items()}
+        return {split: self.kind.as_read(rows, self.student_config) for split, rows in splits.items()}
 
     @property
-    def dev_splits(self) -> dict[str, Examples]:
+    def dev_splits(self) -> dict[str, Any]:
         """Those of `splits` that the student is scored on."""
         return {split: examples for split, examples in self.splits.items() if split != "train"}

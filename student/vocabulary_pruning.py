@@ -20,11 +20,11 @@ from pipeline.sets.token_vectors import VocabularyVectors
 from student.data import Examples
 from student.model.architecture import EncoderConfig
 from student.model.encoder import Encoder
-from student.model.headed import Headed
+from student.model.model import TaskStudent
 from student.start import start_from_teacher
 
 C = TypeVar("C", bound=EncoderConfig)
-H = TypeVar("H", bound=Headed)
+H = TypeVar("H", bound=TaskStudent)
 
 
 class Sequences(Protocol):
@@ -42,7 +42,7 @@ def active_ids(examples: Iterable[Sequences], pad_id: int) -> Ints:
     return np.unique(np.concatenate([*parts, np.array([pad_id])]))
 
 
-def neutralise_untrained(student: Headed, *examples: Sequences) -> None:
+def neutralise_untrained(student: TaskStudent, *examples: Sequences) -> None:
     """Makes neutral the rows that these training rows do not use, and have never been trained; if rows can be that."""
     if not student.encoder.has_neutral_rows:
         return
@@ -105,7 +105,7 @@ def renumbered(ids: Ragged, active: Ints) -> Ragged:
     return Ragged(np.searchsorted(active, ids.flat), ids.offsets)
 
 
-def restore(student: Headed, small: Headed, active: Ints) -> None:
+def restore(student: TaskStudent, small: TaskStudent, active: Ints) -> None:
     """Copies what the small student has learned into the whole one."""
     student.encoder.copy_rows(small.encoder, slice(None), torch.from_numpy(active))
     student.head.load_state_dict(small.head.state_dict())

@@ -19,8 +19,8 @@ from pipeline.sets.record_parts import Setting
 from pipeline.tasks.metrics import mean_interval, percentile_interval, spearmanr
 from pipeline.tasks.target import Target, predicted_scores
 from student.config import MaskedWordsConfig
-from student.evaluate import check_same_task
 from student.explain import Word, entropies, without_each_word
+from student.kinds.examples import check_same_task
 from student.predict import Predictor
 
 METHOD = "mask-each"

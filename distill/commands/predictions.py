@@ -49,8 +49,7 @@ def predict(config: PredictConfig) -> Result:
 
 
 def _predict_words(config: PredictConfig) -> Result:
-    from student.words.file import check_flags, predict_file, read_sentences
-    from student.words.predict import WordPredictor
+    from student.answers.token_labels import WordPredictor, check_flags, predict_file, read_sentences
 
     check_flags(config)
     predictor = WordPredictor(config.run)

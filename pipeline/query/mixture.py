@@ -12,7 +12,7 @@ import duckdb
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.query.views import columns_with_text
-from pipeline.sets.reader import KEYS, ExampleSet
+from pipeline.sets.reader import KEYS, ExampleSet, LogitSet
 from pipeline.sql.gate import first_row, open_files
 from pipeline.tasks.target import Target
 
@@ -30,7 +30,7 @@ class Mixture(ExampleSet):
     mix: str
 
     @property
-    def sets(self) -> tuple[ExampleSet, ...]:
+    def sets(self) -> tuple[ExampleSet, ...]:  # type: ignore[override]
         """All sets, the first one first."""
         return (ExampleSet(self.root, self.record), *self.others)
 
@@ -99,7 +99,7 @@ def open_sets(
     return mixture
 
 
-def mix_of(logit_set: ExampleSet) -> str | None:
+def mix_of(logit_set: LogitSet) -> str | None:
     """How the logits of a set are mixed, None if it is of one teacher."""
     return logit_set.mix if isinstance(logit_set, Mixture) else None
 

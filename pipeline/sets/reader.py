@@ -66,6 +66,16 @@ class LogitSet:
             raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.splits)}")
 
     @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.root.resolve().name
+
+    @property
+    def sets(self) -> tuple[Self, ...]:
+        """The sets whose rows these are; the first gives keys, ids, texts and gold."""
+        return (self,)
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that can be read."""
         return tuple(self.record.splits)
@@ -93,16 +103,6 @@ class ExampleSet(LogitSet):
         if needs_text and not opened.record.has_text:
             raise ConfigError(f"{path}: holds logits without texts; put yours beside them first, with `distill join`")
         return opened
-
-    @property
-    def sets(self) -> tuple["ExampleSet", ...]:
-        """The sets whose rows these are; the first gives keys, ids, texts and gold."""
-        return (self,)
-
-    @property
-    def name(self) -> str:
-        """Name of the folder."""
-        return self.root.resolve().name
 
     @property
     def view(self) -> str:

@@ -20,7 +20,8 @@ from student.answers.certificate import Certificate, certify_margins, model_hash
 from student.answers.labels import ABSTAIN, margins
 from student.config import CertifyConfig
 from student.data import as_read, load_examples
-from student.evaluate import check_readable, open_evaluated, student_logits
+from student.evaluate import open_evaluated
+from student.kinds.examples import ExampleKind, check_readable, student_logits
 from student.model.model import Student, default_device
 
 COLUMNS = (*KEYS, "text_hash")
@@ -39,7 +40,7 @@ def certify(config: CertifyConfig) -> Certificate:
     record = read_run_record(config.run / RUN_RECORD)
     student = Student.load(config.run).to(default_device())
     _check_target(student.config.target)
-    logit_set = open_evaluated(record, config.set, config.store, config.allow_unverified)
+    logit_set = open_evaluated(ExampleKind(), record, config.set, config.store, config.allow_unverified)
     check_readable(student.config, logit_set)
     where = f"variant = 0 and ({config.where}\n)"
     with _errors_of_condition_alone(config.where):
@@ -117,7 +118,7 @@ def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: Example
 
 def _trained_rows(config: CertifyConfig, record: RunRecord) -> pa.Table:
     settings = record["settings"]
-    own_sets = open_evaluated(record, None, config.store, config.allow_unverified)
+    own_sets = open_evaluated(ExampleKind(), record, None, config.store, config.allow_unverified)
     trained = read_chosen(own_sets, settings["query"], COLUMNS)
     if keys_sha256(trained) != settings["rows_sha256"]:
         raise FingerprintMismatchError(

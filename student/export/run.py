@@ -16,9 +16,10 @@ from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
 from student.config import ExportConfig
 from student.data import Examples, as_read, load_chosen
-from student.evaluate import Evaluation, dev_examples, evaluate_split, open_evaluated
+from student.evaluate import Evaluation, dev_examples, open_evaluated
 from student.export.html_file import check_writable, coarse, write_html
 from student.export.onnx_file import check_exportable, write_onnx
+from student.kinds.examples import ExampleKind, evaluate_split
 from student.model.card import CARD_FILE, card_text
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, num_bytes, num_parameters
@@ -163,7 +164,7 @@ def _check_folder(folder: Path, record: RunRecord) -> None:
 
 def _dev_rows(config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Examples]:
     try:
-        return dev_examples(student.config, open_evaluated(record, config.set, config.store))
+        return dev_examples(student.config, open_evaluated(ExampleKind(), record, config.set, config.store))
     except (DataError, IntegrityError, FingerprintMismatchError) as error:
         if config.set is not None:
             raise

@@ -1,23 +1,166 @@
-"""What a student of a task learns from a set of examples: batches, loss, scores; and the optimizer of students."""
+"""What students of whole inputs learn from, how, and what they are scored by. Shapes: N rows, B batch, C logits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import nn
 
+from pipeline.arrays import Floats, Ints
 from pipeline.devices import to_device
+from pipeline.errors import FingerprintMismatchError
+from pipeline.query.mixture import open_sets
+from pipeline.sets.reader import ExampleSet
+from pipeline.tasks.metrics import (
+    bin_scores,
+    bootstrap_intervals,
+    class_summary,
+    fidelity,
+    glue_score,
+    majority_scores,
+    score_logits,
+    scores_by_label,
+)
+from pipeline.tasks.target import NO_LABEL
+from pipeline.tasks.task import Metric
+from pipeline.text.tokenizer import frame_ids, special_ids
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run_record import Metrics
+from student.bert_start import BertStart, bert_start
 from student.config import TrainConfig
-from student.data import Examples, gold_tensor, make_batches, row_weights
-from student.evaluate import score_student
+from student.data import (
+    Examples,
+    as_read,
+    gold_tensor,
+    hold_out,
+    load_chosen,
+    load_dev,
+    load_examples,
+    make_batches,
+    row_weights,
+    sorted_batches,
+)
+from student.kinds.kind import TaskKind
+from student.layers import check_objective
 from student.losses.layers import LayerLoss
 from student.losses.logits import task_loss
+from student.model.architecture import Facts, SpecialIds, StudentConfig, TaskConfig
+from student.model.build_config import build_config
 from student.model.model import Student
 from student.optimizer import rows_of_batch
+from student.vocabulary_pruning import renumber
+
+BATCH_SIZE = 256
+
+
+class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
+    """Whole inputs, texts or pairs of them; see `TaskKind`."""
+
+    student = Student
+
+    def open_sets(self, paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> ExampleSet:
+        """See `pipeline.query.mixture.open_sets`."""
+        return open_sets(paths, mix, allow_unverified)
+
+    def task_facts(self, logit_set: ExampleSet) -> Facts:
+        """See `TaskKind`."""
+        record = logit_set.record
+        tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
+        return {
+            "task": record.dataset_name,
+            "target": record.target,
+            "metrics": record.metrics,
+            "is_pair": record.is_pair,
+            "special_ids": special_ids(tokenizer) if record.is_pair else _around_one(tokenizer),
+            "vocabulary_size": record.tokenizer.vocabulary_size,
+            "pad_id": record.tokenizer.pad_id,
+            "tokenizer_sha256": record.tokenizer.sha256,
+            "max_seq_length": record.max_seq_length,
+        }
+
+    def build_config(
+        self, flags: TrainConfig, logit_set: ExampleSet, facts: Facts
+    ) -> tuple[StudentConfig, BertStart | None]:
+        """See `TaskKind`."""
+        layers = bert_start(flags, logit_set)
+        student_config = build_config(flags, facts, layers.inherited if layers else None)
+        check_objective(flags, student_config, logit_set.sets[0].record)
+        return student_config, layers
+
+    def training_query(self, flags: TrainConfig, logit_set: ExampleSet) -> str:
+        """See `TaskKind`; `load_chosen` makes the same rows of it again."""
+        return flags.query or f"select * {logit_set.query('train', flags.where)}"
+
+    def read_training_rows(self, flags: TrainConfig, logit_set: ExampleSet) -> Examples:
+        """See `TaskKind`."""
+        return load_chosen(logit_set, flags.query) if flags.query else load_examples(logit_set, "train", flags.where)
+
+    def read_chosen(self, query: str | None, logit_set: ExampleSet) -> Examples:
+        """See `load_chosen`."""
+        assert query is not None, "examples are always chosen by one"
+        return load_chosen(logit_set, query)
+
+    def read_dev(self, logit_set: ExampleSet, split: str) -> Examples:
+        """See `load_dev`."""
+        return load_dev(logit_set, split)
+
+    def row_hashes(self, logit_set: ExampleSet, rows: Examples) -> dict[str, str]:
+        """See `TaskKind`."""
+        return {"rows_sha256": rows.keys_sha256, "logits_sha256": rows.logits_sha256}
+
+    def as_read(self, rows: Examples, config: StudentConfig) -> Examples:
+        """See `TaskKind`."""
+        return as_read(rows, config)
+
+    def hold_out(self, rows: Examples, config: TaskConfig, share: float) -> tuple[Examples, Examples]:
+        """See `student.data.hold_out`."""
+        return hold_out(rows, config.target, share)
+
+    def renumber(self, rows: Examples, active: Ints) -> Examples:
+        """See `TaskKind`."""
+        return renumber(rows, active)
+
+    def num_without_gold(self, rows: Examples, config: TaskConfig) -> int:
+        """See `TaskKind`."""
+        gold = gold_tensor(config.target, rows)
+        is_missing = gold.isnan() if gold.is_floating_point() else gold == NO_LABEL
+        return int(is_missing.reshape(len(gold), -1).any(dim=1).sum())
+
+    def task(
+        self,
+        config: TrainConfig,
+        student: Student,
+        splits: dict[str, Examples],
+        optimizer: TrainOptimizer | None,
+        layers: LayerLoss | None,
+        write: Callable[[Path], None] | None,
+    ) -> "ExampleTask":
+        """See `TaskKind`."""
+        return ExampleTask(config, student, splits, optimizer, layers, write)
+
+    def check_readable(self, config: StudentConfig, logit_set: ExampleSet) -> None:
+        """See `TaskKind`."""
+        check_readable(config, logit_set)
+
+    def student_logits(self, student: Student, rows: Examples) -> Floats:
+        """See `TaskKind`; [N, C]."""
+        return student_logits(student, rows)
+
+    def evaluate_split(
+        self, student: Student, rows: Examples, bias_C: Floats | None = None, own: Collection[Metric] | None = None
+    ) -> dict[str, Any]:
+        """See `TaskKind`."""
+        return evaluate_split(student, rows, bias_C, own)
+
+
+def _around_one(tokenizer: Tokenizer) -> SpecialIds:
+    """The special tokens before and after a single sentence; none between."""
+    before, after = frame_ids(tokenizer)
+    return tuple(before), (), tuple(after)
 
 
 class ExampleTask(BatchedTask):
@@ -82,3 +225,67 @@ class ExampleTask(BatchedTask):
     def save(self, folder: Path) -> None:
         """Writes the student."""
         self._write(folder)
+
+
+def check_readable(config: StudentConfig, logit_set: ExampleSet) -> None:
+    """Raises FingerprintMismatchError if a set is not one that the student can read."""
+    path, record = logit_set.root, logit_set.record
+    if record.tokenizer.sha256 != config.tokenizer_sha256:
+        raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than the student's")
+    check_same_task(config, logit_set)
+
+
+def check_same_task(config: StudentConfig, logit_set: ExampleSet) -> None:
+    """Raises FingerprintMismatchError if a student's answers do not mean what a set's do."""
+    path, record = logit_set.root, logit_set.record
+    if record.target != config.target:
+        raise FingerprintMismatchError(f"{path}: its logits mean something else than the student's")
+    if record.is_pair != config.is_pair:
+        raise FingerprintMismatchError(f"{path}: one of the set and the student is for pairs, the other is not")
+
+
+def evaluate_split(
+    student: Student, examples: Examples, bias_C: Floats | None = None, own: Collection[Metric] | None = None
+) -> dict[str, Any]:
+    """All that `evaluate` tells of one split.
+
+    Args:
+        student: on its device.
+        examples: the rows.
+        bias_C: added to the logits before labels are chosen.
+        own: the task's metrics, without one by which alone the best epoch was chosen. (default: all of the student's)
+    """
+    config = student.config
+    student_NC = student_logits(student, examples)
+    gold = (examples.label_N, examples.score_N)
+    scores = score_logits(config.metrics, config.target, student_NC, *gold)
+    decided_NC = student_NC if bias_C is None else student_NC + bias_C
+    return {
+        "gold": scores,
+        "interval": bootstrap_intervals(config.metrics, config.target, student_NC, *gold),
+        "teacher": score_logits(config.metrics, config.target, examples.teacher_NC, *gold),
+        "majority": majority_scores(config.metrics, config.target, *gold),
+        "glue": glue_score({name: value for name, value in scores.items() if own is None or name in own}),
+        "labels": class_summary(config.target, student_NC, examples.label_N),
+        "decided": {} if bias_C is None else score_logits(config.metrics, config.target, decided_NC, *gold),
+        "by_label": scores_by_label(config.target, decided_NC, examples.label_N),
+        "bins": bin_scores(config.metrics, config.target, student_NC, examples.score_N),
+        "fidelity": fidelity(config.target, student_NC, examples.teacher_NC),
+    }
+
+
+def score_student(student: Student, examples: Examples) -> dict[str, float]:
+    """Returns the task's metrics of a student on examples with gold, by name."""
+    logits_NC = student_logits(student, examples)
+    return score_logits(student.config.metrics, student.config.target, logits_NC, examples.label_N, examples.score_N)
+
+
+def student_logits(student: Student, examples: Examples) -> Floats:
+    """Runs a student over examples; float32 logits [N, C] in their order."""
+    logits_NC = np.empty((len(examples), student.config.target.num_logits), dtype=np.float32)
+    student.eval()
+    with torch.inference_mode():
+        for rows in sorted_batches(examples.lengths, BATCH_SIZE):
+            ids_T, starts_S = examples.batch(rows)
+            logits_NC[rows] = student.logits(ids_T.to(student.device), starts_S.to(student.device)).cpu().numpy()
+    return logits_NC

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from math import isqrt
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.arrays import Ragged, side_by_side
+from pipeline.sets.record_parts import KindName
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import OUTSIDE, Metric
 from student.config import HeadKind, PairingKind, TableDtype, VectorMap
@@ -171,6 +172,7 @@ class StudentConfig(EncoderConfig):
         metrics: the task's metrics.
     """
 
+    rows: ClassVar[KindName] = "examples"
     format_version: int = FORMAT_VERSION
     task: str
     target: Target
@@ -296,6 +298,11 @@ class TokenLabelConfig(EncoderConfig):
         hidden_size: width of an MLP head.
     """
 
+    rows: ClassVar[KindName] = "token_labels"
+    is_pair: ClassVar[bool] = False
+    is_hugging_face: ClassVar[bool] = False
+    num_sequences: ClassVar[int] = 1
+    pairing: ClassVar[None] = None
     kind: Literal["words"] = "words"
     format_version: Literal[1] = 1
     task: str
@@ -331,6 +338,7 @@ class TokenLabelConfig(EncoderConfig):
         return HeadShape(self.target.num_logits, self.hidden_size, 0, self.vector_size, self.hidden_dropout)
 
 
+TaskConfig = StudentConfig | TokenLabelConfig
 Pretrained = MaskedWordConfig | SentenceConfig
 PRETRAINED: dict[str, type[Pretrained]] = {"mlm": MaskedWordConfig, "vectors": SentenceConfig}
 OF_OTHER_KINDS: dict[str, type[Pretrained | TokenLabelConfig]] = {**PRETRAINED, "words": TokenLabelConfig}

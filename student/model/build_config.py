@@ -7,7 +7,8 @@ from pipeline.errors import ConfigError, raise_all
 from pipeline.settings import flag_name
 from pipeline.tasks.task import Metric
 from student.config import PairingKind, TrainConfig
-from student.model.architecture import MOST_COMPARED, Facts, StudentConfig
+from student.layer_flags import LayerFlags
+from student.model.architecture import MOST_COMPARED, Facts, StudentConfig, TokenLabelConfig
 from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
 from student.model.encoders import ENCODERS, SIZES
 from student.model.flags import BertFlags, EmbeddingFlags
@@ -15,6 +16,11 @@ from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
 
 BIGRAM_SIZE = 32
+NOT_FOR_WORDS = {  # rows are sentences of tokens with a label each: nothing is pooled, paired or compared by layers
+    *("mix", "where", "query", "window_size", "num_bigrams", "pairing", "token_dropout", "class_weights"),
+    *BertFlags.model_fields,
+    *LayerFlags.model_fields,
+}
 
 
 def build_config(flags: TrainConfig, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:
@@ -113,8 +119,6 @@ def _encoder_problems(flags: TrainConfig) -> list[str]:
         problems.append(f"--pairing attention: --embedding {flags.embedding} reads each sentence by itself")
     if not kind.has_sums and head.reads_squares:
         problems.append(f"--head {flags.head}: --embedding {flags.embedding} has no parts to lay out as squares")
-    if flags.init_vectors is not None and ("vector_size" not in kind.sizes or kind.is_bert):
-        problems.append(f"--init-vectors: --embedding {flags.embedding} has no vectors of words alone")
     if flags.num_bigrams and not kind.has_sums:
         problems.append(f"--num-bigrams: is for sums and products, and not for --embedding {flags.embedding}")
     if flags.num_bigrams and head.reads_tokens:
@@ -186,17 +190,13 @@ def _problems(flags: TrainConfig, facts: Facts) -> list[str]:
     head = HEADS[flags.head or ENCODERS[flags.embedding].head]
     if flags.window_size is not None and head.reads_tokens:
         problems.append(f"--window-size: --head {flags.head} reads what is known of each token, not of windows")
-    if flags.init_vectors is not None and flags.init_from is not None:
-        problems.append("--init-vectors: with --init-from the vectors start from a run; give one of them")
-    if flags.init_vectors is not None and flags.init == "teacher":
-        problems.append("--init-vectors: with --init teacher the vectors start from the teacher's; give one of them")
     if _is_joint(flags, facts) and facts["special_ids"] is None:
         problems.append(f"--pairing {pairing_of(flags)}: the tokenizer adds no tokens between two sentences")
     if facts["target"].kind == "score" and flags.temperature != 1:
         problems.append("--temperature: a score has none; it is for labels and bins")
     if facts["target"].kind == "score" and flags.soft_loss != "kl":
         problems.append("--soft-loss: a score has its own, the squared error")
-    return problems + flag_problems(flags) + _label_problems(flags, facts)
+    return problems + _vector_problems(flags) + flag_problems(flags) + _label_problems(flags, facts)
 
 
 def flag_problems(flags: TrainConfig) -> list[str]:
@@ -229,4 +229,55 @@ def _label_problems(flags: TrainConfig, facts: Facts) -> list[str]:
         problems.append("--metric-for-best-model f1: is for two labels; take macro_f1")
     if flags.class_weights is not None and target.kind != "classes":
         problems.append("--class-weights: are for one label a row; labels apart have thresholds, and scores no classes")
+    return problems
+
+
+def build_token_label_config(flags: TrainConfig, facts: Facts) -> TokenLabelConfig:
+    """The architecture that the flags ask for, for a task of labelled words with these facts.
+
+    Raises:
+        ConfigError: naming every flag that does not fit.
+    """
+    raise_all(ConfigError, "wrong flags", _token_label_problems(flags, facts))
+    kind = ENCODERS[flags.embedding]
+    head = HEADS[flags.head or kind.head]
+    values = {name: value for name, value in facts.items() if name != "special_ids"} | {
+        "metrics": metrics_of(flags, facts),
+        "embedding": flags.embedding,
+        **kind.parameters(flags, reads_tokens=True),
+        "initializer_range": flags.initializer_range,
+        "head": flags.head or kind.head,
+        "hidden_size": flags.hidden_size or head.default_width,
+        "hidden_dropout": kind.hidden_dropout if flags.hidden_dropout is None else flags.hidden_dropout,
+    }
+    return parse_model(TokenLabelConfig, values, "wrong flags")
+
+
+def _token_label_problems(flags: TrainConfig, facts: Facts) -> list[str]:
+    given = sorted(flags.model_fields_set & NOT_FOR_WORDS)
+    fields = TrainConfig.model_fields
+    given = [name for name in given if getattr(flags, name) not in (None, fields[name].default)]
+    problems = [f"{flag_name(name)}: is not for labelled words" for name in given]
+    problems += embedding_problems(flags, "a student of words")
+    kind, head, metric = ENCODERS[flags.embedding], HEADS[flags.head or "mlp"], flags.metric_for_best_model
+    if kind.is_bert:
+        problems.append("--embedding bert: labels no words; take hybrid, cmow, cbow or lstm")
+    if head.reads_tokens or head.reads_squares:
+        problems.append(f"--head {flags.head}: reads whole sentences; words have mlp, plain-mlp or linear")
+    if metric is not None and metric not in facts["metrics"]:
+        problems.append(f"--metric-for-best-model {metric}: the task has {', '.join(facts['metrics'])}")
+    return problems + _vector_problems(flags) + flag_problems(flags)
+
+
+def _vector_problems(flags: TrainConfig) -> list[str]:
+    """What speaks against vectors that start from a file's."""
+    if flags.init_vectors is None:
+        return []
+    kind, problems = ENCODERS[flags.embedding], []
+    if "vector_size" not in kind.sizes or kind.is_bert:
+        problems.append(f"--init-vectors: --embedding {flags.embedding} has no vectors of words alone")
+    if flags.init_from is not None:
+        problems.append("--init-vectors: with --init-from the vectors start from a run; give one of them")
+    if flags.init == "teacher":
+        problems.append("--init-vectors: with --init teacher the vectors start from the teacher's; give one of them")
     return problems

@@ -7,7 +7,7 @@ import yaml
 
 from pipeline.console import size
 from pipeline.training.run_record import RunRecord
-from student.model.architecture import StudentConfig
+from student.model.architecture import TaskConfig
 from student.model.words import summary
 
 CARD_FILE = "README.md"
@@ -17,13 +17,15 @@ KINDS = {
     "biattentive": "A student of **{task}**, of LSTMs with attention between sentences",
 }
 SUMS = "A student of **{task}** without attention or layers"
+ANSWERS = {"token_labels": ", which labels words and finds their spans"}
+PIPELINE_TAGS = {"examples": "text-classification", "token_labels": "token-classification"}
 NEEDS = (
     "It needs `distill-offline` and neither transformers nor the teacher.",
     "It needs `distill-offline`, or transformers, to which it is a `BertForSequenceClassification`.",
 )
 
 
-def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record: RunRecord | None = None) -> str:
+def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: RunRecord | None = None) -> str:
     """Fills the template.
 
     Args:
@@ -37,7 +39,7 @@ def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record
     values = {
         "front_matter": yaml.safe_dump(_front_matter(config), sort_keys=False).strip(),
         "title": f"{config.task} student",
-        "kind": KINDS.get(config.embedding, SUMS).format(task=config.task),
+        "kind": KINDS.get(config.embedding, SUMS).format(task=config.task) + ANSWERS.get(config.rows, ""),
         "architecture": "; ".join(summary(config).values()),
         "num_parameters": f"{num_parameters:,}",
         "bytes": size(num_bytes),
@@ -53,11 +55,11 @@ def card_text(config: StudentConfig, num_parameters: int, num_bytes: int, record
     return template.rstrip() + "\n"
 
 
-def _front_matter(config: StudentConfig) -> dict[str, Any]:
+def _front_matter(config: TaskConfig) -> dict[str, Any]:
     family = (config.embedding,) if config.embedding in KINDS else ("cmow", "matrix-embeddings")
     return {
         "library_name": "distill",
-        "pipeline_tag": "text-classification",
+        "pipeline_tag": PIPELINE_TAGS[config.rows],
         "tags": ["distillation", *family, config.task],
     }
 
@@ -90,7 +92,7 @@ def _origin(record: RunRecord) -> str:
         "",
         f"- command: `{record['command']}`",
         *(f"- logit set: fingerprint `{fingerprint}`" for fingerprint in settings["logit_set_fingerprints"]),
-        f"- rows: {settings['rows']:,}, `{settings['query']}`",
+        f"- rows: {settings['rows']:,}" + (f", `{settings['query']}`" if settings["query"] else ""),
         f"- written with: {', '.join(f'{name} {v}' for name, v in record['result']['versions'].items())}",
     ]
     return "\n".join(lines)

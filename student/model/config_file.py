@@ -14,6 +14,7 @@ from student.model.architecture import (
     PRETRAINED,
     EncoderConfig,
     StudentConfig,
+    TaskConfig,
     TokenLabelConfig,
 )
 from student.model.weights import CONFIG_FILE, students_in
@@ -71,6 +72,24 @@ def read_encoder_config(path: Path) -> EncoderConfig:
         return parse_model(kind, read_record(path), str(path))
     except ConfigError as error:
         raise IntegrityError(str(error)) from error
+
+
+def read_task_config(path: Path) -> TaskConfig:
+    """Reads the ``config.json`` of a student of a task, of whatever kind of row; errors as of `read_config`."""
+    config = read_encoder_config(path)
+    return config if isinstance(config, TokenLabelConfig) else read_config(path)
+
+
+def read_token_label_config(path: Path) -> TokenLabelConfig:
+    """Reads the ``config.json`` of a student that labels words.
+
+    Raises:
+        IntegrityError: if it is none.
+    """
+    config = read_encoder_config(path)
+    if not isinstance(config, TokenLabelConfig):
+        raise IntegrityError(f"{path.parent}: not a student that labels words (type: token_labels)")
+    return config
 
 
 def is_pretrained(folder: Path) -> bool:

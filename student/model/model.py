@@ -1,7 +1,7 @@
-"""The student: encoder, pairing, head; saved as a folder that explains itself.
+"""Students of tasks, of inputs or of their tokens: encoder, pairing, head; saved as a folder that explains itself.
 
 Shapes: B batch, L tokens of the first sentence, K tokens of the second, N sequences (B or 2 B), T tokens of all
-sequences end to end, S = N + 1 starts, F features, C logits.
+sequences end to end, S = N + 1 starts, P and F features, C logits.
 """
 
 from functools import partial
@@ -15,12 +15,12 @@ from torch import nn
 from pipeline.files import write_atomically
 from pipeline.sets.record import TOKENIZER_FILE
 from student.answers.labels import thresholds_file
-from student.model.architecture import StudentConfig
+from student.model.architecture import StudentConfig, TokenLabelConfig
 from student.model.bert_folder import TOKENIZER_CONFIG_FILE, bert_json
 from student.model.card import CARD_FILE, card_text
-from student.model.config_file import read_config
+from student.model.config_file import read_config, read_task_config, read_token_label_config
 from student.model.encoder import Encoder, remaining_starts, without_padding
-from student.model.headed import Headed
+from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
 from student.model.products import SparseGrads
@@ -28,23 +28,107 @@ from student.model.tables import SmallTable
 from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
 
 
-class Student(Headed, PyTorchModelHubMixin):
-    """A student; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
+class TaskStudent(nn.Module, PyTorchModelHubMixin):
+    """What students of tasks have in common; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
+
+    Args:
+        config: the architecture.
+        encoder: one that another student has, too. (default: a new one)
 
     Attributes:
-        config: its architecture.
+        config: as given.
+        encoder: which several students may share.
+        head: from a representation to logits.
         companions: the files that lie beside its weights, by name: the tokenizer, what others read of it, the card,
             the thresholds of labels that hold each by itself.
     """
 
-    def __init__(self, config: StudentConfig, encoder: Encoder | None = None) -> None:
-        super().__init__(config, encoder)
-        self.config: StudentConfig = config
+    config: Any
+    encoder: Encoder
+    head: nn.Module
+
+    def __init__(self, config: Any, encoder: Encoder | None = None) -> None:
+        super().__init__()
+        self.config = config
         self.companions: dict[str, bytes] = {}
+        self.encoder = ENCODERS[config.embedding].make(config.encoder_shape) if encoder is None else encoder
         self.dropout = nn.Dropout(0 if HEADS[config.head].drops_itself else config.hidden_dropout)
-        size = self.encoder.token_size if HEADS[config.head].reads_tokens else self.encoder.size
-        self.num_features = size * (PAIRINGS[config.pairing].width if config.is_pair else 1)
         self.head = HEADS[config.head].make(config.head_shape, self.num_features)
+
+    @property
+    def num_features(self) -> int:
+        """How many numbers the head reads, F."""
+        raise NotImplementedError
+
+    @property
+    def head_multiply_adds(self) -> tuple[int, int]:
+        """Multiply-adds of the head per token, and per input."""
+        return HEADS[self.config.head].multiply_adds(self.head, self.num_features)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the weights lie on."""
+        return next(self.parameters()).device
+
+    @property
+    def config_json(self) -> str:
+        """The text of its ``config.json``."""
+        return bert_json(self.config) if self.config.is_hugging_face else self.config.model_dump_json(indent=2)
+
+    def save(self, folder: Path) -> None:
+        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
+        save_weights(folder, self.config_json, self, is_bert=self.config.is_hugging_face)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads a student in evaluation mode.
+
+        Raises:
+            IntegrityError: if a file is missing or damaged, or of a newer format, or it is another kind of student.
+        """
+        config = cls.read_config(folder / CONFIG_FILE)
+        check_room(folder, config.least_bytes)
+        student = cls(config)
+        load_weights(folder, student)
+        for name in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, CARD_FILE):
+            if (folder / name).is_file():
+                student.companions[name] = (folder / name).read_bytes()
+        if config.target.kind == "labels":
+            student.companions |= thresholds_file(folder)
+        return student.eval()
+
+    @staticmethod
+    def read_config(path: Path) -> Any:
+        """Reads the ``config.json`` of a student of this kind."""
+        raise NotImplementedError
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        self.save(save_directory)
+        for name, content in self.companions.items():
+            write_atomically(save_directory / name, partial(Path.write_bytes, data=content))
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, config: object = None, **download: Any) -> Self:
+        """Loads a folder, or a repository of the hub; the file ``config.json`` is what counts, not ``config``."""
+        folder = Path(model_id)
+        return cls.load(folder if folder.is_dir() else Path(snapshot_download(model_id, **download)))
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """A card for a student that has none yet."""
+        return ModelCard(card_text(self.config, num_parameters(self), num_bytes(self)))
+
+
+class Student(TaskStudent):
+    """A student that gives each input logits."""
+
+    config: StudentConfig
+    read_config = staticmethod(read_config)
+
+    @property
+    def num_features(self) -> int:
+        """How many numbers the head reads, F."""
+        size = self.encoder.token_size if HEADS[self.config.head].reads_tokens else self.encoder.size
+        return size * (PAIRINGS[self.config.pairing].width if self.config.is_pair else 1)
 
     def forward(self, ids1_BL: torch.Tensor, ids2_BK: torch.Tensor | None = None) -> torch.Tensor:
         """Returns logits_BC, float32, before softmax.
@@ -99,47 +183,67 @@ class Student(Headed, PyTorchModelHubMixin):
         is_left_T = torch.rand(ids_T.shape, device=ids_T.device) >= self.config.token_dropout
         return ids_T[is_left_T], remaining_starts(is_left_T, starts_S)
 
+
+class TokenLabelStudent(TaskStudent):
+    """A student that gives each token logits."""
+
+    config: TokenLabelConfig
+    read_config = staticmethod(read_token_label_config)
+
     @property
-    def config_json(self) -> str:
-        """The text of its ``config.json``."""
-        return bert_json(self.config) if self.config.is_hugging_face else self.config.model_dump_json(indent=2)
+    def _reads_alone(self) -> bool:
+        return ENCODERS[self.config.embedding].has_sums
 
-    def save(self, folder: Path) -> None:
-        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-        save_weights(folder, self.config_json, self, is_bert=self.config.is_hugging_face)
+    @property
+    def num_features(self) -> int:
+        """How many numbers the head reads, F."""
+        return self.encoder.token_size + (3 * self.encoder.size if self._reads_alone else 0)
 
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Reads a student in evaluation mode.
+    @property
+    def head_multiply_adds(self) -> tuple[int, int]:
+        """Multiply-adds of the head per token, all of them: it reads each by itself."""
+        return sum(super().head_multiply_adds), 0
 
-        Raises:
-            IntegrityError: if a file is missing or damaged, or of a newer format.
+    def forward(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
+        """Returns logits_TC, float32, before softmax.
+
+        Args:
+            ids_T: int64, all sentences end to end, without special tokens.
+            starts_S: int64; sentence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+            sparse_grads: takes the gradients of the tables, see `student.model.products`.
         """
-        config = read_config(folder / CONFIG_FILE)
-        check_room(folder, config.least_bytes)
-        student = cls(config)
-        load_weights(folder, student)
-        for name in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, CARD_FILE):
-            if (folder / name).is_file():
-                student.companions[name] = (folder / name).read_bytes()
-        if config.target.kind == "labels":
-            student.companions |= thresholds_file(folder)
-        return student.eval()
+        return self.head(self.dropout(self.features(ids_T, starts_S, sparse_grads)))  # type: ignore[no-any-return]
 
-    def _save_pretrained(self, save_directory: Path) -> None:
-        self.save(save_directory)
-        for name, content in self.companions.items():
-            write_atomically(save_directory / name, partial(Path.write_bytes, data=content))
+    def features(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
+        """What is known at each token, features_TF, float32: of the sentence; of sums also of it and those beside.
 
-    @classmethod
-    def _from_pretrained(cls, *, model_id: str, config: object = None, **download: Any) -> Self:
-        """Loads a folder, or a repository of the hub; the file ``config.json`` is what counts, not ``config``."""
-        folder = Path(model_id)
-        return cls.load(folder if folder.is_dir() else Path(snapshot_download(model_id, **download)))
+        What was read up to a token, and from the end back to it, says little of the token itself and its neighbours.
+        """
+        read_TP = self.encoder.scan(ids_T, starts_S, sparse_grads)
+        if not self._reads_alone:
+            return read_TP
+        each = torch.arange(len(ids_T) + 1, device=ids_T.device)
+        return torch.cat([read_TP, *beside(self.encoder.reduce(ids_T, each, sparse_grads), starts_S)], dim=1)
 
-    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
-        """A card for a student that has none yet."""
-        return ModelCard(card_text(self.config, num_parameters(self), num_bytes(self)))
+
+def beside(alone_TF: torch.Tensor, starts_S: torch.Tensor) -> list[torch.Tensor]:
+    """What is known of each token's left neighbour, of itself, and of its right one; 0 where there is none."""
+    sentence_T = torch.arange(len(starts_S) - 1, device=starts_S.device).repeat_interleave(starts_S.diff())
+    is_one_T1 = (sentence_T[1:] == sentence_T[:-1]).unsqueeze(1)
+    nothing_1F = alone_TF.new_zeros(min(1, len(alone_TF)), alone_TF.shape[1])
+    left_TF = torch.cat([nothing_1F, alone_TF[:-1] * is_one_T1])
+    return [left_TF, alone_TF, torch.cat([alone_TF[1:] * is_one_T1, nothing_1F])]
+
+
+def load_student(folder: Path) -> TaskStudent:
+    """Reads a student of a task, of whatever kind of row, in evaluation mode; errors as of `TaskStudent.load`."""
+    config = read_task_config(folder / CONFIG_FILE)
+    student: type[TaskStudent] = TokenLabelStudent if isinstance(config, TokenLabelConfig) else Student
+    return student.load(folder)
 
 
 def num_parameters(module: nn.Module) -> int:

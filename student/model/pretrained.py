@@ -4,29 +4,36 @@ Shapes: B batch, L tokens, P masked positions of the batch, V vocabulary; N sent
 end, S = N + 1 starts, E size of the encoder's vectors, F features, H width of the teacher's vectors.
 """
 
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import nn
 
-from pipeline.errors import ConfigError, raise_all
+from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.sets.record import SetRecord
 from student.config import PretrainConfig
 from student.model.architecture import MaskedWordConfig, SentenceConfig
 from student.model.build_config import embedding_problems
+from student.model.config_file import read_encoder_config
 from student.model.encoders import ENCODERS
 from student.model.products import SparseGrads
-from student.model.stored import Stored
+from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
 
 C = TypeVar("C", MaskedWordConfig, SentenceConfig)
 
 
-class PretrainedStudent(Stored, Generic[C]):
+class PretrainedStudent(nn.Module, Generic[C]):
     """An encoder with what it is pretrained through.
 
     Attributes:
         config: its architecture.
+        config_type: what that is, which tells one kind from the others.
+        does: what tells the kind in messages.
     """
+
+    config_type: ClassVar[type]
+    does: ClassVar[str]
 
     def __init__(self, config: C) -> None:
         super().__init__()
@@ -37,6 +44,25 @@ class PretrainedStudent(Stored, Generic[C]):
     def device(self) -> torch.device:
         """The device that the weights lie on."""
         return next(self.parameters()).device
+
+    def save(self, folder: Path) -> None:
+        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
+        save_weights(folder, self.config.model_dump_json(indent=2), self)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads a student of this kind.
+
+        Raises:
+            IntegrityError: if a file is missing or damaged, or it is another kind of student.
+        """
+        config = read_encoder_config(folder / CONFIG_FILE)
+        if not isinstance(config, cls.config_type):
+            raise IntegrityError(f"{folder}: not a student that {cls.does}")
+        check_room(folder, config.least_bytes)
+        student = cls(config)  # type: ignore[arg-type]
+        load_weights(folder, student)
+        return student
 
 
 class MaskedWordStudent(PretrainedStudent[MaskedWordConfig]):

@@ -1,12 +1,12 @@
 """A student's architecture in words."""
 
-from student.model.architecture import EncoderConfig, StudentConfig
+from student.model.architecture import EncoderConfig, TaskConfig
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.model.pairings import PAIRINGS
 
 
-def summary(config: StudentConfig) -> dict[str, str]:
+def summary(config: TaskConfig) -> dict[str, str]:
     """Returns a student's architecture in words, by part."""
     width = f", {config.hidden_size} wide" if config.hidden_size else ""
     words = {"embedding": embedding_summary(config)}
@@ -14,7 +14,7 @@ def summary(config: StudentConfig) -> dict[str, str]:
         words["tables"] = f"{config.table_dtype} tables"
     if config.used_rows is not None:
         words["tokens"] = used_summary(config)
-    if config.is_pair:
+    if config.pairing and config.is_pair:
         words["pairs"] = PAIRINGS[config.pairing].words
     return words | {"head": HEADS[config.head].words + width}
 

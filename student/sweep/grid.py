@@ -9,12 +9,12 @@ from typing import Any
 
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.query.mixture import mix_of
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.reader import LogitSet
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import SweepConfig, TrainConfig
 from student.fit import build_joint_configs, vectors_source
-from student.model.architecture import Facts, StudentConfig
+from student.model.architecture import Facts, TaskConfig
 from student.recipe import PLACES, SETS, load_recipe
 from student.start import source_sha256, starts_from_teacher
 from student.training_data import build_student_config, open_training_set, separate, set_names, task_facts
@@ -27,7 +27,7 @@ SWEPT = sorted(TrainConfig.model_fields.keys() - FIXED)
 
 
 Grid = Mapping[str, Sequence[Any]]
-Sets = dict[tuple[str, ...], tuple[ExampleSet, Facts]]  # by `set_names`
+Sets = dict[tuple[str, ...], tuple[LogitSet, Facts]]  # by `set_names`
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Trial:
 
 
 def make_trials(
-    config: SweepConfig, grid: Grid, folder: Path, make: Callable[[TrainConfig], StudentConfig]
+    config: SweepConfig, grid: Grid, folder: Path, make: Callable[[TrainConfig], TaskConfig]
 ) -> list[Trial]:
     """All students that a sweep asks for.
 
@@ -166,13 +166,14 @@ def _of_one_name(name: str, roots: list[str]) -> str:
     return f"{name} is the name of {' and of '.join(roots)}; rename one of these folders"
 
 
-def build_swept_config(sets: Sets, config: TrainConfig) -> StudentConfig:
+def build_swept_config(sets: Sets, config: TrainConfig) -> TaskConfig:
     """The architecture of a student, of several tasks that of the first.
 
     Raises:
         ConfigError: naming every flag that does not fit, and sets that cannot share an encoder.
     """
     configs = separate(config)
+    made: TaskConfig
     opened, facts = zip(*(sets[set_names(one)] for one in configs), strict=True)
     if config.tasks is None:
         made, giver = build_student_config(config, opened[0], facts[0])[0], opened[0].sets[0]
@@ -199,7 +200,7 @@ def is_of_a_task(setting: str) -> bool:
     return "." in setting
 
 
-def _of_set(config: TrainConfig, logit_set: ExampleSet) -> dict[str, Any]:
+def _of_set(config: TrainConfig, logit_set: LogitSet) -> dict[str, Any]:
     first = logit_set.sets[0]  # runs that it got token vectors in between are not to be compared
     vectors = None if config.init == "noise" or config.init_from else read_token_vectors(first.root, first.record)
     return {

@@ -18,7 +18,7 @@ from pipeline.tasks.target import softmax
 from student.answers.certificate import certify_margins
 from student.answers.labels import margins
 from student.data import as_read, load_examples
-from student.evaluate import student_logits
+from student.kinds.examples import student_logits
 from student.model.model import Student
 
 TIMES, CONFIDENCE = 200, 0.95

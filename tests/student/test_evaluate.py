@@ -19,8 +19,9 @@ from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import Task
 from student.config import EvaluateConfig
 from student.data import load_examples
-from student.evaluate import evaluate, evaluate_split, student_logits
+from student.evaluate import evaluate
 from student.fit import train
+from student.kinds.examples import evaluate_split, student_logits
 from student.model.model import Student
 from student.summary import score_rows
 from teacher.dump.examples import dump

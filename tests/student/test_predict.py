@@ -19,7 +19,7 @@ from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import pad_id
 from student.config import TrainConfig
 from student.data import load_examples
-from student.evaluate import student_logits
+from student.kinds.examples import student_logits
 from student.model.model import Student
 from student.numpy_forward import FEW
 from student.predict import Predictor

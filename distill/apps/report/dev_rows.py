@@ -20,7 +20,8 @@ from pipeline.tasks.target import NO_LABEL, Target, softmax
 from student.answers.certificate import CERTIFICATE_FILE, Certificate, read_certificate
 from student.answers.labels import margins
 from student.data import Examples, as_read, load_examples
-from student.evaluate import dev_examples, student_logits
+from student.evaluate import dev_examples
+from student.kinds.examples import student_logits
 from student.model.model import Student, default_device
 
 COLUMNS = (*KEYS, "label", "score", "logits", "sentence1", "sentence2")

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from pipeline.sets.reader import ExampleSet
 from student.data import as_read, load_examples
-from student.evaluate import student_logits
+from student.kinds.examples import student_logits
 from student.predict import Predictor
 from tests.helpers.commands import invoke
 from tests.helpers.encoders import write_encoder

@@ -18,8 +18,9 @@ from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
 from student.config import EvaluateConfig, TrainConfig
 from student.data import as_read, load_examples
-from student.evaluate import evaluate, student_logits
+from student.evaluate import evaluate
 from student.fit import train
+from student.kinds.examples import student_logits
 from student.model.architecture import sequences
 from student.model.build_config import build_config
 from student.model.model import Student

@@ -11,8 +11,8 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.training.batches import held_out_rows
 from student.data import Examples, hold_out, load_examples
-from student.evaluate import score_student
 from student.fit import train
+from student.kinds.examples import score_student
 from student.model.model import Student
 from teacher.dump.examples import dump
 from tests.helpers.dumps import TRAIN_ROWS, dump_config

@@ -16,9 +16,10 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.metrics import fidelity
 from student.config import EvaluateConfig, ExportConfig, SweepConfig, TrainConfig
 from student.data import load_examples
-from student.evaluate import evaluate, student_logits
+from student.evaluate import evaluate
 from student.export.run import export
 from student.fit import train
+from student.kinds.examples import student_logits
 from student.model.model import Student
 from student.sweep.run import sweep
 from tests.helpers.messages import naming

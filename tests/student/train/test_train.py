@@ -12,8 +12,8 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from student.config import TrainConfig
 from student.data import load_examples
-from student.evaluate import score_student
 from student.fit import train
+from student.kinds.examples import score_student
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
 from student.model.model import Student

@@ -18,8 +18,8 @@ from pipeline.sets.signals.logits import logits_of
 from student.answers.certificate import Certificate, Trial, model_hashes, write_certificate
 from student.config import PretrainConfig, SweepConfig, TrainConfig
 from student.data import load_examples
-from student.evaluate import student_logits
 from student.fit import train
+from student.kinds.examples import student_logits
 from student.model.model import Student, num_parameters
 from student.pretrain import pretrain
 from student.sweep.run import sweep

@@ -10,19 +10,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from pipeline.arrays import Ragged
 from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.sets.word_reader import TokenLabelSet
-from pipeline.tasks.spans import spans
+from pipeline.tasks.spans import spans, word_scores
 from pipeline.text.word_pieces import Pieces
+from student.answers.token_labels import WORD, WordPredictor
 from student.config import EvaluateConfig
 from student.evaluate import evaluate
 from student.fit import train
-from student.words.design import build_token_label_config
-from student.words.model import Tagger, beside
-from student.words.predict import WORD, WordPredictor
-from student.words.train import TokenLabelTask
+from student.kinds.token_labels import TokenLabelKind, TokenLabelTask
+from student.model.build_config import build_token_label_config
+from student.model.model import TokenLabelStudent, beside
+from student.training_data import task_facts
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS, lookup_span_f1
 from tests.helpers.messages import naming
@@ -59,7 +61,10 @@ def test_it_learns_from_the_logits_alone_what_context_says(run: Path, entities: 
     assert scores["gold"]["span_f1"] > lookup_span_f1(entities.root.parents[1]) + 0.1
     assert scores["majority"]["span_f1"] == 0
     assert scores["by_label"].keys() == {"PER", "LOC", "ORG"}
-    assert f"| validation | span_f1 | {scores['gold']['span_f1']:.4f} | 1.0000 |" in (run / "README.md").read_text()
+    card = (run / "README.md").read_text()
+    assert f"| validation | span_f1 | {scores['gold']['span_f1']:.4f} | " in card
+    assert " | 1.0000 | 0.0000 |" in card
+    assert "pipeline_tag: token-classification" in card
     told = evaluate(EvaluateConfig(run=run, store=entities.root.parent))
     assert json.loads(json.dumps(told)) == record["evaluation"]
 
@@ -70,7 +75,7 @@ def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: TokenLa
     noise = {} if embedding == "lstm" else {"initializer_range": 0.3}
     flags = tiny_config(entities.root, tmp_path, embedding=embedding, **sizes, **noise)
     torch.manual_seed(0)
-    student = Tagger(build_token_label_config(flags, entities)).eval()
+    student = TokenLabelStudent(build_token_label_config(flags, task_facts(entities))).eval()
     ids = entities.read("validation").pieces.ids.take([4, 2, 9])
     with torch.inference_mode():
         together_TC = student(torch.from_numpy(ids.flat), torch.from_numpy(ids.offsets))
@@ -81,7 +86,7 @@ def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: TokenLa
 
 def test_with_gold_alone_the_teacher_says_nothing(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, alpha=1.0)
-    student = Tagger(build_token_label_config(flags, entities)).eval()
+    student = TokenLabelStudent(build_token_label_config(flags, task_facts(entities))).eval()
     whole = entities.read("train")
     gold = whole.gold.lists()
     rows = replace(whole, has_gold_N=np.arange(len(whole)) != 3, gold=Ragged.of([*gold[:3], [], *gold[4:]]))
@@ -110,7 +115,7 @@ def test_neighbours_are_those_of_the_sentence() -> None:
 
 def test_the_loss_is_that_of_every_token(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, alpha=0.3, temperature=2.0)
-    student = Tagger(build_token_label_config(flags, entities)).eval()
+    student = TokenLabelStudent(build_token_label_config(flags, task_facts(entities))).eval()
     rows = entities.read("train")
     task = TokenLabelTask(flags, student, {"train": rows})
     loss = task.loss([7, 3])
@@ -129,7 +134,7 @@ def test_the_loss_is_that_of_every_token(entities: TokenLabelSet, tmp_path: Path
 
 def test_sentences_without_tokens_are_in_no_batch(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, per_device_train_batch_size=4)
-    student = Tagger(build_token_label_config(flags, entities)).eval()
+    student = TokenLabelStudent(build_token_label_config(flags, task_facts(entities))).eval()
     rows = entities.read("train")
     ids, word_ids, gold = (
         Ragged(part.flat, np.concatenate([np.zeros(9, np.int64), part.offsets]))
@@ -234,7 +239,6 @@ def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> Non
         (("--where", "true"), "--where: "),
         (("--class-weights", "balanced"), "--class-weights: "),
         (("--window-size", "4"), "--window-size: "),
-        (("--held-out", "0.1"), "--held-out: "),
         (("--metric-for-best-model", "f1"), "--metric-for-best-model f1: "),
     ],
 )
@@ -252,9 +256,6 @@ def test_flags_that_are_not_for_words(
     [
         ("certify", "RUN", "--where", "true"),
         ("export", "RUN", "--html", "x.html"),
-        ("describe", "RUN"),
-        ("reproduce", "RUN"),
-        ("evaluate", "RUN", "--cost", "B-PER=2"),
         ("report", "RUN"),
         ("predict", "RUN", "a text", "--explain"),
     ],
@@ -266,9 +267,71 @@ def test_commands_about_whole_texts_refuse_it_by_name(run: Path, command: tuple[
     assert "words" in told
 
 
+def test_sentences_held_out_choose_the_epoch(entities: TokenLabelSet, tmp_path: Path) -> None:
+    flags = ("--held-out", "0.25", "--num-train-epochs", "1", "--vector-size", "4", "--matrix-size", "3")
+    trained = invoke("train-student", "--logits", entities.root, "--output-dir", tmp_path / "run", *flags)
+    assert trained.exit_code == 0, trained.output
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert list(record["result"]["best"]["metrics"]) == ["held-out", "validation"]
+    assert record["settings"]["rows_held_out"] == 100
+    rows = entities.read("train")
+    train_rows, held_out = TokenLabelKind().hold_out(
+        rows, build_token_label_config(tiny_config(entities.root, tmp_path), task_facts(entities)), 0.25
+    )
+    assert (len(train_rows), len(held_out)) == (300, 100)
+    together = sorted(map(tuple, [*train_rows.pieces.ids.lists(), *held_out.pieces.ids.lists()]))
+    assert together == sorted(map(tuple, rows.pieces.ids.lists()))
+    assert len(held_out.teacher_TC) == len(held_out.pieces.ids.flat)
+    tallies = held_out.tallies(held_out.teacher_TC)  # of a teacher that is always right
+    assert word_scores(("span_f1", "accuracy"), tallies) == {"span_f1": 1.0, "accuracy": 1.0}
+
+
+def test_what_it_is_made_of(run: Path) -> None:
+    told = invoke("describe", run, "--json")
+    assert told.exit_code == 0, told.output
+    made = json.loads(told.stdout)
+    student = TokenLabelStudent.load(run)
+    assert made["parameters"]["total"] == sum(p.numel() for p in student.parameters())
+    head = sum(p.numel() for p in student.head.parameters() if p.ndim == 2)
+    assert made["multiply_adds"] == {"per_token": 2 * 3**3 + head, "per_input": 0}
+
+
+def test_a_mistake_may_cost_more(run: Path, entities: TokenLabelSet) -> None:
+    flags = ("--store", entities.root.parent, "--json")
+    recalls = []
+    for cost in ((), ("--cost", "O=1000")):
+        told = invoke("evaluate", run, *flags, *cost)
+        assert told.exit_code == 0, told.output
+        recalls.append(json.loads(told.stdout)["validation"])
+    assert recalls[0]["decided"] == {}
+    assert recalls[1]["decided"]["span_f1"] == 0.0  # every word is outside
+    assert recalls[1]["gold"] == recalls[0]["gold"]
+
+
+def test_a_run_chooses_the_same_rows_today(run: Path) -> None:
+    told = invoke("reproduce", run, "--json")
+    assert told.exit_code == 0, told.output
+    compared = json.loads(told.stdout)["compared"]
+    assert compared["rows"] == {"then": 400, "now": 400}
+    assert compared.keys() >= {"rows_sha256", "logits_sha256"}
+
+
+def test_vectors_start_from_those_of_words_in_a_file(entities: TokenLabelSet, tmp_path: Path) -> None:
+    (tmp_path / "vectors.txt").write_text("met 1.0 0.0\nin 0.0 1.0\n")
+    flags = ("--init-vectors", tmp_path / "vectors.txt", "--embedding", "cbow", "--vector-size", "2", "--alpha", "0")
+    still = ("--learning-rate", "1e-12", "--num-train-epochs", "1", "--output-dir", tmp_path / "run")
+    trained = invoke("train-student", "--logits", entities.root, *flags, *still)
+    assert trained.exit_code == 0, trained.output
+    (table,) = TokenLabelStudent.load(tmp_path / "run").encoder.tables()
+    ids = Tokenizer.from_str(entities.tokenizer_json()).get_vocab()
+    met, within = table.weight[ids["met"]], table.weight[ids["in"]]
+    assert met[0] > 100 * abs(met[1])
+    assert within[1] > 100 * abs(within[0])
+
+
 def test_a_student_starts_from_another(run: Path, entities: TokenLabelSet, tmp_path: Path) -> None:
     still = {"vector_size": 20, "init_from": run, "learning_rate": 1e-12, "early_stopping_patience": 1}
     record = train(tiny_config(entities.root, tmp_path, num_train_epochs=None, **still), "distill train-student")
     assert record["settings"]["num_train_epochs"] == 20
-    there, here = (Tagger.load(folder).encoder.tables()[0].weight for folder in (run, tmp_path))
+    there, here = (TokenLabelStudent.load(folder).encoder.tables()[0].weight for folder in (run, tmp_path))
     assert torch.allclose(there, here, atol=1e-9)

@@ -1,0 +1,154 @@
+"""What stage two asks of a kind of row that students of tasks learn from."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from pipeline.arrays import Floats, Ints, Ragged
+from pipeline.sets.reader import LogitSet
+from pipeline.tasks.task import Metric
+from pipeline.training.joint import BatchedTask
+from pipeline.training.loop import TrainOptimizer
+from student.bert_start import BertStart
+from student.config import TrainConfig
+from student.losses.layers import LayerLoss
+from student.model.architecture import Facts, TaskConfig
+from student.model.model import TaskStudent
+
+
+class Rows(Protocol):
+    """Rows of any kind in memory."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def sequences(self) -> tuple[Ragged, ...]:
+        """What is read of them: a list of ids each, of pairs two."""
+        ...
+
+
+L = TypeVar("L", bound=LogitSet)
+R = TypeVar("R", bound=Rows)
+S = TypeVar("S", bound=TaskStudent)
+
+
+class TaskKind(ABC, Generic[L, R, S]):
+    """A kind of row: how its sets are opened and read, and how students of it are made, trained and scored.
+
+    Attributes:
+        student: the model.
+    """
+
+    student: ClassVar[type[TaskStudent]]
+
+    @abstractmethod
+    def open_sets(self, paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> L:
+        """Opens a set, or several as one.
+
+        Args:
+            paths: folders of sets.
+            mix: how several are mixed.
+            allow_unverified: open sets that are complete but not verified, too.
+
+        Raises:
+            ConfigError: if one is of another kind, or they cannot be mixed.
+            IntegrityError: if one is no set that can be used.
+        """
+
+    @abstractmethod
+    def task_facts(self, logit_set: L) -> Facts:
+        """What a set decides of the students that can be trained from it."""
+
+    @abstractmethod
+    def build_config(self, flags: TrainConfig, logit_set: L, facts: Facts) -> tuple[TaskConfig, BertStart | None]:
+        """The architecture that the flags ask for, and what a bert starts from.
+
+        Raises:
+            ConfigError: naming every flag that does not fit.
+            IntegrityError: if what it starts from is damaged.
+        """
+
+    @abstractmethod
+    def training_query(self, flags: TrainConfig, logit_set: L) -> str | None:
+        """The SQL text that chooses the training rows; None for all of them."""
+
+    @abstractmethod
+    def read_training_rows(self, flags: TrainConfig, logit_set: L) -> R:
+        """The training rows that the flags choose."""
+
+    @abstractmethod
+    def read_chosen(self, query: str | None, logit_set: L) -> R:
+        """The training rows that a `training_query` chooses."""
+
+    @abstractmethod
+    def read_dev(self, logit_set: L, split: str) -> R:
+        """The rows of a split that students are scored on."""
+
+    @abstractmethod
+    def row_hashes(self, logit_set: L, rows: R) -> dict[str, str]:
+        """``rows_sha256`` of the keys of training rows, ``logits_sha256`` of what is learnt from them."""
+
+    @abstractmethod
+    def as_read(self, rows: R, config: Any) -> R:
+        """Rows in the form that a student of an architecture reads."""
+
+    @abstractmethod
+    def hold_out(self, rows: R, config: TaskConfig, share: float) -> tuple[R, R]:
+        """Parts training rows into those that are trained on and those that are held out, which have gold.
+
+        Raises:
+            DataError: if no row would be held out, or none left.
+        """
+
+    @abstractmethod
+    def renumber(self, rows: R, active: Ints) -> R:
+        """Rows in the ids of a student that has the active rows of the tables alone."""
+
+    @abstractmethod
+    def num_without_gold(self, rows: R, config: TaskConfig) -> int:
+        """How many rows learn from the teacher although the flags give it no weight."""
+
+    @abstractmethod
+    def task(
+        self,
+        config: TrainConfig,
+        student: S,
+        splits: dict[str, R],
+        optimizer: TrainOptimizer | None,
+        layers: LayerLoss | None,
+        write: Callable[[Path], None] | None,
+    ) -> BatchedTask:
+        """The task of the training loop.
+
+        Args:
+            config: the settings.
+            student: is trained in place.
+            splits: ``train``, and dev splits.
+            optimizer: takes the gradients of the rows of tables that a batch uses; None for those of whole tables.
+            layers: what its layers learn from beside the logits.
+            write: writes the student to a folder. (default: its own way)
+        """
+
+    @abstractmethod
+    def check_readable(self, config: Any, logit_set: L) -> None:
+        """Raises FingerprintMismatchError if a set is not one that a student of an architecture can read."""
+
+    @abstractmethod
+    def student_logits(self, student: S, rows: R) -> Floats:
+        """Runs a student over rows; float32 logits in their order."""
+
+    @abstractmethod
+    def evaluate_split(
+        self, student: S, rows: R, bias_C: Floats | None = None, own: Collection[Metric] | None = None
+    ) -> dict[str, Any]:
+        """All that `student.evaluate.evaluate` tells of one split.
+
+        Args:
+            student: on its device.
+            rows: of the split.
+            bias_C: added to the logits before labels are chosen.
+            own: the task's metrics, without one by which alone the best epoch was chosen. (default: the student's)
+        """

@@ -1,0 +1,272 @@
+"""What students of labelled words learn from, how, and what they are scored by: a row is a sentence, a loss a token's.
+
+Shapes: N sentences, T tokens of all of them end to end, C logits.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.arrays import Bools, Floats, Ints, Ragged
+from pipeline.devices import to_device
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
+from pipeline.sets.word_reader import LabelledWords, TokenLabelSet
+from pipeline.tasks.metrics import fidelity
+from pipeline.tasks.spans import scores_by_span, word_intervals, word_scores
+from pipeline.tasks.target import NO_LABEL
+from pipeline.tasks.task import OUTSIDE, TRAIN, Metric
+from pipeline.text.word_pieces import Pieces
+from pipeline.training.batches import held_out_rows
+from pipeline.training.joint import BatchedTask
+from pipeline.training.loop import TrainOptimizer
+from pipeline.training.run_record import Metrics
+from student.bert_start import BertStart
+from student.config import TrainConfig
+from student.data import make_batches, sorted_batches
+from student.kinds.kind import TaskKind
+from student.losses.layers import LayerLoss
+from student.losses.logits import task_loss
+from student.model.architecture import Facts, TaskConfig, TokenLabelConfig
+from student.model.build_config import build_token_label_config
+from student.model.model import TokenLabelStudent
+from student.optimizer import rows_of_batch
+from student.vocabulary_pruning import renumbered
+
+BATCH_SIZE = 256
+
+
+class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
+    """Sentences of labelled words; see `TaskKind`."""
+
+    student = TokenLabelStudent
+
+    def open_sets(self, paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> TokenLabelSet:
+        """See `TaskKind`; one set alone."""
+        if len(paths) > 1 or mix is not None:
+            raise ConfigError("--logits: labelled words are learnt from one teacher; give one set")
+        return TokenLabelSet.open(paths[0], allow_unverified)
+
+    def task_facts(self, logit_set: TokenLabelSet) -> Facts:
+        """See `TaskKind`."""
+        record = logit_set.record
+        return {
+            "task": record.dataset_name,
+            "target": record.target,
+            "metrics": record.metrics,
+            "vocabulary_size": record.tokenizer.vocabulary_size,
+            "pad_id": record.tokenizer.pad_id,
+            "tokenizer_sha256": record.tokenizer.sha256,
+            "max_seq_length": record.max_seq_length,
+        }
+
+    def build_config(
+        self, flags: TrainConfig, logit_set: TokenLabelSet, facts: Facts
+    ) -> tuple[TokenLabelConfig, BertStart | None]:
+        """See `TaskKind`; no bert labels words."""
+        return build_token_label_config(flags, facts), None
+
+    def training_query(self, flags: TrainConfig, logit_set: TokenLabelSet) -> str | None:
+        """See `TaskKind`."""
+        return None
+
+    def read_training_rows(self, flags: TrainConfig, logit_set: TokenLabelSet) -> LabelledWords:
+        """See `TaskKind`."""
+        return logit_set.read(TRAIN)
+
+    def read_chosen(self, query: str | None, logit_set: TokenLabelSet) -> LabelledWords:
+        """See `TaskKind`."""
+        return logit_set.read(TRAIN)
+
+    def read_dev(self, logit_set: TokenLabelSet, split: str) -> LabelledWords:
+        """See `TaskKind`."""
+        return logit_set.read(split)
+
+    def row_hashes(self, logit_set: TokenLabelSet, rows: LabelledWords) -> dict[str, str]:
+        """See `TaskKind`."""
+        logits = np.ascontiguousarray(rows.teacher_TC).tobytes()
+        return {
+            "rows_sha256": logit_set.record.splits[TRAIN].rows_sha256 or "",
+            "logits_sha256": hashlib.sha256(logits).hexdigest(),
+        }
+
+    def as_read(self, rows: LabelledWords, config: TokenLabelConfig) -> LabelledWords:
+        """See `TaskKind`; sentences are stored as they are read."""
+        return rows
+
+    def hold_out(self, rows: LabelledWords, config: TaskConfig, share: float) -> tuple[LabelledWords, LabelledWords]:
+        """See `TaskKind`."""
+        scored = np.flatnonzero(rows.has_gold_N)
+        is_held_N = np.isin(np.arange(len(rows)), scored[held_out_rows(len(scored), share)])
+        return _taken(rows, ~is_held_N), _taken(rows, is_held_N)
+
+    def renumber(self, rows: LabelledWords, active: Ints) -> LabelledWords:
+        """See `TaskKind`."""
+        return replace(rows, pieces=Pieces(renumbered(rows.pieces.ids, active), rows.pieces.word_ids))
+
+    def num_without_gold(self, rows: LabelledWords, config: TaskConfig) -> int:
+        """See `TaskKind`; with --alpha 1 tokens without gold have no weight."""
+        return 0
+
+    def task(
+        self,
+        config: TrainConfig,
+        student: TokenLabelStudent,
+        splits: dict[str, LabelledWords],
+        optimizer: TrainOptimizer | None,
+        layers: LayerLoss | None,
+        write: Callable[[Path], None] | None,
+    ) -> "TokenLabelTask":
+        """See `TaskKind`."""
+        assert layers is None, "which the flags have refused"
+        return TokenLabelTask(config, student, splits, optimizer, write)
+
+    def check_readable(self, config: TokenLabelConfig, logit_set: TokenLabelSet) -> None:
+        """See `TaskKind`."""
+        record = logit_set.record
+        if (record.tokenizer.sha256, record.target) != (config.tokenizer_sha256, config.target):
+            raise FingerprintMismatchError(f"{logit_set.root}: has another tokenizer than the student, or other labels")
+
+    def student_logits(self, student: TokenLabelStudent, rows: LabelledWords) -> Floats:
+        """See `TaskKind`; [T, C]."""
+        return logits_of_tokens(student, rows.pieces.ids)
+
+    def evaluate_split(
+        self,
+        student: TokenLabelStudent,
+        rows: LabelledWords,
+        bias_C: Floats | None = None,
+        own: Collection[Metric] | None = None,
+    ) -> dict[str, Any]:
+        """See `TaskKind`; GLUE has no task of labelled words."""
+        return evaluate_split(student, rows, bias_C)
+
+
+class TokenLabelTask(BatchedTask):
+    """A student and the sentences that it is trained and scored on.
+
+    Args:
+        config: the settings.
+        student: is trained in place.
+        splits: ``train``, and dev splits.
+        optimizer: takes the gradients of the rows of tables that a batch uses. (default: whole tables have gradients)
+        write: writes the student to a folder.
+
+    Raises:
+        DataError: if no training sentence has a token, or none has gold and nothing else is learnt from.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        student: TokenLabelStudent,
+        splits: dict[str, LabelledWords],
+        optimizer: TrainOptimizer | None = None,
+        write: Callable[[Path], None] | None = None,
+    ) -> None:
+        self.model, self._config, self._optimizer, self._write = student, config, optimizer, write or student.save
+        train = splits[TRAIN]
+        self._ids = train.pieces.ids.not_empty  # a batch of sentences without tokens would have no mean
+        if not len(self._ids):
+            raise DataError("no sentence of the train split has a token, nothing to train on")
+        self._dev = {split: rows for split, rows in splits.items() if split != TRAIN}
+        self.batches = make_batches(
+            student.config.head, self._ids.lengths, config.per_device_train_batch_size, config.seed
+        )
+        gold_T = torch.from_numpy(train.gold_T)
+        known_T = (gold_T != NO_LABEL).float()
+        if config.alpha == 1 and not known_T.any():
+            raise DataError("no word of the train split has gold, and --alpha 1 learns from gold alone")
+        weight_T = known_T if config.alpha == 1 else torch.ones_like(known_T)
+        self._stored = torch.from_numpy(train.teacher_TC), gold_T, weight_T
+
+    def loss(self, rows: list[int]) -> torch.Tensor:
+        """The mean loss of a batch's tokens, a scalar.
+
+        Those without gold, of which every word has some that is read in pieces, learn from the teacher alone, and with
+        ``--alpha 1`` not at all.
+        """
+        device = self.model.device
+        places, taken = tokens_of(self._ids, rows)
+        ids_T, starts_S = (to_device(torch.from_numpy(part), device) for part in (taken.flat, taken.offsets))
+        teacher_TC, gold_T, weight_T = (to_device(part[places], device) for part in self._stored)
+        used = rows_of_batch(self._optimizer, self.model.encoder, ids_T, starts_S)
+        logits_TC = self.model(ids_T, starts_S, used)
+        soft = (self._config.temperature, self._config.soft_loss)
+        return task_loss(self.model.config.target, logits_TC, teacher_TC, gold_T, self._config.alpha, *soft, weight_T)
+
+    def evaluate(self) -> Metrics:
+        """The task's metrics on each dev split."""
+        metrics = self.model.config.metrics
+        logits = {split: logits_of_tokens(self.model, rows.pieces.ids) for split, rows in self._dev.items()}
+        return {split: word_scores(metrics, rows.tallies(logits[split])) for split, rows in self._dev.items()}
+
+    def save(self, folder: Path) -> None:
+        """Writes the student."""
+        self._write(folder)
+
+
+def evaluate_split(
+    student: TokenLabelStudent,
+    rows: LabelledWords,
+    bias_C: Floats | None = None,
+) -> dict[str, Any]:
+    """All that `student.evaluate.evaluate` tells of one split.
+
+    Args:
+        student: on its device.
+        rows: the sentences.
+        bias_C: added to the logits before labels are chosen.
+    """
+    metrics, student_TC = student.config.metrics, logits_of_tokens(student, rows.pieces.ids)
+    tallies = rows.tallies(student_TC)
+    decided = tallies if bias_C is None else rows.tallies(student_TC + bias_C)
+    outside_TC = np.zeros_like(student_TC)
+    outside_TC[:, rows.names.index(OUTSIDE)] = 1
+    return {
+        "gold": word_scores(metrics, tallies),
+        "interval": word_intervals(metrics, tallies),
+        "teacher": word_scores(metrics, rows.tallies(rows.teacher_TC)),
+        "majority": word_scores(metrics, rows.tallies(outside_TC)),
+        "glue": None,
+        "labels": {},
+        "decided": {} if bias_C is None else word_scores(metrics, decided),
+        "by_label": scores_by_span(rows.names, decided),
+        "bins": {},
+        "fidelity": fidelity(student.config.target, student_TC, rows.teacher_TC),
+    }
+
+
+def logits_of_tokens(student: TokenLabelStudent, ids: Ragged) -> Floats:
+    """Runs a student over sentences of ids; float32 logits [T, C]."""
+    logits_TC = np.empty((len(ids.flat), student.config.target.num_logits), dtype=np.float32)
+    student.eval()
+    with torch.inference_mode():
+        for rows in sorted_batches(ids.lengths, BATCH_SIZE):
+            places, taken = tokens_of(ids, rows)
+            inputs = (torch.from_numpy(part).to(student.device) for part in (taken.flat, taken.offsets))
+            logits_TC[places] = student(*inputs).cpu().numpy()
+    return logits_TC
+
+
+def tokens_of(ids: Ragged, rows: Any) -> tuple[np.ndarray, Ragged]:
+    """The places of the tokens of some sentences among all, and these sentences."""
+    taken = ids.take(rows)
+    return Ragged(np.arange(len(ids.flat)), ids.offsets).take(rows).flat, taken
+
+
+def _taken(rows: LabelledWords, is_taken_N: Bools) -> LabelledWords:
+    chosen = np.flatnonzero(is_taken_N)
+    places, ids = tokens_of(rows.pieces.ids, chosen)
+    return replace(
+        rows,
+        pieces=Pieces(ids, rows.pieces.word_ids.take(chosen)),
+        num_words_N=rows.num_words_N[chosen],
+        gold=rows.gold.take(chosen),
+        has_gold_N=rows.has_gold_N[chosen],
+        teacher_TC=rows.teacher_TC[places],
+    )

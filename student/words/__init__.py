@@ -1,1 +1,0 @@
-"""Students that label words: trained, scored, and asked."""
