@@ -138,3 +138,8 @@ def hashed(*key: Any) -> Hashes:
 def uniform(hashes: Hashes) -> Floats64:
     """Hashes as numbers between 0 and 1, both excluded, 2^-52 apart."""
     return ((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def id_type(vocabulary_size: int) -> pa.DataType:
+    """The type that ids are stored in."""
+    return pa.uint16() if vocabulary_size <= 2**16 else pa.uint32()

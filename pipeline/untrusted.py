@@ -1,9 +1,11 @@
 """Text of somebody else's, made fit to be shown."""
 
+import html
 import json
 import math
 import re
 from collections import Counter
+from textwrap import shorten
 from typing import Any
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # all but tab and line feed
@@ -12,6 +14,23 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # all but t
 def visible(text: str) -> str:
     """The text with its control characters spelt out, so that none of them reaches a terminal."""
     return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def plain(text: str) -> str:
+    """Text for a line of Markdown: it stays on the line and is no markup."""
+    return html.escape(visible(" ".join(text.split())), quote=False).replace("[", "\\[")
+
+
+def code(text: str) -> str:
+    """Text to stand between backticks of Markdown."""
+    return html.escape(visible(" ".join(text.split())), quote=False).replace("`", "'")
+
+
+def cell(sentences: tuple[str, ...]) -> str:
+    """Sentences for a cell of a Markdown table: neither columns nor links of their own, and not too long."""
+    text = visible(" ".join(" ‖ ".join(sentences).split()))
+    safe = html.escape(shorten(text, 300, placeholder=" …"), quote=False)
+    return safe.replace("|", "\\|").replace("](", "]\\(")
 
 
 def parse_json(data: bytes | str, may_be_nan: bool = False) -> Any:

@@ -17,8 +17,7 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import DataError
 from pipeline.files import write_text
-from pipeline.sets.group_reader import Group, GroupedSet
-from pipeline.sets.reader import find_set
+from pipeline.sets.reader import Group, GroupedSet, find_set
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
 from pipeline.sets.record_parts import KindName, Shard
 from pipeline.sets.token_vectors import VocabularyVectors

@@ -20,8 +20,7 @@ from pipeline.config import (
 )
 from pipeline.errors import ConfigError
 from pipeline.sets.config import CodecFlags, VectorFlags
-from pipeline.sets.record_parts import SET_NAME, UNLABELLED
-from pipeline.sets.windows import WindowsRecord
+from pipeline.sets.record_parts import SET_NAME, UNLABELLED, WindowsRecord
 from pipeline.settings import flag_name
 from pipeline.tasks.task import TRAIN, Objective
 from teacher.augment.config import AugmentConfig

@@ -204,8 +204,8 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
 
         return corpus_budget(config)
     from pipeline.sets.budget import budget as set_budget
+    from pipeline.sets.kinds.masked_words import MaskedWordSet
     from pipeline.sets.reader import find_set
-    from pipeline.sets.token_reader import MaskedWordSet
 
     assert config.set is not None
     control = MaskedWordSet.open(find_set(config.set, config.store))

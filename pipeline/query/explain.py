@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
-from pipeline.sets.examples import text_hash
+from pipeline.sets.kinds.examples import text_hash
 from pipeline.sets.reader import find_set
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
 from pipeline.sets.record_parts import Shard

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pipeline.arrays import id_type
 from pipeline.sets.record import SetRecord
-from pipeline.sets.row_kinds import id_type
 from pipeline.sql.database import view_name
 from pipeline.sql.gate import parquet, quoted
 

@@ -16,9 +16,17 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError
 from pipeline.sets.codecs import CODECS, BeyondHalfError, Codec, Decoder, Dense, Distribution, Predictions
+from pipeline.sets.kinds.masked_words import (
+    MaskedWordSet,
+    codec_encodings,
+    draws,
+    rows_per_group,
+    split_table,
+    tokens_schema,
+    tokens_table,
+)
 from pipeline.sets.recode import require_everything
-from pipeline.sets.token_reader import MaskedWordSet
-from pipeline.sets.tokens import draws, rows_per_group, split_table, tokens_table, write_tokens
+from pipeline.sets.shard_file import write_rows
 
 TEMPERATURES = (1.0, 2.0, 4.0)
 POSITIONS_AT_ONCE = 256
@@ -177,5 +185,5 @@ def _file_bytes(codec: Codec, table: pa.Table) -> int:
     groups = (table.slice(start, size) for start in range(0, table.num_rows, size))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sample.parquet"
-        write_tokens(path, codec, groups, {}, {})
+        write_rows(path, tokens_schema(codec), {}, codec_encodings(codec), groups, {})
         return path.stat().st_size

@@ -2,16 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 
 import yaml
 
 from pipeline.files import write_text
-from pipeline.sets.markdown import cell, code, plain
 from pipeline.sets.record import SetRecord, write_set_record
-from pipeline.sets.record_parts import AugmentationRecord, CorpusRecord, MaskingRecord, UnlabelledRecord
-from pipeline.sets.windows import reading
+from pipeline.sets.record_parts import AugmentationRecord, UnlabelledRecord, reading
+from pipeline.untrusted import cell, code, plain
 
 CARD_FILE = "README.md"
 TEXT_COLUMNS = """| `sentence1`, `sentence2` | the text; `sentence2` is null for single sentences |
@@ -26,7 +24,6 @@ SIZE_CATEGORIES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_0
 
 def card_text(record: SetRecord) -> str:
     """Fills the card's template from the record."""
-    template = files("pipeline.sets").joinpath(f"card_{record.kind}.md").read_text(encoding="utf-8")
     values = {
         "front_matter": yaml.safe_dump(_front_matter(record), sort_keys=False).strip(),
         "name": record.name,
@@ -50,10 +47,9 @@ def card_text(record: SetRecord) -> str:
         "sections": "".join(signal.card_section() for signal in record.signals.stored),
         "augmentation": _augmentation(record.augmentation) if record.augmentation else "",
         "unlabelled": _unlabelled(record.unlabelled) if record.unlabelled else "",
+        **record.row_kind.card_values(record),
     }
-    if record.corpus and record.masking:
-        values |= _corpus_values(record.corpus, record.masking)
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], record.row_kind.card_template())
 
 
 def write_card_and_record(root: Path, record: SetRecord) -> None:
@@ -83,17 +79,6 @@ def _uncut(record: SetRecord) -> str:
         return ""
     whole = "a pair's longer sentence beside its shorter one" if record.is_pair else "nothing was cut"
     return f": {whole}; the longest row has {record.max_seq_length:,}"
-
-
-def _corpus_values(corpus: CorpusRecord, masking: MaskingRecord) -> dict[str, str]:
-    return {
-        "packing": plain(corpus.packing),
-        "min_seq_length": str(corpus.min_seq_length),
-        "probability": f"{masking.probability:.0%}",
-        "masking": plain(masking.kind),
-        "num_copies": str(masking.num_copies),
-        "seed": str(masking.seed),
-    }
 
 
 def _augmentation(record: AugmentationRecord) -> str:

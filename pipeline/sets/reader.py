@@ -15,8 +15,10 @@ from tokenizers import Tokenizer
 from pipeline.arrays import Floats, Ints
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
+from pipeline.parquet import read_metadata
 from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, Scores, SetRecord, read_record_of, read_set_record
 from pipeline.sets.record_parts import KindName, Shard, TokenizerRecord
+from pipeline.sets.shard_file import read_groups, read_statistics
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import require_shards
 from pipeline.shown import Rows
@@ -29,6 +31,7 @@ from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabul
 KEYS = ("split", "source_row", "variant")
 ORIGINALS = "variant = 0"
 ROWS_AT_ONCE = 8192
+Group = tuple[Shard, int]  # a row group of a shard
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ class LogitSet:
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that can be read."""
         return tuple(self.record.splits)
+
+    def scores(self) -> Scores:
+        """Measurements of each split that its record stores, from the files of a complete set."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -186,6 +193,62 @@ class ExampleSet(LogitSet):
         sql = f"select {', '.join(columns)} {self.query(split, where)}"
         with self.opened(split) as connection:
             return to_arrow(select(connection, sql))
+
+
+@dataclass(frozen=True)
+class GroupedSet(LogitSet):
+    """An opened set that is too large to be read at once: each row group is checked before it is used."""
+
+    def shards(self, split: str) -> list[Shard]:
+        """The shards of a split, in row order.
+
+        Raises:
+            ConfigError: if there is no such split.
+        """
+        self.check_split(split)
+        return self.record.shards_of(split)
+
+    def groups(self, split: str) -> list[tuple[Group, int]]:
+        """The row groups of a split in order, each with its number of rows; reads footers alone."""
+        groups: list[tuple[Group, int]] = []
+        for shard in self.shards(split):
+            metadata = read_metadata(self.root / shard.path)
+            groups += [((shard, k), metadata.row_group(k).num_rows) for k in range(metadata.num_row_groups)]
+        return groups
+
+    def totals(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Per split, what the footers of its shards add up to, with the ``bytes`` of the files."""
+        for split in self.record.splits:
+            paths = [self.root / shard.path for shard in self.shards(split)]
+            sums = [read_statistics(path) | {"bytes": path.stat().st_size} for path in paths]
+            yield split, {name: sum(part[name] for part in sums) for name in sums[0]}
+
+    def check_shards(self, shards: list[Shard]) -> None:
+        """Raises IntegrityError unless files are byte for byte what the record says, and have a set's columns."""
+        require_shards(self.root, self.record, shards)
+
+    def read_group(self, group: Group) -> pa.Table:
+        """All columns of a row group.
+
+        Raises:
+            IntegrityError: if its rows cannot be those of a set.
+        """
+        shard, number = group
+        with pq.ParquetFile(self.root / shard.path) as file:
+            return self._sound(shard, file.read_row_group(number))
+
+    def read_shard(self, shard: Shard) -> Iterator[pa.Table]:
+        """The row groups of a shard, one after the other, once it has been checked."""
+        self.check_shards([shard])
+        for table in read_groups(self.root / shard.path):
+            yield self._sound(shard, table)
+
+    def _sound(self, shard: Shard, table: pa.Table) -> pa.Table:
+        """The row group, if what a ``verified`` of somebody else's says of it is true."""
+        problem = self.record.row_kind.problem(self.record, shard, table)
+        if problem:
+            raise IntegrityError(f"{self.root / shard.path}: {problem}")
+        return table
 
 
 def open_set(path: Path | str, allow_unverified: bool = False) -> ExampleSet:

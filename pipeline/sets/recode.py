@@ -13,13 +13,8 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder, require_space
 from pipeline.sets.codecs import CODECS, AnyCodec, BeyondHalfError, Decoder, codec_for
 from pipeline.sets.config import RecodeConfig
-from pipeline.sets.reader import find_set
-from pipeline.sets.record import SetRecord, staged
-from pipeline.sets.record_parts import MAX_COUNT, Shard
-from pipeline.sets.signals import Mlm, Signals
-from pipeline.sets.token_reader import MaskedWordSet
-from pipeline.sets.tokens import (
-    Statistics,
+from pipeline.sets.kinds.masked_words import (
+    MaskedWordSet,
     draws,
     encode,
     no_statistics,
@@ -27,7 +22,12 @@ from pipeline.sets.tokens import (
     split_table,
     tokens_table,
 )
-from pipeline.sets.writer import complete_and_verify, shards_to_write, start_set, write_tokens_shard
+from pipeline.sets.reader import find_set
+from pipeline.sets.record import SetRecord, staged
+from pipeline.sets.record_parts import MAX_COUNT, Shard
+from pipeline.sets.shard_file import Statistics
+from pipeline.sets.signals import Mlm, Signals
+from pipeline.sets.writer import complete_and_verify, shards_to_write, start_set, write_shard
 
 POSITIONS_AT_ONCE = 512
 
@@ -57,7 +57,7 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
                 statistics = no_statistics()
                 groups = recoded_groups(source, shard, codec, decoder, statistics)
                 try:
-                    write_tokens_shard(root, record, new, groups, statistics)
+                    write_shard(root, record, new, groups, statistics)
                 except BeyondHalfError as error:
                     raise DataError(f"{source.root / shard.path}, codec {codec}: {error}") from error
             steps.advance()

@@ -29,9 +29,9 @@ from pipeline.sets.layer_files import (
 from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.record import SetRecord, changed, read_set_record
 from pipeline.sets.record_parts import LayersName, Shard
+from pipeline.sets.shard_file import read_groups
 from pipeline.sets.signals import States
 from pipeline.sets.signals.layer_signal import LayerSignal
-from pipeline.sets.tokens import read_groups
 from pipeline.sets.vector_basis import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis
 from pipeline.sets.vector_codecs import state_codec
 from pipeline.sets.verify import require_shards, require_signal_files

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 import pyarrow as pa
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from pipeline.config import parse_model
-from pipeline.errors import ConfigError, IntegrityError
+from pipeline.errors import ConfigError, IntegrityError, did_you_mean
 from pipeline.files import read_small_file, write_text
 from pipeline.record_file import CHECKSUM, MAX_RECORD_BYTES, with_checksum, without_checksum
 from pipeline.sets.codecs import AnyCodec
-from pipeline.sets.fingerprint import fingerprint, shared_settings
 from pipeline.sets.record_parts import (
     MAX_SEQ_LENGTH,
     SET_NAME,
@@ -37,13 +36,17 @@ from pipeline.sets.record_parts import (
     TokenizerRecord,
     UnlabelledRecord,
     Version,
+    WindowsRecord,
+    fingerprint,
+    shared_settings,
 )
-from pipeline.sets.row_kinds import OPTIONAL_PARTS, ROW_KINDS, with_label_lists
 from pipeline.sets.signals import Signals
-from pipeline.sets.windows import WindowsRecord
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.untrusted import num_values, parse_json
+
+if TYPE_CHECKING:
+    from pipeline.sets.row_kind import RowKind
 
 FILE_NAME = "distill.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -109,6 +112,13 @@ class SetRecord(Part):
     has_text: bool = True
     versions_before: tuple[Version, ...] = ()
 
+    @field_validator("kind")
+    @classmethod
+    def _known_kind(cls, kind: str) -> str:
+        if kind not in _kinds():
+            raise ValueError(f"no kind of rows; {did_you_mean(kind, _kinds())}")
+        return kind
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.fingerprint != fingerprint(self.settings):
@@ -124,9 +134,9 @@ class SetRecord(Part):
         """Refuses signals that this kind of rows has not."""
         if not any(signal.is_in_rows for signal in self.signals.stored):
             raise ValueError("signals: none of rows, but a set stores what its teacher said about them")
-        for signal in self.signals.stored:
-            if self.kind not in signal.rows:
-                kinds = " or ".join(signal.rows)
+        for name, signal in self.signals:
+            if signal is not None and name not in self.row_kind.signals:
+                kinds = " or ".join(kind.name for kind in _kinds().values() if name in kind.signals)
                 raise ValueError(f"signals: {signal.title} are for sets of {kinds}, but this set is of {self.kind}")
         for signal in self.signals.layer_signals:
             if not self.has_text:
@@ -143,13 +153,13 @@ class SetRecord(Part):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         """Refuses optional parts that this kind of rows has not."""
-        kind = ROW_KINDS[self.kind]
+        kind = self.row_kind
         if kind.needs_one and sum(getattr(self, part) is not None for part in kind.needs_one) != 1:
             raise ValueError(f"{' and '.join(sorted(kind.needs_one))}: a set of {self.kind} has one of them")
-        for part in sorted(OPTIONAL_PARTS):
+        for part in sorted({part for other in _kinds().values() for part in other.parts}):
             if getattr(self, part) is None and part in kind.needs:
                 raise ValueError(f"missing key {part!r}, which a set of {self.kind} has")
-            if getattr(self, part) is not None and part not in kind.needs | kind.needs_one | kind.may_have:
+            if getattr(self, part) is not None and part not in kind.parts:
                 raise ValueError(f"{part}: a set of {self.kind} has none")
         if not (self.has_text or kind.may_lack_text):
             raise ValueError(f"has_text: {self.kind} cannot do without their text")
@@ -173,12 +183,15 @@ class SetRecord(Part):
                 raise ValueError("a version before was made with other settings than this one")
         return self
 
+    @property
+    def row_kind(self) -> "RowKind":
+        """What sets of its kind of rows have and do."""
+        return _kinds()[self.kind]
+
     def arrow_schema(self) -> pa.Schema:
         """The columns of the set's files: those of its rows, then those of its signals."""
-        size = self.signals.mlm.codec.vocabulary_size if self.signals.mlm else self.tokenizer.vocabulary_size
-        rows = ROW_KINDS[self.kind].columns(size, self.has_text)
-        schema = pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
-        return with_label_lists(schema) if self.signals.logits and self.target.kind == "labels" else schema
+        signals = (column for signal in self.signals.stored for column in signal.columns())
+        return pa.schema([*self.row_kind.columns(self), *signals])
 
     def shards_of(self, split: str) -> list[Shard]:
         """The shards of a split, in row order."""
@@ -241,6 +254,13 @@ class SetRecord(Part):
     def codec(self) -> AnyCodec:
         """How distributions are stored, of a set of masked positions."""
         return _of_its_kind(self.signals.mlm).codec
+
+
+def _kinds() -> "Mapping[str, RowKind]":
+    """The kinds of rows; imported late, as they read and write sets by their records."""
+    from pipeline.sets.kinds import KINDS
+
+    return KINDS
 
 
 def _of_its_kind(part: P | None) -> P:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.errors import short
+from pipeline.record_file import json_sha256
 from pipeline.tasks.task import SPLIT_PATTERN, TRAIN, MethodName, Metric, Names
 
 MAX_COUNT = 2**40  # rows, bytes, parameters
@@ -13,10 +14,10 @@ MAX_VOCABULARY = 2**22
 MAX_SEQ_LENGTH = 2**20
 UNLABELLED = "unlabelled"  # origin of such rows
 SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+KIND_PATTERN = r"^[a-z][a-z_]{0,29}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
 TIME_PATTERN = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d$"
 Setting = str | int | float | bool
-KindName = Literal["examples", "masked_words", "sentences", "token_labels"]
 LayersName = Literal["states", "cls", "attention", "values"]
 LayerRows = Literal["originals", "all"]
 Range = tuple[str, int, int, int, int, str | None]  # of a file: its rows, and the version that wrote it
@@ -29,6 +30,7 @@ def _real_time(text: str) -> str:
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what a seed may be
+KindName = Annotated[str, Field(pattern=KIND_PATTERN)]  # of rows, see `pipeline.sets.kinds`
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
 SplitName = Annotated[str, Field(pattern=SPLIT_PATTERN)]
 Time = Annotated[str, Field(pattern=TIME_PATTERN), AfterValidator(_real_time)]
@@ -344,3 +346,32 @@ class AugmentationRecord(Part):
             "multiplier": round(self.multiplier, 3),
             "words changed": round(self.change_rate, 4),
         }
+
+
+class WindowsRecord(Part):
+    """Longer rows were read by windows, the mean of whose logits is the teacher's answer.
+
+    Attributes:
+        size: most tokens of a window, special tokens counted in.
+        stride: tokens that a window has in common with the one before.
+    """
+
+    size: int = Field(ge=1, le=MAX_SEQ_LENGTH)
+    stride: int = Field(ge=0, le=MAX_SEQ_LENGTH)
+
+
+def reading(windows: WindowsRecord | None, max_seq_length: int) -> str:
+    """How much the teacher read at once, in a few words."""
+    if windows is None:
+        return f"at most {max_seq_length} tokens"
+    return f"longer texts by windows of {windows.size} tokens that overlap by {windows.stride}, their logits averaged"
+
+
+def shared_settings(settings: dict[str, Setting]) -> dict[str, Setting]:
+    """The settings apart from those that name rows: the same for all versions of a set."""
+    return {key: value for key, value in settings.items() if not key.startswith("source.")}
+
+
+def fingerprint(settings: dict[str, Setting]) -> str:
+    """SHA-256 of the settings, independent of their order."""
+    return json_sha256(settings)

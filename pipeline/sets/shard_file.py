@@ -1,7 +1,9 @@
-"""A shard's Parquet file: what its footer holds, and what marks one that nobody should read."""
+"""A shard's Parquet file: written, read by row groups, and checked without its rows: bytes, footer, columns, sizes."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,13 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.parquet import Footer
-from pipeline.sets.fingerprint import fingerprint
+from pipeline.files import is_plain, sha256
+from pipeline.parquet import Footer, footer_in, parquet_writer, read_footer, read_metadata
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import Shard
+from pipeline.sets.record_parts import Shard, fingerprint
 
 STATISTICS_KEY = b"distill_statistics"
 MAX_EXPANSION, MIN_SUSPICIOUS_BYTES = 100, 2**26
+MOST_COLUMNS = 100
+Statistics = dict[str, float]  # sums over the rows of a shard
 
 
 def footer_of(record: SetRecord, shard: Shard) -> Footer:
@@ -26,6 +30,79 @@ def footer_of(record: SetRecord, shard: Shard) -> Footer:
         if fingerprint(version.settings) == shard.version:
             writer = {"format_version": version.format_version, "fingerprint": shard.version}
     return {**writer, **place}
+
+
+def write_rows(
+    path: Path,
+    schema: pa.Schema,
+    footer: Footer,
+    encodings: dict[str, Any],
+    tables: Iterable[pa.Table],
+    statistics: Statistics | None = None,
+) -> None:
+    """Writes a shard's file, a row group per table: never more than one of them is in memory.
+
+    Args:
+        path: the file.
+        schema: its columns.
+        footer: what it belongs to.
+        encodings: how each column is encoded, see `RowKind.encodings`.
+        tables: its rows.
+        statistics: sums over its rows, which may still grow while ``tables`` are made; kept in the footer.
+    """
+    with parquet_writer(path, schema, footer, **encodings) as writer:
+        for table in tables:
+            writer.write_table(table)
+        if statistics is not None:
+            writer.add_key_value_metadata({STATISTICS_KEY: json.dumps(statistics)})
+
+
+def read_statistics(path: Path) -> Statistics:
+    """The sums in a shard's footer."""
+    return read_footer(path, STATISTICS_KEY)
+
+
+def read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """A shard's row groups, one after the other, with all columns or some."""
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group, columns=columns)
+
+
+def check_bytes(root: Path, shard: Shard) -> list[str]:
+    """Says what is wrong with a shard's file, without looking inside: presence, size, SHA-256."""
+    path = root / shard.path
+    if not is_plain(path):
+        return [f"{shard.path}: missing, or not a plain file"]
+    if path.stat().st_size != shard.bytes:
+        return [f"{shard.path}: {path.stat().st_size:,} bytes, but distill.json says {shard.bytes or 0:,}"]
+    if sha256(path) != shard.sha256:
+        return [f"{shard.path}: its SHA-256 is not the one in distill.json; the file was changed or damaged"]
+    return []
+
+
+def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer) -> str | None:
+    """What is wrong with the file of a shard as far as its metadata tell, and the splits of its rows.
+
+    Args:
+        path: the file.
+        shard: which rows it stands for, and how many it has.
+        expected: its columns.
+        footer: what it must say that it belongs to.
+    """
+    metadata = read_metadata(path)
+    if metadata.num_columns > max(MOST_COLUMNS, len(expected)):  # hundreds of thousands would take hours to compare
+        return f"{metadata.num_columns:,} columns, but a set of this kind has {len(expected)}"
+    if footer_in(metadata, path) != footer:
+        return "its footer belongs to another run or another range of rows"
+    schema = metadata.schema.to_arrow_schema().remove_metadata()
+    if schema != expected:
+        fields = list(schema)  # by name it cannot be asked for a column that is there twice
+        wrong = [field.name for field in expected if field not in fields]
+        return f"columns missing or of another type: {', '.join(wrong) or 'their order'}"
+    if metadata.num_rows != shard.rows:
+        return f"{metadata.num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
+    return bomb_problem(metadata, path) or split_problem(metadata, path, shard.split)
 
 
 def split_problem(metadata: pq.FileMetaData, path: Path, split: str) -> str | None:

@@ -239,18 +239,10 @@ def _counts(root: Path, record: SetRecord) -> Ints:
     """How often the original training rows of a set use each token [V], int64."""
     count_V = np.zeros(record.tokenizer.vocabulary_size, dtype=np.int64)
     for shard in record.shards_of(TRAIN):
-        for column in _columns_of_ids(root / shard.path, record):
+        for column in record.row_kind.training_ids(root / shard.path):
             ids = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
             count_V += np.bincount(ids.astype(np.int64), minlength=len(count_V))
     return count_V
-
-
-def _columns_of_ids(shard: Path, record: SetRecord) -> list[pa.ChunkedArray]:
-    if record.kind != "examples":
-        return [pq.read_table(shard, columns=["ids"], partitioning=None).column("ids")]
-    rows = pq.read_table(shard, columns=["origin", "ids1", "ids2"], partitioning=None)
-    rows = rows.filter(pc.equal(rows.column("origin"), "original"))
-    return [rows.column("ids1"), rows.column("ids2")]
 
 
 def _halves(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float16]:

@@ -3,39 +3,59 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError, raise_all
-from pipeline.sets.file_check import check_bytes, frame_problem
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import KindName, Shard
-from pipeline.sets.shard_file import footer_of
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.shard_file import check_bytes, footer_of, frame_problem
 from pipeline.sets.token_vectors import check_token_vectors
-from pipeline.sets.verify_examples import ExamplesCheck
 from pipeline.sets.verify_layers import check_layers, layer_file_problems
-from pipeline.sets.verify_sentences import SentencesCheck
-from pipeline.sets.verify_tokens import TokensCheck
-from pipeline.sets.verify_words import WordsCheck
+
+Key = tuple[int, ...]  # of a row, without its split
 
 
-class RowsCheck(Protocol):
-    """Checks the rows of a set, shard by shard."""
+class RowsCheck:
+    """Checks the rows of a set, shard by shard, as far as they are sound."""
 
-    def shard_problem(self, shard: Shard, path: Path) -> str | None:
-        """What is wrong inside a shard, up to the first batch of rows that is wrong; None if nothing is."""
+    def __init__(self, record: SetRecord) -> None:
+        self.record, self._kind = record, record.row_kind
+
+    def begin(self, shard: Shard) -> None:
+        """Is called before the first row of a shard."""
+
+    def add(self, shard: Shard, rows: pa.Table) -> None:
+        """Adds up sound rows of a shard."""
+
+    def end_problem(self, shard: Shard, num_rows: int) -> str | None:
+        """What is wrong with a shard as a whole, once its rows are sound; None if nothing is."""
+        return None
 
     def split_problems(self) -> list[str]:
         """What is wrong with the splits as wholes, once every shard is sound."""
+        return []
 
-
-CHECKS: dict[KindName, Callable[[SetRecord], RowsCheck]] = {
-    "examples": ExamplesCheck,
-    "masked_words": TokensCheck,
-    "sentences": SentencesCheck,
-    "token_labels": WordsCheck,
-}
+    def shard_problem(self, shard: Shard, path: Path) -> str | None:
+        """What is wrong inside a shard, up to the first batch of rows that is wrong; None if nothing is."""
+        problem = self._kind.file_problem(path)
+        if problem:
+            return problem
+        self.begin(shard)
+        num_rows, last = 0, (-1, *(0 for _ in self._kind.keys[2:]))
+        for place, rows in self._kind.batches(self.record, path):
+            if not rows.num_rows:
+                continue
+            problem = self._kind.key_problem(self.record, shard, rows, last)
+            problem = problem or self._kind.problem(self.record, shard, rows)
+            if problem:
+                return place + problem
+            self.add(shard, rows)
+            last = tuple(int(key_R[-1]) for key_R in self._kind.key_columns(rows))
+            num_rows += rows.num_rows
+        if num_rows != shard.rows:
+            return f"{num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
+        return self.end_problem(shard, num_rows)
 
 
 def verify_shards(root: Path, record: SetRecord) -> None:
@@ -44,7 +64,7 @@ def verify_shards(root: Path, record: SetRecord) -> None:
     Raises:
         IntegrityError: listing everything that is wrong.
     """
-    problems, rows = [], CHECKS[record.kind](record)
+    problems, rows = [], record.row_kind.check(record)
     for shard in record.shards:
         problems += _problems(root, record, shard, rows)
     strangers = sorted({shard.split for shard in record.shards} - record.splits.keys())

@@ -15,12 +15,10 @@ import pyarrow.parquet as pq
 from pipeline.arrays import Ints
 from pipeline.errors import IntegrityError, raise_all
 from pipeline.parquet import Footer, read_metadata
-from pipeline.sets.file_check import check_bytes, frame_problem
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.shard_file import footer_of
+from pipeline.sets.shard_file import check_bytes, footer_of, frame_problem, read_groups
 from pipeline.sets.signals import LayerSignal
-from pipeline.sets.tokens import read_groups
 from pipeline.text.tokenizer import load_tokenizer
 
 EXAMPLE_COLUMNS = ["source_row", "variant", "origin", "ids1", "ids2"]

@@ -5,6 +5,7 @@ fingerprint; ``distill.json`` lists checksums only once all are.
 """
 
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +15,7 @@ from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_ch
 from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically, write_text, write_text_once
 from pipeline.parquet import Footer, read_footer, read_metadata
 from pipeline.sets.card import write_card_and_record
-from pipeline.sets.cut_rows import note_of_cut_rows
-from pipeline.sets.examples import write_examples
-from pipeline.sets.file_check import check_bytes
-from pipeline.sets.fingerprint import shared_settings
+from pipeline.sets.reader import load_set_tokenizer
 from pipeline.sets.record import (
     FILE_NAME,
     TOKENIZER_FILE,
@@ -27,13 +25,11 @@ from pipeline.sets.record import (
     to_json,
     write_set_record,
 )
-from pipeline.sets.record_parts import KindName, Shard
-from pipeline.sets.sentences import write_sentences
-from pipeline.sets.shard_file import footer_of
+from pipeline.sets.record_parts import KindName, Shard, shared_settings
+from pipeline.sets.shard_file import Statistics, check_bytes, footer_of, write_rows
 from pipeline.sets.signals import LayerSignal, Signals
-from pipeline.sets.tokens import Statistics, write_tokens
 from pipeline.sets.verify import verify_shards
-from pipeline.sets.words import write_words
+from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import is_tokenizer
 
 
@@ -117,48 +113,23 @@ def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> SetRec
     return staged_again
 
 
-def write_shard(root: Path, record: SetRecord, shard: Shard, table: pa.Table) -> None:
-    """Writes one shard of examples whole or not at all.
-
-    Raises:
-        DataError: if the disk is full or the folder cannot be written.
-    """
-    footer = footer_of(record, shard)
-    write_atomically(root / shard.path, lambda path: write_examples(path, table, footer))
-
-
-def write_words_shard(root: Path, record: SetRecord, shard: Shard, table: pa.Table) -> None:
-    """Writes one shard of words whole or not at all.
-
-    Raises:
-        DataError: if the disk is full or the folder cannot be written.
-    """
-    footer = footer_of(record, shard)
-    write_atomically(root / shard.path, lambda path: write_words(path, table, footer))
-
-
-def write_tokens_shard(
-    root: Path, record: SetRecord, shard: Shard, groups: Iterable[pa.Table], statistics: Statistics
+def write_shard(
+    root: Path, record: SetRecord, shard: Shard, tables: Iterable[pa.Table], statistics: Statistics | None = None
 ) -> None:
-    """Writes one shard of tokens whole or not at all, a row group per table; see `write_tokens`.
+    """Writes one shard whole or not at all, a row group per table.
+
+    Args:
+        root: the set's folder.
+        record: of the set.
+        shard: which rows of which split.
+        tables: the rows, made while they are written.
+        statistics: sums over the rows for the footer, which may still grow while ``tables`` are made.
 
     Raises:
         DataError: if the disk is full or the folder cannot be written.
     """
-    footer = footer_of(record, shard)
-    write_atomically(root / shard.path, lambda path: write_tokens(path, record.codec, groups, footer, statistics))
-
-
-def write_sentences_shard(
-    root: Path, record: SetRecord, shard: Shard, groups: Iterable[pa.Table], statistics: Statistics
-) -> None:
-    """Writes one shard of sentences whole or not at all, a row group per table; see `write_sentences`.
-
-    Raises:
-        DataError: if the disk is full or the folder cannot be written.
-    """
-    footer = footer_of(record, shard)
-    write_atomically(root / shard.path, lambda path: write_sentences(path, record, groups, footer, statistics))
+    schema, footer, encodings = record.arrow_schema(), footer_of(record, shard), record.row_kind.encodings(record)
+    write_atomically(root / shard.path, lambda path: write_rows(path, schema, footer, encodings, tables, statistics))
 
 
 def complete_set(root: Path, record: SetRecord) -> SetRecord:
@@ -210,13 +181,31 @@ def complete_and_verify(root: Path, record: SetRecord, scores: Callable[[SetReco
 def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
     """Verifies a complete set, records the teacher's scores and writes the card: state ``verified``."""
     verify_shards(root, record)
-    cut = note_of_cut_rows(root, record)
+    cut = _note_of_truncated_rows(root, record)
     if cut is not None:
         console.warn(f"{root}: {cut}")
     notes = tuple(dict.fromkeys((*record.notes, *([cut] if cut else []))))
     verified = record.model_copy(update={"state": "verified", "scores": scores, "notes": notes})
     write_card_and_record(root, verified)
     return verified
+
+
+def _note_of_truncated_rows(root: Path, record: SetRecord) -> str | None:
+    """How many rows of a complete set are longer than the teacher reads; None if none is, or there are no texts."""
+    if not record.row_kind.can_be_truncated or not record.has_text:
+        return None
+    reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))
+    size = record.windows.size if record.windows else record.max_seq_length
+    room = size - reader.tokenizer.num_special_tokens_to_add(record.is_pair)
+    count = partial(record.row_kind.num_truncated, reader=reader, room=room, by_windows=bool(record.windows))
+    cut = sum(count(root / shard.path) for shard in record.shards)
+    if not cut:
+        return None
+    share = cut / record.num_rows
+    of_all = f"{cut:,} of {record.num_rows:,} rows ({share:.1%})"
+    if record.windows:
+        return f"of {of_all} both sentences are longer than half a window; of the shorter one that much was read"
+    return f"{of_all} are longer than {size} tokens, and were cut"
 
 
 def is_done(root: Path, shard: Shard, footer: Footer) -> bool:

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
-from pipeline.sets.examples import shard_table, text_hashes
+from pipeline.sets.kinds.examples import shard_table, text_hashes
 from pipeline.sets.reader import ExampleSet, find_set, load_set_tokenizer, usable_record
 from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import AugmentationRecord, Shard, SplitRecord
-from pipeline.sets.row_kinds import TEXT_HASH_BYTES
+from pipeline.sets.row_kind import TEXT_HASH_BYTES
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.token_vectors import take_over_token_vectors
 from pipeline.sets.verify import require_shards
@@ -107,7 +107,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     planned = _staged(record, source, matched, config.name, command)
     joined, unfinished = shards_to_write(new_root, start_set(new_root, planned, logits.tokenizer_json()))
     for shard in unfinished:
-        write_shard(new_root, joined, shard, _rows(joined, shard, source, reader, matched))
+        write_shard(new_root, joined, shard, [_rows(joined, shard, source, reader, matched)])
     joined = complete_and_verify(new_root, joined, lambda complete: ExampleSet(new_root, complete).scores())
     joined = take_over_token_vectors(root, record, new_root, joined)
     found = _report(source, matched)

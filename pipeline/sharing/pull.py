@@ -17,10 +17,10 @@ from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import is_plain, link_or_copy, locked, make_folder, require_space, sha256
 from pipeline.query.catalog import CATALOG_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
-from pipeline.sets.file_check import check_bytes
 from pipeline.sets.reader import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, SetRecord, parse_set_record, read_set_record
 from pipeline.sets.record_parts import Shard
+from pipeline.sets.shard_file import check_bytes
 from pipeline.sets.writer import finish_set
 from pipeline.sharing import hub
 from pipeline.sharing.config import PullConfig

@@ -27,7 +27,6 @@ from pipeline.sets.record import (
     read_set_record,
     to_json,
 )
-from pipeline.sets.row_kinds import ROW_KINDS
 from pipeline.sharing import hub
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, open_place
@@ -74,7 +73,7 @@ def push(config: PushConfig) -> Pushed:
     source = without_text(root, record) if config.without_text else nullcontext((root, record))
     with source as (folder, sent):
         if sent.has_text and not is_open(sent.licence):
-            advice = ", or leave them out with --without-text" if ROW_KINDS[sent.kind].may_lack_text else ""
+            advice = ", or leave them out with --without-text" if sent.row_kind.may_lack_text else ""
             console.warn(
                 f"{root}: whether its texts may be passed on is unclear (licence: {sent.licence}); make sure that they "
                 f"may{advice}"

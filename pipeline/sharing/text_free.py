@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, staged
-from pipeline.sets.row_kinds import ROW_KINDS
 from pipeline.sets.token_vectors import take_over_token_vectors
 from pipeline.sets.verify import require_shards
 from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
@@ -32,7 +31,7 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
         ConfigError: if the set cannot do without.
         IntegrityError: if a shard is not what the record says.
     """
-    if not ROW_KINDS[record.kind].may_lack_text:
+    if not record.row_kind.may_lack_text:
         raise ConfigError(f"{root}: holds {record.contents}; its sequences are its text, so nothing would be left")
     if not record.has_text:
         raise ConfigError(f"{root}: has no text already; push it without --without-text")
@@ -44,7 +43,7 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
         for old, new in zip(record.shards, blind.shards, strict=True):
             names = blind.arrow_schema().names
             table = pq.read_table(root / old.path, columns=names, partitioning=None).replace_schema_metadata(None)
-            write_shard(copy, blind, new, table)
+            write_shard(copy, blind, new, [table])
         finished = finish_set(copy, complete_set(copy, blind), record.scores)
         yield copy, take_over_token_vectors(root, record, copy, finished)
 

@@ -9,12 +9,15 @@ Shapes: N sentences, T tokens of all of them, W words.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import Encoding
 
 from pipeline.arrays import Bools, Ints, Ragged
-from pipeline.text.reader import TextReader
+
+if TYPE_CHECKING:
+    from pipeline.text.reader import TextReader
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Pieces:
         return np.repeat(word_offsets[:-1], self.word_ids.lengths) + self.word_ids.flat
 
 
-def read_pieces(reader: TextReader, sentences: Sequence[Sequence[str]], room: int | None = None) -> Pieces:
+def read_pieces(reader: "TextReader", sentences: Sequence[Sequence[str]], room: int | None = None) -> Pieces:
     """Sentences in tokens, of each the first so many.
 
     Raises:

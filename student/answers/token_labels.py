@@ -14,8 +14,8 @@ from pipeline.arrays import Floats
 from pipeline.config import refuse_flags
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
+from pipeline.sets.kinds.token_labels import labels_of_words
 from pipeline.sets.record import TOKENIZER_FILE
-from pipeline.sets.word_reader import labels_of_words
 from pipeline.sources.columns import column_name
 from pipeline.sources.row_files import RowFile, joined_schema, open_rows
 from pipeline.tasks.spans import spans

@@ -21,9 +21,8 @@ from pipeline.config import refuse_flags
 from pipeline.devices import has_fast_bf16, to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.sets.codecs import Decoder, Distribution
-from pipeline.sets.group_reader import Group
-from pipeline.sets.token_reader import MaskedWordSet
-from pipeline.sets.tokens import MaskedRows, masked_rows, perplexity, split_table
+from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, masked_rows, perplexity, split_table
+from pipeline.sets.reader import Group
 from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
 from student.config import EvaluateConfig, PretrainConfig
 from student.losses.masked_words import CHUNK, HeadPass, TeacherOf, cross_entropy

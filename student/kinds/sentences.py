@@ -19,9 +19,9 @@ from pipeline.arrays import Floats, Floats64, Ints, Ragged, ragged
 from pipeline.config import refuse_flags
 from pipeline.devices import to_device
 from pipeline.errors import FingerprintMismatchError
-from pipeline.sets.group_reader import Group
+from pipeline.sets.kinds.sentences import SentenceSet
+from pipeline.sets.reader import Group
 from pipeline.sets.record import SetRecord
-from pipeline.sets.sentence_reader import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.tasks.metrics import pearson
 from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record

@@ -15,7 +15,7 @@ import torch
 from pipeline.arrays import Bools, Floats, Ints, Ragged
 from pipeline.devices import to_device
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
-from pipeline.sets.word_reader import LabelledWords, TokenLabelSet
+from pipeline.sets.kinds.token_labels import LabelledWords, TokenLabelSet
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.spans import scores_by_span, word_intervals, word_scores
 from pipeline.tasks.target import NO_LABEL

@@ -19,7 +19,7 @@ from pipeline import console
 from pipeline.config import as_names
 from pipeline.errors import ConfigError
 from pipeline.files import make_folder, read_small_file, require_space, sha256
-from pipeline.sets.examples import shard_table, text_hashes
+from pipeline.sets.kinds.examples import shard_table, text_hashes
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, staged
 from pipeline.sets.record_parts import Setting, Shard, TeacherRecord
@@ -124,7 +124,7 @@ def _write(
 ) -> None:
     with console.progress(sum(shard.stop - shard.start for shard in shards), "import") as steps:
         for shard in shards:
-            write_shard(root, record, shard, _table(record, shard, source, matched[shard.split], reader))
+            write_shard(root, record, shard, [_table(record, shard, source, matched[shard.split], reader)])
             steps.advance(shard.stop - shard.start)
 
 

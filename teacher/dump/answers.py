@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.arrays import Floats, Ints
-from pipeline.sets.examples import text_hashes
+from pipeline.sets.kinds.examples import text_hashes
 from pipeline.sets.record import SetRecord
-from pipeline.sets.row_kinds import TEXT_HASH_BYTES
+from pipeline.sets.row_kind import TEXT_HASH_BYTES
 from pipeline.sources import Source, sentences
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.rows import source_rows

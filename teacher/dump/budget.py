@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from pipeline.sets.budget import Line, budget
-from pipeline.sets.token_reader import MaskedWordSet
+from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.tasks.task import TRAIN
 from teacher.config import BudgetConfig, DumpCorpus
 from teacher.corpus.text import masking_plan, nothing_to_mask, open_text

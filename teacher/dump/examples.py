@@ -16,7 +16,7 @@ from pipeline.arrays import Floats
 from pipeline.devices import processes
 from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
-from pipeline.sets.examples import shard_table, text_hashes
+from pipeline.sets.kinds.examples import shard_table, text_hashes
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import MAX_SEQ_LENGTH, Shard, UnlabelledRecord
@@ -236,7 +236,7 @@ def _write_shards(
     def write(answered: tuple[_Part, Floats]) -> None:
         part, logits_NC = answered
         table = shard_table(record, part.shard, part.rows, part.hashes, part.inputs, logits_NC)
-        write_shard(root, record, part.shard, table)
+        write_shard(root, record, part.shard, [table])
 
     with console.progress(sum(source.count(shard) for shard in shards), "teacher") as steps:
         write_behind(map(ask, stop_between(prefetched(map(read, shards)))), write)

@@ -13,12 +13,11 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, raise_all, setting_changes, short
 from pipeline.files import link_or_copy
-from pipeline.sets.examples import text_hashes
-from pipeline.sets.fingerprint import shared_settings
+from pipeline.sets.kinds.examples import text_hashes
 from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.record import SetRecord, changed
-from pipeline.sets.record_parts import Shard, Version
-from pipeline.sets.row_kinds import TEXT_HASH_BYTES
+from pipeline.sets.record_parts import Shard, Version, shared_settings
+from pipeline.sets.row_kind import TEXT_HASH_BYTES
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import require_shards
 from pipeline.sets.verify_layers import layer_file_problems

@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM
 
 from pipeline.devices import processes
 from pipeline.sets.codecs import codec_for
-from pipeline.sets.tokens import MaskedRows, no_statistics
+from pipeline.sets.kinds.masked_words import MaskedRows, no_statistics
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import MaskingPlan, mask
 from teacher.corpus.text import SPLITS, Text, masking_plan, open_text

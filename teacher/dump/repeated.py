@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from pipeline.files import make_folder, remove_file
 from pipeline.sets.record import SetRecord
-from pipeline.sets.row_kinds import TEXT_HASH_BYTES
+from pipeline.sets.row_kind import TEXT_HASH_BYTES
 from pipeline.work import FilePart, Workspace
 from teacher.dump.answers import Known
 

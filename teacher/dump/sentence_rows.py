@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrays import Ragged, stacked
+from pipeline.sets.kinds.sentences import Sentences
 from pipeline.sets.record_parts import Setting, Shard, SplitRecord
-from pipeline.sets.sentences import Sentences
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.corpus import Corpus
 from pipeline.tasks.task import TRAIN, Task, load_task

@@ -15,20 +15,20 @@ from pipeline.arrays import Floats
 from pipeline.devices import processes
 from pipeline.errors import DataError, TeacherError
 from pipeline.files import make_folder, require_space, sha256, write_atomically
-from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_set_record
-from pipeline.sets.record_parts import Shard
-from pipeline.sets.sentence_reader import SentenceSet
-from pipeline.sets.sentences import (
+from pipeline.sets.kinds.sentences import (
     SENTENCES_PER_GROUP,
     Sentences,
-    Statistics,
+    SentenceSet,
     add_statistics,
     no_vector_statistics,
     sentences_table,
 )
+from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_set_record
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.shard_file import Statistics
 from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
 from pipeline.sets.vector_codecs import AnyVectorCodec, vector_codec_for
-from pipeline.sets.writer import write_sentences_shard
+from pipeline.sets.writer import write_shard
 from pipeline.stopping import stop_between
 from pipeline.text.tokenizer import require_known_ids
 from teacher.config import DumpCorpus, DumpTask
@@ -139,7 +139,7 @@ def _write_shards(
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}")
             statistics = no_vector_statistics()
             groups = _groups(record, shard, rows, encoder, basis, max_tokens, statistics, steps)
-            write_sentences_shard(root, record, shard, groups, statistics)
+            write_shard(root, record, shard, groups, statistics)
 
 
 def _groups(

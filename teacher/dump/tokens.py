@@ -17,11 +17,19 @@ from pipeline.errors import TeacherError
 from pipeline.files import make_folder, require_space
 from pipeline.sets.codecs import BeyondHalfError, Codec, Predictions, codec_for
 from pipeline.sets.codecs.decoder import write_decoder
+from pipeline.sets.kinds.masked_words import (
+    MaskedRows,
+    MaskedWordSet,
+    draws,
+    encode,
+    no_statistics,
+    rows_per_group,
+    tokens_table,
+)
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.token_reader import MaskedWordSet
-from pipeline.sets.tokens import MaskedRows, Statistics, draws, encode, no_statistics, rows_per_group, tokens_table
-from pipeline.sets.writer import write_tokens_shard
+from pipeline.sets.shard_file import Statistics
+from pipeline.sets.writer import write_shard
 from pipeline.stopping import stop_between
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
@@ -138,7 +146,7 @@ def _write_shards(
             steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}{done}")
             statistics = no_statistics()
             groups = _groups(record, shard, text, lm, plan, max_tokens, statistics, steps)
-            write_tokens_shard(root, record, shard, groups, statistics)
+            write_shard(root, record, shard, groups, statistics)
             if statistics["positions"]:
                 size = (root / shard.path).stat().st_size / statistics["positions"]
                 mass = statistics["kept_mass"] / statistics["positions"]

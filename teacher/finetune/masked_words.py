@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from pipeline.arrays import Ints
 from pipeline.files import make_folder
-from pipeline.sets.tokens import perplexity
+from pipeline.sets.kinds.masked_words import perplexity
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import Schedule, TrainTask, fit, seed_step

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pipeline.arrays import Ragged
 from pipeline.errors import DataError
-from pipeline.sets.word_reader import LabelledWords
+from pipeline.sets.kinds.token_labels import LabelledWords
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import Task

@@ -13,7 +13,7 @@ from transformers import (
 
 from pipeline import console
 from pipeline.errors import ConfigError, TeacherError
-from pipeline.sets.windows import WindowsRecord
+from pipeline.sets.record_parts import WindowsRecord
 from pipeline.tasks.target import Target, target_of_width
 from pipeline.tasks.task import Task
 from pipeline.text.windows import Windows

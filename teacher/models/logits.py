@@ -11,7 +11,7 @@ import torch
 
 from pipeline.arrays import Floats, Ints, Ragged
 from pipeline.devices import to_device
-from pipeline.sets.word_reader import LabelledWords
+from pipeline.sets.kinds.token_labels import LabelledWords
 from pipeline.text.tokenizer import Tokenized
 from pipeline.text.word_pieces import Pieces, read_pieces
 from teacher.models.batches import NotFiniteError, collate, naming_rows, run_batches

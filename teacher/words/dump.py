@@ -10,12 +10,11 @@ from pipeline.cluster.ray_pool import RayFlags
 from pipeline.config import refuse_flags
 from pipeline.devices import processes
 from pipeline.files import make_folder
+from pipeline.sets.kinds.token_labels import LabelledWords, TokenLabelSet, words_table
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.signals import Signals, TokenLogits
-from pipeline.sets.word_reader import LabelledWords, TokenLabelSet
-from pipeline.sets.words import words_table
-from pipeline.sets.writer import write_words_shard
+from pipeline.sets.writer import write_shard
 from pipeline.sources import Source, load_word_source
 from pipeline.stopping import stop_between
 from pipeline.tasks.spans import word_scores
@@ -136,7 +135,7 @@ def _write_shards(
             inputs = framed(teacher, pieces.ids)
             with naming_rows(inputs, rows, shard.split):
                 logits_TC = token_logits(teacher, inputs, max_tokens, steps.advance)
-            write_words_shard(root, record, shard, words_table(record, shard, rows, pieces, logits_TC))
+            write_shard(root, record, shard, [words_table(record, shard, rows, pieces, logits_TC)])
 
 
 def _teacher_scores(root: Path, is_stated: bool, record: SetRecord) -> Scores:

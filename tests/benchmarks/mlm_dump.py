@@ -14,7 +14,7 @@ from pipeline.sets.codecs.dense import DenseCodec
 from pipeline.sets.codecs.hidden import HiddenCodec
 from pipeline.sets.codecs.sampled import SampledCodec
 from pipeline.sets.codecs.topk import TopKCodec
-from pipeline.sets.tokens import MaskedRows, no_statistics, tokens_table
+from pipeline.sets.kinds.masked_words import MaskedRows, no_statistics, tokens_table
 from teacher.corpus.masking import MaskingPlan, mask, uniform_weights
 from teacher.corpus.sequences import Sequences
 from teacher.dump.tokens import encoded_predictions

@@ -20,14 +20,14 @@ from pipeline import console
 from pipeline.arrays import Floats64, Ints, Ragged
 from pipeline.sets.codecs.common import lists
 from pipeline.sets.codecs.topk import TopKCodec
-from pipeline.sets.examples import write_examples
-from pipeline.sets.row_kinds import TEXT_COLUMNS, example_columns
+from pipeline.sets.kinds.examples import TEXT_COLUMNS, example_columns
+from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, no_statistics, rows_per_group, tokens_table
+from pipeline.sets.shard_file import read_statistics
 from pipeline.sets.signals import Logits
-from pipeline.sets.token_reader import MaskedWordSet
-from pipeline.sets.tokens import MaskedRows, no_statistics, read_statistics, rows_per_group, tokens_table
-from pipeline.sets.writer import complete_set, finish_set, start_set, write_tokens_shard
+from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.tasks.target import Target
 from student.kinds.masked_words import masked_batches
+from tests.helpers.shards import write_examples
 from tests.helpers.token_sets import record_of, word_tokenizer
 
 ROW_KINDS, POSITIONS, CLASSES, VOCABULARY, TOP_K, BATCH = 1_000_000, 200_000, 3, 30522, 64, 256
@@ -109,7 +109,7 @@ def write_token_set(root: Path, num_positions: int) -> float:
     tables, statistics = list(token_groups(num_positions)), no_statistics()
     statistics["positions"] = num_positions
     start = time.perf_counter()
-    write_tokens_shard(root, record, shard, tables, statistics)
+    write_shard(root, record, shard, tables, statistics)
     seconds = time.perf_counter() - start
     complete = complete_set(root, record)
     finish_set(root, complete, {})

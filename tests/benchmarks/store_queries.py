@@ -17,10 +17,9 @@ from tokenizers import Tokenizer, models
 from distill.apps.bench.timing import interleaved
 from pipeline import console
 from pipeline.query.catalog import open_catalog
-from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.kinds.examples import example_columns
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord
-from pipeline.sets.row_kinds import example_columns
+from pipeline.sets.record_parts import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord, fingerprint
 from pipeline.sets.signals import Logits, Signals
 from pipeline.sets.writer import complete_set, plan_shards, start_set, write_shard
 from pipeline.sql.gate import select, to_arrow
@@ -73,7 +72,7 @@ def _write_set(root: Path, num_rows: int, seed: int) -> None:
     shards = [s for split, share in SPLITS.items() for s in plan_shards(split, int(num_rows * share), ROWS_PER_SHARD)]
     record = start_set(root, _record(root.name, shards, tokenizer_json, num_rows), tokenizer_json)
     for shard in record.shards:
-        write_shard(root, record, shard, _rows(shard, seed))
+        write_shard(root, record, shard, [_rows(shard, seed)])
     complete_set(root, record)
 
 

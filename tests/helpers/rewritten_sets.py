@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.sets.examples import text_hash
-from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.kinds.examples import text_hash
 from pipeline.sets.reader import ExampleSet
+from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.signals import Logits
 from pipeline.sets.writer import complete_set, finish_set, plan_shards, start_set, write_shard
 from pipeline.sources import rows_sha256
@@ -62,7 +62,7 @@ def rewritten(
     )
     started = start_set(root, planned, tokenizer_json)
     for shard in started.shards:
-        write_shard(root, started, shard, pa.Table.from_pylist(changed[shard.split], schema))
+        write_shard(root, started, shard, [pa.Table.from_pylist(changed[shard.split], schema)])
     finish_set(root, complete_set(root, started), {})
     return ExampleSet.open(root)
 

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.files import sha256
-from pipeline.sets.examples import write_examples
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.shard_file import footer_of
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.writer import finish_set
+from tests.helpers.shards import write_examples
 
 
 def recorded(logit_set: ExampleSet, number: int, **changes: object) -> SetRecord:

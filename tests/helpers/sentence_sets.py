@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.files import sha256
+from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.record import SetRecord
-from pipeline.sets.sentence_reader import SentenceSet
-from pipeline.sets.tokens import read_groups, read_statistics
-from pipeline.sets.writer import write_sentences_shard
+from pipeline.sets.shard_file import read_groups, read_statistics
+from pipeline.sets.writer import write_shard
 
 
 def rows_of(root: Path, split: str) -> pa.Table:
@@ -24,7 +24,7 @@ def rewrite(sentence_set: SentenceSet, change: Callable[[pa.Table], pa.Table], n
     record, shard = sentence_set.record, sentence_set.record.shards[number]
     path = sentence_set.root / shard.path
     table, statistics = change(pa.concat_tables(read_groups(path))), read_statistics(path)
-    write_sentences_shard(sentence_set.root, record, shard, [table], statistics)
+    write_shard(sentence_set.root, record, shard, [table], statistics)
     measured = {"rows": table.num_rows, "bytes": path.stat().st_size, "sha256": sha256(path)}
     shards = [*record.shards]
     shards[number] = shard.model_copy(update=measured)

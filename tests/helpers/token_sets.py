@@ -18,7 +18,7 @@ from pipeline.sets.codecs.hidden import HiddenCodec
 from pipeline.sets.codecs.sampled import SampledCodec
 from pipeline.sets.codecs.topk import TopKCodec
 from pipeline.sets.config import CodecName
-from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, draws, encode, no_statistics, tokens_table
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import (
     CorpusRecord,
@@ -27,19 +27,11 @@ from pipeline.sets.record_parts import (
     SplitRecord,
     TeacherRecord,
     TokenizerRecord,
+    fingerprint,
 )
+from pipeline.sets.shard_file import read_groups, read_statistics
 from pipeline.sets.signals import Mlm, Signals
-from pipeline.sets.token_reader import MaskedWordSet
-from pipeline.sets.tokens import (
-    MaskedRows,
-    draws,
-    encode,
-    no_statistics,
-    read_groups,
-    read_statistics,
-    tokens_table,
-)
-from pipeline.sets.writer import complete_set, finish_set, start_set, write_tokens_shard
+from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.text.tokenizer import tokenizer_sha256, vocabulary_size
 
 Row = tuple[int, int, int, list[int], list[int], list[int]]  # document, piece, copy, ids, positions, targets
@@ -138,7 +130,7 @@ def write_set(root: Path, codec: AnyCodec, words: Mapping[str, int] | None = Non
             part = masked_rows(rows[start : start + 3])
             said = encode(codec, predictions_of(part), torch.from_numpy(part.targets.flat), statistics)
             groups.append(tokens_table(codec, shard.split, part, said))
-        write_tokens_shard(root, record, shard, groups, statistics)
+        write_shard(root, record, shard, groups, statistics)
     complete = complete_set(root, record)
     return MaskedWordSet(root, finish_set(root, complete, MaskedWordSet(root, complete).scores()))
 
@@ -156,7 +148,7 @@ def rewrite(token_set: MaskedWordSet, change: Callable[[list[pa.Table]], list[pa
     record = token_set.record
     path = token_set.root / record.shards[number].path
     groups, statistics = change(list(read_groups(path))), read_statistics(path)
-    write_tokens_shard(token_set.root, record, record.shards[number], groups, statistics)
+    write_shard(token_set.root, record, record.shards[number], groups, statistics)
     return recorded(token_set, number, rows=sum(group.num_rows for group in groups))
 
 

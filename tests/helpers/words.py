@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 
-from pipeline.sets.fingerprint import fingerprint
-from pipeline.sets.word_reader import TokenLabelSet
-from pipeline.sets.writer import complete_set, finish_set, start_set, write_words_shard
+from pipeline.sets.kinds.token_labels import TokenLabelSet
+from pipeline.sets.record_parts import fingerprint
+from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
@@ -57,7 +57,7 @@ def right_teacher(words: TokenLabelSet) -> TokenLabelSet:
         ]
         place = table.schema.get_field_index("logits")
         column = pa.array(logits, table.schema.field(place).type)
-        write_words_shard(root, started, shard, table.set_column(place, table.schema.field(place), column))
+        write_shard(root, started, shard, [table.set_column(place, table.schema.field(place), column)])
     complete = complete_set(root, started)
     rows = {split: TokenLabelSet(root, complete).read(split) for split in complete.splits}
     metrics = complete.metrics

@@ -10,9 +10,8 @@ from pipeline.console import size
 from pipeline.query.views import columns_with_text
 from pipeline.sets.reader import usable_record
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import AugmentationRecord, Shard, TeacherRecord
+from pipeline.sets.record_parts import AugmentationRecord, Shard, TeacherRecord, reading
 from pipeline.sets.verify import require_shards
-from pipeline.sets.windows import reading
 from pipeline.sql.gate import open_files
 from pipeline.tasks.target import Target
 

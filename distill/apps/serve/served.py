@@ -21,7 +21,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.environment import store_folder
 from pipeline.errors import DistillError
 from pipeline.query.mixture import open_sets
-from pipeline.sets.examples import text_hash
+from pipeline.sets.kinds.examples import text_hash
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax

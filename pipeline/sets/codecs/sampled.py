@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from pipeline.arrays import id_type
 from pipeline.sets.codecs.codec import Codec
 from pipeline.sets.codecs.common import Columns, Predictions, Sparse, lists, unknown_id
 from pipeline.sets.codecs.decoder import Decoder
 from pipeline.sets.config import CodecFlags
-from pipeline.sets.row_kinds import id_type
 
 if TYPE_CHECKING:
     import torch

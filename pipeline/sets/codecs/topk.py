@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from pipeline.arrays import id_type
 from pipeline.errors import ConfigError
 from pipeline.sets.codecs.codec import Codec
 from pipeline.sets.codecs.common import (
@@ -30,7 +31,6 @@ from pipeline.sets.codecs.common import (
 from pipeline.sets.codecs.decoder import Decoder
 from pipeline.sets.config import CodecFlags
 from pipeline.sets.record_parts import MAX_VOCABULARY
-from pipeline.sets.row_kinds import id_type
 
 if TYPE_CHECKING:
     import torch

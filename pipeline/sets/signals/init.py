@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
-from pipeline.sets.record_parts import Count, KindName, Part, Sha256
+from pipeline.sets.record_parts import Count, Part, Sha256
 from pipeline.sets.signals.layer_signal import MAX_HEADS, MAX_LAYER
 from pipeline.sets.signals.signal import Signal
 
@@ -46,7 +46,6 @@ class InitLayers(Signal):
         sha256: of the file.
     """
 
-    rows: ClassVar[tuple[KindName, ...]] = ("examples",)
     title: ClassVar[str] = "weights of layers"
     task_category: ClassVar[str] = "feature-extraction"
     is_in_rows: ClassVar[bool] = False

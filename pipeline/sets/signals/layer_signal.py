@@ -17,7 +17,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from pipeline.arrays import Floats, Ints
-from pipeline.sets.record_parts import KindName, LayerRows, LayersName, Shard
+from pipeline.sets.record_parts import LayerRows, LayersName, Shard
 from pipeline.sets.signals.signal import Signal
 from pipeline.sets.vector_basis import Basis
 
@@ -43,7 +43,6 @@ class LayerSignal(Signal):
         shards: its files, for the same source rows as those of the examples, in the same order.
     """
 
-    rows: ClassVar[tuple[KindName, ...]] = ("examples",)
     task_category: ClassVar[str] = "feature-extraction"
     is_in_rows: ClassVar[bool] = False
     name: ClassVar[LayersName]

@@ -6,10 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrays import Floats
-from pipeline.sets.markdown import code
-from pipeline.sets.record_parts import KindName
 from pipeline.sets.signals.signal import Signal
 from pipeline.tasks.target import Target
+from pipeline.untrusted import code
 
 
 class Logits(Signal):
@@ -19,7 +18,6 @@ class Logits(Signal):
         target: what they mean, a name for each.
     """
 
-    rows: ClassVar[tuple[KindName, ...]] = ("examples",)
     title: ClassVar[str] = "logits of a task"
     task_category: ClassVar[str] = "text-classification"
 

@@ -9,7 +9,7 @@ from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
 from pipeline.sets.codecs import AnyCodec, Decoder
 from pipeline.sets.codecs.decoder import DECODER_FILE
-from pipeline.sets.record_parts import KindName, Sha256
+from pipeline.sets.record_parts import Sha256
 from pipeline.sets.signals.signal import Signal
 
 HEADER_BYTES = 2**20
@@ -23,7 +23,6 @@ class Mlm(Signal):
         decoder_sha256: hash of the file ``decoder.safetensors``, for a codec that needs one.
     """
 
-    rows: ClassVar[tuple[KindName, ...]] = ("masked_words",)
     title: ClassVar[str] = "predictions of a masked language model"
     task_category: ClassVar[str] = "fill-mask"
 

@@ -6,20 +6,18 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from pipeline.sets.record_parts import KindName, Part
+from pipeline.sets.record_parts import Part
 
 
 class Signal(Part):
     """Something a teacher says about rows, or about its vocabulary, and how it is stored, as a set's record says it.
 
     Attributes:
-        rows: the kinds of rows that it is about, or that a set with it may have.
         title: what a set with it holds.
         task_category: what the hub calls a model that says it.
         is_in_rows: whether it is in the files of the rows; what has its own comes last, and a set may get it later.
     """
 
-    rows: ClassVar[tuple[KindName, ...]]
     title: ClassVar[str]
     task_category: ClassVar[str]
     is_in_rows: ClassVar[bool] = True

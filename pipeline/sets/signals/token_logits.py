@@ -7,10 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrays import Floats
-from pipeline.sets.markdown import code
-from pipeline.sets.record_parts import KindName
 from pipeline.sets.signals.signal import Signal
 from pipeline.tasks.target import Target
+from pipeline.untrusted import code
 
 
 class TokenLogits(Signal):
@@ -20,7 +19,6 @@ class TokenLogits(Signal):
         target: what they mean, a name for each.
     """
 
-    rows: ClassVar[tuple[KindName, ...]] = ("token_labels",)
     title: ClassVar[str] = "logits of words"
     task_category: ClassVar[str] = "token-classification"
 

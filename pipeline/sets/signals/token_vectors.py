@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import Field
 
-from pipeline.sets.record_parts import FileRecord, KindName, Part, TeacherRecord
+from pipeline.sets.record_parts import FileRecord, Part, TeacherRecord
 from pipeline.sets.signals.signal import Signal
 
 VOCABULARY_FILE = "vocabulary/token_vectors.parquet"
@@ -51,7 +51,6 @@ class TokenVectors(Signal):
         file: its file, with a row per id.
     """
 
-    rows: ClassVar[tuple[KindName, ...]] = ("examples", "sentences", "token_labels")
     title: ClassVar[str] = "token vectors"
     task_category: ClassVar[str] = "feature-extraction"
     is_in_rows: ClassVar[bool] = False

@@ -8,11 +8,11 @@ import pyarrow as pa
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
 from pipeline.sets.config import Pooling
-from pipeline.sets.markdown import code
-from pipeline.sets.record_parts import KindName, Sha256
+from pipeline.sets.record_parts import Sha256
 from pipeline.sets.signals.signal import Signal
 from pipeline.sets.vector_basis import BASIS_FILE, Basis, read_basis
 from pipeline.sets.vector_codecs import AnyVectorCodec
+from pipeline.untrusted import code
 
 HEADER_BYTES = 2**20
 
@@ -26,7 +26,6 @@ class Vectors(Signal):
         basis_sha256: hash of the file ``basis.safetensors``, for a codec that needs one.
     """
 
-    rows: ClassVar[tuple[KindName, ...]] = ("sentences",)
     title: ClassVar[str] = "vectors of sentences"
     task_category: ClassVar[str] = "feature-extraction"
 

@@ -14,8 +14,8 @@ from distill.apps.results.cells import TaskCells
 from distill.apps.serve.served import rankings
 from pipeline.errors import IntegrityError, QueryError
 from pipeline.query.mixture import open_sets
+from pipeline.sets.kinds.examples import ExamplesCheck
 from pipeline.sets.reader import ExampleSet
-from pipeline.sets.verify_examples import ExamplesCheck
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import LABEL_LISTS, sigmoid
 from pipeline.tasks.task import load_task

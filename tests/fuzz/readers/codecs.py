@@ -8,11 +8,10 @@ import torch
 
 from pipeline.sets.codecs.decoder import Decoder
 from pipeline.sets.record import SetRecord, read_set_record
-from pipeline.sets.verify_tokens import group_problem
 from tests.fuzz.files import FIXTURES
 
 COVERS = (
-    "pipeline.sets.verify_tokens",
+    "pipeline.sets.kinds.masked_words",
     *(f"pipeline.sets.codecs.{name}" for name in ("dense", "hidden", "sampled", "topk")),
 )
 NAMES = ("dense", "hidden", "sampled", "topk")
@@ -53,6 +52,6 @@ def read(data: bytes) -> None:
     rows = range(draw.ConsumeIntInRange(0, 3))
     columns = [pa.array([values(field.type, draw) for _ in rows], field.type) for field in schema]
     table = pa.table(columns, schema)
-    if not group_problem(record, table) and rows:
+    if not record.row_kind.problem(record, record.shards[0], table) and rows:
         positions = {name: table.column(name).combine_chunks().flatten() for name in record.codec.fields()}
         record.codec.decode(positions, 1.0, DECODER)

@@ -21,7 +21,7 @@ from pipeline.sets.verify import verify_shards
 from pipeline.sources.source import rows_sha256
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds
 
-COVERS = ("pipeline.sets.verify", "pipeline.sets.shard_file", "pipeline.sets.verify_examples")
+COVERS = ("pipeline.sets.verify", "pipeline.sets.shard_file", "pipeline.sets.kinds.examples")
 KINDS = ("variants", "topk", "hidden")
 NUM_ROWS = 2
 PLAIN: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}

@@ -13,9 +13,9 @@ from pipeline.errors import DataError, QueryError
 from pipeline.query.catalog import build_catalog, open_catalog
 from pipeline.record_file import read_record
 from pipeline.sets.config import CodecName
+from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.sets.record import FILE_NAME, write_set_record
 from pipeline.sets.signals import Mlm, Signals
-from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sql.database import words_view_name
 from pipeline.sql.gate import add_macros, select
 from tests.helpers.messages import naming

@@ -17,7 +17,6 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
-from pipeline.sets.examples import write_examples
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
@@ -27,6 +26,7 @@ from pipeline.sets.verify import verify_shards
 from student.data import load_examples
 from tests.helpers.dumps import TRAIN_ROWS
 from tests.helpers.messages import naming
+from tests.helpers.shards import write_examples
 
 COLUMNS = ("source_row", "variant", "origin", "sentence1", "label", "logits")
 
@@ -162,7 +162,7 @@ def all_original(table: pa.Table) -> pa.Table:
     ("change", "message"),
     [
         (with_gold, "gold"),
-        (of_no_parent, "source rows"),
+        (of_no_parent, "do not ascend at source row"),
         (all_original, "origin"),
         (lambda t: pa.concat_tables([t.slice(0, 1), t.slice(2)]), r"variants.* distill\.json"),
     ],

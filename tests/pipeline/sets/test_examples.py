@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
 from pipeline.parquet import read_footer
-from pipeline.sets.examples import text_hash, write_examples
+from pipeline.sets.kinds.examples import example_columns, text_hash
 from pipeline.sets.reader import ExampleSet
-from pipeline.sets.row_kinds import example_columns
 from pipeline.sets.shard_file import footer_of
 from pipeline.sql.gate import open_files, select
+from tests.helpers.shards import write_examples
 
 NUM_LOGITS = 3
 LOGITS = pa.field("logits", pa.list_(pa.float32(), NUM_LOGITS), nullable=False)

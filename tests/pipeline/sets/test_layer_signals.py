@@ -9,8 +9,8 @@ from hypothesis.extra.numpy import arrays
 from pipeline.arrays import Floats, Ints
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import changed
+from pipeline.sets.record_parts import WindowsRecord
 from pipeline.sets.signals import Attention, Blocks, Values
-from pipeline.sets.windows import WindowsRecord
 from tests.helpers.messages import naming
 
 NUMBERS = st.floats(-50, 50, width=32)

@@ -21,10 +21,9 @@ from pipeline.sets.codecs.decoder import DECODER_FILE
 from pipeline.sets.codecs.sampled import SampledCodec
 from pipeline.sets.codecs.topk import TopKCodec
 from pipeline.sets.config import CodecFlags, RecodeConfig
+from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
 from pipeline.sets.recode import recode
 from pipeline.sets.record import read_set_record, write_set_record
-from pipeline.sets.token_reader import MaskedWordSet
-from pipeline.sets.tokens import split_table
 from pipeline.sets.verify import verify_shards
 from tests.helpers.commands import invoke
 from tests.helpers.damage import with_other_bytes

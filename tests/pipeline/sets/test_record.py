@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from pipeline.errors import IntegrityError
 from pipeline.record_file import MAX_RECORD_BYTES, read_record
-from pipeline.sets.fingerprint import fingerprint
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import (
     FILE_NAME,
@@ -18,7 +17,7 @@ from pipeline.sets.record import (
     write_set_record,
 )
 from pipeline.sets.record import changed as changed_record
-from pipeline.sets.record_parts import Setting
+from pipeline.sets.record_parts import Setting, fingerprint
 from tests.helpers.messages import naming
 
 MASKING = {"kind": "uniform", "probability": 0.15, "num_copies": 1, "seed": 1, "mask_id": 1}

@@ -16,10 +16,10 @@ from distill.apps.report.set_page import set_page
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
+from pipeline.sets.kinds.masked_words import MaskedWordSet
+from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import changed, read_set_record
-from pipeline.sets.sentence_reader import SentenceSet
-from pipeline.sets.token_reader import MaskedWordSet
 from pipeline.sets.vector_basis import BASIS_FILE
 from pipeline.sets.verify import verify_shards
 from tests.helpers.commands import invoke

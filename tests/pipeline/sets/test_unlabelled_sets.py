@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from distill.apps.report.set_page import set_page
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.sets.examples import write_examples
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.shard_file import footer_of
@@ -27,6 +26,7 @@ from student.data import load_examples
 from student.fit import train
 from teacher.dump.examples import dump
 from tests.helpers.dumps import TRAIN_ROWS, dump_config
+from tests.helpers.shards import write_examples
 from tests.helpers.students import tiny_config
 
 NEW = [f"the {thing} was great but the music was {word} ." for thing in ("tea", "rice", "door") for word in "abcd"]

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.sets.examples import write_examples
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
@@ -16,6 +15,7 @@ from pipeline.sets.shard_file import footer_of
 from pipeline.sets.verify import verify_shards
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_shards import recorded, rewrite, with_column, with_logit
+from tests.helpers.shards import write_examples
 
 
 def split_value(table: pa.Table) -> pa.Table:

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.sets import verify_examples
-from pipeline.sets.examples import text_hash
+from pipeline.sets.kinds import examples
+from pipeline.sets.kinds.examples import text_hash
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.shard_file import bomb_problem
@@ -116,7 +116,7 @@ def test_wrong_variants_are_named(augmented_set: ExampleSet, tmp_path: Path, cha
 def test_rows_are_read_in_batches_and_keys_ascend_across_them(
     own_set: ExampleSet, augmented_set: ExampleSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify_examples, "ROWS_AT_ONCE", 5)
+    monkeypatch.setattr(examples, "ROWS_AT_ONCE", 5)
     for logit_set in (own_set, augmented_set):
         verify_shards(logit_set.root, logit_set.record)
     places = [*range(10), 9, *range(11, 24)]  # the tenth row again, at the start of a batch
@@ -124,7 +124,7 @@ def test_rows_are_read_in_batches_and_keys_ascend_across_them(
 
 
 def test_texts_that_are_too_long_are_refused(own_set: ExampleSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_examples, "MAX_TEXT_BYTES", 100)
+    monkeypatch.setattr(examples, "MAX_TEXT_BYTES", 100)
     with pytest.raises(IntegrityError, match=naming("20 rows", "100 bytes")):
         verify_shards(own_set.root, own_set.record)
 

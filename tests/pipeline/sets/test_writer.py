@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
-from pipeline.sets.fingerprint import fingerprint
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
-from pipeline.sets.record_parts import Setting
+from pipeline.sets.record_parts import Setting, fingerprint
 from pipeline.sets.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
 from tests.helpers.messages import naming
 
@@ -51,7 +50,7 @@ def test_shards_written_in_any_order_make_the_same_set(tmp_path: Path, opinion_s
     for number, shard in enumerate(reversed(planned.shards)):
         assert len(unfinished_shards(tmp_path / "new", planned)) == len(planned.shards) - number
         table = pq.read_table(opinion_set.root / shard.path, partitioning=None)
-        write_shard(tmp_path / "new", planned, shard, table.cast(schema))
+        write_shard(tmp_path / "new", planned, shard, [table.cast(schema)])
     complete = complete_set(tmp_path / "new", planned)
     assert complete.state == "complete"
     done = finish_set(tmp_path / "new", complete, opinion_set.record.scores)

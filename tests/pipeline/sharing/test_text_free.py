@@ -10,10 +10,10 @@ import pytest
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
-from pipeline.sets.fingerprint import fingerprint
+from pipeline.sets.kinds.examples import TEXT_COLUMNS
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
-from pipeline.sets.row_kinds import TEXT_COLUMNS
+from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.writer import write_shard
 from tests.helpers.messages import naming
@@ -115,7 +115,7 @@ def test_nothing_damaged_is_sent_as_if_it_were_sound(opinion_set: ExampleSet, tm
     root = shutil.copytree(opinion_set.root, tmp_path / "opinion")
     shard = opinion_set.record.shards[0]
     table = pq.read_table(root / shard.path, partitioning=None).replace_schema_metadata(None)
-    write_shard(root, opinion_set.record, shard, with_logit(table, 9))  # as nobody's teacher has said
+    write_shard(root, opinion_set.record, shard, [with_logit(table, 9)])  # as nobody's teacher has said
     with pytest.raises(IntegrityError, match=naming(f"{shard.path}: ")):
         send(root, str(tmp_path / "there"), without_text=True)
     assert not (tmp_path / "there").exists()

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Ragged
 from pipeline.errors import DataError, FingerprintMismatchError
-from pipeline.sets.word_reader import TokenLabelSet
+from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.tasks.spans import spans, word_scores
 from pipeline.text.word_pieces import Pieces
 from student.answers.token_labels import WORD, WordPredictor

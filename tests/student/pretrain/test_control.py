@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pipeline.sets.token_reader import MaskedWordSet
+from pipeline.sets.kinds.masked_words import MaskedWordSet
 from student.config import PretrainConfig
 from student.kinds.masked_words import control, evaluate_mlm, log_frequencies, others, read_pool, start_without_context
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config

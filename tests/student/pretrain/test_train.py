@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
+from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.sets.reader import ExampleSet
-from pipeline.sets.token_reader import MaskedWordSet
 from student.config import PretrainConfig
 from student.fit import train
 from student.kinds.masked_words import evaluate_mlm, masked_batches, read_pool

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.reader import ExampleSet
-from pipeline.sets.sentence_reader import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
 from student.config import PretrainConfig
 from student.fit import train

@@ -11,8 +11,8 @@ from accelerate import PartialState
 from distill.apps.report.set_page import set_page
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.sets.card import card_text
+from pipeline.sets.kinds.examples import ExamplesCheck
 from pipeline.sets.reader import ExampleSet
-from pipeline.sets.verify_examples import ExamplesCheck
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task, load_task
 from student.config import EvaluateConfig

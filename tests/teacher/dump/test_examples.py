@@ -18,10 +18,9 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.sets.fingerprint import fingerprint
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record, write_set_record
-from pipeline.sets.record_parts import Shard
+from pipeline.sets.record_parts import Shard, fingerprint
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import open_files, select
 from pipeline.tasks.task import Task

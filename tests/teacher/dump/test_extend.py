@@ -14,9 +14,9 @@ import teacher.dump.answers
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.parquet import read_footer
 from pipeline.record_file import read_record
-from pipeline.sets.fingerprint import fingerprint
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record
+from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
 from teacher.dump.examples import dump

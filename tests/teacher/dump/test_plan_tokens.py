@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from distill.commands import app
-from pipeline.sets.token_reader import MaskedWordSet
+from pipeline.sets.kinds.masked_words import MaskedWordSet
 from teacher.dump.plan_tokens import estimate_mlm
 from tests.helpers.dumps import corpus_config
 

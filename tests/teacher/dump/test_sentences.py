@@ -17,8 +17,8 @@ from distill.commands.teachers import dump_teacher
 from pipeline import log
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, TeacherError
+from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.record import SetRecord
-from pipeline.sets.sentence_reader import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis
 from pipeline.sets.verify import verify_shards

@@ -16,9 +16,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from pipeline import log
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
 from pipeline.sets.codecs import Dense
+from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, split_table
 from pipeline.sets.record import SetRecord, read_set_record
-from pipeline.sets.token_reader import MaskedWordSet
-from pipeline.sets.tokens import MaskedRows, split_table
 from pipeline.text.tokenizer import require_known_ids
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text, require_known_words

@@ -14,10 +14,9 @@ import teacher.dump.answers
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.files import sha256
 from pipeline.sets.card import card_text
-from pipeline.sets.fingerprint import fingerprint
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import read_set_record
-from pipeline.sets.record_parts import UnlabelledRecord
+from pipeline.sets.record_parts import UnlabelledRecord, fingerprint
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
 from teacher.config import DumpTask

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, TeacherError
+from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.sets.token_vectors import read_token_vectors
-from pipeline.sets.word_reader import TokenLabelSet
 from pipeline.settings import flag_name
 from pipeline.tasks.spans import spans, word_scores
 from teacher.words.dump import check_word_labels

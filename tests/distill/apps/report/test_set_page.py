@@ -17,7 +17,6 @@ from distill.apps.report.set_page import set_page
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.record_file import read_record
-from pipeline.sets.examples import write_examples
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, changed, read_set_record, write_set_record
 from pipeline.sets.shard_file import footer_of
@@ -27,6 +26,7 @@ from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
 from tests.helpers.messages import naming
 from tests.helpers.report_pages import Parsed, needs_nothing_else
+from tests.helpers.shards import write_examples
 
 CLASSES = Target(kind="classes", names=("no", "yes"))
 SCORE = Target(kind="score", names=("score",))

@@ -27,8 +27,10 @@ from pipeline.sets.codecs import (
 from pipeline.sets.codecs.sampled import SampledCodec
 from pipeline.sets.codecs.topk import TopKCodec
 from pipeline.sets.config import CodecName
-from pipeline.sets.tokens import MaskedRows, read_groups, split_table, tokens_schema, tokens_table, write_tokens
+from pipeline.sets.kinds.masked_words import MaskedRows, split_table, tokens_schema, tokens_table
+from pipeline.sets.shard_file import read_groups
 from tests.helpers.messages import naming
+from tests.helpers.shards import write_tokens
 from tests.helpers.token_sets import CODECS_BY_NAME
 
 NAMES: tuple[CodecName, ...] = ("dense", "topk", "sampled", "hidden")

@@ -1,0 +1,297 @@
+"""Examples of a task: a row per input and variant, with its text, its ids, its gold and the teacher's logits."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.arrays import Floats, id_type
+from pipeline.sets.reader import KEYS, ExampleSet
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import UNLABELLED, Shard
+from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, hash_of_texts, ids_problem, signals_problem
+from pipeline.sets.shard_file import which_are
+from pipeline.sets.verify import RowsCheck
+from pipeline.sources import sentences
+from pipeline.sources.source import HASHED_COLUMNS, hash_rows
+from pipeline.tasks.target import LABEL_LISTS
+from pipeline.tasks.task import TRAIN
+from pipeline.text.tokenizer import Tokenized
+from pipeline.text.windows import are_truncated
+
+if TYPE_CHECKING:
+    from pipeline.text.reader import TextReader
+
+ROWS_AT_ONCE = 4096
+MAX_TEXT_BYTES = 2**28  # of the rows read at once
+TEXTS = ("sentence1", "sentence2")
+TEXT_COLUMNS = (*TEXTS, "ids1", "ids2")
+DICTIONARY_COLUMNS = ("split", "origin", "label", "score", "variant")
+BYTE_SPLIT_COLUMNS = ("ids1.list.element", "ids2.list.element", "logits.list.element")
+
+
+class ExamplesKind(RowKind):
+    """The inputs of a task; a set of them can be shared without its text."""
+
+    name = "examples"
+    keys = KEYS
+    signals = frozenset({"logits", "token_vectors", "states", "cls", "attention", "values", "init"})
+    needs = frozenset({"task"})
+    may_have = frozenset({"augmentation", "unlabelled", "windows"})
+    may_lack_text = True
+    can_be_truncated = True
+    set_type = ExampleSet
+
+    def columns(self, record: SetRecord) -> list[pa.Field]:
+        """See `RowKind`. Without text there are no ids either: a tokenizer turns them back into it."""
+        columns = example_columns(record.tokenizer.vocabulary_size, record.target.kind == "labels")
+        return [column for column in columns if record.has_text or column.name not in TEXT_COLUMNS]
+
+    def encodings(self, record: SetRecord) -> dict[str, Any]:
+        """See `RowKind`."""
+        return example_encodings(record.arrow_schema().names)
+
+    def check(self, record: SetRecord) -> "ExamplesCheck":
+        """See `RowKind`."""
+        return ExamplesCheck(record)
+
+    def batches(self, record: SetRecord, path: Path) -> Iterator[tuple[str, pa.Table]]:
+        """See `RowKind`. Texts are read as a dictionary: one long text that a small file repeats often stays one."""
+        with pq.ParquetFile(path, read_dictionary=["origin", *(TEXTS if record.has_text else [])]) as file:
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+                yield "", pa.Table.from_batches([batch])
+
+    def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
+        """See `RowKind`."""
+        return (
+            _origin_problem(record, shard, rows)
+            or _gold_problem(record, rows)
+            or signals_problem(record, rows)
+            or (_text_problem(record, rows) if record.has_text else None)
+        )
+
+    def num_truncated(self, path: Path, reader: "TextReader", room: int, by_windows: bool) -> int:
+        """See `RowKind`. Only rows that fill the room are tokenized again."""
+        ids = pq.read_table(path, columns=["ids1", "ids2"], partitioning=None)
+        is_full = np.add(*(pc.fill_null(pc.list_value_length(column), 0).to_numpy() for column in ids.columns)) >= room
+        if not is_full.any():
+            return 0
+        texts = pq.read_table(path, columns=list(TEXTS), partitioning=None)
+        parts = reader.read(*sentences(texts.filter(is_full)), None)
+        return int(are_truncated([part.lengths for part in parts], room, by_windows).sum())
+
+    def training_ids(self, path: Path) -> list[pa.ChunkedArray]:
+        """See `RowKind`. Variants and unlabelled rows are not counted."""
+        rows = pq.read_table(path, columns=["origin", "ids1", "ids2"], partitioning=None)
+        rows = rows.filter(pc.equal(rows.column("origin"), "original"))
+        return [rows.column("ids1"), rows.column("ids2")]
+
+
+def example_columns(vocabulary_size: int, is_multilabel: bool = False) -> list[pa.Field]:
+    """The columns of rows with their text; the labels of a multi-label task's row are a list."""
+    ids = pa.list_(id_type(vocabulary_size))
+    return [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("variant", pa.int32(), nullable=False),
+        pa.field("origin", pa.string(), nullable=False),
+        pa.field("sentence1", pa.string()),
+        pa.field("sentence2", pa.string()),
+        pa.field("ids1", ids, nullable=False),
+        pa.field("ids2", ids),
+        pa.field("text_hash", pa.binary(TEXT_HASH_BYTES), nullable=False),
+        pa.field("label", LABEL_LISTS if is_multilabel else pa.int32()),
+        pa.field("score", pa.float32()),
+    ]
+
+
+def example_encodings(names: Container[str]) -> dict[str, Any]:
+    """The encodings of these columns: ids and logits byte by byte, which compresses them best.
+
+    For ids that is a seventh better than a dictionary. DuckDB reads that encoding for integers and float32, but not for
+    float16.
+    """
+
+    def in_table(columns: Sequence[str]) -> list[str]:
+        return [name for name in columns if name.partition(".")[0] in names]
+
+    return {
+        "use_dictionary": in_table(DICTIONARY_COLUMNS),
+        "use_byte_stream_split": in_table(BYTE_SPLIT_COLUMNS),
+        "write_statistics": ["split", "source_row", "variant", "origin", "label"],
+    }
+
+
+@dataclass
+class Tally:
+    """What is counted over all shards of a split: source rows, variants, and the hash of texts and gold."""
+
+    originals: int = 0
+    variants: int = 0
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+    @property
+    def rows_sha256(self) -> str:
+        """What `pipeline.sources.rows_sha256` gives for the source rows."""
+        return self.digest.hexdigest()
+
+
+class ExamplesCheck(RowsCheck):
+    """Counts source rows and variants of each split, and hashes the texts and gold of the former."""
+
+    def __init__(self, record: SetRecord) -> None:
+        super().__init__(record)
+        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
+        self._before = 0  # source rows of the split in earlier shards
+
+    def begin(self, shard: Shard) -> None:
+        """See `RowsCheck`."""
+        self._before = self._tallies[shard.split].originals
+
+    def add(self, shard: Shard, rows: pa.Table) -> None:
+        """See `RowsCheck`."""
+        tally, originals = self._tallies[shard.split], rows.filter(pc.equal(rows.column("variant"), 0))
+        tally.originals += originals.num_rows
+        tally.variants += rows.num_rows - originals.num_rows
+        if self.record.has_text:
+            for batch in originals.select(HASHED_COLUMNS).to_batches():
+                hash_rows(tally.digest, batch)
+
+    def end_problem(self, shard: Shard, num_rows: int) -> str | None:
+        """See `RowsCheck`: every source row of a shard once, unless the split lacks some."""
+        described, found = self.record.splits.get(shard.split), self._tallies[shard.split].originals - self._before
+        if described and not described.absent and found != shard.stop - shard.start:
+            return f"the source rows {shard.start:,} to {shard.stop:,} are not there exactly once"
+        return None
+
+    def split_problems(self) -> list[str]:
+        """See `RowsCheck`: which splits lack source rows that the record describes, or the set its variants."""
+        record, problems = self.record, []
+        for split, described in record.splits.items():
+            tally, expected = self._tallies[split], described.rows - described.absent
+            if tally.originals != expected:
+                problems.append(f"split {split!r}: {tally.originals:,} source rows, but distill.json says {expected:,}")
+            elif not described.absent and record.has_text and tally.rows_sha256 != described.rows_sha256:
+                problems.append(f"split {split!r}: its texts and gold are not those whose hash distill.json gives")
+        variants = sum(tally.variants for tally in self._tallies.values())
+        if record.augmentation is not None and variants != record.augmentation.rows:
+            problems.append(f"{variants:,} variants, but distill.json says {record.augmentation.rows:,}")
+        return problems
+
+
+def _origin_problem(record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
+    source_R, variant_R = rows.column("source_row").to_numpy(), rows.column("variant").to_numpy()
+    is_variant_R, is_unlabelled_R = variant_R != 0, np.zeros(rows.num_rows, dtype=bool)
+    if record.unlabelled is not None and shard.split == TRAIN:
+        is_unlabelled_R = source_R >= record.unlabelled.first_row
+    if is_variant_R.any() and (record.augmentation is None or shard.split != record.augmentation.split):
+        return "holds variants, but distill.json tells of none there"
+    gold_R = pc.or_(*(pc.is_valid(rows.column(name)) for name in ("label", "score"))).to_numpy()
+    if (variant_R < 0).any() or (gold_R & is_variant_R).any():
+        return "a variant has gold, or a number below 0"
+    if (is_unlabelled_R & (gold_R | is_variant_R)).any():
+        return "an unlabelled row has gold, or variants"
+    if (which_are(rows.column("origin"), "original") == (is_variant_R | is_unlabelled_R)).any():
+        return "the origin of a row is wrong: it is 'original' for variant 0 of the task's own rows, and for no other"
+    if (which_are(rows.column("origin"), UNLABELLED) != is_unlabelled_R).any():
+        return f"the origin of a row is wrong: it is {UNLABELLED!r} for the unlabelled rows, and for no other"
+    return None
+
+
+def _gold_problem(record: SetRecord, rows: pa.Table) -> str | None:
+    num_labels = record.target.num_logits if record.target.has_labels else 0
+    label = rows.column("label")
+    if record.target.kind == "labels":
+        lists = label.combine_chunks()
+        label, parent_L = pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
+        if label.null_count or ((np.diff(label.to_numpy()) <= 0) & (np.diff(parent_L) == 0)).any():
+            return "the labels of a row do not ascend, or are null"
+    labels = pc.min_max(label).as_py()
+    if labels["max"] is not None and not 0 <= labels["min"] <= labels["max"] < num_labels:
+        return f"has labels from {labels['min']} to {labels['max']}, but the task has {num_labels} labels"
+    if pc.any(pc.invert(pc.is_finite(rows.column("score")))).as_py():
+        return "a gold score is not finite"
+    return None
+
+
+def _text_problem(record: SetRecord, rows: pa.Table) -> str | None:
+    second = rows.column("ids2").combine_chunks()
+    if not record.is_pair and second.null_count != len(second):
+        return "ids2 is there although there is no second sentence"
+    for name in ("ids1", "ids2") if record.is_pair else ("ids1",):
+        problem = ids_problem(record, name, rows.column(name).combine_chunks())
+        if problem:
+            return problem
+    texts = [rows.column(name).combine_chunks() for name in TEXTS]
+    if sum(_decoded_bytes(text) for text in texts) > MAX_TEXT_BYTES:
+        return f"the texts of {rows.num_rows:,} rows have more than {MAX_TEXT_BYTES:,} bytes"
+    if texts[0].null_count or texts[1].null_count not in ({0} if record.is_pair else {len(rows)}):
+        return "a sentence is missing, or one too many"
+    hashes = rows.column("text_hash").to_pylist()
+    for row, (first, second, expected) in enumerate(zip(*(text.to_pylist() for text in texts), hashes, strict=True)):
+        if text_hash(record.tokenizer.sha256, first, second) != expected:
+            return f"text_hash of source row {rows.column('source_row')[row]} does not belong to its text"
+    return None
+
+
+def _decoded_bytes(text: pa.DictionaryArray) -> int:
+    lengths = pc.binary_length(text.dictionary)
+    return pc.sum(lengths.take(text.indices)).as_py() or 0
+
+
+def text_hash(tokenizer_sha256: str, sentence1: str, sentence2: str | None) -> bytes:
+    """Key of an input's text under a tokenizer, see `hash_of_texts`."""
+    return hash_of_texts(tokenizer_sha256, *([sentence1] if sentence2 is None else [sentence1, sentence2]))
+
+
+def text_hashes(rows: pa.Table, tokenizer_sha256: str) -> list[bytes]:
+    """The text hash of each row."""
+    first, second = sentences(rows)
+    seconds: Sequence[str | None] = second or [None] * len(first)
+    return [text_hash(tokenizer_sha256, a, b) for a, b in zip(first, seconds, strict=True)]
+
+
+def shard_table(
+    record: SetRecord,
+    shard: Shard,
+    rows: pa.Table,
+    hashes: Sequence[bytes],
+    inputs: Sequence[Tokenized],
+    logits_NC: Floats,
+) -> pa.Table:
+    """The table of a shard: rows, their tokens and their logits side by side.
+
+    Args:
+        record: the set's record.
+        shard: which rows of which split.
+        rows: its rows, variants and all.
+        hashes: their text hashes.
+        inputs: the same rows in tokens.
+        logits_NC: float32, the same rows' logits in the task's label order.
+
+    Returns:
+        The table, in the order of the rows.
+    """
+    schema = record.arrow_schema()
+    columns = {
+        "split": pa.repeat(pa.scalar(shard.split), rows.num_rows),
+        "source_row": rows.column("source_row"),
+        "variant": rows.column("variant"),
+        "origin": rows.column("origin"),
+        "sentence1": rows.column("sentence1"),
+        "sentence2": rows.column("sentence2"),
+        "ids1": pa.array([row.ids1 for row in inputs], schema.field("ids1").type),
+        "ids2": pa.array([row.ids2 if record.is_pair else None for row in inputs], schema.field("ids2").type),
+        "text_hash": pa.array(hashes, schema.field("text_hash").type),
+        "label": rows.column("label"),
+        "score": rows.column("score"),
+        "logits": pa.FixedSizeListArray.from_arrays(pa.array(logits_NC.ravel()), logits_NC.shape[1]),
+    }
+    return pa.table([columns[name] for name in schema.names], schema=schema)

@@ -1,0 +1,295 @@
+"""Masked words of a corpus: a row per masked copy of a sequence, with a list entry per masked position.
+
+Shapes: R rows, P masked positions of all rows.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.arrays import Floats64, Ints, Ragged, hashed, id_type, ragged, uniform
+from pipeline.errors import ConfigError
+from pipeline.sets.codecs import Codec, Decoder, Predictions
+from pipeline.sets.reader import GroupedSet
+from pipeline.sets.record import Scores, SetRecord
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.row_kind import RowKind, ids_problem, signals_problem
+from pipeline.sets.shard_file import Statistics
+from pipeline.untrusted import plain
+
+if TYPE_CHECKING:
+    import torch
+
+BYTES_PER_GROUP = 2**26
+MAX_ROWS_PER_GROUP = 4096
+MOST_NATS = 700  # whose exponential is still a float
+POSITIONS_PER_ROW = 5  # of a sentence; only the size of row groups hangs on it
+
+
+@dataclass(frozen=True)
+class MaskedRows:
+    """Masked copies of sequences, without predictions.
+
+    Attributes:
+        source_row_R: the document that the sequence begins in.
+        piece_R: the sequence's number among those that begin there.
+        copy_R: the number of the copy.
+        ids: what was read, without special tokens.
+        positions: the masked places, ascending.
+        targets: what stood there.
+    """
+
+    source_row_R: Ints
+    piece_R: Ints
+    copy_R: Ints
+    ids: Ragged
+    positions: Ragged
+    targets: Ragged
+
+    def __len__(self) -> int:
+        return len(self.source_row_R)
+
+
+@dataclass(frozen=True)
+class MaskedWordSet(GroupedSet):
+    """An opened set of masked words."""
+
+    kind: ClassVar = "masked_words"
+    advice: ClassVar = "for this a set of `distill teacher-dump --signal mlm` is needed"
+
+    def decoder(self) -> Decoder | None:
+        """The teacher's last layer, where the codec needs it.
+
+        Raises:
+            IntegrityError: if the file is missing or was changed.
+        """
+        return self.record.signals.mlm.read_decoder(self.root) if self.record.signals.mlm else None
+
+    def check_temperature(self, temperature: float) -> None:
+        """Raises ConfigError if the distributions at this temperature cannot be had from what is stored."""
+        codec = self.record.codec
+        if not codec.honours(temperature):
+            kept = codec.stored_temperature
+            raise ConfigError(
+                f"--temperature {temperature:g}: codec {str(codec)!r} only knows the distribution at {kept:g}; "
+                f"use --temperature {kept:g}, or a set with codec hidden or dense"
+            )
+
+    def scores(self) -> Scores:
+        """Per split, from the footers: positions, what the teacher guesses right, what is kept and what it takes."""
+        scores: Scores = {}
+        for split, total in self.totals():
+            if total["positions"]:
+                scores[split] = {
+                    "positions": total["positions"],
+                    "masked_accuracy": total["right"] / total["positions"],
+                    "perplexity": perplexity(total["nats"] / total["positions"]),
+                    "kept_mass": total["kept_mass"] / total["positions"],
+                    "bytes_per_position": total["bytes"] / total["positions"],
+                }
+        return scores
+
+
+class MaskedWordsKind(RowKind):
+    """Masked copies of the sequences of a corpus, which are never without their text."""
+
+    name = "masked_words"
+    keys = ("split", "source_row", "piece", "copy")
+    signals = frozenset({"mlm"})
+    needs = frozenset({"corpus", "masking"})
+    source_rows = "documents"
+    set_type = MaskedWordSet
+
+    def columns(self, record: SetRecord) -> list[pa.Field]:
+        """See `RowKind`."""
+        return _row_columns(record.codec.vocabulary_size)
+
+    def encodings(self, record: SetRecord) -> dict[str, Any]:
+        """See `RowKind`."""
+        return codec_encodings(record.codec)
+
+    def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
+        """See `RowKind`."""
+        problem = _list_problem(rows)
+        if problem or not rows.num_rows:
+            return problem
+        return (
+            ids_problem(record, "ids", rows.column("ids").combine_chunks())
+            or _masking_problem(record, masked_rows(rows))
+            or signals_problem(record, rows)
+        )
+
+    def card_values(self, record: SetRecord) -> dict[str, str]:
+        """See `RowKind`."""
+        corpus, masking = record.corpus, record.masking
+        assert corpus is not None, "a set of masked words has a corpus"
+        assert masking is not None, "a set of masked words was masked"
+        return {
+            "packing": plain(corpus.packing),
+            "min_seq_length": str(corpus.min_seq_length),
+            "probability": f"{masking.probability:.0%}",
+            "masking": plain(masking.kind),
+            "num_copies": str(masking.num_copies),
+            "seed": str(masking.seed),
+        }
+
+
+def _row_columns(vocabulary_size: int) -> list[pa.Field]:
+    ids = pa.list_(id_type(vocabulary_size))
+    return [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("piece", pa.int32(), nullable=False),
+        pa.field("copy", pa.int32(), nullable=False),
+        pa.field("ids", ids, nullable=False),
+        pa.field("positions", pa.list_(pa.uint16()), nullable=False),
+        pa.field("targets", ids, nullable=False),
+    ]
+
+
+def tokens_schema(codec: Codec) -> pa.Schema:
+    """The columns of a set with this codec."""
+    return pa.schema([*_row_columns(codec.vocabulary_size), *codec.columns()])
+
+
+def codec_encodings(codec: Codec) -> dict[str, Any]:
+    """The encodings of the columns of a set with this codec: a dictionary for bytes, others byte by byte."""
+    fields = codec.fields().items()
+    small = [_leaf(name, kind) for name, kind in fields if _innermost(kind) == pa.uint8()]
+    split_bytes = [_leaf(name, kind) for name, kind in fields if _innermost(kind) != pa.uint8()]
+    return {
+        "use_dictionary": ["split", "copy", "positions.list.element", *small],
+        "use_byte_stream_split": [*split_bytes, "ids.list.element", "targets.list.element"],
+        "write_statistics": ["split", "source_row", "copy"],
+    }
+
+
+def _leaf(name: str, kind: pa.DataType) -> str:
+    """Parquet's name of a codec's column: an entry per position, which may be a list."""
+    return f"{name}.list.element" + (".list.element" if pa.types.is_list(kind) else "")
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_list(kind) else kind
+
+
+def _list_problem(table: pa.Table) -> str | None:
+    """Nulls at any depth, or a column that has not one entry for each masked position of each row."""
+    masked_R = pc.list_value_length(table.column("positions").combine_chunks())
+    for name in table.column_names[table.column_names.index("ids") :]:
+        column = table.column(name).combine_chunks()
+        if name != "ids" and not pc.list_value_length(column).equals(masked_R):
+            return f"{name} has no entry for some masked position of its row, or one too many"
+        while pa.types.is_list(column.type) and not column.null_count:
+            column = column.flatten()
+        if column.null_count:
+            return f"{name} is null somewhere"
+    return None
+
+
+def _masking_problem(record: SetRecord, rows: MaskedRows) -> str | None:
+    if not rows.positions.lengths.all():
+        return "a row has no masked position"
+    if (np.maximum.reduceat(rows.positions.flat, rows.positions.offsets[:-1]) >= rows.ids.lengths).any():
+        return "a masked position lies beyond its row's tokens"
+    if rows.targets.flat.max() >= record.tokenizer.vocabulary_size:
+        return f"targets holds an id beyond the tokenizer's vocabulary of {record.tokenizer.vocabulary_size:,}"
+    return None
+
+
+def tokens_table(codec: Codec, split: str, rows: MaskedRows, predictions: Mapping[str, pa.Array]) -> pa.Table:
+    """Puts rows and what the teacher said about their positions together.
+
+    Args:
+        codec: how it is stored.
+        split: the rows' split.
+        rows: the rows.
+        predictions: the codec's columns, an entry per position of all rows.
+    """
+    schema = tokens_schema(codec)
+    offsets = pa.array(rows.positions.offsets, pa.int32())
+    columns = {
+        "split": pa.repeat(pa.scalar(split), len(rows)),
+        "source_row": pa.array(rows.source_row_R),
+        "piece": pa.array(rows.piece_R, pa.int32()),
+        "copy": pa.array(rows.copy_R, pa.int32()),
+        "ids": rows.ids.column(schema.field("ids").type.value_type),
+        "positions": rows.positions.column(pa.uint16()),
+        "targets": rows.targets.column(schema.field("targets").type.value_type),
+        **{name: pa.ListArray.from_arrays(offsets, column) for name, column in predictions.items()},
+    }
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def split_table(table: pa.Table) -> tuple[MaskedRows, dict[str, pa.Array]]:
+    """Takes a table apart again: its rows, and the codec's columns with an entry per position."""
+    codec_names = table.schema.names[table.schema.get_field_index("targets") + 1 :]
+    return masked_rows(table), {name: table.column(name).combine_chunks().flatten() for name in codec_names}
+
+
+def masked_rows(table: pa.Table) -> MaskedRows:
+    """The rows of a table, without the codec's columns."""
+    numbers = (table.column(name).to_numpy().astype(np.int64) for name in ("source_row", "piece", "copy"))
+    lists = (ragged(table.column(name)) for name in ("ids", "positions", "targets"))
+    return MaskedRows(*numbers, *lists)
+
+
+def rows_per_group(codec: Codec) -> int:
+    """Rows that are encoded, written and later read together: a bounded number of bytes."""
+    bytes_per_row = POSITIONS_PER_ROW * codec.num_bytes()
+    return int(min(MAX_ROWS_PER_GROUP, max(16, BYTES_PER_GROUP // bytes_per_row)))
+
+
+DRAW = 3  # what the random numbers are for, beside those of masking
+
+
+def draws(rows: MaskedRows, seed: int) -> Floats64:
+    """A random number in (0, 1) for each masked position [P]: a function of the seed, the row's key and the place."""
+    row_P = np.repeat(np.arange(len(rows)), rows.positions.lengths)
+    key = (rows.source_row_R[row_P], rows.piece_R[row_P], rows.copy_R[row_P], rows.positions.flat)
+    return uniform(hashed(seed, DRAW, *key))
+
+
+def encode(
+    codec: Codec, predictions: Predictions, target_P: "torch.Tensor", statistics: Statistics
+) -> dict[str, pa.Array]:
+    """The codec's columns for some positions; adds to the statistics.
+
+    Args:
+        codec: how to store it.
+        predictions: of the teacher.
+        target_P: int64, what stood there.
+        statistics: receives positions, right guesses, nats of the targets, and the mass that is kept.
+
+    Raises:
+        BeyondHalfError: if a number that is kept as float16 is too large for it.
+    """
+    import torch
+
+    with torch.autocast(target_P.device.type, enabled=False):
+        columns, mass_P = codec.encode(predictions)
+    nats_P = predictions.log_z_P - predictions.logits_PV.gather(1, target_P[:, None]).squeeze(1)
+    sums = {
+        "positions": len(target_P),
+        "right": int((predictions.logits_PV.argmax(dim=1) == target_P).sum()),
+        "nats": float(nats_P.double().sum()),
+        "kept_mass": float(mass_P.double().sum()),
+    }
+    for name, value in sums.items():
+        statistics[name] += value
+    return columns
+
+
+def no_statistics() -> Statistics:
+    """The sums of `encode` before the first position, 0 each."""
+    return dict.fromkeys(("positions", "right", "nats", "kept_mass"), 0.0)
+
+
+def perplexity(nats: float) -> float:
+    """The perplexity of a mean of nats, of very many that of `MOST_NATS`."""
+    return math.exp(min(nats, MOST_NATS))

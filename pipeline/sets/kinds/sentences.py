@@ -1,0 +1,169 @@
+"""Sentences of a task or a corpus: a row per sentence, its ids and its vector.
+
+Shapes: R rows, H width of a vector.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from pipeline.arrays import Floats, Ints, Ragged, id_type
+from pipeline.sets.reader import GroupedSet
+from pipeline.sets.record import Scores, SetRecord
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.row_kind import RowKind, ids_problem, signals_problem
+from pipeline.sets.shard_file import Statistics
+from pipeline.sets.signals import Vectors
+from pipeline.sets.vector_basis import Basis
+from pipeline.sets.verify import RowsCheck
+
+VECTOR_LEAF = "vector.list.element"
+SENTENCES_PER_GROUP = 4096  # asked about, written and later read together
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Sentences without their vectors.
+
+    Attributes:
+        source_row_R: the document or the task's row that a sentence is of.
+        piece_R: its number there: of a pair 0 and 1.
+        ids: its tokens, without special tokens.
+    """
+
+    source_row_R: Ints
+    piece_R: Ints
+    ids: Ragged
+
+    def __len__(self) -> int:
+        return len(self.source_row_R)
+
+    def take(self, rows: Ints) -> "Sentences":
+        """The sentences of these numbers, in their order."""
+        return Sentences(self.source_row_R[rows], self.piece_R[rows], self.ids.take(rows))
+
+
+@dataclass(frozen=True)
+class SentenceSet(GroupedSet):
+    """An opened set of sentences with their vectors."""
+
+    kind: ClassVar = "sentences"
+    advice: ClassVar = "for this a set of `distill teacher-dump --signal vectors` is needed"
+
+    @property
+    def vectors(self) -> Vectors:
+        """How the vectors are stored."""
+        signal = self.record.signals.vectors
+        assert signal is not None, "a set of sentences has vectors"
+        return signal
+
+    @cached_property
+    def basis(self) -> Basis | None:
+        """The basis, where the codec needs one.
+
+        Raises:
+            IntegrityError: if the file is missing or was changed.
+        """
+        return self.vectors.read_basis(self.root)
+
+    def decode(self, rows: pa.Table) -> Floats:
+        """The vectors of some rows, [R, H] of float32."""
+        return self.vectors.codec.decode(rows, self.basis)
+
+    def scores(self) -> Scores:
+        """Per split, from the footers: sentences, tokens, what share of the vectors' squares is lost, and bytes."""
+        scores: Scores = {}
+        for split, total in self.totals():
+            if total["sentences"]:
+                scores[split] = {
+                    "sentences": total["sentences"],
+                    "tokens": total["tokens"],
+                    "squared_error": total["errors"] / max(total["squares"], 1e-12),
+                    "bytes_per_sentence": total["bytes"] / total["sentences"],
+                }
+        return scores
+
+
+class SentencesKind(RowKind):
+    """Sentences as their ids, which are never without them."""
+
+    name = "sentences"
+    keys = ("split", "source_row", "piece")
+    signals = frozenset({"vectors", "token_vectors"})
+    needs_one = frozenset({"task", "corpus"})
+    set_type = SentenceSet
+
+    def columns(self, record: SetRecord) -> list[pa.Field]:
+        """See `RowKind`."""
+        return [
+            pa.field("split", pa.string(), nullable=False),
+            pa.field("source_row", pa.int64(), nullable=False),
+            pa.field("piece", pa.int32(), nullable=False),
+            pa.field("ids", pa.list_(id_type(record.tokenizer.vocabulary_size)), nullable=False),
+        ]
+
+    def encodings(self, record: SetRecord) -> dict[str, Any]:
+        """See `RowKind`."""
+        # Parquet widens int8 to four bytes; a dictionary keeps it at one
+        is_small = record.arrow_schema().field("vector").type.value_type == pa.int8()
+        return {
+            "use_dictionary": ["split", *([VECTOR_LEAF] if is_small else [])],
+            "use_byte_stream_split": ["ids.list.element", *([] if is_small else [VECTOR_LEAF])],
+            "write_statistics": ["split", "source_row", "piece"],
+        }
+
+    def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
+        """See `RowKind`."""
+        return ids_problem(record, "ids", rows.column("ids").combine_chunks()) or signals_problem(record, rows)
+
+    def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: tuple[int, ...]) -> str | None:
+        """See `RowKind`; a row of a task has sentence 0, of a pair 1, and no other."""
+        problem, most = super().key_problem(record, shard, rows, last), int(record.is_pair)
+        piece_R = rows.column("piece").to_numpy()
+        if not problem and record.task is not None and ((piece_R < 0) | (piece_R > most)).any():
+            return f"a row of the task has a sentence beyond number {most}"
+        return problem
+
+    def check(self, record: SetRecord) -> "SentencesCheck":
+        """See `RowKind`."""
+        return SentencesCheck(record)
+
+
+class SentencesCheck(RowsCheck):
+    """Counts the sentences of a task; a document of a corpus may give any number of them."""
+
+    def end_problem(self, shard: Shard, num_rows: int) -> str | None:
+        """See `RowsCheck`."""
+        expected = (shard.stop - shard.start) * (1 + self.record.is_pair)
+        if self.record.task is not None and num_rows != expected:
+            return f"{num_rows:,} sentences, but the source rows {shard.start:,} to {shard.stop:,} have {expected:,}"
+        return None
+
+
+def sentences_table(record: SetRecord, split: str, rows: Sentences, vectors: Mapping[str, pa.Array]) -> pa.Table:
+    """Puts sentences and the codec's columns of their vectors together."""
+    schema = record.arrow_schema()
+    columns = {
+        "split": pa.repeat(pa.scalar(split), len(rows)),
+        "source_row": pa.array(rows.source_row_R),
+        "piece": pa.array(rows.piece_R, pa.int32()),
+        "ids": rows.ids.column(schema.field("ids").type.value_type),
+        **vectors,
+    }
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def no_vector_statistics() -> Statistics:
+    """The sums of `add_statistics` before the first vector, 0 each."""
+    return dict.fromkeys(("sentences", "tokens", "squares", "errors"), 0.0)
+
+
+def add_statistics(statistics: Statistics, rows: Sentences, said_RH: Floats, kept_RH: Floats) -> None:
+    """Adds sentences, their tokens, the squares of their vectors and the squared errors of what is kept of them."""
+    statistics["sentences"] += len(rows)
+    statistics["tokens"] += len(rows.ids.flat)
+    statistics["squares"] += float((said_RH.astype("float64") ** 2).sum())
+    statistics["errors"] += float(((said_RH.astype("float64") - kept_RH) ** 2).sum())

@@ -1,0 +1,306 @@
+"""Labelled words: a row per sentence, its words, its tokens, its gold, and the logits of each token.
+
+Shapes: N sentences, T tokens of all of them, C logits.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.arrays import Bools, Floats, Ints, Ragged, id_type, ragged
+from pipeline.sets.reader import GroupedSet
+from pipeline.sets.record import Scores, SetRecord
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, hash_of_texts, ids_problem, signals_problem
+from pipeline.sets.signals.token_logits import token_logits_of
+from pipeline.sets.verify import RowsCheck
+from pipeline.sources.source import hash_rows
+from pipeline.tasks.spans import Tallies, word_scores, word_tallies
+from pipeline.tasks.target import LABEL_LISTS, NO_LABEL
+from pipeline.tasks.task import OUTSIDE
+from pipeline.text.word_pieces import Pieces, read_pieces
+
+if TYPE_CHECKING:
+    from pipeline.text.reader import TextReader
+
+ROWS_AT_ONCE = 4096
+MAX_TEXT_BYTES = 2**28  # of the words read at once
+
+
+@dataclass(frozen=True)
+class LabelledWords:
+    """The sentences of a split.
+
+    Attributes:
+        names: of the labels.
+        pieces: the sentences in tokens.
+        num_words_N: how many words each has.
+        gold: the number of each word's label; none of a sentence without gold.
+        has_gold_N: which sentences have gold.
+        teacher_TC: float32 logits of the teacher.
+    """
+
+    names: tuple[str, ...]
+    pieces: Pieces
+    num_words_N: Ints
+    gold: Ragged
+    has_gold_N: Bools
+    teacher_TC: Floats
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    @classmethod
+    def of(
+        cls,
+        names: tuple[str, ...],
+        words: pa.ChunkedArray,
+        label: pa.ChunkedArray,
+        pieces: Pieces,
+        teacher_TC: Floats,
+    ) -> "LabelledWords":
+        """Puts the columns of sentences together with their tokens and what is said of these."""
+        num_words_N = pc.list_value_length(words).to_numpy().astype(np.int64)
+        has_gold_N = label.is_valid().to_numpy()
+        return cls(names, pieces, num_words_N, ragged(label), has_gold_N, teacher_TC)
+
+    @property
+    def gold_T(self) -> Ints:
+        """The label of each word on its first token, ``NO_LABEL`` on others and without gold."""
+        label_W = np.repeat(np.where(self.has_gold_N, 0, NO_LABEL), self.num_words_N)
+        label_W[label_W == 0] = self.gold.flat
+        offsets = np.concatenate([[0], np.cumsum(self.num_words_N)])
+        return self.pieces.on_first(Ragged(label_W, offsets), NO_LABEL)
+
+    def said(self, logits_TC: Floats) -> Ragged:
+        """The number of each word's likeliest label; a word without tokens is outside of every span."""
+        return labels_of_words(self.names, self.pieces, self.num_words_N, logits_TC)
+
+    def tallies(self, logits_TC: Floats) -> Tallies:
+        """What scores of logits are made of, over the sentences that have gold."""
+        known = np.flatnonzero(self.has_gold_N)
+        return word_tallies(self.names, self.said(logits_TC).take(known), self.gold.take(known))
+
+    @property
+    def sequences(self) -> tuple[Ragged, ...]:
+        """What is read of the sentences: one list of ids each."""
+        return (self.pieces.ids,)
+
+
+def labels_of_words(names: tuple[str, ...], pieces: Pieces, num_words_N: Ints, logits_TC: Floats) -> Ragged:
+    """The number of each word's likeliest label, by the logits of its first token; without tokens it is outside."""
+    return pieces.by_word(logits_TC.argmax(axis=1), num_words_N, names.index(OUTSIDE))
+
+
+@dataclass(frozen=True)
+class TokenLabelSet(GroupedSet):
+    """An opened set of labelled words."""
+
+    kind: ClassVar = "token_labels"
+    advice: ClassVar = "for this a set of a task of labelled words (type: token_labels) is needed"
+
+    def read(self, split: str) -> LabelledWords:
+        """The sentences of a split, in the order of their source rows.
+
+        Raises:
+            ConfigError: if there is no such split.
+            IntegrityError: if a file is missing or was changed, or its rows cannot be those of a set.
+        """
+        table = pa.concat_tables([part for shard in self.shards(split) for part in self.read_shard(shard)])
+        pieces = Pieces(ragged(table.column("ids")), ragged(table.column("word_ids")))
+        target = self.record.target
+        logits_TC = token_logits_of(table, target.num_logits)
+        return LabelledWords.of(target.names, table.column("words"), table.column("label"), pieces, logits_TC)
+
+    def scores(self) -> Scores:
+        """What the teacher scores against the gold of each split, by the task's metrics."""
+        splits = {split: self.read(split) for split in self.splits}
+        return {
+            split: word_scores(self.record.metrics, rows.tallies(rows.teacher_TC)) for split, rows in splits.items()
+        }
+
+
+class TokenLabelsKind(RowKind):
+    """Sentences of labelled words, which are never without their words."""
+
+    name = "token_labels"
+    keys = ("split", "source_row")
+    signals = frozenset({"token_logits", "token_vectors"})
+    needs = frozenset({"task"})
+    can_be_truncated = True
+    set_type = TokenLabelSet
+
+    def columns(self, record: SetRecord) -> list[pa.Field]:
+        """See `RowKind`."""
+        return [
+            pa.field("split", pa.string(), nullable=False),
+            pa.field("source_row", pa.int64(), nullable=False),
+            pa.field("words", pa.list_(pa.string()), nullable=False),
+            pa.field("ids", pa.list_(id_type(record.tokenizer.vocabulary_size)), nullable=False),
+            pa.field("word_ids", pa.list_(pa.int32()), nullable=False),
+            pa.field("text_hash", pa.binary(TEXT_HASH_BYTES), nullable=False),
+            pa.field("label", LABEL_LISTS),
+        ]
+
+    def encodings(self, record: SetRecord) -> dict[str, Any]:
+        """See `RowKind`; logits byte by byte, as those of examples."""
+        return {
+            "use_dictionary": ["split", "words.list.element", "word_ids.list.element", "label.list.element"],
+            "use_byte_stream_split": ["ids.list.element", "logits.list.element.list.element"],
+            "write_statistics": ["split", "source_row"],
+        }
+
+    def check(self, record: SetRecord) -> "TokenLabelsCheck":
+        """See `RowKind`."""
+        return TokenLabelsCheck(record)
+
+    def file_problem(self, path: Path) -> str | None:
+        """See `RowKind`."""
+        return words_bomb(path)
+
+    def batches(self, record: SetRecord, path: Path) -> Iterator[tuple[str, pa.Table]]:
+        """See `RowKind`."""
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+                yield "", pa.Table.from_batches([batch])
+
+    def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: tuple[int, ...]) -> str | None:
+        """See `RowKind`; a shard has every source row of its range."""
+        start = max(last[0] + 1, shard.start)
+        if not np.array_equal(rows.column("source_row").to_numpy(), np.arange(start, start + rows.num_rows)):
+            return f"its rows are not the source rows {shard.start:,} to {shard.stop:,}, each once and in order"
+        return None
+
+    def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
+        """See `RowKind`."""
+        columns = {name: rows.column(name).combine_chunks() for name in ("words", "ids", "word_ids", "label")}
+        for name, column in columns.items():
+            if (column.null_count and name != "label") or column.flatten().null_count:
+                return f"{name} is null somewhere"
+        words_N = pc.list_value_length(columns["words"])
+        return (
+            ids_problem(record, "ids", columns["ids"])
+            or _word_ids_problem(columns["ids"], columns["word_ids"], words_N)
+            or _label_problem(record, columns["label"], words_N)
+            or signals_problem(record, rows)
+            or _hash_problem(record, rows)
+        )
+
+    def num_truncated(self, path: Path, reader: "TextReader", room: int, by_windows: bool) -> int:
+        """See `RowKind`. No windows read words: their record refuses them."""
+        rows = pq.read_table(path, columns=["ids", "words"], partitioning=None)
+        full = rows.filter(pc.greater_equal(pc.list_value_length(rows.column("ids")), room))
+        return int((read_pieces(reader, full.column("words").to_pylist()).ids.lengths > room).sum())
+
+
+class TokenLabelsCheck(RowsCheck):
+    """Hashes the words and gold of each split."""
+
+    def __init__(self, record: SetRecord) -> None:
+        super().__init__(record)
+        self._digests: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
+
+    def add(self, shard: Shard, rows: pa.Table) -> None:
+        """See `RowsCheck`."""
+        hash_rows(self._digests[shard.split], _as_source_rows(rows))
+
+    def end_problem(self, shard: Shard, num_rows: int) -> str | None:
+        """See `RowsCheck`."""
+        end = shard.start + num_rows
+        return None if end == shard.stop else f"it ends at source row {end:,}, and not at {shard.stop:,}"
+
+    def split_problems(self) -> list[str]:
+        """See `RowsCheck`: which splits are not those that the record describes."""
+        return [
+            f"split {split!r}: its words and gold are not those whose hash distill.json gives"
+            for split, described in self.record.splits.items()
+            if self._digests[split].hexdigest() != described.rows_sha256
+        ]
+
+
+def words_bomb(path: Path) -> str | None:
+    """Says if a file holds one word so often, or so long, that its words fill the memory: a dictionary hides that."""
+    with pq.ParquetFile(path, read_dictionary=["words.list.element"]) as file:
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=["words.list.element"]):
+            words = batch.column(0).flatten()
+            if not pa.types.is_dictionary(words.type):
+                continue
+            num_bytes = pc.sum(pc.binary_length(words.dictionary).take(words.indices)).as_py() or 0
+            if num_bytes > MAX_TEXT_BYTES:
+                return f"the words of {batch.num_rows:,} rows have more than {MAX_TEXT_BYTES:,} bytes"
+    return None
+
+
+def _word_ids_problem(ids: pa.Array, word_ids: pa.Array, words_N: pa.Array) -> str | None:
+    if not pc.list_value_length(word_ids).equals(pc.list_value_length(ids)):
+        return "a sentence has not as many word_ids as ids"
+    number_T, row_T = word_ids.flatten().to_numpy(), pc.list_parent_indices(word_ids).to_numpy()
+    if ((number_T < 0) | (number_T >= words_N.to_numpy()[row_T])).any():
+        return "a token is of a word that its sentence has not"
+    if ((np.diff(number_T) < 0) & (np.diff(row_T) == 0)).any():
+        return "the words of a sentence's tokens do not ascend"
+    return None
+
+
+def _label_problem(record: SetRecord, label: pa.Array, words_N: pa.Array) -> str | None:
+    if pc.any(pc.not_equal(pc.list_value_length(label), words_N)).as_py():
+        return "a sentence has not one label for each word"
+    ends = pc.min_max(label.flatten()).as_py()
+    num_labels = record.target.num_logits
+    if ends["max"] is not None and not 0 <= ends["min"] <= ends["max"] < num_labels:
+        return f"has labels from {ends['min']} to {ends['max']}, but the task has {num_labels} labels"
+    return None
+
+
+def _hash_problem(record: SetRecord, rows: pa.Table) -> str | None:
+    expected = words_hashes(record, rows.column("words").to_pylist())
+    wrong = [a != b for a, b in zip(expected, rows.column("text_hash").to_pylist(), strict=True)]
+    if any(wrong):
+        return f"text_hash of source row {rows.column('source_row')[wrong.index(True)]} does not belong to its words"
+    return None
+
+
+def _as_source_rows(rows: pa.Table) -> pa.RecordBatch:
+    """The columns that `rows_sha256` hashes of source rows; sentence2 and score are null."""
+    nothing = pa.nulls(rows.num_rows)
+    columns = [rows.column("words").combine_chunks(), nothing, rows.column("label").combine_chunks(), nothing]
+    return pa.RecordBatch.from_arrays(columns, names=["sentence1", "sentence2", "label", "score"])
+
+
+def words_table(record: SetRecord, shard: Shard, rows: pa.Table, pieces: Pieces, logits_TC: Floats) -> pa.Table:
+    """The table of a shard: sentences, their tokens and the logits of these side by side.
+
+    Args:
+        record: the set's record.
+        shard: which rows of which split.
+        rows: its source rows.
+        pieces: the same rows in tokens.
+        logits_TC: float32, in the task's label order.
+    """
+    schema = record.arrow_schema()
+    words = rows.column("sentence1")
+    each = pa.FixedSizeListArray.from_arrays(pa.array(logits_TC.ravel()), logits_TC.shape[1])
+    columns = {
+        "split": pa.repeat(pa.scalar(shard.split), rows.num_rows),
+        "source_row": rows.column("source_row"),
+        "words": words,
+        "ids": pieces.ids.column(schema.field("ids").type.value_type),
+        "word_ids": pieces.word_ids.column(pa.int32()),
+        "text_hash": pa.array(words_hashes(record, words.to_pylist()), schema.field("text_hash").type),
+        "label": rows.column("label"),
+        "logits": pa.ListArray.from_arrays(pa.array(pieces.ids.offsets, pa.int32()), each),
+    }
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def words_hashes(record: SetRecord, sentences: Sequence[Sequence[str]]) -> list[bytes]:
+    """The key of each sentence's words under the set's tokenizer."""
+    return [hash_of_texts(record.tokenizer.sha256, *words) for words in sentences]

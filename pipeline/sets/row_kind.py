@@ -1,0 +1,158 @@
+"""What a kind of rows is: columns, keys and parts of its sets; how they are encoded, checked, opened and queried.
+
+Each kind is one class in one file of `pipeline.sets.kinds`. Code that works with sets of any kind asks
+`SetRecord.row_kind`, so a new kind needs no change outside its file.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.arrays import Bools, Ints
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.shard_file import read_groups
+from pipeline.sets.verify import Key, RowsCheck
+
+if TYPE_CHECKING:
+    from pipeline.text.reader import TextReader
+
+TEXT_HASH_BYTES = 16
+
+
+class RowKind(ABC):
+    """A kind of rows.
+
+    Attributes:
+        name: in records, and the folder of its shards.
+        keys: the columns that rows are joined by; the first two are ``split`` and ``source_row``.
+        signals: the fields of `Signals` that its sets may have.
+        needs: the optional parts of a record that its sets have.
+        needs_one: those of which its sets have exactly one.
+        may_have: those that its sets may have besides.
+        may_lack_text: whether a set can be shared without its text.
+        can_be_truncated: whether rows longer than the teacher reads are in its sets, truncated.
+        source_rows: what ``source_row`` counts, for messages.
+        set_type: the class of its opened sets.
+    """
+
+    name: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]]
+    signals: ClassVar[frozenset[str]]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    needs_one: ClassVar[frozenset[str]] = frozenset()
+    may_have: ClassVar[frozenset[str]] = frozenset()
+    may_lack_text: ClassVar[bool] = False
+    can_be_truncated: ClassVar[bool] = False
+    source_rows: ClassVar[str] = "source rows"
+    set_type: ClassVar[type[LogitSet]]
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """The optional parts of a record that a set of this kind may have."""
+        return self.needs | self.needs_one | self.may_have
+
+    @abstractmethod
+    def columns(self, record: SetRecord) -> list[pa.Field]:
+        """The columns of the rows, without those of the signals."""
+
+    @abstractmethod
+    def encodings(self, record: SetRecord) -> dict[str, Any]:
+        """The arguments of `pyarrow.parquet.ParquetWriter` that say how each column is encoded."""
+
+    @abstractmethod
+    def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
+        """What is wrong inside some rows of a shard, apart from their keys; None if nothing is."""
+
+    def open(self, root: Path, record: SetRecord) -> LogitSet:
+        """The opened set of a record that may be used, see `usable_record`."""
+        return self.set_type(root, record)
+
+    def check(self, record: SetRecord) -> RowsCheck:
+        """A check of all rows of a set. A kind that adds something up over several shards has a class of its own."""
+        return RowsCheck(record)
+
+    def file_problem(self, path: Path) -> str | None:
+        """What is wrong with a shard's file as a whole; None if nothing is, or only its rows tell."""
+        return None
+
+    def batches(self, record: SetRecord, path: Path) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of a file as they are checked: a few at a time, each with its place for messages."""
+        for number, rows in enumerate(read_groups(path)):
+            yield f"row group {number}: ", rows
+
+    def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: Key) -> str | None:
+        """What is wrong with the keys of some rows, given the last key before; None if they ascend within the shard."""
+        keys = self.key_columns(rows)
+        ascends_R = _ascends(keys, last)
+        if not ascends_R.all():
+            row = int(np.flatnonzero(~ascends_R)[0])
+            return f"its keys do not ascend at source row {keys[0][row]}, so that one may be there twice"
+        if ((keys[0] < shard.start) | (keys[0] >= shard.stop)).any():
+            return f"holds {self.source_rows} outside {shard.start:,} to {shard.stop:,}"
+        return None
+
+    def key_columns(self, rows: pa.Table) -> list[Ints]:
+        """The columns of the key of some rows, without the split, which is the same for all of a shard."""
+        return [rows.column(name).to_numpy() for name in self.keys[1:]]
+
+    def num_truncated(self, path: Path, reader: "TextReader", room: int, by_windows: bool) -> int:
+        """How many rows of a file have more tokens than the teacher reads at once, see `can_be_truncated`."""
+        return 0
+
+    def training_ids(self, path: Path) -> list[pa.ChunkedArray]:
+        """The columns of ids of a file whose tokens are counted as the text of training rows."""
+        return [pq.read_table(path, columns=["ids"], partitioning=None).column("ids")]
+
+    def card_template(self) -> str:
+        """The Markdown of a set's card, with the names of values in double braces."""
+        return files("pipeline.sets.kinds").joinpath(f"{self.name}.md").read_text(encoding="utf-8")
+
+    def card_values(self, record: SetRecord) -> dict[str, str]:
+        """Values of the template that only this kind has."""
+        return {}
+
+
+def _ascends(keys: Sequence[Ints], last: Key) -> Bools:
+    """Which keys are greater than the one before [R]; columns are compared from left to right."""
+    ascends_R, is_equal_R = np.zeros(len(keys[0]), dtype=bool), np.ones(len(keys[0]), dtype=bool)
+    for key_R, number in zip(keys, last, strict=True):
+        before_R = np.concatenate([[number], key_R[:-1]])
+        ascends_R |= is_equal_R & (key_R > before_R)
+        is_equal_R &= key_R == before_R
+    return ascends_R
+
+
+def ids_problem(record: SetRecord, name: str, ids: pa.Array) -> str | None:
+    """What is wrong with a column of lists of ids: nulls, too many tokens, or an id that the tokenizer has not."""
+    if ids.null_count or ids.flatten().null_count:
+        return f"{name} is null somewhere"
+    if (pc.max(pc.list_value_length(ids)).as_py() or 0) > record.max_seq_length:
+        return f"{name} has more than {record.max_seq_length} tokens somewhere"
+    if (pc.max(ids.flatten()).as_py() or 0) >= record.tokenizer.vocabulary_size:
+        return f"{name} holds an id beyond the tokenizer's vocabulary of {record.tokenizer.vocabulary_size:,}"
+    return None
+
+
+def signals_problem(record: SetRecord, rows: pa.Table) -> str | None:
+    """What is wrong with the columns of the signals, such as a number that is not finite; None if nothing is."""
+    problems = (signal.problem(rows) for signal in record.signals.stored)
+    return next((problem for problem in problems if problem), None)
+
+
+def hash_of_texts(*parts: str) -> bytes:
+    """Hash of texts in their order, 16 bytes of BLAKE2b, unambiguous between one and several."""
+    digest = hashlib.blake2b(digest_size=TEXT_HASH_BYTES)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.digest()
