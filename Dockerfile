@@ -41,7 +41,7 @@ ENTRYPOINT ["distill", "serve", "--host", "0.0.0.0"]
 CMD ["--help"]
 
 FROM base AS gpu
-RUN pip install -c constraints.txt "$(echo /wheels/*.whl)[teacher,ray,s3]"
+RUN pip install -c constraints.txt "$(echo /wheels/*.whl)[teacher,augment,ray,s3]"
 USER 1000
 WORKDIR /work
 ENV HF_HOME=/work/.cache/huggingface

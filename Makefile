@@ -13,7 +13,7 @@ install: $(INSTALLED) $(COMPILED)
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(shell find pipeline student -path '*/cpp/*')
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[teacher,sweep,ray,onnx,s3,report,results,serve,dev]'
+	$(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[teacher,augment,prompt,sweep,ray,onnx,s3,report,results,serve,dev]'
 	touch $@
 
 # apart from the installation, so that make -j 2 does it while types are checked; some files are of other Pythons

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # MRPC from the teacher to an ONNX file: fine-tune BERT, ask it once, look at what it said, train two students, compare them.
 # Each step can be stopped and repeated. Model and data come from the hub; DISTILL_DATA names a folder with your own copy.
-#   pip install -c constraints.txt '.[teacher,onnx]' && examples/mrpc.sh
+#   pip install -c constraints.txt '.[teacher,augment,onnx]' && examples/mrpc.sh
 set -euo pipefail
 
 distill finetune-teacher --task mrpc --model-name-or-path bert-base-uncased --output-dir teachers/mrpc

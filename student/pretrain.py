@@ -37,7 +37,7 @@ from student.vocabulary_pruning import neutralise_unmoved, with_used_rows
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-LIBRARIES = ("distill-offline", "torch", "accelerate", "pyarrow", "tokenizers")
+LIBRARIES = ("distill-offline", "torch", "pyarrow", "tokenizers")
 BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
 POOL_ROWS, POOL_GROUPS = 16384, 8
 SCORED_ROWS, SCORED_BATCH = 4096, 256

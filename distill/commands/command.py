@@ -146,7 +146,7 @@ def reports_errors(function: Callable[..., None]) -> Callable[..., None]:
 
 def needs_teacher_libraries() -> None:
     """As `needs_libraries`, for what any command with a teacher needs."""
-    needs_libraries("the teacher stage", "teacher", "datasets", "sentencex", "transformers")
+    needs_libraries("the teacher stage", "teacher", "accelerate", "datasets", "sentencex", "transformers")
 
 
 def needs_libraries(what: str, extra: str, *names: str) -> None:

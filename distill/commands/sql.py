@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from distill.commands.command import command, prints_json
+from distill.commands.command import command, needs_libraries, prints_json
 from distill.result import Csv, Result, Table
 from pipeline import console
 from pipeline.environment import history_file
@@ -50,6 +50,7 @@ def sql(config: SqlConfig) -> Result:
         if query is not None:
             answer(query)
             return results[0]
+        needs_libraries("the prompt of distill sql", "prompt", "prompt_toolkit", "pygments")
         from distill.commands.prompt import run_prompt
 
         def answer_and_print(text: str) -> None:

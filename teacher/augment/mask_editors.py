@@ -181,7 +181,7 @@ def pattern_tagger() -> tuple[str, Tagger]:
     try:
         from textblob.en.taggers import PatternTagger
     except ImportError as error:
-        message = "parts of speech need textblob: pip install 'distill-offline[teacher]'; or use --pos-probability 0"
+        message = "parts of speech need textblob: pip install 'distill-offline[augment]'; or use --pos-probability 0"
         raise MissingDependencyError(message) from error
     tagger = PatternTagger()
 

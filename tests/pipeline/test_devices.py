@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 import typer
 
 from distill.commands.command import reports_errors
+from pipeline import devices
 from pipeline.devices import processes
+from pipeline.errors import MissingDependencyError
 from tests.helpers.commands import ranks
 from tests.helpers.forked import Forked
+from tests.helpers.messages import naming
 
 
 def listens(port: str) -> bool:
@@ -57,3 +61,15 @@ def test_a_process_says_that_another_one_is_gone() -> None:
     assert error.startswith("error: ")
     assert "process" in error
     assert "Traceback" not in error
+
+
+def test_without_accelerate_one_process_works_alone_and_several_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "find_spec", lambda name: None)
+    alone = processes()
+    assert (alone.num_processes, alone.process_index, alone.is_main_process) == (1, 0, True)
+    assert alone.device.type in ("cpu", "cuda", "mps")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(MissingDependencyError, match=naming("accelerate", "distill-offline[teacher]")):
+        processes()

@@ -241,5 +241,5 @@ def test_curly_quotes_are_tagged_as_straight_ones(tagger: Tagger) -> None:
 def test_without_textblob_extra_and_flag_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("textblob", "textblob.en", "textblob.en.taggers"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingDependencyError, match=naming("'distill-offline[teacher]'", "--pos-probability 0")):
+    with pytest.raises(MissingDependencyError, match=naming("'distill-offline[augment]'", "--pos-probability 0")):
         pattern_tagger()

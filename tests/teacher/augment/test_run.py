@@ -288,7 +288,7 @@ def test_masking_alone_needs_no_tagger(work: Path, tmp_path: Path, monkeypatch: 
     record = write_variants(work, tmp_path, method="mask-pos", pos_probability=0)
     assert record.rows > TRAIN_ROWS
     assert "tagger" not in record.settings
-    with pytest.raises(MissingDependencyError, match=naming("textblob", "distill-offline[teacher]")):
+    with pytest.raises(MissingDependencyError, match=naming("textblob", "distill-offline[augment]")):
         write_variants(work, tmp_path / "other", method="mask-pos")
     assert not (tmp_path / "other").exists()
 
