@@ -258,7 +258,7 @@ def test_another_setting_is_another_run(token_store: Path, tmp_path: Path) -> No
         pretrain(config(token_store, tmp_path, max_steps=2, alpha=0.9), "x")
 
 
-@pytest.mark.parametrize(("place", "message"), [(100, "SHA-256"), (-12, r"masked_words/train-00000-of-00003\.parquet: ")])
+@pytest.mark.parametrize(("place", "message"), [(100, "SHA-256"), (-12, r"words/train-00000-of-00003\.parquet: ")])
 def test_a_damaged_shard_is_refused(token_store: Path, tmp_path: Path, place: int, message: str) -> None:
     root = Path(shutil.copytree(token_store / "sampled", tmp_path / "sampled"))
     shard = MaskedWordSet.open(root).shards("train")[0]
