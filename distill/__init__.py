@@ -16,7 +16,6 @@ OBJECTS = {
     "open_set": "pipeline.sets.reader",
     "Predictor": "student.predict",
     "Student": "student.model.model",
-    "WordPredictor": "student.answers.token_labels",
     "Result": "distill.result",
     "DistillError": "pipeline.errors",
     "ConfigError": "pipeline.errors",

@@ -12,7 +12,6 @@ from pipeline.errors import IntegrityError as IntegrityError
 from pipeline.sets.reader import ExampleSet as ExampleSet
 from pipeline.sets.reader import LogitSet as LogitSet
 from pipeline.sets.reader import open_set as open_set
-from student.answers.token_labels import WordPredictor as WordPredictor
 from student.model.model import Student as Student
 from student.predict import Predictor as Predictor
 
@@ -26,7 +25,6 @@ __all__ = [
     "Predictor",
     "Result",
     "Student",
-    "WordPredictor",
     "augment",
     "bench",
     "budget",

@@ -1,10 +1,11 @@
 """From text to labels, by a trained student and its tokenizer alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from pipeline.arrays import Floats, Ragged, stacked
@@ -14,10 +15,11 @@ from pipeline.tasks.target import predicted_scores, probabilities
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from student.answers.certificate import certified_threshold
-from student.answers.labels import chosen, label_bias
+from student.answers.labels import answer_columns, chosen, label_bias
 from student.explain import effects, without_each_word
 from student.model.architecture import sequences
-from student.model.model import Student, default_device
+from student.model.config_file import labels_words
+from student.model.model import Student, default_device, load_student
 from student.numpy_forward import FEW, numpy_forward
 
 BATCH_SIZE = 1024
@@ -27,7 +29,7 @@ Prediction = dict[str, Any]
 
 
 class Predictor:
-    """A trained student that reads text.
+    """A trained student that reads text; of one that labels words this makes its subclass `TokenLabelPredictor`.
 
     Args:
         run: folder of a finished run.
@@ -45,6 +47,16 @@ class Predictor:
         ConfigError: if it is to abstain, and the run has no certificate; or if the costs are not of its labels.
     """
 
+    answer_names: ClassVar[Set[str]] = {"label", "probabilities", "margin", "score"}  # columns of `columns`
+
+    def __new__(cls, run: str | Path, *_: Any, task: str | None = None, **__: Any) -> "Predictor":
+        """Makes the predictor of the kind of the student in a folder."""
+        if not labels_words(Path(run) / (task or "")):
+            return super().__new__(cls)
+        from student.answers.token_labels import TokenLabelPredictor
+
+        return super().__new__(TokenLabelPredictor)
+
     def __init__(
         self,
         run: str | Path,
@@ -55,17 +67,18 @@ class Predictor:
         if abstain and costs:
             raise ConfigError("costs: a certificate is about the likeliest label; abstain without them")
         folder = Path(run) / (task or "")
-        self.student = Student.load(folder).to(default_device())
-        target = self.student.config.target
+        student = load_student(folder).to(default_device())
+        target = student.config.target
+        self.student: Any = student
         self.threshold = certified_threshold(folder) if abstain else None
         self.bias_C = label_bias(folder, target, costs or {})
-        self.student.encoder.lay_out()
-        tokenizer = load_tokenizer(folder / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
+        student.encoder.lay_out()
+        tokenizer = load_tokenizer(folder / TOKENIZER_FILE, student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
-        self._numpy_forward = numpy_forward(self.student)
+        self._numpy_forward = numpy_forward(student) if isinstance(student, Student) else None
         self.is_quick = self._numpy_forward is not None
 
-    def __call__(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[Prediction]:
+    def __call__(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> list[Prediction]:
         """Predicts labels, or scores for a task with scores.
 
         Args:
@@ -108,6 +121,25 @@ class Predictor:
         if self._numpy_forward is not None and len(parts[0]) <= FEW:
             return self._numpy_forward(parts)
         return in_batches(self.student.logits, parts, config.target.num_logits, self.student.device)
+
+    def columns(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, pa.Array]:
+        """The answers as columns: what `predict --file` writes of each input, see `answer_columns`."""
+        logits_NC = self.logits(sentences1, sentences2)
+        return answer_columns(self.student.config.target, logits_NC, self.threshold, self.bias_C)
+
+    def accepted_columns(self) -> list[tuple[str, ...]]:
+        """What the columns of inputs may be called, whatever their task calls them."""
+        return [(name,) for name in ("sentence1", "sentence2")[: 1 + self.student.config.is_pair]]
+
+    def input_problem(self, value: object) -> str | None:
+        """What is wrong with an input; None if nothing is."""
+        return None if isinstance(value, str) else "not text"
+
+    def check_column(self, table: pa.Table, path: str, name: str, problems: list[str], first_row: int) -> None:
+        """Adds what is wrong with a column of inputs of a table that begins with that row of its file."""
+        from pipeline.sources.columns import checked_text
+
+        checked_text(table, path, name, problems, first_row)
 
     def explain(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[Prediction]:
         """Predicts, and tells of each word what the answer loses without it: one more sequence is read per word.

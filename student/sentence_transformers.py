@@ -35,7 +35,8 @@ class StudentModule(InputModule):  # type: ignore[misc]
     @property
     def max_seq_length(self) -> int:
         """Most tokens of a sentence, special tokens counted in; the rest is cut."""
-        return self.student.config.max_seq_length
+        longest: int = self.student.config.max_seq_length
+        return longest
 
     def preprocess(self, inputs: list[str], prompt: str | None = None, **_: Any) -> dict[str, torch.Tensor]:
         """Returns the sentences' tokens end to end, int64 ``input_ids`` [T], and where each starts, ``starts`` [S]."""
@@ -50,7 +51,8 @@ class StudentModule(InputModule):  # type: ignore[misc]
 
     def get_embedding_dimension(self) -> int:
         """Returns F."""
-        return self.student.encoder.size
+        size: int = self.student.encoder.size
+        return size
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Writes the student's folder."""

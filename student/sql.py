@@ -1,4 +1,4 @@
-"""A student's answers in SQL: the functions ``predict``, ``predict_or_abstain`` and ``scores`` for DuckDB."""
+"""A student's answers in SQL: ``predict``, ``predict_or_abstain``, ``scores`` and ``spans`` for DuckDB."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -7,6 +7,7 @@ from threading import Lock
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from duckdb.func import ARROW
 
 from pipeline.arrays import Floats
@@ -25,6 +26,9 @@ def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
     ``predict(run, text)`` gives a label (VARCHAR), ``scores(run, text)`` the probabilities in the order of the labels,
     or the score alone (FLOAT[]); of pairs ``predict(run, text1, text2)``. ``predict_or_abstain`` gives ``abstain``
     where the student is less sure than its certificate demands (``distill certify``). Of null all are null.
+
+    Of a student that labels words ``predict`` gives the labels with a space between each two, and ``spans(run, text)``
+    what was found, as structs of ``text``, ``start``, ``end`` and ``label``; a text may be a list of words.
 
     Args:
         connection: any connection to DuckDB.
@@ -56,6 +60,7 @@ class _Student:
     def __init__(self, run: Path) -> None:
         self.run, self.predictor, self.lock = run, Predictor(run), Lock()
         self.target = self.predictor.student.config.target
+        self.labels_words = "spans" in self.predictor.answer_names
 
     @cached_property
     def threshold(self) -> float:
@@ -64,6 +69,10 @@ class _Student:
     def logits(self, texts: tuple[pa.ChunkedArray, ...]) -> Floats:
         with self.lock:
             return self.predictor.logits(*(text.to_pylist() for text in texts))
+
+    def columns(self, texts: tuple[pa.ChunkedArray, ...]) -> dict[str, pa.Array]:
+        with self.lock:
+            return self.predictor.columns(*(text.to_pylist() for text in texts))
 
 
 def _function(
@@ -79,7 +88,7 @@ def _function(
         if run not in students:
             raise QueryError(f"{name}: no run {run!r} is registered; {did_you_mean(str(run), students)}")
         wrong = next((text.type for text in arguments[1:] if not _is_text(text.type)), None)
-        if wrong is not None:
+        if wrong is not None and not (students[run].labels_words and _is_words(wrong)):
             raise QueryError(f"{name}: the text is {wrong}, not text; cast it with ::varchar")
         return answer(students[run], arguments[1:])
 
@@ -90,7 +99,13 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null))
 
 
+def _is_words(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) and _is_text(kind.value_type)
+
+
 def _labels(student: _Student, texts: tuple[pa.ChunkedArray, ...], threshold: float | None = None) -> pa.Array:
+    if student.labels_words:
+        return pc.binary_join(student.columns(texts)["labels"], " ")
     if student.target.kind == "labels":
         raise QueryError("predict: any number of labels may hold of a row of this student; ask for scores(run, text)")
     if student.target.kind != "classes":
@@ -102,7 +117,15 @@ def _labels_or_abstain(student: _Student, texts: tuple[pa.ChunkedArray, ...]) ->
     return _labels(student, texts, student.threshold)
 
 
+def _spans(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
+    if not student.labels_words:
+        raise QueryError("spans: this student says something of whole texts; ask for predict(run, text)")
+    return student.columns(texts)["spans"]
+
+
 def _scores(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
+    if student.labels_words:
+        raise QueryError("scores: this student labels words; ask for predict(run, text), or spans(run, text)")
     logits_NC = student.logits(texts)
     target = student.target
     scores_NC = probabilities(target, logits_NC) if target.has_labels else predicted_scores(target, logits_NC)[:, None]
@@ -115,4 +138,5 @@ FUNCTIONS: dict[str, tuple[str, Callable[[_Student, tuple[pa.ChunkedArray, ...]]
     "predict": ("VARCHAR", _labels),
     "predict_or_abstain": ("VARCHAR", _labels_or_abstain),
     "scores": ("FLOAT[]", _scores),
+    "spans": ('STRUCT("text" VARCHAR, "start" INTEGER, "end" INTEGER, "label" VARCHAR)[]', _spans),
 }

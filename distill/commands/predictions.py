@@ -23,11 +23,8 @@ MOST_TABLES = 3  # of an explained prediction, one for each label
 def predict(config: PredictConfig) -> Result:
     """Predict labels or scores of sentences, of a file, or of rows as they arrive."""
     from student.answers.labels import read_costs
-    from student.model.config_file import labels_words
     from student.predict import Predictor
 
-    if labels_words(config.run):
-        return _predict_words(config)
     predictor = Predictor(config.run, config.abstain, read_costs(config.cost))
     if config.reads_stdin:
         from student.answers.file import predict_lines
@@ -42,20 +39,16 @@ def predict(config: PredictConfig) -> Result:
     if config.explain:
         return _explained(sentences1, sentences2, predictor.explain(sentences1, sentences2))
     predictions = predictor(sentences1, sentences2)
+    if "spans" in predictor.answer_names:
+        return _labelled(predictions)
     columns = {"sentence": sentences1} if sentences2 is None else {"sentence 1": sentences1, "sentence 2": sentences2}
     answers = list(map(_cells, predictions))
     rows = [[*texts, *answer.values()] for *texts, answer in zip(*columns.values(), answers, strict=True)]
     return Result(predictions).data([*columns, *next(iter(answers), {})], rows)
 
 
-def _predict_words(config: PredictConfig) -> Result:
-    from student.answers.token_labels import WordPredictor, check_flags, predict_file, read_sentences
-
-    check_flags(config)
-    predictor = WordPredictor(config.run)
-    if config.output is not None:
-        return _written(predict_file(config, predictor))
-    answers = predictor(list(config.texts) if config.file is None else read_sentences(config))
+def _labelled(answers: list[dict[str, Any]]) -> Result:
+    """The words of each sentence with their labels, and the spans."""
     words = [[k, w["text"], w["label"], w["probability"]] for k, answer in enumerate(answers) for w in answer["words"]]
     spans = [
         [k, s["text"], s["label"], s["start"], s["end"]] for k, answer in enumerate(answers) for s in answer["spans"]

@@ -13,7 +13,7 @@ from pipeline.query.config import IndexConfig, SqlConfig
 if TYPE_CHECKING:
     import duckdb
 
-STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "scores")  # of `student.sql`
+STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "scores", "spans")  # of `student.sql`
 
 
 @command(IndexConfig)

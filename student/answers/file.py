@@ -10,21 +10,17 @@ from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
 from pipeline.sets.record import TOKENIZER_FILE
-from pipeline.sources.columns import checked_text, column_name
+from pipeline.sources.columns import column_name
 from pipeline.sources.row_files import MAX_ROW_BYTES, RowFile, joined_schema, open_rows, parsed_lines
 from pipeline.tasks.task import Task, load_task, task_names
 from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
 from student.answers.certificate import model_hashes
-from student.answers.labels import answer_columns
 from student.answers.parts import write_in_parts
 from student.config import PredictConfig
 from student.predict import Predictor
 
 SentenceColumns = tuple[list[str], list[str] | None]
 Row = dict[str, Any]
-
-
-ANSWERS = {"label", "probabilities", "margin", "score"}
 
 
 PLACE = "standard input"
@@ -49,7 +45,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
     assert config.file is not None
     assert config.output is not None
     rows, names = open_texts(config, predictor)
-    kept = kept_columns(config.columns, rows.names, str(rows.path))
+    kept = kept_columns(config.columns, rows.names, str(rows.path), predictor.answer_names)
     settings = {
         "student": student_hashes(config.run),
         "file": sha256(config.file),
@@ -59,16 +55,14 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
         "bias": None if predictor.bias_C is None else predictor.bias_C.tolist(),
     }
     columns = list(dict.fromkeys([*names, *kept]))
-    num_rows, schema = look_at_rows(rows, names, columns)
-    target = predictor.student.config.target
+    num_rows, schema = look_at_rows(predictor, rows, names, columns)
     with console.progress(num_rows, f"predict {config.file.name}") as steps:
 
         def answered(done: int) -> Iterator[pa.Table]:
             steps.advance(done)
             for table in from_row(rows.batches(columns, schema), done):
                 beside = {output: table.column(name) for name, output in kept.items()}
-                logits_NC = predictor.logits(*texts_of(table, names))
-                yield pa.table(beside | answer_columns(target, logits_NC, predictor.threshold, predictor.bias_C))
+                yield pa.table(beside | predictor.columns(*texts_of(table, names)))
                 steps.advance(table.num_rows)
 
         written = write_in_parts(config.output, settings, answered)
@@ -79,7 +73,7 @@ def read_texts(config: PredictConfig, predictor: Predictor) -> SentenceColumns:
     """All texts of a file, the first sentences and the second ones or None; errors as of `predict_file`."""
     assert config.file is not None
     rows, names = open_texts(config, predictor)
-    _, schema = look_at_rows(rows, names, names)
+    _, schema = look_at_rows(predictor, rows, names, names)
     return texts_of(pa.concat_tables(rows.batches(names, schema)), names)
 
 
@@ -109,7 +103,7 @@ def known_task(predictor: Predictor, manifest: Path | None) -> Task | None:
 
 def accepted_names(run: Path, task: Task | None, predictor: Predictor) -> Sequence[tuple[str, ...]]:
     """What the columns of text may be called: as the task names them, or the run's record, or sentence1 (sentence2)."""
-    usual = [(name,) for name in ("sentence1", "sentence2")[: 1 + predictor.student.config.is_pair]]
+    usual = predictor.accepted_columns()
     record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
     own = task.columns.texts if task is not None else record.get(TEXT_COLUMNS)
     if own is None or len(own) != len(usual):
@@ -129,9 +123,7 @@ def text_names(names: Sequence[str], place: str, accepted: Sequence[tuple[str, .
     return [name for name in found if name is not None]
 
 
-def kept_columns(
-    wanted: Sequence[str], names: Sequence[str], place: str, answers: Set[str] = ANSWERS
-) -> dict[str, str]:
+def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str, answers: Set[str]) -> dict[str, str]:
     """What the columns that are to be kept are called beside the answers: one with a name of theirs ``input_…``.
 
     Raises:
@@ -145,7 +137,9 @@ def kept_columns(
     return kept
 
 
-def look_at_rows(rows: RowFile, names: Sequence[str], columns: Sequence[str]) -> tuple[int, pa.Schema]:
+def look_at_rows(
+    predictor: Predictor, rows: RowFile, names: Sequence[str], columns: Sequence[str]
+) -> tuple[int, pa.Schema]:
     """How many rows a file has, and the types of columns over all of them, once every row has been looked at.
 
     Raises:
@@ -155,7 +149,7 @@ def look_at_rows(rows: RowFile, names: Sequence[str], columns: Sequence[str]) ->
     count, schemas = 0, dict[pa.Schema, None]()
     for table in rows.batches(columns):
         for name in names:
-            checked_text(table, str(rows.path), name, problems, count + 1)  # from 1, as lines are
+            predictor.check_column(table, str(rows.path), name, problems, count + 1)  # from 1, as lines are
         count += table.num_rows
         schemas[table.schema] = None
     raise_all(DataError, "rows without text", list(dict.fromkeys(problems)))  # a wrong type is one of every batch
@@ -202,8 +196,8 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
             for line, row in parsed_lines(PLACE, enumerate(lines, start=number + 1)):
                 if not names:
                     names = text_names(list(row), PLACE, accepted)
-                    kept = kept_columns(config.columns, list(row), PLACE)
-                _check_texts(row, names, line)
+                    kept = kept_columns(config.columns, list(row), PLACE, predictor.answer_names)
+                _check_inputs(predictor, row, names, line)
                 rows.append(row)
         finally:
             console.print_json_lines(_answers(predictor, rows, names, kept))
@@ -222,18 +216,16 @@ def _arriving(stream: BinaryIO) -> Iterator[list[bytes]]:
     yield [rest]
 
 
-def _check_texts(row: Row, names: Sequence[str], line: int) -> None:
+def _check_inputs(predictor: Predictor, row: Row, names: Sequence[str], line: int) -> None:
     for name in names:
-        text = row.get(name)
-        if not isinstance(text, str):
-            raise DataError(f"{PLACE}, line {line}: {name!r} is {text!r}, not text")
+        value = row.get(name)
+        problem = predictor.input_problem(value)
+        if problem is not None:
+            raise DataError(f"{PLACE}, line {line}: {name!r} is {value!r}, {problem}")
 
 
 def _answers(predictor: Predictor, rows: list[Row], names: Sequence[str], kept: dict[str, str]) -> Iterator[Row]:
     if rows:
-        logits_NC = predictor.logits(*([row[name] for row in rows] for name in names))
-        target = predictor.student.config.target
-        columns = answer_columns(target, logits_NC, predictor.threshold, predictor.bias_C)
-        answers = pa.table(columns).to_pylist()
+        answers = pa.table(predictor.columns(*([row[name] for row in rows] for name in names))).to_pylist()
         for row, answer in zip(rows, answers, strict=True):
             yield {output: row.get(name) for name, output in kept.items()} | answer

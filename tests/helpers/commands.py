@@ -17,6 +17,11 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)])
 
 
+def piped(run: object, lines: list[str], *others: str) -> Result:
+    """What ``distill predict --file -`` does with lines from standard input, in this process."""
+    return CliRunner().invoke(app, ["predict", str(run), "--file", "-", *others], input="\n".join(lines))
+
+
 def distill(
     *arguments: object, environment: Mapping[str, str] | None = None, first: Callable[[], object] | None = None
 ) -> Forked:

@@ -130,7 +130,7 @@ def test_many_texts_do_not_depend_on_each_other(roles_run: Path) -> None:
 
 def test_what_is_no_text_is_told(opinion_run: Path) -> None:
     with pytest.raises(DataError, match=naming("sentence 1", "None")):
-        Predictor(opinion_run)(["a", None])  # type: ignore[list-item]
+        Predictor(opinion_run)(["a", None])
     with pytest.raises(ConfigError, match="table"):
         Predictor(opinion_run)(pa.table({"text": ["a"]}))
 

@@ -122,7 +122,7 @@ def student_reader(name: str, predictor: Predictor, device: torch.device) -> Rea
         ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (ids.flat, ids.offsets))
 
         def encode() -> torch.Tensor:
-            features_NF = student.encoder.reduce(ids_T, starts_S)
+            features_NF: torch.Tensor = student.encoder.reduce(ids_T, starts_S)
             wait_for(device)
             return features_NF
 

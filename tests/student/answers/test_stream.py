@@ -5,16 +5,11 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from distill.commands import app
 from student.answers.file import predict_lines
 from student.config import PredictConfig
 from student.predict import Predictor
-
-
-def piped(run: Path, lines: list[str], *others: str) -> Result:
-    return CliRunner().invoke(app, ["predict", str(run), "--file", "-", *others], input="\n".join(lines))
+from tests.helpers.commands import piped
 
 
 def test_lines_are_answered_in_order_beside_what_is_kept(opinion_run: Path) -> None:

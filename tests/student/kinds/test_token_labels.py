@@ -17,15 +17,16 @@ from pipeline.errors import DataError, FingerprintMismatchError
 from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.tasks.spans import spans, word_scores
 from pipeline.text.word_pieces import Pieces
-from student.answers.token_labels import WORD, WordPredictor
+from student.answers.token_labels import WORD
 from student.config import EvaluateConfig
 from student.evaluate import evaluate
 from student.fit import train
 from student.kinds.token_labels import TokenLabelKind, TokenLabelTask
 from student.model.build_config import build_token_label_config
 from student.model.model import TokenLabelStudent, beside
+from student.predict import Predictor
 from student.training_data import task_facts
-from tests.helpers.commands import invoke
+from tests.helpers.commands import invoke, piped
 from tests.helpers.entities import LABELS, lookup_span_f1
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
@@ -163,7 +164,7 @@ def test_a_repeated_run_is_finished_and_another_is_refused(run: Path, entities: 
 
 
 def test_words_and_spans_stand_where_they_say(run: Path) -> None:
-    predict = WordPredictor(run)
+    predict = Predictor(run)
     of_text, of_words = predict([TEXT, ["Paris", "Hilton", "met", "london"]])
     assert [word["text"] for word in of_text["words"]] == [
         *("On", "Monday", ",", "Paris", "Hilton", "met", "london", "in", "Jordan", "!")
@@ -194,15 +195,15 @@ def test_words_of_a_text(text: str, words: list[str]) -> None:
 
 
 def test_a_word_without_tokens_is_outside(run: Path) -> None:
-    (answer,) = WordPredictor(run)([["\u200b"]])
+    (answer,) = Predictor(run)([["\u200b"]])
     assert answer["words"] == [{"text": "\u200b", "start": 0, "end": 1, "label": "O", "probability": 1.0}]
-    assert WordPredictor(run)([""]) == [{"words": [], "spans": []}]
+    assert Predictor(run)([""]) == [{"words": [], "spans": []}]
 
 
 @pytest.mark.parametrize("wrong", [None, 3, ["a", None]])
 def test_what_is_neither_text_nor_words_is_told(run: Path, wrong: Any) -> None:
     with pytest.raises(DataError, match=naming("sentence 1", repr(wrong))):
-        WordPredictor(run)(["a", wrong])
+        Predictor(run)(["a", wrong])
 
 
 def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> Non
     file = ("--file", tmp_path / "in.parquet", "--output", tmp_path / "out.parquet", "--columns", "id")
     assert invoke("predict", run, *file).exit_code == 0
     rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
-    expected = WordPredictor(run)(words)
+    expected = Predictor(run)(words)
     assert [row["id"] for row in rows] == [7, 8]
     assert [row["words"] for row in rows] == words
     assert [row["spans"] for row in rows] == [answer["spans"] for answer in expected]
@@ -258,6 +259,7 @@ def test_flags_that_are_not_for_words(
         ("export", "RUN", "--html", "x.html"),
         ("report", "RUN"),
         ("predict", "RUN", "a text", "--explain"),
+        ("predict", "RUN", "a text", "--abstain"),
     ],
 )
 def test_commands_about_whole_texts_refuse_it_by_name(run: Path, command: tuple[str, ...], tmp_path: Path) -> None:
@@ -284,6 +286,47 @@ def test_sentences_held_out_choose_the_epoch(entities: TokenLabelSet, tmp_path: 
     assert len(held_out.teacher_TC) == len(held_out.pieces.ids.flat)
     tallies = held_out.tallies(held_out.teacher_TC)  # of a teacher that is always right
     assert word_scores(("span_f1", "accuracy"), tallies) == {"span_f1": 1.0, "accuracy": 1.0}
+
+
+def test_a_label_that_is_dear_is_predicted_more_often(run: Path) -> None:
+    dear = json.loads(invoke("predict", run, TEXT, "--cost", "B-ORG=1e9", "--json").stdout)
+    assert {word["label"] for word in dear[0]["words"]} == {"B-ORG"}
+    assert {word["label"] for word in Predictor(run)([TEXT])[0]["words"]} > {"O"}
+
+
+def test_lines_are_answered_as_they_arrive(run: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"id": 7, "tokens": ["Paris", "met", "london"]},
+        {"id": 8, "tokens": "georgia met me"},
+    ]
+    told = piped(run, list(map(json.dumps, lines)), "--columns", "id")
+    assert told.exit_code == 0, told.output
+    answers = [json.loads(line) for line in told.stdout.splitlines()]
+    expected = Predictor(run)([line["tokens"] for line in lines])
+    assert [answer["id"] for answer in answers] == [7, 8]
+    assert [answer["labels"] for answer in answers] == [[word["label"] for word in one["words"]] for one in expected]
+    assert [answer["spans"] for answer in answers] == [one["spans"] for one in expected]
+    refused = piped(run, ['{"tokens": 3}'])
+    assert refused.exit_code == 2
+    assert "line 1" in refused.stderr
+
+
+def test_labels_and_spans_in_sql(run: Path, entities: TokenLabelSet) -> None:
+    query = f"select words, predict('{run}', words) as labels, spans('{run}', words) as spans from \"right\" limit 5"
+    told = invoke("sql", query, "--store", entities.root.parent, "--json")
+    assert told.exit_code == 0, told.output
+    rows = json.loads(told.stdout)
+    expected = Predictor(run)([row["words"] for row in rows])
+    assert len(rows) == 5
+    assert [row["labels"].split(" ") for row in rows] == [[w["label"] for w in one["words"]] for one in expected]
+    assert [row["spans"] for row in rows] == [one["spans"] for one in expected]
+    of_text = invoke("sql", f"select predict('{run}', '{TEXT}') as labels", "--store", entities.root.parent, "--json")
+    assert json.loads(of_text.stdout)[0]["labels"].split(" ") == [
+        w["label"] for w in Predictor(run)([TEXT])[0]["words"]
+    ]
+    refused = invoke("sql", f"select scores('{run}', 'a text')", "--store", entities.root.parent)
+    assert refused.exit_code == 2
+    assert "spans(run, text)" in " ".join(refused.stderr.split())
 
 
 def test_what_it_is_made_of(run: Path) -> None:
