@@ -22,27 +22,20 @@ from pipeline import console
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import is_plain, write_alone, write_error
 from pipeline.parquet import read_metadata
-from pipeline.query.views import SET_ROWS, SPLIT_ROWS, all_examples_sql, set_view_sql, token_view_sql, word_view_sql
+from pipeline.sets.kinds import KINDS
 from pipeline.sets.reader import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import SET_NAME
+from pipeline.sets.row_kind import SPLIT_ROWS, View
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE, columns_of
-from pipeline.sql.database import (
-    connect,
-    disk_error,
-    token_vectors_view_name,
-    variants_view_name,
-    view_name,
-    words_view_name,
-)
+from pipeline.sql.database import connect, disk_error, token_vectors_view_name, view_name
 from pipeline.sql.gate import add_macros, macros, open_database, parquet
 
 CATALOG_FILE = "catalog.duckdb"
 States = dict[str, str]  # of sets, by the names of their folders
 Known = dict[str, tuple[str, bool]]  # the same, and whether the set was sound and is in the catalog
 
-ALL_EXAMPLES = "examples"
-TABLE_NAMES = {"sets", "shards", "teachers", "vocabulary", "catalog_state", "set_states", ALL_EXAMPLES}
+TABLE_NAMES = {"sets", "shards", "teachers", "vocabulary", "catalog_state", "set_states"}
 TABLES = """
 create table sets ("set" varchar, "view" varchar, task varchar, corpus varchar, codec varchar, state varchar,
     teacher varchar, labels varchar[], "rows" bigint, bytes bigint, precision varchar, max_seq_length int, scores json,
@@ -58,14 +51,6 @@ create table set_states ("set" varchar, state varchar, is_there boolean, views v
 create macro label_name(name, class) as (
     select any_value(labels)[class + 1] from sets where "set" = name or "view" = name
 );
-"""
-VARIANTS = """
-create view "{name}" as
-select v.* exclude (label, score), struct_pack(
-    sentence1 := o.sentence1, sentence2 := o.sentence2, label := o.label, score := o.score, logits := o.logits
-) as parent
-from "{rows}" v join "{rows}" o using (split, source_row)
-where v.variant > 0 and o.variant = 0
 """
 
 VOCABULARY_VIEW = """
@@ -113,8 +98,8 @@ def _read_sets(store: Path, kept: Set[str]) -> list[tuple[Path, SetRecord]]:
             console.warn(f"left out of the catalog: {error}")
     views: dict[str, Path] = {}
     for root, record in sets:
-        for name in _views(root, record):
-            if name in TABLE_NAMES:
+        for name in (view.name for view in _views(root, record)):
+            if name in TABLE_NAMES | _common_views():
                 raise DataError(f"{root}: its view would be the table {name!r} of the catalog; rename the folder")
             other = views.setdefault(name, root)
             if other != root:
@@ -122,16 +107,18 @@ def _read_sets(store: Path, kept: Set[str]) -> list[tuple[Path, SetRecord]]:
     return sets
 
 
-def _views(root: Path, record: SetRecord) -> list[str]:
-    """The names of a set's views."""
-    names = [view_name(root.name)]
-    if record.signals.mlm or record.signals.token_logits:
-        names.append(words_view_name(root.name))
-    if record.augmentation:
-        names.append(variants_view_name(root.name))
+def _views(root: Path, record: SetRecord) -> list[View]:
+    """A set's views: those of its rows, and that of its token vectors."""
+    views = record.row_kind.views(root, record)
     if record.signals.token_vectors:
-        names.append(token_vectors_view_name(root.name))
-    return names
+        name, file = token_vectors_view_name(root.name), parquet([root / VOCABULARY_FILE])
+        views.append(View(name, VOCABULARY_VIEW.format(name=name, file=file)))
+    return views
+
+
+def _common_views() -> set[str]:
+    """The names of the views on all sets of a kind of rows."""
+    return {kind.name for kind in KINDS.values() if kind.has_common_view}
 
 
 def _readable_set(root: Path, is_kept: bool) -> SetRecord:
@@ -147,7 +134,7 @@ def _readable_set(root: Path, is_kept: bool) -> SetRecord:
 def _check_columns(root: Path, record: SetRecord) -> None:
     """Makes sure that the views of a set can be made, and that no pipe among its files keeps a query waiting."""
     expected = record.arrow_schema()
-    if record.signals.mlm:
+    if any(view.needs_vocabulary for view in _views(root, record)):
         load_set_tokenizer(root, record.tokenizer)
     schemas = {shard.path: expected for shard in record.shards}
     if record.signals.token_vectors:
@@ -233,15 +220,17 @@ def _add(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -
 
 def _add_common(connection: duckdb.DuckDBPyConnection, sets: list[tuple[Path, SetRecord]], states: States) -> None:
     """What is about all sets: ``examples``, the teachers, and in which state each set was found."""
-    connection.execute(f"drop view if exists {ALL_EXAMPLES}")
-    finished = [(root.name, record) for root, record in sets if record.state != "staged"]
-    examples = [(name, record) for name, record in finished if record.kind == ALL_EXAMPLES]
-    if examples:
-        connection.execute(all_examples_sql(ALL_EXAMPLES, examples))
+    for kind in _common_views():
+        connection.execute(f"drop view if exists {kind}")
+        finished = [(root.name, record) for root, record in sets if record.state != "staged" and record.kind == kind]
+        if finished:
+            connection.execute(KINDS[kind].common_view(finished).sql)
     connection.execute("delete from teachers")
     for row in _teacher_rows(sets):
         connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?, ?)", row)
-    views = {root.name: _views(root, record) for root, record in sets if record.state != "staged"}
+    views = {
+        root.name: [view.name for view in _views(root, record)] for root, record in sets if record.state != "staged"
+    }
     connection.execute("delete from set_states")
     there = {root.name for root, _ in sets}
     for name, state in states.items():
@@ -250,20 +239,14 @@ def _add_common(connection: duckdb.DuckDBPyConnection, sets: list[tuple[Path, Se
 
 
 def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
-    connection.execute(set_view_sql(view_name(root.name), root, record))
-    if record.signals.mlm:
-        _add_words(connection, root, record)
-    if record.signals.token_logits:
-        connection.execute(word_view_sql(words_view_name(root.name), root, record))
-    if record.augmentation:
-        connection.execute(VARIANTS.format(name=variants_view_name(root.name), rows=view_name(root.name)))
-    if record.signals.token_vectors:
-        file = parquet([root / VOCABULARY_FILE])
-        connection.execute(VOCABULARY_VIEW.format(name=token_vectors_view_name(root.name), file=file))
+    for view in _views(root, record):
+        if view.needs_vocabulary:
+            _add_vocabulary(connection, root, record)
+        connection.execute(view.sql)
 
 
-def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
-    """The vocabulary of a set of tokens, unless another set has brought it, and the view in words."""
+def _add_vocabulary(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
+    """The vocabulary of a set, unless another set has brought it."""
     key = record.tokenizer.sha256
     if not connection.execute("select 1 from vocabulary where tokenizer = ? limit 1", [key]).fetchone():
         words = load_set_tokenizer(root, record.tokenizer).get_vocab(with_added_tokens=True)
@@ -271,8 +254,6 @@ def _add_words(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRec
         connection.register("words", table)
         connection.execute("insert into vocabulary select * from words")
         connection.unregister("words")
-    files = [root / shard.path for shard in record.shards]
-    connection.execute(token_view_sql(words_view_name(root.name), record, files))
 
 
 def _set_row(root: Path, m: SetRecord) -> list[Any]:
@@ -304,7 +285,8 @@ def _teacher_rows(sets: list[tuple[Path, SetRecord]]) -> list[list[Any]]:
 
 def _statements() -> str:
     """Hash of all that a catalog is made with."""
-    statements = [TABLES, VARIANTS, VOCABULARY_VIEW, SPLIT_ROWS, SET_ROWS, parquet([]), macros()]
+    statements = [TABLES, VOCABULARY_VIEW, SPLIT_ROWS, parquet([]), macros()]
+    statements += [template for kind in KINDS.values() for template in kind.sql_templates]
     return hashlib.sha256(json.dumps(statements).encode()).hexdigest()
 
 

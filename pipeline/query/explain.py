@@ -17,7 +17,6 @@ from pipeline.sets.reader import find_set
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.verify import require_shards
-from pipeline.sql.database import view_name, words_view_name
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.text.tokenizer import load_tokenizer
 
@@ -66,7 +65,7 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
 def _record_of_examples(root: Path, split: str, number: int) -> SetRecord:
     record = read_set_record(root)
     if record.kind != "examples":
-        view = view_name(root.name) if record.kind == "sentences" else words_view_name(root.name)
+        view = record.row_kind.views(root, record)[-1].name
         raise ConfigError(
             f"{root}: holds {record.contents}; look at its rows with "
             f"`distill sql \"from {view} where split = '{split}' and source_row = {number}\"`"

@@ -11,7 +11,7 @@ import duckdb
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
-from pipeline.query.views import columns_with_text
+from pipeline.sets.kinds.examples import columns_with_text
 from pipeline.sets.reader import KEYS, ExampleSet, LogitSet
 from pipeline.sql.gate import first_row, open_files
 from pipeline.tasks.target import Target

@@ -83,6 +83,35 @@ class LogitSet:
         """Names of the splits that can be read."""
         return tuple(self.record.splits)
 
+    @property
+    def view(self) -> str:
+        """Name of the view of the set, as in the catalog."""
+        return view_name(self.name)
+
+    def sql(self, query: str) -> Rows:
+        """What a SELECT over the rows of all splits answers; the view has the set's name, and its kind's.
+
+        The macros of ``distill sql`` are there: ``argmax``, ``entropy``, ``margin`` and the others.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+            QueryError: if it is no SELECT, or fails.
+        """
+        files = [file for split in self.splits for file in self.checked_files(split)]
+        with open_files({self.kind: files, self.view: files}) as connection:
+            relation = select(connection, query)
+            return Rows(relation.columns, fetch_rows(relation))
+
+    def checked_files(self, split: str) -> list[Path]:
+        """The files of a split, after checking their checksums.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+        """
+        shards = self.record.shards_of(split)
+        require_shards(self.root, self.record, shards)
+        return [self.root / shard.path for shard in shards]
+
     def scores(self) -> Scores:
         """Measurements of each split that its record stores, from the files of a complete set."""
         raise NotImplementedError
@@ -110,11 +139,6 @@ class ExampleSet(LogitSet):
         if needs_text and not opened.record.has_text:
             raise ConfigError(f"{path}: holds logits without texts; put yours beside them first, with `distill join`")
         return opened
-
-    @property
-    def view(self) -> str:
-        """Name of the view of the set, as in the catalog."""
-        return view_name(self.name)
 
     @property
     def rows_sql(self) -> str:
@@ -151,30 +175,6 @@ class ExampleSet(LogitSet):
         files = self.checked_files(split)
         with open_files({"examples": files, self.view: files}) as connection:
             yield connection
-
-    def sql(self, query: str) -> Rows:
-        """What a SELECT over the rows of all splits answers; the view is called as the set is, or ``examples``.
-
-        The macros of ``distill sql`` are there: ``argmax``, ``entropy``, ``margin`` and the others.
-
-        Raises:
-            IntegrityError: if a file is missing or was changed.
-            QueryError: if it is no SELECT, or fails.
-        """
-        files = [file for split in self.splits for file in self.checked_files(split)]
-        with open_files({"examples": files, self.view: files}) as connection:
-            relation = select(connection, query)
-            return Rows(relation.columns, fetch_rows(relation))
-
-    def checked_files(self, split: str) -> list[Path]:
-        """The files of a split, after checking their checksums.
-
-        Raises:
-            IntegrityError: if a file is missing or was changed.
-        """
-        shards = self.record.shards_of(split)
-        require_shards(self.root, self.record, shards)
-        return [self.root / shard.path for shard in shards]
 
     def read(self, split: str, columns: tuple[str, ...], where: str | None = None) -> pa.Table:
         """Reads columns of a split, ordered by key, after checking the checksums of its files.

@@ -7,6 +7,7 @@ Each kind is one class in one file of `pipeline.sets.kinds`. Code that works wit
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,11 +23,33 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.shard_file import read_groups
 from pipeline.sets.verify import Key, RowsCheck
+from pipeline.sql.database import view_name
+from pipeline.sql.gate import parquet, quoted
 
 if TYPE_CHECKING:
     from pipeline.text.reader import TextReader
 
 TEXT_HASH_BYTES = 16
+
+
+# Each split is a branch of its own, so that a condition on the split takes the other branches out of the plan: their
+# rows are never read. The same holds for the sets of a view on all of them.
+SPLIT_ROWS = "select {split} as split, {columns} from {files}"
+
+
+@dataclass(frozen=True)
+class View:
+    """A SQL view on the files of a set.
+
+    Attributes:
+        name: in SQL.
+        sql: the statement that creates it.
+        needs_vocabulary: whether the statement reads the table ``vocabulary`` of the catalog.
+    """
+
+    name: str
+    sql: str
+    needs_vocabulary: bool = False
 
 
 class RowKind(ABC):
@@ -43,6 +66,9 @@ class RowKind(ABC):
         can_be_truncated: whether rows longer than the teacher reads are in its sets, truncated.
         source_rows: what ``source_row`` counts, for messages.
         set_type: the class of its opened sets.
+        page_title: what the page about a set of this kind is called.
+        sql_templates: of the statements of its views, besides that of the rows; a catalog made with others is outdated.
+        has_common_view: whether the catalog has a view on all sets of this kind, which has its name.
     """
 
     name: ClassVar[str]
@@ -55,6 +81,9 @@ class RowKind(ABC):
     can_be_truncated: ClassVar[bool] = False
     source_rows: ClassVar[str] = "source rows"
     set_type: ClassVar[type[LogitSet]]
+    page_title: ClassVar[str]
+    sql_templates: ClassVar[tuple[str, ...]] = ()
+    has_common_view: ClassVar[bool] = False
 
     @property
     def parts(self) -> frozenset[str]:
@@ -112,6 +141,28 @@ class RowKind(ABC):
     def training_ids(self, path: Path) -> list[pa.ChunkedArray]:
         """The columns of ids of a file whose tokens are counted as the text of training rows."""
         return [pq.read_table(path, columns=["ids"], partitioning=None).column("ids")]
+
+    def views(self, root: Path, record: SetRecord) -> list[View]:
+        """The views on a set in the catalog: its rows, and the most readable form of them last."""
+        columns = ", ".join(self.view_columns(record))
+        branches = []
+        for split in dict.fromkeys(shard.split for shard in record.shards):
+            files = parquet([root / shard.path for shard in record.shards_of(split)])
+            branches.append(SPLIT_ROWS.format(split=quoted(split), columns=columns, files=files))
+        name = view_name(root.name)
+        return [View(name, f'create view "{name}" as {" union all ".join(branches)}')]
+
+    def view_columns(self, record: SetRecord) -> list[str]:
+        """The columns of the view on the rows, without the split, in SQL."""
+        return [name for name in record.arrow_schema().names if name != "split"]
+
+    def common_view(self, sets: Sequence[tuple[str, SetRecord]]) -> View:
+        """The view on the rows of several sets, given the name and the record of each, see `has_common_view`."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def summary(self, record: SetRecord) -> str:
+        """What a set holds, as a sentence."""
 
     def card_template(self) -> str:
         """The Markdown of a set's card, with the names of values in double braces."""

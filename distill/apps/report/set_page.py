@@ -7,8 +7,8 @@ from distill.apps.report import pictures, queries
 from distill.apps.report.page import Page, Picture, Rows, Section, Table, clipped
 from distill.apps.report.pictures import TEXTS, Connection
 from pipeline.console import size
-from pipeline.query.views import columns_with_text
-from pipeline.sets.reader import usable_record
+from pipeline.sets.kinds.examples import columns_with_text
+from pipeline.sets.reader import ExampleSet, usable_record
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord, Shard, TeacherRecord, reading
 from pipeline.sets.verify import require_shards
@@ -26,21 +26,8 @@ def set_page(root: Path, allow_unverified: bool = False) -> Page:
     """
     record = usable_record(root, allow_unverified)
     about = (Section("What it is", facts=_facts(record)), _scores(record))
-    if record.signals.vectors is not None:
-        lead = (
-            f"What {record.teacher.name} makes of the sentences of {record.dataset_name}: {record.num_rows:,} vectors."
-        )
-        return Page("set of sentences", record.name, lead, about)
-    if record.signals.token_logits is not None:
-        lead = (
-            f"What {record.teacher.name} says about the words of {record.dataset_name}: {record.num_rows:,} sentences."
-        )
-        return Page("set of words", record.name, lead, about)
-    if record.signals.logits is None:
-        lead = f"What {record.teacher.name} says about masked words: {record.num_rows:,} masked sequences."
-        return Page("logit set of a corpus", record.name, lead, about)
-    lead = f"What {record.teacher.name} says about {record.dataset_name}: {record.num_rows:,} rows with its logits."
-    return Page("logit set", record.name, lead, (*about, *_row_sections(root, record)))
+    rows = _row_sections(root, record) if record.kind == ExampleSet.kind else ()
+    return Page(record.row_kind.page_title, record.name, record.row_kind.summary(record), (*about, *rows))
 
 
 def _facts(record: SetRecord) -> dict[str, Any]:

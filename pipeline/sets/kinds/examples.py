@@ -16,11 +16,13 @@ from pipeline.arrays import Floats, id_type
 from pipeline.sets.reader import KEYS, ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import UNLABELLED, Shard
-from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, hash_of_texts, ids_problem, signals_problem
+from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, View, hash_of_texts, ids_problem, signals_problem
 from pipeline.sets.shard_file import which_are
 from pipeline.sets.verify import RowsCheck
 from pipeline.sources import sentences
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
+from pipeline.sql.database import variants_view_name, view_name
+from pipeline.sql.gate import quoted
 from pipeline.tasks.target import LABEL_LISTS
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
@@ -35,6 +37,16 @@ TEXTS = ("sentence1", "sentence2")
 TEXT_COLUMNS = (*TEXTS, "ids1", "ids2")
 DICTIONARY_COLUMNS = ("split", "origin", "label", "score", "variant")
 BYTE_SPLIT_COLUMNS = ("ids1.list.element", "ids2.list.element", "logits.list.element")
+SET_ROWS = """select {name} as "set", * replace (ids1::uinteger[] as ids1, ids2::uinteger[] as ids2,
+    {label} as label, logits::float[] as logits) from "{view}" """
+VARIANTS = """
+create view "{name}" as
+select v.* exclude (label, score), struct_pack(
+    sentence1 := o.sentence1, sentence2 := o.sentence2, label := o.label, score := o.score, logits := o.logits
+) as parent
+from "{rows}" v join "{rows}" o using (split, source_row)
+where v.variant > 0 and o.variant = 0
+"""
 
 
 class ExamplesKind(RowKind):
@@ -48,6 +60,9 @@ class ExamplesKind(RowKind):
     may_lack_text = True
     can_be_truncated = True
     set_type = ExampleSet
+    page_title = "logit set"
+    sql_templates = (SET_ROWS, VARIANTS)
+    has_common_view = True
 
     def columns(self, record: SetRecord) -> list[pa.Field]:
         """See `RowKind`. Without text there are no ids either: a tokenizer turns them back into it."""
@@ -77,6 +92,39 @@ class ExamplesKind(RowKind):
             or (_text_problem(record, rows) if record.has_text else None)
         )
 
+    def views(self, root: Path, record: SetRecord) -> list[View]:
+        """See `RowKind`; variants are beside the rows that they were made from, too."""
+        views = super().views(root, record)
+        if record.augmentation:
+            name = variants_view_name(root.name)
+            views.append(View(name, VARIANTS.format(name=name, rows=view_name(root.name))))
+        return views
+
+    def view_columns(self, record: SetRecord) -> list[str]:
+        """See `RowKind`; of a set without text null where that would be."""
+        ids = "usmallint[]" if id_type(record.tokenizer.vocabulary_size) == pa.uint16() else "uinteger[]"
+        of_text = {"sentence1": "varchar", "sentence2": "varchar", "ids1": ids, "ids2": ids}
+        stored = record.arrow_schema().names
+        names = record.model_copy(update={"has_text": True}).arrow_schema().names
+        return [name if name in stored else f"null::{of_text[name]} as {name}" for name in names if name != "split"]
+
+    def common_view(self, sets: Sequence[tuple[str, SetRecord]]) -> View:
+        """See `RowKind`.
+
+        Sets differ in the width of their ids and in the number of their logits; here all have the same types. Of
+        multi-label sets, whose labels are lists, the label is null here.
+        """
+        labels = ["null::int" if record.target.kind == "labels" else "label" for _, record in sets]
+        branches = [
+            SET_ROWS.format(name=quoted(name), view=view_name(name), label=label)
+            for (name, _), label in zip(sets, labels, strict=True)
+        ]
+        return View(self.name, f'create view "{self.name}" as {" union all ".join(branches)}')
+
+    def summary(self, record: SetRecord) -> str:
+        """See `RowKind`."""
+        return f"What {record.teacher.name} says about {record.dataset_name}: {record.num_rows:,} rows with its logits."
+
     def num_truncated(self, path: Path, reader: "TextReader", room: int, by_windows: bool) -> int:
         """See `RowKind`. Only rows that fill the room are tokenized again."""
         ids = pq.read_table(path, columns=["ids1", "ids2"], partitioning=None)
@@ -92,6 +140,11 @@ class ExamplesKind(RowKind):
         rows = pq.read_table(path, columns=["origin", "ids1", "ids2"], partitioning=None)
         rows = rows.filter(pc.equal(rows.column("origin"), "original"))
         return [rows.column("ids1"), rows.column("ids2")]
+
+
+def columns_with_text(record: SetRecord, columns: str = "*") -> str:
+    """What to select of a set's files, in SQL, so that there are texts; of a set without text they are null."""
+    return columns if record.has_text else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
 
 
 def example_columns(vocabulary_size: int, is_multilabel: bool = False) -> list[pa.Field]:

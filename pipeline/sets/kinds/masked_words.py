@@ -6,6 +6,7 @@ Shapes: R rows, P masked positions of all rows.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,8 +19,10 @@ from pipeline.sets.codecs import Codec, Decoder, Predictions
 from pipeline.sets.reader import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.row_kind import RowKind, ids_problem, signals_problem
+from pipeline.sets.row_kind import RowKind, View, ids_problem, signals_problem
 from pipeline.sets.shard_file import Statistics
+from pipeline.sql.database import words_view_name
+from pipeline.sql.gate import parquet
 from pipeline.untrusted import plain
 
 if TYPE_CHECKING:
@@ -29,6 +32,23 @@ BYTES_PER_GROUP = 2**26
 MAX_ROWS_PER_GROUP = 4096
 MOST_NATS = 700  # whose exponential is still a float
 POSITIONS_PER_ROW = 5  # of a sentence; only the size of row groups hangs on it
+
+# the key, `position`, `target` (what stood there), `candidate` and its `probability`
+WORDS_VIEW = """create view "{name}" as
+        with by_position as (
+            select split, source_row, piece, copy, unnest(positions) as position, unnest(targets) as target_id{stored}
+            from {files}
+        ), by_candidate as (
+            select split, source_row, piece, copy, position, target_id,
+                unnest({candidates}) as candidate_id, unnest({probabilities}) as probability
+            from by_position
+        )
+        select split, source_row, piece, copy, position, target_words.token as target, words.token as candidate,
+            probability
+        from by_candidate
+        join {words} as target_words on target_words.id = target_id
+        left join {words} as words on words.id = candidate_id
+    """
 
 
 @dataclass(frozen=True)
@@ -104,6 +124,8 @@ class MaskedWordsKind(RowKind):
     needs = frozenset({"corpus", "masking"})
     source_rows = "documents"
     set_type = MaskedWordSet
+    page_title = "logit set of a corpus"
+    sql_templates = (WORDS_VIEW,)
 
     def columns(self, record: SetRecord) -> list[pa.Field]:
         """See `RowKind`."""
@@ -123,6 +145,24 @@ class MaskedWordsKind(RowKind):
             or _masking_problem(record, masked_rows(rows))
             or signals_problem(record, rows)
         )
+
+    def views(self, root: Path, record: SetRecord) -> list[View]:
+        """See `RowKind`: also by masked position and candidate, in words."""
+        candidates, probabilities = record.codec.candidates_sql()
+        name = words_view_name(root.name)
+        sql = WORDS_VIEW.format(
+            name=name,
+            stored="".join(f", unnest({column}) as {column}" for column in record.codec.fields()),
+            candidates=candidates,
+            probabilities=probabilities,
+            words=f"(select id, token from vocabulary where tokenizer = '{record.tokenizer.sha256}')",
+            files=parquet([root / shard.path for shard in record.shards]),
+        )
+        return [*super().views(root, record), View(name, sql, needs_vocabulary=True)]
+
+    def summary(self, record: SetRecord) -> str:
+        """See `RowKind`."""
+        return f"What {record.teacher.name} says about masked words: {record.num_rows:,} masked sequences."
 
     def card_values(self, record: SetRecord) -> dict[str, str]:
         """See `RowKind`."""

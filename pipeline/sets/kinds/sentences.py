@@ -95,6 +95,7 @@ class SentencesKind(RowKind):
     signals = frozenset({"vectors", "token_vectors"})
     needs_one = frozenset({"task", "corpus"})
     set_type = SentenceSet
+    page_title = "set of sentences"
 
     def columns(self, record: SetRecord) -> list[pa.Field]:
         """See `RowKind`."""
@@ -126,6 +127,12 @@ class SentencesKind(RowKind):
         if not problem and record.task is not None and ((piece_R < 0) | (piece_R > most)).any():
             return f"a row of the task has a sentence beyond number {most}"
         return problem
+
+    def summary(self, record: SetRecord) -> str:
+        """See `RowKind`."""
+        return (
+            f"What {record.teacher.name} makes of the sentences of {record.dataset_name}: {record.num_rows:,} vectors."
+        )
 
     def check(self, record: SetRecord) -> "SentencesCheck":
         """See `RowKind`."""

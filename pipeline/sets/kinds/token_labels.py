@@ -19,10 +19,12 @@ from pipeline.arrays import Bools, Floats, Ints, Ragged, id_type, ragged
 from pipeline.sets.reader import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, hash_of_texts, ids_problem, signals_problem
+from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, View, hash_of_texts, ids_problem, signals_problem
 from pipeline.sets.signals.token_logits import token_logits_of
 from pipeline.sets.verify import RowsCheck
 from pipeline.sources.source import hash_rows
+from pipeline.sql.database import words_view_name
+from pipeline.sql.gate import parquet
 from pipeline.tasks.spans import Tallies, word_scores, word_tallies
 from pipeline.tasks.target import LABEL_LISTS, NO_LABEL
 from pipeline.tasks.task import OUTSIDE
@@ -33,6 +35,13 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 4096
 MAX_TEXT_BYTES = 2**28  # of the words read at once
+
+# the key, `word` (its number), `text`, `label`, and the `logits` of its first token; null of a word without tokens
+WORDS_VIEW = """create view "{name}" as
+        select split, source_row, word, words[word + 1] as text, label[word + 1] as label,
+            logits[list_position(word_ids, word)] as logits
+        from (select *, unnest(range(len(words)))::int as word from {files})
+    """
 
 
 @dataclass(frozen=True)
@@ -137,6 +146,8 @@ class TokenLabelsKind(RowKind):
     needs = frozenset({"task"})
     can_be_truncated = True
     set_type = TokenLabelSet
+    page_title = "set of words"
+    sql_templates = (WORDS_VIEW,)
 
     def columns(self, record: SetRecord) -> list[pa.Field]:
         """See `RowKind`."""
@@ -157,6 +168,17 @@ class TokenLabelsKind(RowKind):
             "use_byte_stream_split": ["ids.list.element", "logits.list.element.list.element"],
             "write_statistics": ["split", "source_row"],
         }
+
+    def views(self, root: Path, record: SetRecord) -> list[View]:
+        """See `RowKind`: also a row for each word."""
+        name, files = words_view_name(root.name), parquet([root / shard.path for shard in record.shards])
+        return [*super().views(root, record), View(name, WORDS_VIEW.format(name=name, files=files))]
+
+    def summary(self, record: SetRecord) -> str:
+        """See `RowKind`."""
+        return (
+            f"What {record.teacher.name} says about the words of {record.dataset_name}: {record.num_rows:,} sentences."
+        )
 
     def check(self, record: SetRecord) -> "TokenLabelsCheck":
         """See `RowKind`."""
