@@ -97,7 +97,7 @@ def _folder(config: ReportConfig) -> Path:
 def _page(config: ReportConfig, folder: Path) -> "Page":
     kind = kind_of_folder(folder)
     if kind == "sweep":
-        from distill.apps.report.sweep_page import sweep_page
+        from distill.apps.report.run_page import sweep_page
 
         return sweep_page(config, folder)
     if kind == "run":
@@ -116,9 +116,8 @@ def bench(config: BenchConfig) -> Result:
         needs_libraries("distill bench --output", "report", "matplotlib")
     left_out = _not_installed(config)
     wanted = [peer for peer in config.peers if peer not in left_out]
-    from distill.apps.bench.show import as_json, speed_tables
     from distill.apps.bench.students import load_or_make, load_peers, sentences_for
-    from distill.apps.bench.timing import measure
+    from distill.apps.bench.timing import as_json, measure, speed_tables
     from pipeline.devices import has_fast_bf16
 
     if not has_fast_bf16() and TRANSFORMERS.keys() & wanted:
@@ -128,7 +127,7 @@ def bench(config: BenchConfig) -> Result:
     students = {name: predictor} | load_peers([peer for peer in wanted if peer not in PEERS], predictor)
     speeds = measure(partial(_readers, students, wanted), sentences_for(predictor), config.seconds)
     if config.output is not None:
-        from distill.apps.bench.show import draw_speeds
+        from distill.apps.bench.timing import draw_speeds
 
         draw_speeds(config.output, speeds)
     settings = {"student": str(config.student) if config.student else None, "seconds": config.seconds}

@@ -8,8 +8,7 @@ from pydantic import BaseModel, Field
 from distill.commands.command import command
 from distill.result import Result, Text
 from pipeline.config import Config
-from pipeline.tasks.corpus import corpus_names, load_corpus
-from pipeline.tasks.task import load_task, task_names
+from pipeline.tasks.task import corpus_names, load_corpus, load_task, task_names
 
 
 class TasksConfig(Config):

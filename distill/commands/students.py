@@ -164,8 +164,8 @@ def masked_words(config: MaskedWordsConfig) -> Result:
 
 
 def _write_page(output: Path, compared: "MaskedWords") -> None:
-    from distill.apps.report.masked_words_page import masked_words_page
     from distill.apps.report.page import render
+    from distill.apps.report.run_page import masked_words_page
     from pipeline.files import make_folder, write_text_alone
 
     make_folder(output.parent)

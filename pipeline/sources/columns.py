@@ -1,6 +1,6 @@
 """Columns of a table of rows: found by the names that they may have, as plain text, and named in what is wrong.
 
-Functions here and in `pipeline.sources.gold` add what is wrong to a list of problems, so that a user sees all at once.
+Functions here and in `pipeline.sources.checks` add what is wrong to a list of problems, so that a user sees all.
 """
 
 from collections.abc import Sequence

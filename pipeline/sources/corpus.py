@@ -16,7 +16,7 @@ from pipeline.environment import data_folder
 from pipeline.errors import DataError, did_you_mean
 from pipeline.files import sha256
 from pipeline.sources.hub import load_rows, place
-from pipeline.tasks.corpus import Corpus
+from pipeline.tasks.task import Corpus
 
 EXTENSIONS = (".parquet", ".jsonl", ".txt")
 DOCUMENTS_PER_BATCH = 1024

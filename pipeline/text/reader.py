@@ -13,8 +13,7 @@ from tokenizers import Encoding, Tokenizer
 
 from pipeline.arrays import Ints, Ragged, stacked
 from pipeline.errors import DataError
-from pipeline.text.safety import reported
-from pipeline.text.tokenizer import FAILURE, Tokenized, frame_of, framed, tokenize
+from pipeline.text.tokenizer import FAILURE, Tokenized, frame_of, framed, reported, tokenize
 from pipeline.text.wordpiece.compiled import (
     CompiledWordPiece,
     Int32s,

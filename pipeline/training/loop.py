@@ -14,8 +14,7 @@ from pipeline import console
 from pipeline.config import ReportTo
 from pipeline.errors import ConfigError
 from pipeline.training.run import Progress, Run
-from pipeline.training.run_record import Entry, Metrics, best_of, last_is_best
-from pipeline.training.tracker import tracker
+from pipeline.training.run_record import Entry, Metrics, best_of, last_is_best, tracker
 
 B = TypeVar("B", bound=Sized)
 B_co = TypeVar("B_co", bound=Sized, covariant=True)

@@ -11,8 +11,15 @@ from pipeline import console
 from pipeline.errors import FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, remove_temporaries
 from pipeline.training.checkpoint import load_checkpoint, save_checkpoint, unusable
-from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, finish_run, read_run_record, write_run_record
-from pipeline.training.tracker import write_metrics
+from pipeline.training.run_record import (
+    RUN_RECORD,
+    Entry,
+    RunRecord,
+    finish_run,
+    read_run_record,
+    write_metrics,
+    write_run_record,
+)
 
 CHECKPOINT = "checkpoint.safetensors"
 

@@ -11,8 +11,7 @@ from pipeline.arrays import Ints, stacked
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.record_parts import Shard
 from pipeline.sources import Documents, load_documents
-from pipeline.tasks.corpus import Corpus, load_corpus
-from pipeline.tasks.task import TRAIN
+from pipeline.tasks.task import TRAIN, Corpus, load_corpus
 from pipeline.text.tokenizer import require_known_ids, vocabulary_size
 from teacher.config import CorpusFlags
 from teacher.corpus.masking import MaskingPlan, frequency_weights, uniform_weights

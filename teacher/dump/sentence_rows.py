@@ -11,8 +11,7 @@ from pipeline.arrays import Ragged, stacked
 from pipeline.sets.kinds.sentences import Sentences
 from pipeline.sets.record_parts import Setting, Shard, SplitRecord
 from pipeline.sources import Source, load_source, sentences
-from pipeline.tasks.corpus import Corpus
-from pipeline.tasks.task import TRAIN, Task, load_task
+from pipeline.tasks.task import TRAIN, Corpus, Task, load_task
 from teacher.config import DumpCorpus, DumpTask
 from teacher.corpus.text import SPLITS, Text, open_text
 from teacher.dump import source_parts, tokens_record

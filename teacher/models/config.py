@@ -6,8 +6,7 @@ from pydantic import Field
 
 from pipeline.config import Config
 from pipeline.errors import ConfigError
-from pipeline.tasks.corpus import Corpus
-from pipeline.tasks.task import Task
+from pipeline.tasks.task import Corpus, Task
 
 Precision = Literal["fp32", "bf16", "fp16"]
 

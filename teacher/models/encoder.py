@@ -24,8 +24,7 @@ from pipeline.devices import to_device
 from pipeline.errors import DataError, TeacherError
 from pipeline.sets.config import Pooling
 from pipeline.sets.signals.token_vectors import EMBEDDINGS
-from pipeline.text.safety import reported
-from pipeline.text.tokenizer import Tokenized
+from pipeline.text.tokenizer import Tokenized, reported
 from pipeline.untrusted import parse_json
 from teacher.models.batches import collate, run_batches
 from teacher.models.loaded import (

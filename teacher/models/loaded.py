@@ -19,8 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import ConfigError, DataError, TeacherError
 from pipeline.text.reader import TextReader
-from pipeline.text.safety import reported
-from pipeline.text.tokenizer import frame_ids, vocabulary_size
+from pipeline.text.tokenizer import frame_ids, reported, vocabulary_size
 from pipeline.training.checkpoint import tensors_sha256
 from pipeline.training.run_record import FINETUNE_RECORD, read_run_record
 from pipeline.untrusted import parse_json

@@ -16,8 +16,7 @@ from pipeline.files import sha256
 from pipeline.sources import load_documents
 from pipeline.sources.columns import text_column
 from pipeline.sources.row_files import FORMATS, open_rows
-from pipeline.tasks.corpus import corpus_names, load_corpus
-from pipeline.tasks.task import Task
+from pipeline.tasks.task import Task, corpus_names, load_corpus
 
 TEXT = "text"  # the column of texts that are not the task's inputs, or not by its names
 DOCUMENTS_PER_BLOCK = 64

@@ -16,8 +16,7 @@ from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.sources.corpus import LinePart, ParquetPart
 from pipeline.sources.row_files import open_rows
-from pipeline.tasks.corpus import Corpus
-from pipeline.tasks.task import Task, load_task, own_manifest, parse_manifest
+from pipeline.tasks.task import Corpus, Task, load_task, own_manifest, parse_manifest
 from student.model.config_file import read_config
 from student.model.model import Student
 from student.model.pretrained import MaskedWordStudent

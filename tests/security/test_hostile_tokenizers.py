@@ -9,9 +9,8 @@ from tokenizers import Tokenizer
 
 from pipeline.errors import IntegrityError
 from pipeline.sets.reader import ExampleSet
-from pipeline.text import safety
-from pipeline.text.safety import growth_problem
-from pipeline.text.tokenizer import load_tokenizer, tokenize, tokenizer_sha256
+from pipeline.text import tokenizer as safety
+from pipeline.text.tokenizer import growth_problem, load_tokenizer, tokenize, tokenizer_sha256
 from tests.helpers.hostile import edit, limited
 from tests.helpers.messages import naming
 

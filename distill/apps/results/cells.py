@@ -12,9 +12,8 @@ from time import process_time
 from typing import Any
 
 from distill.apps.bench.timing import ROUNDS, fitting_rows, interleaved, using_threads
-from distill.apps.results.baselines import Baseline
-from distill.apps.results.commands import content_sha256
-from distill.apps.results.systems import SCORE, Rows, System, read_rows, student_system, teacher_system
+from distill.apps.results.plan import content_sha256
+from distill.apps.results.systems import SCORE, Baseline, Rows, System, read_rows, student_system, teacher_system
 from pipeline.arrays import Floats
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.metrics import bootstrap_intervals, fidelity, score_logits

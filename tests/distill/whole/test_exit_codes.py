@@ -13,7 +13,7 @@ import typer
 from distill.commands.command import reports_errors
 from pipeline.errors import DataError, PassingError, passes
 from pipeline.files import write_error
-from pipeline.text.safety import reported
+from pipeline.text.tokenizer import reported
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import dump_config
 

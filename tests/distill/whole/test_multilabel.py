@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from distill.apps.results import cells
-from distill.apps.results.baselines import BASELINES, bag_of_words_scores
 from distill.apps.results.cells import TaskCells
+from distill.apps.results.systems import BASELINES, bag_of_words_scores
 from distill.apps.serve.served import rankings
 from pipeline.errors import IntegrityError, QueryError
 from pipeline.query.mixture import open_sets

@@ -1,7 +1,7 @@
 """Documents of a corpus in text, JSON lines and Parquet."""
 
 from pipeline.sources.corpus import Documents, LinePart, ParquetPart
-from pipeline.tasks.corpus import Corpus
+from pipeline.tasks.task import Corpus
 from tests.fuzz.files import FIXTURES, of_a_kind, seeds, written
 
 COVERS = ("pipeline.sources.corpus",)

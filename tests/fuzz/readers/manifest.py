@@ -5,14 +5,13 @@ from importlib.resources import files
 from distill.apps.results.experiment import TaskParts, load_experiment
 from distill.apps.results.plan import task_problems
 from pipeline.errors import ConfigError, raise_all
-from pipeline.tasks.corpus import Corpus
-from pipeline.tasks.task import Task, own_manifest, task_names
+from pipeline.tasks.task import Corpus, Task, own_manifest, task_names
 from student.recipe import load_recipe
 from tests.fuzz.files import of_a_kind, seeds, written
 
 COVERS = (
     "pipeline.tasks.task",
-    "pipeline.tasks.corpus",
+    "pipeline.tasks.task",
     "student.recipe",
     "distill.apps.results.experiment",
     "distill.apps.results.plan",

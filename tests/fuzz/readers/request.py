@@ -1,6 +1,6 @@
 """Bodies of requests to ``distill serve``."""
 
-from distill.apps.serve.api import POST
+from distill.apps.serve.app import POST
 from distill.apps.serve.requests import checked_texts, parsed
 
 COVERS = ("distill.apps.serve.requests",)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from pipeline.errors import DataError
 from pipeline.sources import Documents, load_documents
 from pipeline.sources.corpus import DOCUMENTS_PER_BATCH
-from pipeline.tasks.corpus import Corpus
-from pipeline.tasks.task import Hub
+from pipeline.tasks.task import Corpus, Hub
 from tests.helpers.messages import naming
 
 MINE = Corpus(name="mine")

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.tasks.corpus import corpus_names, load_corpus
-from pipeline.tasks.task import Hub
+from pipeline.tasks.task import Hub, corpus_names, load_corpus
 from tests.helpers.messages import naming
 
 HUB = {

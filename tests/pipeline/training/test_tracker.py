@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.config import ReportFlags
 from pipeline.errors import ConfigError
-from pipeline.training.tracker import METRICS_FILE, TENSORBOARD_FOLDER, flat, tracker
+from pipeline.training.run_record import METRICS_FILE, TENSORBOARD_FOLDER, flat, tracker
 from tests.helpers.messages import naming
 from tests.helpers.toy_run import EPOCHS, STEPS, toy_run
 

@@ -9,7 +9,7 @@ import pytest
 
 from distill.apps.config import ReportConfig
 from distill.apps.report.page import render
-from distill.apps.report.sweep_page import sweep_page
+from distill.apps.report.run_page import sweep_page
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
 from pipeline.settings import as_flags
 from pipeline.training.run_record import read_run_record, write_run_record

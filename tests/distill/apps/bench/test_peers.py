@@ -3,7 +3,7 @@ import torch
 from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConfig
 
 from distill.apps.bench.peers import new_peer, peer_config, peer_reader
-from distill.apps.bench.sentences import made_up_tokenizer
+from distill.apps.bench.students import made_up_tokenizer
 from distill.apps.config import TRANSFORMERS
 from pipeline.arrays import Ragged
 

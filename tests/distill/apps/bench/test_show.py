@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.apps.bench.show import log_bars
+from distill.apps.bench.timing import log_bars
 
 
 def test_bars_of_powers_of_ten_are_equally_spaced() -> None:

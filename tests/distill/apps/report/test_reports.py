@@ -9,8 +9,7 @@ import pytest
 from distill.apps.config import ReportConfig
 from distill.apps.report.dev_rows import cascade, certificate_sections
 from distill.apps.report.page import Page, Rows, render
-from distill.apps.report.run_page import run_page
-from distill.apps.report.sweep_page import sweep_page
+from distill.apps.report.run_page import run_page, sweep_page
 from pipeline.errors import IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet

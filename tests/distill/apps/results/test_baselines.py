@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from distill.apps.results import baselines
-from distill.apps.results.baselines import BASELINES, Baseline, bag_of_words_scores, majority
-from distill.apps.results.regression import LEAST, pair_features
-from distill.apps.results.systems import Rows, read_rows
+from distill.apps.results import systems as baselines
+from distill.apps.results.systems import (
+    BASELINES,
+    LEAST,
+    Baseline,
+    Rows,
+    bag_of_words_scores,
+    majority,
+    pair_features,
+    read_rows,
+)
 from pipeline.arrays import Floats
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target

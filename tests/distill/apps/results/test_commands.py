@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distill.apps.results.commands import Command, run_once
+from distill.apps.results.plan import Command, run_once
 from pipeline.errors import DistillError
 from pipeline.work import read_work_record
 from tests.helpers.messages import naming

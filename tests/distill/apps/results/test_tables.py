@@ -1,6 +1,6 @@
 from typing import Any
 
-from distill.apps.results.tables import page
+from distill.apps.results.comparison import page
 
 
 def cell(kind: str, *accuracies: float, **more: Any) -> dict[str, Any]:
