@@ -56,11 +56,11 @@ COMMANDS = {
             "Write a set of tokens, or the stored layers of a set of examples, in another codec; no teacher is needed.",
         ),
         "push": Entry(
-            "sharing",
+            "sets",
             "Send a verified set to a folder, an object store or the hub; only what is not there yet travels.",
         ),
-        "pull": Entry("sharing", "Fetch a set from where it was pushed, verify it, and put it into the store."),
-        "join": Entry("sharing", "Put your own texts beside the logits of a set that was pushed without text."),
+        "pull": Entry("sets", "Fetch a set from where it was pushed, verify it, and put it into the store."),
+        "join": Entry("sets", "Put your own texts beside the logits of a set that was pushed without text."),
     },
     "Students": {
         "pretrain-student": Entry(
