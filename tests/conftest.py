@@ -36,10 +36,8 @@ from pipeline.sql.gate import open_database, open_files
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Objective, Task, load_task
 from student.fit import train
-from teacher.dump.examples import dump
-from teacher.dump.sentences import dump_vectors
-from teacher.dump.tokens import dump_mlm
 from teacher.finetune.common import save_teacher
+from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
@@ -239,7 +237,7 @@ def masked_lm(work: Path) -> Path:
 def token_store(work: Path, corpus_file: Path, masked_lm: Path) -> Path:
     """A store with verified sets of tokens: ``hidden``, ``sampled``, ``topk`` and ``dense``; read only."""
     for codec in ("hidden", "sampled", "topk", "dense"):
-        dump_mlm(corpus_config(work, work / "tokens", name=codec, codec=codec, top_k=10), "distill teacher-dump")
+        dump(corpus_config(work, work / "tokens", name=codec, codec=codec, top_k=10), "distill teacher-dump")
     return work / "tokens"
 
 
@@ -248,7 +246,7 @@ def vector_store(work: Path, corpus_file: Path) -> Path:
     """A store with verified sets of sentences of the corpus: ``float16``, ``int8`` and ``pca``; read only."""
     for codec in ("float16", "int8", "pca"):
         dims = {"pca_dims": 12} if codec == "pca" else {}
-        dump_vectors(vectors_config(work, work / "vectors", name=codec, vector_codec=codec, **dims), "teacher-dump")
+        dump(vectors_config(work, work / "vectors", name=codec, vector_codec=codec, **dims), "teacher-dump")
     return work / "vectors"
 
 

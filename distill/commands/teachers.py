@@ -1,12 +1,12 @@
 """``distill finetune-teacher``, ``augment``, ``teacher-dump`` and ``check``."""
 
 from dataclasses import asdict
-from typing import Any
 
 from distill.commands.command import called, command, needs_teacher_libraries
 from distill.commands.sets import set_result, warn_about_scores
 from distill.result import Result
 from pipeline import console
+from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
 from teacher.augment.config import AugmentConfig
 from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
@@ -68,26 +68,17 @@ def dump_teacher(config: DumpTask | DumpCorpus) -> Result:
     config.check()
     if config.plan:
         return _plan(config)
-    if config.signal == "vectors":
-        from teacher.dump.sentences import dump_vectors
+    from teacher.kinds import dump
 
-        record = dump_vectors(config, called())
-    elif isinstance(config, DumpCorpus):
-        from teacher.dump.tokens import dump_mlm
-
-        record = dump_mlm(config, called())
-    else:
-        return _dump_task(config)
-    return Result() if record is None else set_result(record)
-
-
-def _dump_task(config: DumpTask) -> Result:
-    from teacher.dump.summary import SPLIT_COLUMNS, split_rows
-    from teacher.dump.task import dump_task
-
-    record = dump_task(config, called())
+    record = dump(config, called())
     if record is None:
         return Result()
+    return set_result(record) if record.task is None or record.kind == "sentences" else _task_result(config, record)
+
+
+def _task_result(config: DumpTask | DumpCorpus, record: SetRecord) -> Result:
+    from teacher.dump.summary import SPLIT_COLUMNS, split_rows
+
     result, root = Result(record.model_dump(mode="json")), config.store / record.name
     if record.augmentation:
         _add_variants(result, record.augmentation)
@@ -101,19 +92,9 @@ def _dump_task(config: DumpTask) -> Result:
 
 def _plan(config: DumpTask | DumpCorpus) -> Result:
     """What the set would take; nothing is written."""
-    plan: Any
-    if config.signal == "vectors":
-        from teacher.dump.plan_sentences import estimate_vectors
+    from teacher.kinds import open_dump
 
-        plan = estimate_vectors(config)
-    elif isinstance(config, DumpCorpus):
-        from teacher.dump.plan_tokens import estimate_mlm
-
-        plan = estimate_mlm(config)
-    else:
-        from teacher.dump.plan_examples import estimate
-
-        plan = estimate(config)
+    plan = open_dump(config, called()).plan()
     result = Result(plan.values()).pairs(
         "plan",
         {

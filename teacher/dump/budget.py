@@ -10,7 +10,9 @@ from pipeline.tasks.task import TRAIN
 from teacher.config import BudgetConfig, DumpCorpus
 from teacher.corpus.text import masking_plan, nothing_to_mask, open_text
 from teacher.dump.corpus_size import estimate_size
-from teacher.dump.tokens import dump_mlm
+from teacher.dump.driver import run_dump
+from teacher.dump.executor import Processes
+from teacher.kinds.masked_words import MaskedWordsDump
 from teacher.models.masked_lm import load_mlm_tokenizer
 
 SPARE = 1.2  # the sample is drawn a little larger than it need be
@@ -33,5 +35,6 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
         sample = {name: getattr(config, name) for name in config.model_fields_set & DumpCorpus.model_fields.keys()}
         sample |= {"max_documents": min(documents, size.documents), "codec": "hidden"}
         sample |= {"store": Path(folder), "name": "control"}
-        dump_mlm(DumpCorpus(**sample), "distill budget")
+        dumped = DumpCorpus(**sample)
+        run_dump(MaskedWordsDump(dumped, "distill budget"), Processes.of(dumped))
         return budget(MaskedWordSet.open(Path(folder) / "control"), config.positions, size.positions)

@@ -4,21 +4,23 @@ Files whose rows are the same, text and gold, at the same places are taken over 
 texts that the old set does not hold are asked about.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, raise_all, setting_changes, short
 from pipeline.files import link_or_copy
-from pipeline.sets.kinds.examples import text_hashes
-from pipeline.sets.reader import ExampleSet, find_set
+from pipeline.sets.reader import LogitSet, find_set
 from pipeline.sets.record import SetRecord, changed
-from pipeline.sets.record_parts import Shard, Version, shared_settings
+from pipeline.sets.record_parts import KindName, Shard, Version, shared_settings
 from pipeline.sets.row_kind import TEXT_HASH_BYTES
 from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.token_logits import token_logits_of
 from pipeline.sets.verify import require_shards
 from pipeline.sets.verify_layers import layer_file_problems
 from pipeline.sets.writer import plan_shards
@@ -28,6 +30,8 @@ from teacher.config import DumpTask
 from teacher.dump.answers import Known, TextHashes
 from teacher.dump.rows import origins, source_rows
 
+Hashes = Callable[[pa.Table], list[bytes]]  # of the texts of rows
+SAME_COLUMNS = ("source_row", "origin", "text_hash", "label", "score")
 # of a text with several answers the first: which one it is must not depend on the process
 ANSWERS = """
 select text_hash, arg_min(logits, format('{}:{:020d}', split, source_row)) as logits
@@ -35,7 +39,7 @@ from rows semi join wanted using (text_hash) group by text_hash
 """
 
 
-def open_old(config: DumpTask, root: Path) -> ExampleSet | None:
+def open_old(config: DumpTask, root: Path, kind: type[LogitSet]) -> LogitSet | None:
     """Opens the set that ``--extend`` names, if it is given.
 
     Raises:
@@ -44,7 +48,7 @@ def open_old(config: DumpTask, root: Path) -> ExampleSet | None:
     """
     if config.extend is None:
         return None
-    old = ExampleSet.open(find_set(config.extend, config.store))
+    old = kind.open(find_set(config.extend, config.store))
     if old.root.resolve() == root.resolve():
         raise ConfigError(f"--extend {config.extend}: the new version needs a --name of its own; the old one stays")
     if any(described.absent for described in old.record.splits.values()):
@@ -58,7 +62,7 @@ def open_old(config: DumpTask, root: Path) -> ExampleSet | None:
     return old
 
 
-def extended(planned: SetRecord, old: ExampleSet, source: Source, rows_per_shard: int) -> SetRecord:
+def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: int, hashes: Hashes) -> SetRecord:
     """The plan of a set that takes over what it can of an old one.
 
     Args:
@@ -66,6 +70,7 @@ def extended(planned: SetRecord, old: ExampleSet, source: Source, rows_per_shard
         old: the old set.
         source: the new rows.
         rows_per_shard: about how many rows a new file is to hold.
+        hashes: of the texts of rows.
 
     Raises:
         FingerprintMismatchError: if the old set was made with other settings.
@@ -75,8 +80,8 @@ def extended(planned: SetRecord, old: ExampleSet, source: Source, rows_per_shard
         raise FingerprintMismatchError(f"{old.root} cannot be extended, it was made with other settings:\n{changes}")
     shards: list[Shard] = []
     for split in dict.fromkeys(shard.split for shard in planned.shards):
-        shared = _shared_shards(old, split, source, planned.tokenizer.sha256)
-        shards += [*shared, *_new_shards(shared, split, source.splits[split].num_rows, rows_per_shard)]
+        shared = _shared_shards(old, split, source, hashes)
+        shards += [*shared, *_new_shards(shared, split, source.splits[split].num_rows, rows_per_shard, planned.kind)]
     if not any(shard.version for shard in shards):
         return planned
     earlier = Version(format_version=old.record.format_version, settings=old.record.settings)
@@ -88,7 +93,7 @@ def extended(planned: SetRecord, old: ExampleSet, source: Source, rows_per_shard
     )
 
 
-def take_over(root: Path, record: SetRecord, old: ExampleSet) -> None:
+def take_over(root: Path, record: SetRecord, old: LogitSet) -> None:
     """Puts the shared files into the new set, as links where the file system has them."""
     paths = [shard.path for shard in record.shards if shard.version]
     for path in paths:
@@ -97,7 +102,7 @@ def take_over(root: Path, record: SetRecord, old: ExampleSet) -> None:
         console.note(f"{len(paths)} of {len(record.shards)} shards are those of {old.root}")
 
 
-def answers(old: ExampleSet, hashes: Sequence[TextHashes]) -> Known:
+def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
     """What the old set says of those texts that it holds."""
     files = [old.root / shard.path for shard in old.record.shards]
     distinct = np.unique(np.concatenate(hashes))
@@ -106,38 +111,38 @@ def answers(old: ExampleSet, hashes: Sequence[TextHashes]) -> Known:
     with open_files({"rows": files}) as connection:
         connection.register("wanted", pa.table({"text_hash": wanted}))
         table = to_arrow(select(connection, ANSWERS))
-    return Known.of(table.column("text_hash").to_pylist(), logits_of(table, old.record.target.num_logits))
+    texts, num_logits = table.column("text_hash").to_pylist(), old.record.target.num_logits
+    if old.record.signals.token_logits is None:
+        return Known.of(texts, logits_of(table, num_logits))
+    return Known.of(texts, token_logits_of(table, num_logits), pc.list_value_length(table.column("logits")).to_numpy())
 
 
-def _shared_shards(old: ExampleSet, split: str, source: Source, tokenizer_sha256: str) -> list[Shard]:
+def _shared_shards(old: LogitSet, split: str, source: Source, hashes: Hashes) -> list[Shard]:
     """The first files of a split, as far as they hold what the new rows hold at the same places."""
     shared = []
     for shard in old.record.shards_of(split) if split in old.record.splits else []:
-        if shard.stop > source.splits[split].num_rows or not _is_same(old, shard, source, tokenizer_sha256):
+        if shard.stop > source.splits[split].num_rows or not _is_same(old, shard, source, hashes):
             break
         version = shard.version or old.record.fingerprint
         shared.append(shard.unmeasured().model_copy(update={"version": version}))
     return shared
 
 
-def _is_same(old: ExampleSet, shard: Shard, source: Source, tokenizer_sha256: str) -> bool:
-    stored = old.read_shard(shard, ["source_row", "origin", "text_hash", "label", "score"])
+def _is_same(old: LogitSet, shard: Shard, source: Source, hashes: Hashes) -> bool:
+    columns = [name for name in SAME_COLUMNS if name in old.record.arrow_schema().names]
+    stored = pq.read_table(old.root / shard.path, columns=columns, partitioning=None)
     new = source_rows(source, shard)
-    return (
-        np.array_equal(stored.column("source_row"), new.column("source_row"))
-        and stored.column("origin").to_pylist() == origins(source, shard).to_pylist()
-        and stored.column("text_hash").to_pylist() == text_hashes(new, tokenizer_sha256)
-        and stored.column("label").equals(new.column("label"))
-        and stored.column("score").equals(new.column("score"))
-    )
+    new = new.append_column("origin", origins(source, shard))
+    new = new.append_column("text_hash", pa.array(hashes(new), stored.column("text_hash").type))
+    return all(stored.column(name).equals(new.column(name)) for name in columns)
 
 
-def _new_shards(shared: list[Shard], split: str, num_rows: int, rows_per_shard: int) -> list[Shard]:
+def _new_shards(shared: list[Shard], split: str, num_rows: int, rows_per_shard: int, folder: KindName) -> list[Shard]:
     """Files for the rows after the shared ones, numbered on."""
     first, start = len(shared), shared[-1].stop if shared else 0
     if shared and start == num_rows:
         return []
-    planned = plan_shards(split, num_rows - start, rows_per_shard)
+    planned = plan_shards(split, num_rows - start, rows_per_shard, folder)
     return [
         s.model_copy(
             update={

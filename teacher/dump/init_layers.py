@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.errors import FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.files import link_or_copy, remove_temporaries, sha256
 from pipeline.sets.card import write_card_and_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import FILE_NAME, SetRecord, changed, read_set_record
 from pipeline.sets.signals.init import INIT_FILE, InitLayers, InitShape
 from pipeline.training.checkpoint import write_tensors
@@ -49,7 +49,7 @@ def check_same_init(root: Path, layers: tuple[int, ...]) -> None:
 
 
 def add_init_layers(
-    root: Path, record: SetRecord | None, config: DumpTask, teacher: Teacher, old: ExampleSet | None
+    root: Path, record: SetRecord | None, config: DumpTask, teacher: Teacher, old: LogitSet | None
 ) -> SetRecord | None:
     """Puts weights into a set once it is verified: those asked for, or that it had and lost, or those of an old set.
 

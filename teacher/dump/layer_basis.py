@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from accelerate import PartialState
 
 from pipeline import console
 from pipeline.errors import IntegrityError
@@ -19,6 +18,7 @@ from pipeline.sets.vector_basis import TOKENS_PER_NUMBER, bases_to_bytes, fit_ba
 from pipeline.sources import Source, sentences
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
+from teacher.dump.driver import Executor
 from teacher.models.classifier import Teacher
 from teacher.models.layers import layer_outputs
 
@@ -32,7 +32,7 @@ def with_bases(
     source: Source,
     max_seq_length: int,
     max_tokens: int,
-    state: PartialState,
+    executor: Executor,
 ) -> tuple[LayerSignal, ...]:
     """The signals with what is recorded of their bases, which are in the set in ``root`` from then on.
 
@@ -40,11 +40,11 @@ def with_bases(
         IntegrityError: if a basis of which nothing is recorded yet is damaged, and files were written with it.
     """
     needing = [signal for signal in signals if isinstance(signal, States) and signal.codec.basis_bytes]
-    if state.is_main_process:
+    if executor.is_main:
         for signal in needing:
             if not _is_there(root, signal):
                 write_once(root / signal.basis_path, _fitted(signal, teacher, source, max_seq_length, max_tokens))
-    state.wait_for_everyone()
+    executor.wait()
     found = {signal.name: signal.with_basis(root / signal.basis_path) for signal in needing}
     return tuple(found.get(signal.name, signal) for signal in signals)
 

@@ -14,13 +14,13 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import TeacherError
 from pipeline.sets.layer_files import layer_file
-from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName, Range, Shard
 from pipeline.sets.signals import LayerSignal
 from pipeline.sets.vector_basis import Basis
 from pipeline.sources import sentences
 from pipeline.stopping import stop_between
 from teacher.dump.rows import ShardRows
+from teacher.dump.shards import ShardJob
 from teacher.models.batches import naming_rows
 from teacher.models.classifier import Teacher
 from teacher.models.layers import layer_outputs
@@ -30,71 +30,61 @@ SAID_AT_ONCE = 2**28  # bytes of what a teacher says, while it becomes a row gro
 
 
 @dataclass(frozen=True)
-class Asking:
-    """Whom to ask for what.
+class LayerJob(ShardJob):
+    """Writes the files of signals that stand for the rows of shards, by one pass of the teacher over the same rows.
 
     Attributes:
-        teacher: on its device.
-        max_tokens: most padded tokens per batch.
         signals: what is to be written, with the hashes of their bases.
         bases: of those that need one, by layer.
         missing: the ranges of rows of the files that are to be written, by signal.
     """
 
-    teacher: Teacher
-    max_tokens: int
+    model: Teacher
     signals: Sequence[LayerSignal]
     bases: Mapping[LayersName, Mapping[int, Basis]]
     missing: Mapping[LayersName, AbstractSet[Range]]
 
+    @property
+    def folders(self) -> tuple[LayersName, ...]:
+        """See `ShardJob`."""
+        return tuple(self.missing)
 
-def write_layers(asking: Asking, root: Path, record: SetRecord, rows: ShardRows, shards: Sequence[Shard]) -> None:
-    """Writes the files of signals that stand for the rows of shards, by one pass of the teacher over the same rows.
+    def write(self, root: Path, rows: ShardRows, shards: Sequence[Shard]) -> None:
+        """See `ShardJob`.
 
-    Args:
-        asking: whom, for what.
-        root: the set's folder.
-        record: its record.
-        rows: of the task, with variants.
-        shards: of the examples.
+        Raises:
+            TeacherError: if a number is not finite, or too large for its codec.
+        """
+        with console.progress(sum(rows.count(shard) for shard in shards), "teacher: layers") as steps:
+            for shard in stop_between(shards):
+                steps.describe(f"teacher: layers, {shard.split} {shard.index + 1}/{shard.count}")
+                left = [signal for signal in self.signals if shard.range in self.missing[signal.name]]
+                read = rows.read(shard)
+                for of in dict.fromkeys(signal.of for signal in left):
+                    chosen = read if of == "all" else read.filter(pc.equal(read.column("origin"), "original"))
+                    self._write(root, shard, [signal for signal in left if signal.of == of], chosen)
+                steps.advance(rows.count(shard))
 
-    Raises:
-        TeacherError: if a number is not finite, or too large for its codec.
-    """
-    with console.progress(sum(rows.count(shard) for shard in shards), "teacher: layers") as steps:
-        for shard in stop_between(shards):
-            steps.describe(f"teacher: layers, {shard.split} {shard.index + 1}/{shard.count}")
-            left = [signal for signal in asking.signals if shard.range in asking.missing[signal.name]]
-            read = rows.read(shard)
-            for of in dict.fromkeys(signal.of for signal in left):
-                chosen = read if of == "all" else read.filter(pc.equal(read.column("origin"), "original"))
-                _write(root, record, asking, shard, [signal for signal in left if signal.of == of], chosen)
-            steps.advance(rows.count(shard))
-
-
-def _write(
-    root: Path, record: SetRecord, asking: Asking, shard: Shard, signals: Sequence[LayerSignal], rows: pa.Table
-) -> None:
-    inputs = asking.teacher.reader.tokenize(*sentences(rows), record.max_seq_length)
-    length_R = np.array([len(row.ids) for row in inputs], dtype=np.int64)
-    asked = {signal.name: signal.layers for signal in signals}
-    split = pa.repeat(pa.scalar(shard.split), rows.num_rows)
-    keys = pa.table({"split": split, "source_row": rows.column("source_row"), "variant": rows.column("variant")})
-    with ExitStack() as stack:
-        files = [stack.enter_context(layer_file(root, record, s, shard.in_folder(s.name))) for s in signals]
-        for start, stop in row_groups(length_R, signals):
-            some = inputs[start:stop]
-            with naming_rows(some, rows.slice(start, stop - start), shard.split):
-                said = layer_outputs(asking.teacher, some, asked, asking.max_tokens)
-            for signal, write in zip(signals, files, strict=True):
-                part = keys.slice(start, stop - start)
-                table = signal.table(part, length_R[start:stop], said[signal.name], asking.bases[signal.name])
-                problem = signal.rows_problem(table)
-                if problem:
-                    raise TeacherError(
-                        f"{shard.path}: {signal}: {problem}; remove its folder and take --{signal.name}-codec float32"
-                    )
-                write(table)
+    def _write(self, root: Path, shard: Shard, signals: Sequence[LayerSignal], rows: pa.Table) -> None:
+        inputs = self.model.reader.tokenize(*sentences(rows), self.record.max_seq_length)
+        length_R = np.array([len(row.ids) for row in inputs], dtype=np.int64)
+        wanted = {signal.name: signal.layers for signal in signals}
+        split = pa.repeat(pa.scalar(shard.split), rows.num_rows)
+        keys = pa.table({"split": split, "source_row": rows.column("source_row"), "variant": rows.column("variant")})
+        with ExitStack() as stack:
+            files = [stack.enter_context(layer_file(root, self.record, s, shard.in_folder(s.name))) for s in signals]
+            for start, stop in row_groups(length_R, signals):
+                some = inputs[start:stop]
+                with naming_rows(some, rows.slice(start, stop - start), shard.split):
+                    outputs = layer_outputs(self.model, some, wanted, self.max_tokens)
+                for signal, write in zip(signals, files, strict=True):
+                    part, bases = keys.slice(start, stop - start), self.bases[signal.name]
+                    table = signal.table(part, length_R[start:stop], outputs[signal.name], bases)
+                    problem = signal.rows_problem(table)
+                    if problem:
+                        advice = f"remove its folder and take --{signal.name}-codec float32"
+                        raise TeacherError(f"{shard.path}: {signal}: {problem}; {advice}")
+                    write(table)
 
 
 def row_groups(length_R: Ints, signals: Sequence[LayerSignal]) -> Iterator[tuple[int, int]]:

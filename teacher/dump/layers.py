@@ -5,11 +5,8 @@ its fingerprint, so a finished set gets them without being asked for logits agai
 """
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from accelerate import PartialState
 
 from pipeline import console
 from pipeline.files import make_folder
@@ -21,16 +18,15 @@ from pipeline.sets.layer_files import (
     share_files,
     unfinished_files,
 )
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import LayersName
 from pipeline.sets.signals import Attention, Blocks, Cls, LayerSignal, States, Values
 from pipeline.sets.vector_codecs import state_codec
-from teacher.config import DumpTask
-from teacher.dump.cluster import Errand, ask_here_or_there
+from teacher.dump.driver import Executor
 from teacher.dump.layer_basis import with_bases
 from teacher.dump.layer_flags import LayerFlags
-from teacher.dump.layer_shards import Asking, write_layers
+from teacher.dump.layer_shards import LayerJob
 from teacher.dump.rows import Rows
 from teacher.models.classifier import Teacher
 from teacher.models.layers import require_known_family
@@ -83,26 +79,26 @@ def wanted_layers(config: LayerFlags, name: str, shape: Any) -> list[LayerSignal
 def add_layers(
     root: Path,
     planned: Sequence[LayerSignal],
-    config: DumpTask,
     teacher: Teacher,
     rows: Rows,
+    precision: str,
     max_tokens: int,
-    old: ExampleSet | None,
-    state: PartialState,
+    old: LogitSet | None,
+    executor: Executor,
 ) -> SetRecord | None:
-    """Writes this process's share of what layers say, and records it if that was the last of it.
+    """Writes this process's share of what layers output, and records it if that was the last of it.
 
     Call it in every process of a command, once the set in ``root`` was begun.
 
     Args:
         root: the set's folder.
         planned: what is to be stored.
-        config: the command's settings.
         teacher: on its device.
         rows: of the task, with variants.
+        precision: of the teacher's arithmetic.
         max_tokens: most padded tokens per batch.
         old: a set of the same teacher, whose files are taken over where they stand for the same rows.
-        state: of the processes of this command, which share them.
+        executor: who writes.
 
     Returns:
         The record on disk; None on other ranks than the first.
@@ -110,28 +106,27 @@ def add_layers(
     Raises:
         TeacherError: if a number is not finite, or too large for its codec.
     """
-    record, job = read_set_record(root), config.job()
+    record = read_set_record(root)
     for signal in planned:
         make_folder(root / signal.name)
-        if state.is_main_process:
+        if executor.is_main:
             _take_over(root, record, signal, old)
-    state.wait_for_everyone()
-    with inference_mode(state.device, config.precision):
-        signals = with_bases(root, planned, teacher, rows.source, record.max_seq_length, max_tokens, state)
+    executor.wait()
+    with inference_mode(teacher.model.device, precision):
+        signals = with_bases(root, planned, teacher, rows.source, record.max_seq_length, max_tokens, executor)
     missing = {signal.name: {file.range for file in unfinished_files(root, record, signal)} for signal in signals}
-    state.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
-    if state.is_main_process and any(missing.values()):
+    executor.wait()  # nobody writes before everybody has looked, or the shares would differ
+    if executor.is_main and any(missing.values()):
         forget_lost_files(root)
-    state.wait_for_everyone()
-    shards = [shard for shard in record.shards[job.index :: job.count] if shard.range in set().union(*missing.values())]
-    mine = shards[state.process_index :: state.num_processes]
+    executor.wait()
+    of_job = record.shards[executor.job.index :: executor.job.count]
+    mine = executor.share([shard for shard in of_job if shard.range in set().union(*missing.values())])
     if mine:
         bases = {signal.name: signal.read_bases(root) for signal in signals}
-        ask = partial(write_layers, Asking(teacher, max_tokens, signals, bases, missing))
-        errand = Errand(record, teacher, config.precision, ask, tuple(missing))
-        ask_here_or_there(config, root, errand, rows, mine)
-    state.wait_for_everyone()
-    return _finish(root, signals) if state.is_main_process else None
+        job = LayerJob(record, teacher, precision, max_tokens, signals, bases, missing)
+        executor.run(job, root, rows, mine)
+    executor.wait()
+    return _finish(root, signals) if executor.is_main else None
 
 
 def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:
@@ -144,7 +139,7 @@ def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:
     return record if left or record.state != "verified" else record_layers(root, record, signals)
 
 
-def _take_over(root: Path, record: SetRecord, signal: LayerSignal, old: ExampleSet | None) -> None:
+def _take_over(root: Path, record: SetRecord, signal: LayerSignal, old: LogitSet | None) -> None:
     """Puts files of an old version, and their basis, into the set, as links where the file system has them."""
     theirs = getattr(old.record.signals, signal.name) if old is not None else None
     if old is None or theirs is None or not theirs.is_stored_as(signal):

@@ -6,7 +6,7 @@ from pathlib import Path
 from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import DistillError, TeacherError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.token_vectors import TokenVectorSource
 from pipeline.sets.token_vectors import Vectors, read_token_vectors, token_vectors_problem, with_token_vectors
@@ -18,7 +18,7 @@ from teacher.models.encoder import SentenceEncoder, has_states, load_encoder, to
 from teacher.models.loaded import sentence_encoder_of
 
 
-def load_speaker(config: DumpTask, task: Task, teacher: Teacher) -> SentenceEncoder | None:
+def load_token_encoder(config: DumpTask, task: Task, teacher: Teacher) -> SentenceEncoder | None:
     """The encoder that is asked about the vocabulary, on the teacher's device; None if that is the teacher.
 
     It is the one that ``--token-vectors-from`` or the task's manifest names. Without, the encoder of sentences that
@@ -62,7 +62,7 @@ def add_token_vectors(
     config: DumpTask,
     teacher: Teacher,
     encoder: SentenceEncoder | None,
-    old: ExampleSet | None,
+    old: LogitSet | None,
     max_tokens: int,
 ) -> SetRecord:
     """Puts token vectors into a set; those that it has stay, unless ``--token-vectors-from`` names another speaker.

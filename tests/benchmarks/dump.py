@@ -19,8 +19,8 @@ from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
 from teacher.config import DumpTask
-from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
+from teacher.kinds import dump
 from teacher.models.batches import CPU_TOKENS_PER_BATCH, collate, token_budget_batches
 from teacher.models.classifier import load_teacher, new_classifier
 from teacher.models.config import Precision

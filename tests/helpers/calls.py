@@ -1,18 +1,17 @@
 """Which functions are called, in a test that lets them do their work."""
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 
-def count_calls(monkeypatch: pytest.MonkeyPatch, functions: dict[str, tuple[ModuleType, str]]) -> list[str]:
+def count_calls(monkeypatch: pytest.MonkeyPatch, functions: dict[str, tuple[object, str]]) -> list[str]:
     """A list that grows by a function's label with each of its calls.
 
     Args:
         monkeypatch: puts itself between.
-        functions: the module that calls each, and the name it has there, by label.
+        functions: the module or class that calls each, and the name it has there, by label.
     """
     calls: list[str] = []
     for label, (module, name) in functions.items():

@@ -19,11 +19,9 @@ LIBRARIES = [
     "student.sweep.run",
     "student.fit",
     "teacher.augment.augment",
-    "teacher.dump.examples",
-    "teacher.dump.sentences",
-    "teacher.dump.tokens",
     "teacher.finetune.classifier",
     "teacher.finetune.masked_words",
+    "teacher.kinds",
     "transformers.models.bert.modeling_bert",
 ]
 

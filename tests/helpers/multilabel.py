@@ -8,8 +8,8 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
 from teacher.config import DumpTask
-from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
+from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 
 TOPICS = ("food", "service", "music")

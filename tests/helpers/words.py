@@ -12,8 +12,8 @@ from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.config import DumpTask
-from teacher.dump.task import dump_task
 from teacher.finetune.common import save_teacher
+from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.entities import write_entities
@@ -37,7 +37,7 @@ def dump_entities(folder: Path, **changes: object) -> TokenLabelSet:
     flags = {"manifest": folder / "entities.yaml", "data": folder, "model_name_or_path": str(folder / "teacher")}
     small = {"store": folder / "store", "max_seq_length": 32, "rows_per_shard": 25}
     config = DumpTask.from_flags(**flags | small | changes)
-    record = dump_task(config, "distill teacher-dump")
+    record = dump(config, "distill teacher-dump")
     assert record is not None
     return TokenLabelSet.open(config.store / record.name)
 

@@ -24,8 +24,8 @@ from student.fit import train
 from student.kinds.examples import evaluate_split, student_logits
 from student.model.model import Student
 from student.summary import score_rows
-from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
+from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import dump_config

@@ -15,7 +15,7 @@ from pipeline.tasks.target import Target, softmax
 from student.config import MaskedWordsConfig
 from student.predict import Predictor
 from student.word_importance import COLUMNS, compared, importance, masked_row, masked_words, read_masked
-from teacher.dump.examples import dump
+from teacher.kinds import dump
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming

@@ -20,7 +20,7 @@ from pipeline.sets.writer import finish_set
 from pipeline.tasks.task import load_task
 from teacher.check import Check, check
 from teacher.config import CheckConfig
-from teacher.dump.examples import dump
+from teacher.kinds import dump
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_shards import rewrite, with_column

@@ -30,8 +30,8 @@ from student.model.bert import BertEncoder
 from student.model.model import Student
 from student.model.weights import read_weights
 from student.training_data import build_student_config, task_facts
-from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
+from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import dump_config

@@ -20,8 +20,8 @@ from student.config import TrainConfig
 from student.fit import train
 from student.training_data import load_data
 from teacher.config import DumpTask, FinetuneTask
-from teacher.dump.examples import dump
 from teacher.finetune.classifier import finetune
+from teacher.kinds import dump
 
 COMMAND = "python -m tests.benchmarks.growth"
 FORGET_THE_PEAK = "5"  # see proc_pid_clear_refs(5)

@@ -76,7 +76,7 @@ def test_a_store_that_cannot_be_reached_is_75_and_a_fault_of_ours_is_none_of_its
     def read(*_: object, **__: object) -> None:
         raise OSError(code, "reason")
 
-    monkeypatch.setattr("teacher.dump.examples.make_folder", read)
+    monkeypatch.setattr("teacher.dump.driver.make_folder", read)
     config = dump_config(work, "opinion", work)
     result = invoke("teacher-dump", "--manifest", config.manifest, "--data", config.data, "--model-name-or-path", "x")
     assert result.exit_code == exit_code

@@ -19,8 +19,8 @@ from pipeline.sets.record import write_set_record
 from pipeline.sets.writer import finish_set
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task
-from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
+from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import invoke

@@ -13,7 +13,7 @@ from pipeline.sets.card import card_text
 from pipeline.sets.reader import ExampleSet, load_set_tokenizer
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.tasks.task import Task
-from teacher.dump.examples import dump
+from teacher.kinds import dump
 from tests.helpers.dumps import dump_config
 
 

@@ -24,7 +24,7 @@ from pipeline.sharing.text_free import without_text
 from pipeline.tasks.target import NO_LABEL
 from student.data import load_examples
 from student.fit import train
-from teacher.dump.examples import dump
+from teacher.kinds import dump
 from tests.helpers.dumps import TRAIN_ROWS, dump_config
 from tests.helpers.shards import write_examples
 from tests.helpers.students import tiny_config

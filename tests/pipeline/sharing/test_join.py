@@ -20,7 +20,7 @@ from pipeline.sets.record_parts import Version
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.join import Joined
 from student.data import load_examples
-from teacher.dump.examples import dump
+from teacher.kinds import dump
 from tests.helpers.commands import invoke
 from tests.helpers.damage import with_other_bytes
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config

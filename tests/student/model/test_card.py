@@ -15,7 +15,7 @@ from student.fit import train
 from student.model.card import card_text
 from student.model.model import Student, num_bytes, num_parameters
 from student.predict import Predictor
-from teacher.dump.examples import dump
+from teacher.kinds import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.students import tiny_config
 

@@ -23,7 +23,7 @@ from student.model.architecture import SentenceConfig
 from student.model.pretrained import SentenceStudent
 from student.pretrain import first_batches, pretrain
 from student.start import start_vectors
-from teacher.dump.sentences import dump_vectors
+from teacher.kinds import dump
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import vectors_config
 from tests.helpers.messages import naming
@@ -226,7 +226,7 @@ def test_vectors_start_from_what_the_encoder_says_of_the_vocabulary(
     work: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
     """Tokens of no training row keep that, and have no product."""
-    dump_vectors(vectors_config(work, tmp_path, name="int8", token_vectors=True), "teacher-dump")
+    dump(vectors_config(work, tmp_path, name="int8", token_vectors=True), "teacher-dump")
     sentences = SentenceSet.open(tmp_path / "int8")
     stored = read_token_vectors(sentences.root, sentences.record)
     assert stored is not None

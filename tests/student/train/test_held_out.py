@@ -14,7 +14,7 @@ from student.data import Examples, hold_out, load_examples
 from student.fit import train
 from student.kinds.examples import score_student
 from student.model.model import Student
-from teacher.dump.examples import dump
+from teacher.kinds import dump
 from tests.helpers.dumps import TRAIN_ROWS, dump_config
 from tests.helpers.joint_runs import same, tasks_config
 from tests.helpers.messages import naming

@@ -13,8 +13,8 @@ from pipeline.tasks.task import load_task
 from student.fit import train
 from student.model.model import Student
 from student.model.weights import ENCODER_FILE, save_sharing
-from teacher.dump.examples import dump
 from teacher.finetune.common import save_teacher
+from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import dump_config

@@ -20,7 +20,7 @@ from student.model.model import Student
 from student.model.words import summary
 from student.predict import Predictor
 from student.training_data import task_facts
-from teacher.dump.examples import dump
+from teacher.kinds import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

@@ -30,8 +30,8 @@ from teacher.augment.augment import variants_for
 from teacher.augment.config import AugmentConfig
 from teacher.augment.edits import replaceable
 from teacher.augment.variants import open_variants
-from teacher.dump.examples import dump
 from teacher.dump.rows import COLUMNS, Rows
+from teacher.kinds import dump
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming

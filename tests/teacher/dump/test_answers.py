@@ -1,8 +1,7 @@
 """What is asked, and how often, with a teacher that counts: its logits are a function of the text alone."""
 
 import hashlib
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -10,27 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import teacher.dump.answers
 from pipeline.arrays import Floats
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.answers import Known, logits_once
-from teacher.models.classifier import Teacher
 
-FAKE = cast("Teacher", SimpleNamespace(target=SimpleNamespace(num_logits=2)))
 ASKED: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward pass that takes down what it is asked."""
-
-    def forward(_: Teacher, inputs: Sequence[Any], max_tokens: int, advance: Any = lambda rows: None) -> Floats:
-        ASKED.extend(inputs)
-        advance(len(inputs))
-        return answers(inputs)
-
-    monkeypatch.setattr(teacher.dump.answers, "teacher_logits", forward)
+def forget() -> None:
     ASKED.clear()
+
+
+def forward(inputs: Sequence[Any], advance: Callable[[int], None]) -> Floats:
+    """A forward pass that takes down what it is asked."""
+    ASKED.extend(inputs)
+    advance(len(inputs))
+    return answers(inputs)
+
+
+def forward_of_letters(inputs: Sequence[Any], advance: Callable[[int], None]) -> Floats:
+    """The same with logits of each letter of a text."""
+    ASKED.extend(inputs)
+    advance(len(inputs))
+    return answers("".join(inputs))
 
 
 def answers(texts: Sequence[str]) -> Floats:
@@ -44,9 +46,10 @@ def hashes(texts: Sequence[str]) -> list[bytes]:
 
 def ask(texts: Sequence[str], said: Sequence[str] = ()) -> tuple[Floats, list[int]]:
     done: list[int] = []
-    known = Known.of(hashes(said), -answers(said)) if said else Known.empty(FAKE.target.num_logits)
+    known = Known.of(hashes(said), -answers(said)) if said else Known.empty(2)
     inputs = cast("Sequence[Tokenized]", texts)
-    return logits_once(FAKE, inputs, hashes(texts), known, 100, done.append), done
+    lengths = np.ones(len(texts), dtype=np.int64)
+    return logits_once(forward, inputs, lengths, hashes(texts), known, done.append), done
 
 
 def test_each_text_is_asked_about_once_in_the_order_of_the_rows() -> None:
@@ -68,7 +71,7 @@ def test_what_is_known_is_not_asked() -> None:
 
 def test_of_several_answers_the_first_counts() -> None:
     known = Known.of(hashes(["a", "b", "a"]), np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32))
-    assert known.logits_KC[known.find(np.array(hashes(["a", "b"])))].tolist() == [[1, 2], [3, 4]]
+    assert known.take(known.find(np.array(hashes(["a", "b"])))).tolist() == [[1, 2], [3, 4]]
     assert known.find(np.array(hashes(["c"]))).tolist() == [-1]
 
 
@@ -81,3 +84,16 @@ def test_the_answers_are_those_of_asking_every_row(texts: list[str], data: Any) 
     np.testing.assert_array_equal(logits_NC, expected)
     assert sorted(ASKED) == sorted(set(texts) - set(said))
     assert sum(done) == len(texts)
+
+
+@given(texts=st.lists(st.text("abc", max_size=3), max_size=20), data=st.data())
+def test_texts_may_have_logits_of_each_of_their_letters(texts: list[str], data: Any) -> None:
+    ASKED.clear()
+    said = data.draw(st.lists(st.sampled_from(texts or ["a"]), unique=True))
+    known = Known.of(hashes(said), -answers("".join(said)), [len(text) for text in said])
+    inputs = cast("Sequence[Tokenized]", texts)
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    logits_TC = logits_once(forward_of_letters, inputs, lengths, hashes(texts), known, lambda rows: None)
+    signs = np.repeat(np.where(np.isin(texts, said), -1, 1), lengths) if texts else np.ones(0)
+    np.testing.assert_array_equal(logits_TC, signs[:, None] * answers("".join(texts)))
+    assert sorted(ASKED) == sorted(set(texts) - set(said))

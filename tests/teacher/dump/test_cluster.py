@@ -1,6 +1,7 @@
 """Sets written by workers on a cluster of this machine: the bytes are those of a single process, whoever dies."""
 
 import shutil
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import teacher.dump.cluster
+import teacher.dump.executor
 from pipeline.errors import TeacherError
 from pipeline.sets.reader import ExampleSet
-from teacher.dump.cluster import Errand, ask_here_or_there
-from teacher.dump.examples import dump
-from teacher.dump.sentences import dump_vectors
-from teacher.dump.tokens import dump_mlm
+from pipeline.sets.record_parts import Shard
+from teacher.dump.executor import Processes
+from teacher.dump.shards import ShardJob
+from teacher.kinds import dump
 from teacher.models.masked_lm import load_masked_lm
 from tests.helpers.calls import count_calls
 from tests.helpers.dumps import corpus_config, dump_config, vectors_config
@@ -62,7 +63,7 @@ def test_what_layers_say_and_variants_are_those_of_one_process(
     flags = VARIANTS | layers | {"layers_of": "all"}
     plain = dump(dump_config(work, "opinion", tmp_path / "plain", **flags), "plain")
     assert plain is not None
-    by_driver = count_calls(monkeypatch, {"write": (teacher.dump.cluster, "_write")})
+    by_driver = count_calls(monkeypatch, {"write": (teacher.dump.executor, "_write")})
     some = {"states": "0,1", "states_codec": "pca-8", "cls": "all", "layers_of": "all"}
     dump(dump_config(work, "opinion", store, **VARIANTS, **some, **RAY), "ray")
     assert len(by_driver) == 3 * len(plain.shards)
@@ -80,10 +81,10 @@ def test_what_layers_say_and_variants_are_those_of_one_process(
 def test_tokens_and_vectors_are_those_of_one_process(
     ray_cluster: Any, work: Path, token_store: Path, vector_store: Path, tmp_path: Path
 ) -> None:
-    dump_mlm(corpus_config(work, tmp_path, name="sampled", codec="sampled", top_k=10, **RAY), "ray")
+    dump(corpus_config(work, tmp_path, name="sampled", codec="sampled", top_k=10, **RAY), "ray")
     assert files(tmp_path / "sampled") == files(token_store / "sampled")
     pca = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
-    dump_vectors(vectors_config(work, tmp_path, **pca, **RAY), "ray")
+    dump(vectors_config(work, tmp_path, **pca, **RAY), "ray")
     assert files(tmp_path / "pca") == files(vector_store / "pca")
 
 
@@ -91,12 +92,15 @@ def test_a_teacher_that_says_nan_ends_it_and_the_shard_is_named(
     ray_cluster: Any, work: Path, opinion_set: ExampleSet, masked_lm: Path, tmp_path: Path
 ) -> None:
     record, shards = opinion_set.record, list(opinion_set.record.shards)
-    config = dump_config(work, "opinion", tmp_path, **RAY)
-    errand = Errand(record, load_masked_lm(str(masked_lm), None, 32), "fp32", _says_nan, ("examples",))
+    executor = Processes.of(dump_config(work, "opinion", tmp_path, **RAY))
+    job = Failing(record, load_masked_lm(str(masked_lm), None, 32), "fp32", 100)
     with pytest.raises(TeacherError, match=naming(shards[0].path, "NaN")):
-        ask_here_or_there(config, tmp_path, errand, SimpleNamespace(hold=lambda shard: shard.index), shards)
+        executor.run(job, tmp_path, SimpleNamespace(hold=lambda shard: shard.index), shards)
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def _says_nan(*_: object) -> None:
-    raise TeacherError("teacher: gives NaN")
+class Failing(ShardJob):
+    """A job whose teacher fails."""
+
+    def write(self, root: Path, rows: Any, shards: Sequence[Shard]) -> None:
+        raise TeacherError("teacher: gives NaN")

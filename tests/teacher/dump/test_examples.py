@@ -25,7 +25,7 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import open_files, select
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import tokenizer_sha256
-from teacher.dump.examples import dump
+from teacher.kinds import dump
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming

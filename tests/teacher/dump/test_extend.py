@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import teacher.dump.answers
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.parquet import read_footer
 from pipeline.record_file import read_record
@@ -19,8 +18,8 @@ from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
-from teacher.dump.examples import dump
-from teacher.models.logits import teacher_logits
+from teacher.kinds import dump
+from teacher.kinds.examples import ExamplesJob
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
@@ -54,11 +53,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The token ids of every row that the teacher reads, but for the rows that it is tried on first."""
     seen: list[list[int]] = []
 
-    def noted(speaker: Any, inputs: Sequence[Any], *more: Any) -> Any:
-        seen.extend(row.ids1 for row in inputs)
-        return teacher_logits(speaker, inputs, *more)
+    predict = ExamplesJob.predict
 
-    monkeypatch.setattr(teacher.dump.answers, "teacher_logits", noted)
+    def noted(job: ExamplesJob, inputs: Sequence[Any], advance: Any) -> Any:
+        seen.extend(row.ids1 for row in inputs)
+        return predict(job, inputs, advance)
+
+    monkeypatch.setattr(ExamplesJob, "predict", noted)
     return seen
 
 

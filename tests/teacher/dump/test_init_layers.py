@@ -23,10 +23,9 @@ from student.bert_start import BertStart, bert_start, copy_layers
 from student.model.model import Student
 from student.model.weights import WEIGHTS_FILE
 from student.training_data import build_student_config, task_facts
-from teacher.dump.examples import dump
 from teacher.dump.init_layers import check_same_init, init_bytes
 from teacher.dump.layer_flags import LayerFlags
-from teacher.dump.plan_examples import estimate
+from teacher.kinds import dump, open_dump
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming
@@ -76,7 +75,7 @@ def test_the_record_tells_what_the_file_holds(work: Path, init_set: ExampleSet) 
     assert init is not None
     numbers = sum(tensor.nbytes for tensor in load_file(init_set.root / INIT_FILE).values())
     assert numbers == init.shape.num_bytes(1) <= init.bytes < numbers + 10_000
-    plan = estimate(dump_config(work, "roles", init_set.root.parent, init_layers="1"))
+    plan = open_dump(dump_config(work, "roles", init_set.root.parent, init_layers="1"), "plan").plan()
     assert plan.init_bytes == numbers
     assert plan.disk_bytes > numbers
     assert "layers 1 of 1 and pooler" in card_text(init_set.record)

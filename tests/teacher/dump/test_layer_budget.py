@@ -9,7 +9,7 @@ import pytest
 from pipeline.sets.signals import Attention, Cls, States
 from pipeline.sets.vector_codecs import state_codec
 from teacher.dump.layer_budget import measured_line
-from teacher.dump.plan_examples import estimate
+from teacher.kinds import open_dump
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 
@@ -67,8 +67,8 @@ def test_of_what_is_the_same_everywhere_nothing_is_lost() -> None:
 
 
 def test_the_plan_counts_them(work: Path, teachers: Path, tmp_path: Path) -> None:
-    plan = estimate(dump_config(work, "roles", tmp_path, **LAYERS, states_codec="pca-16"))
-    without = estimate(dump_config(work, "roles", tmp_path))
+    plan = open_dump(dump_config(work, "roles", tmp_path, **LAYERS, states_codec="pca-16"), "plan").plan()
+    without = open_dump(dump_config(work, "roles", tmp_path), "plan").plan()
     assert len(plan.layer_bytes) == len(LAYERS)
     assert plan.disk_bytes == without.disk_bytes + sum(size for _, size in plan.layer_bytes.values())
     assert plan.tokens == 2 * without.tokens  # one more pass
@@ -89,9 +89,8 @@ def test_variants_that_a_dump_adds_by_default_are_told(work: Path, teachers: Pat
     assert f"{2 * TRAIN_ROWS:,} variants" in told
     assert f"{(rows + 2 * TRAIN_ROWS) / rows:.1f} times" in told
     assert "variants" not in without.stderr
-    plan = estimate(
-        dump_config(work, "opinion", tmp_path, manifest=manifest, augment="mask-pos", cls="0", layers_of="all")
-    )
+    config = dump_config(work, "opinion", tmp_path, manifest=manifest, augment="mask-pos", cls="0", layers_of="all")
+    plan = open_dump(config, "plan").plan()
     assert sum(plan.rows.values()) == rows + 2 * TRAIN_ROWS
 
 

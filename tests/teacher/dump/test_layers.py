@@ -17,7 +17,6 @@ import torch
 from datasets import load_dataset
 from transformers import AutoModel, AutoTokenizer
 
-import teacher.dump.answers
 import teacher.dump.layer_basis
 import teacher.dump.layer_shards
 from pipeline.arrays import Floats
@@ -39,6 +38,7 @@ from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
 from teacher.dump.layer_shards import row_groups
+from teacher.kinds.examples import ExamplesJob
 from teacher.models.layers import layer_outputs
 from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, invoke, kill_when
@@ -56,7 +56,7 @@ def own(layers_set: ExampleSet, tmp_path: Path) -> ExampleSet:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the teacher is asked for: the calls for logits of rows, and for what layers say."""
-    logits, layers = (teacher.dump.answers, "teacher_logits"), (teacher.dump.layer_shards, "layer_outputs")
+    logits, layers = (ExamplesJob, "predict"), (teacher.dump.layer_shards, "layer_outputs")
     return count_calls(monkeypatch, {"logits": logits, "layers": layers})
 
 

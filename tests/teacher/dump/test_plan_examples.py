@@ -6,7 +6,8 @@ from transformers import BertConfig
 
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.sets.reader import ExampleSet
-from teacher.dump.plan_examples import Plan, estimate
+from teacher.dump.plan import Plan
+from teacher.kinds import open_dump
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
 
@@ -14,7 +15,7 @@ SPLITS = ("train", "validation")
 
 
 def plan(work: Path, store: Path, task: str = "opinion", **changes: object) -> Plan:
-    return estimate(dump_config(work, task, store, **changes))
+    return open_dump(dump_config(work, task, store, **changes), "plan").plan()
 
 
 @pytest.fixture

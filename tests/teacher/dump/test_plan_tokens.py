@@ -8,12 +8,12 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.sets.kinds.masked_words import MaskedWordSet
-from teacher.dump.plan_tokens import estimate_mlm
+from teacher.kinds import open_dump
 from tests.helpers.dumps import corpus_config
 
 
 def test_a_plan_of_a_corpus_smaller_than_the_sample_counts_it(work: Path, token_store: Path) -> None:
-    plan = estimate_mlm(corpus_config(work, token_store, codec="topk", top_k=10))
+    plan = open_dump(corpus_config(work, token_store, codec="topk", top_k=10), "plan").plan()
     there = MaskedWordSet.open(token_store / "topk").record
     assert plan.rows["documents"] == 60
     assert plan.rows["masked sequences"] == there.num_rows
@@ -27,7 +27,8 @@ def test_a_plan_of_part_of_a_corpus_is_in_proportion(work: Path, token_store: Pa
     text = (work / "corpus.txt").read_text()
     (tmp_path / "long.txt").write_text(text * 40)
     plans = [
-        estimate_mlm(corpus_config(work, tmp_path, data=path)) for path in (work / "corpus.txt", tmp_path / "long.txt")
+        open_dump(corpus_config(work, tmp_path, data=path), "plan").plan()
+        for path in (work / "corpus.txt", tmp_path / "long.txt")
     ]
     assert plans[1].rows["documents"] == 40 * plans[0].rows["documents"]
     assert plans[1].rows["masked positions"] == pytest.approx(40 * plans[0].rows["masked positions"], rel=0.1)

@@ -1,6 +1,7 @@
 """What one job has asked about texts of several shards, the next does not ask again."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,8 @@ import pytest
 
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
-from teacher.dump.answers import Known
-from teacher.dump.examples import dump
-from teacher.dump.repeated import FOLDER, read_shared_answers, write_shared_answers
+from teacher.dump.answers import FOLDER, Known, read_shared_answers, write_shared_answers
+from teacher.kinds import dump
 from tests.helpers.dumps import dump_config
 
 
@@ -38,7 +38,7 @@ def test_the_second_job_takes_the_answers_of_the_first(work: Path, teachers: Pat
     known = read_shared_answers(tmp_path, staged)
     assert known is not None
     assert len(known.hash_K) >= 1
-    marked = Known(known.hash_K, known.logits_KC + 1000)  # what no teacher says
+    marked = replace(known, logits_TC=known.logits_TC + 1000)  # what no teacher says
     write_shared_answers(tmp_path, staged, marked)
     verified = job(work, data, tmp_path, 1)
     assert verified.state == "verified"
@@ -57,7 +57,7 @@ def test_what_is_kept_comes_back_and_nothing_else(store: Path, tmp_path: Path) -
     write_shared_answers(tmp_path, record, Known.of(hashes, np.array([[1, 2], [3, 4]], np.float32)))
     known = read_shared_answers(tmp_path, record)
     assert known is not None
-    assert known.logits_KC[known.find(np.array(hashes, "S16"))].tolist() == [[1, 2], [3, 4]]
+    assert known.take(known.find(np.array(hashes, "S16"))).tolist() == [[1, 2], [3, 4]]
     write_shared_answers(tmp_path, record, Known.empty(2))
     empty = read_shared_answers(tmp_path, record)
     assert empty is not None

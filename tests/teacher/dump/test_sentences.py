@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-import teacher.dump.sentences
+import teacher.kinds.sentences
 from distill.commands.teachers import dump_teacher
 from pipeline import log
 from pipeline.arrays import Floats
@@ -23,8 +23,7 @@ from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis
 from pipeline.sets.verify import verify_shards
 from teacher.config import DumpTask
-from teacher.dump.plan_sentences import estimate_vectors
-from teacher.dump.sentences import dump_vectors
+from teacher.kinds import dump, open_dump
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.damage import damage
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config, vectors_config
@@ -35,7 +34,7 @@ SPLITS = ("train", "validation")
 
 
 def write(work: Path, store: Path, **changes: Any) -> SetRecord:
-    record = dump_vectors(vectors_config(work, store, **changes), "distill teacher-dump")
+    record = dump(vectors_config(work, store, **changes), "distill teacher-dump")
     assert record is not None
     return record
 
@@ -43,7 +42,7 @@ def write(work: Path, store: Path, **changes: Any) -> SetRecord:
 def write_task(work: Path, task: str, store: Path, **changes: Any) -> SetRecord:
     settings = {"signal": "vectors", "model_name_or_path": str(work / "bert"), "vector_codec": "float16"}
     values = dump_config(work, task, store, **settings | changes).model_dump(exclude_unset=True)
-    record = dump_vectors(DumpTask(**values), "distill teacher-dump")
+    record = dump(DumpTask(**values), "distill teacher-dump")
     assert record is not None
     return record
 
@@ -253,14 +252,14 @@ def test_another_basis_is_never_mixed_in(
         return replace(basis, mean_H=basis.mean_H + 1e-3)
 
     (tmp_path / "pca" / BASIS_FILE).unlink()
-    monkeypatch.setattr(teacher.dump.sentences, "fit_basis", another)
+    monkeypatch.setattr(teacher.kinds.sentences, "fit_basis", another)
     with pytest.raises(FingerprintMismatchError, match=naming("basis: ")):
         write(work, tmp_path, **codec)
     assert (tmp_path / "pca" / "distill.json").read_text() == sentence_set
 
 
 def test_the_plan_counts_what_the_dump_writes(work: Path, vector_store: Path, tmp_path: Path) -> None:
-    plan = estimate_vectors(vectors_config(work, tmp_path, vector_codec="float16"))
+    plan = open_dump(vectors_config(work, tmp_path, vector_codec="float16"), "plan").plan()
     record = SentenceSet.open(vector_store / "float16").record
     assert plan.rows["sentences"] == pytest.approx(record.num_rows, rel=0.15)
     assert plan.shards == len(record.shards)

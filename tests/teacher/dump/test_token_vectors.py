@@ -13,7 +13,6 @@ import torch
 from datasets import load_dataset
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-import teacher.dump.answers
 import teacher.dump.token_vectors
 from pipeline.errors import ConfigError, IntegrityError, TeacherError
 from pipeline.sets.card import card_text
@@ -23,8 +22,9 @@ from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
 from teacher.config import ITSELF, FinetuneTask
-from teacher.dump.examples import dump
 from teacher.finetune.classifier import finetune
+from teacher.kinds import dump
+from teacher.kinds.examples import ExamplesJob
 from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, kill_when
 from tests.helpers.dumps import dump_config
@@ -41,7 +41,7 @@ def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> Set
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the teacher is asked for: the calls for logits of rows, and for token vectors."""
-    logits, vectors = (teacher.dump.answers, "teacher_logits"), (teacher.dump.token_vectors, "token_vectors")
+    logits, vectors = (ExamplesJob, "predict"), (teacher.dump.token_vectors, "token_vectors")
     return count_calls(monkeypatch, {"logits": logits, "vectors": vectors})
 
 

@@ -21,10 +21,7 @@ from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.text.tokenizer import require_known_ids
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, open_text, require_known_words
-from teacher.dump import tokens as tokens
-from teacher.dump.plan_tokens import estimate_mlm
-from teacher.dump.sentences import dump_vectors
-from teacher.dump.tokens import dump_mlm
+from teacher.kinds import dump, open_dump
 from teacher.models.masked_lm import load_masked_lm
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import corpus_config, vectors_config
@@ -34,7 +31,7 @@ SPLITS = ("train", "validation")
 
 
 def write(work: Path, store: Path, **changes: Any) -> SetRecord:
-    record = dump_mlm(corpus_config(work, store, **changes), "distill teacher-dump")
+    record = dump(corpus_config(work, store, **changes), "distill teacher-dump")
     assert record is not None
     return record
 
@@ -222,12 +219,11 @@ def test_an_encoder_without_a_trained_head_is_no_teacher(work: Path, corpus_file
         write(work, tmp_path, model_name_or_path=str(work / "bert"))
 
 
-@pytest.mark.parametrize("dump", [dump_mlm, dump_vectors])
+@pytest.mark.parametrize("config", [corpus_config, vectors_config])
 def test_a_corpus_of_unknown_words_is_refused(
-    dump: Any, work: Path, masked_lm: Path, corpus_file: Path, tmp_path: Path
+    config: Any, work: Path, masked_lm: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "greek.txt").write_text(40 * "\u03c6 \u03c7 \u03c8 \u03c9 awful \u03c6 \u03c7\n")
-    config = {dump_mlm: corpus_config, dump_vectors: vectors_config}[dump]
     with pytest.raises(DataError, match="86%"):
         dump(config(work, tmp_path / "store", data=tmp_path / "greek.txt"), "x")
     assert not list(tmp_path.glob("store/*/*"))
@@ -237,7 +233,7 @@ def test_a_corpus_of_unknown_words_is_refused(
 def test_a_corpus_with_nothing_to_mask_is_refused(number: int, work: Path, masked_lm: Path, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text(number * "a dog\n")
     config = corpus_config(work, tmp_path / "store", data=tmp_path / "short.txt", min_seq_length=10)
-    for refused in (lambda: dump_mlm(config, "x"), lambda: estimate_mlm(config)):
+    for refused in (lambda: dump(config, "x"), lambda: open_dump(config, "plan").plan()):
         with pytest.raises(DataError, match=naming("short.txt: ", f"{number:,} documents", "--min-seq-length 10")):
             refused()
     assert not list(tmp_path.glob("store/*/*"))
@@ -248,10 +244,10 @@ def test_a_sample_without_anything_to_mask_grows(work: Path, masked_lm: Path, tm
     lines[3001:3003] = 2 * ["the food was superb and the service awful ."]
     (tmp_path / "rare.txt").write_text("\n".join(lines))
     config = corpus_config(work, tmp_path / "store", data=tmp_path / "rare.txt", min_seq_length=10)
-    planned = estimate_mlm(config)
+    planned = open_dump(config, "plan").plan()
     assert planned.rows["masked sequences"] > 0
     assert planned.rows["masked positions"] > 0
-    record = dump_mlm(config, "x")
+    record = dump(config, "x")
     assert record is not None
     assert record.num_rows == 4  # two copies of each
 
@@ -260,9 +256,9 @@ def test_documents_that_fill_a_block_only_all_together(work: Path, masked_lm: Pa
     (tmp_path / "queries.txt").write_text(1200 * "food\n")
     blocks = {"packing": "blocks", "min_seq_length": 128, "max_seq_length": 128, "rows_per_shard": 1200}
     config = corpus_config(work, tmp_path / "store", data=tmp_path / "queries.txt", **blocks)
-    record = dump_mlm(config, "x")
+    record = dump(config, "x")
     assert record is not None
-    assert estimate_mlm(config).rows["masked sequences"] == record.num_rows > 0
+    assert open_dump(config, "plan").plan().rows["masked sequences"] == record.num_rows > 0
     with pytest.raises(DataError, match=naming("queries.txt: ", "--rows-per-shard 40", "--min-seq-length 128")):
         write(work, tmp_path / "other", data=tmp_path / "queries.txt", **blocks | {"rows_per_shard": 40})
 
@@ -357,7 +353,7 @@ def test_two_processes_write_what_one_does(work: Path, token_store: Path, tmp_pa
 def test_memory_is_bounded_by_row_groups(
     work: Path, token_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "rows_per_group", lambda codec: 7)
+    monkeypatch.setattr("teacher.kinds.masked_words.rows_per_group", lambda codec: 7)
     write(work, tmp_path, name="sampled", codec="sampled")
     for split in SPLITS:
         assert table(MaskedWordSet.open(tmp_path / "sampled"), split).equals(

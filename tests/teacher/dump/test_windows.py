@@ -19,8 +19,7 @@ from pipeline.sets.signals.logits import logits_of
 from student.data import load_examples
 from teacher.check import check
 from teacher.config import CheckConfig
-from teacher.dump.examples import dump
-from teacher.dump.plan_examples import estimate
+from teacher.kinds import dump, open_dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming
 from tests.helpers.word_tasks import make_louder
@@ -135,7 +134,7 @@ def test_a_lost_shard_is_written_again_to_the_byte(work: Path, store: Path, tmp_
 
 def test_the_plan_counts_the_tokens_of_all_windows(work: Path, store: Path, tmp_path: Path) -> None:
     for name, logit_set in ((name, ExampleSet.open(store / name)) for name in SIZE):
-        planned = estimate(dump_config(work, name, tmp_path, **flags(tmp_path / "nowhere", name)))
+        planned = open_dump(dump_config(work, name, tmp_path, **flags(tmp_path / "nowhere", name)), "plan").plan()
         assert 0.7 < planned.tokens / tokens_of_windows(logit_set, SIZE[name]) < 1.5
 
 
@@ -162,7 +161,7 @@ def test_what_does_not_go_with_windows_is_refused(work: Path, store: Path, tmp_p
     with pytest.raises(ConfigError, match=naming("--doc-stride: ", "--signal logits")):
         dump_config(work, "opinion", tmp_path, **flags(store.parent, signal="vectors")).check()
     wide = dump_config(work, "opinion", tmp_path, **flags(store.parent, doc_stride=4))
-    for act in (partial(dump, wide, "distill teacher-dump"), partial(estimate, wide)):
+    for act in (partial(dump, wide, "distill teacher-dump"), lambda: open_dump(wide, "plan").plan()):
         with pytest.raises(ConfigError, match=naming("--doc-stride: 4", "window of 6")):
             act()
     assert not list(tmp_path.rglob("*.json"))

@@ -21,9 +21,9 @@ from pipeline.training.loop import train_step
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.config import FinetuneTask
-from teacher.dump.examples import dump
 from teacher.finetune.classifier import ENCODER_FILE, HEAD_FILE, finetune, new_teachers, targets_of, train_tasks
 from teacher.finetune.examples import training_source
+from teacher.kinds import dump
 from teacher.models.loaded import load_config
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import dump_config

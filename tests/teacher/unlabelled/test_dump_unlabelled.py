@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import teacher.dump.answers
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.files import sha256
 from pipeline.sets.card import card_text
@@ -20,9 +19,8 @@ from pipeline.sets.record_parts import UnlabelledRecord, fingerprint
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
 from teacher.config import DumpTask
-from teacher.dump.examples import dump
-from teacher.dump.plan_examples import estimate
-from teacher.models.logits import teacher_logits
+from teacher.kinds import dump, open_dump
+from teacher.kinds.examples import ExamplesJob
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
@@ -67,11 +65,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of rows that the teacher reads, but for those that it is tried on first."""
     seen: list[int] = []
 
-    def noted(speaker: Any, inputs: Any, *more: Any) -> Any:
-        seen.append(len(inputs))
-        return teacher_logits(speaker, inputs, *more)
+    predict = ExamplesJob.predict
 
-    monkeypatch.setattr(teacher.dump.answers, "teacher_logits", noted)
+    def noted(job: ExamplesJob, inputs: Any, advance: Any) -> Any:
+        seen.append(len(inputs))
+        return predict(job, inputs, advance)
+
+    monkeypatch.setattr(ExamplesJob, "predict", noted)
     return seen
 
 
@@ -255,7 +255,7 @@ def test_variants_are_of_the_tasks_own_rows(work: Path, teachers: Path, tmp_path
 
 def test_the_plan_counts_them(work: Path, teachers: Path, tmp_path: Path) -> None:
     text = write_parquet(tmp_path / "my.parquet", NEW)
-    plan = estimate(dump_config(work, "opinion", tmp_path, unlabelled=str(text)))
+    plan = open_dump(dump_config(work, "opinion", tmp_path, unlabelled=str(text)), "plan").plan()
     assert plan.rows == {"train": TRAIN_ROWS + len(NEW), "validation": VALIDATION_ROWS}
     assert plan.shards == len(add(work, tmp_path, text).record.shards)
 

@@ -22,7 +22,7 @@ from student.kinds.examples import student_logits
 from student.model.model import Student, num_parameters
 from student.pretrain import pretrain
 from student.sweep.run import sweep
-from teacher.dump.examples import dump
+from teacher.kinds import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming
 from tests.helpers.report_pages import Parsed, needs_nothing_else

@@ -1,24 +1,32 @@
 """A teacher of words: what is stored is what transformers says, and what does not fit is refused."""
 
 import json
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
+from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.sets.kinds.token_labels import TokenLabelSet
+from pipeline.sets.record import read_set_record
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.settings import flag_name
 from pipeline.tasks.spans import spans, word_scores
-from teacher.words.dump import check_word_labels
+from pipeline.text.tokenizer import Tokenized
+from teacher.dump.answers import FOLDER, read_shared_answers, write_shared_answers
+from teacher.dump.shards import Advance
+from teacher.kinds.token_labels import TokenLabelsJob, check_word_labels
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS
 from tests.helpers.messages import naming
-from tests.helpers.words import TRAIN_ROWS, dump_entities, write_random_teacher
+from tests.helpers.words import TRAIN_ROWS, VALIDATION_ROWS, dump_entities, write_random_teacher
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +122,118 @@ def test_a_teacher_of_texts_is_refused(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    [{"augment": "mask-pos"}, {"states": "1"}, {"unlabelled": "x"}, {"plan": True}, {"extend": "x"}, {"doc_stride": 8}],
+    [{"augment": "mask-pos"}, {"states": "1"}, {"unlabelled": "x"}, {"doc_stride": 8}],
 )
 def test_what_is_not_for_words_is_refused_before_the_work(folder: Path, flags: dict[str, object]) -> None:
     (flag,) = flags
     with pytest.raises(ConfigError, match=naming(f"{flag_name(flag)}: ")):
         dump_entities(folder, model_name_or_path="nowhere", **flags)
+
+
+def places(folder: Path, store: Path, rows_per_shard: int = 25) -> tuple[object, ...]:
+    """The flags of a dump of the rows in a folder into a store."""
+    where = ("--manifest", folder / "entities.yaml", "--data", folder, "--store", store)
+    small = ("--max-seq-length", 32, "--rows-per-shard", rows_per_shard)
+    return (*where, "--model-name-or-path", folder / "teacher", *small)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((root / "token_labels").iterdir())}
+
+
+def test_the_plan_counts_rows_and_writes_nothing(folder: Path, entities: TokenLabelSet, tmp_path: Path) -> None:
+    made = invoke("teacher-dump", *places(folder, tmp_path / "store"), "--plan", "--json")
+    assert made.exit_code == 0, made.output
+    plan = json.loads(made.stdout)
+    assert plan["rows"] == {"train": TRAIN_ROWS, "validation": VALIDATION_ROWS}
+    assert plan["shards"] == len(entities.record.shards)
+    num_tokens = sum(len(entities.read(split).teacher_TC) for split in entities.splits)
+    assert 0.5 < plan["tokens"] / (num_tokens + 3 * entities.record.tokenizer.vocabulary_size) < 2
+    assert plan["disk_bytes"] > 4 * len(LABELS) * num_tokens / 2
+    assert plan["seconds"] > 0
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+def test_workers_on_a_cluster_write_the_bytes_of_one_process(
+    ray_cluster: Any, folder: Path, entities: TokenLabelSet, tmp_path: Path
+) -> None:
+    made = invoke("teacher-dump", *places(folder, tmp_path), "--ray", "local", "--ray-workers", 1, "--json")
+    assert made.exit_code == 0, made.output
+    assert " workers: " in made.stderr
+    assert files(tmp_path / "entities") == files(entities.root)
+    assert json.loads(made.stdout)["scores"] == entities.record.scores
+
+
+def copied(folder: Path, tmp_path: Path) -> Path:
+    """The rows, the manifest and the teacher in a folder of one's own."""
+    shutil.copytree(folder, tmp_path / "own", ignore=shutil.ignore_patterns("store"))
+    return tmp_path / "own"
+
+
+def append(folder: Path, *numbers: int, **changes: object) -> None:
+    """Repeats training rows at the end."""
+    path = folder / "train.jsonl"
+    lines = path.read_text().splitlines()
+    lines += [json.dumps(json.loads(lines[number]) | changes) for number in numbers]
+    path.write_text("".join(line + "\n" for line in lines))
+
+
+def test_the_second_job_takes_the_answers_of_the_first(folder: Path, tmp_path: Path) -> None:
+    own, store = copied(folder, tmp_path), tmp_path / "store"
+    append(own, 0)  # in another shard than the first row
+    first = invoke("teacher-dump", *places(own, store, 40), "--shard-index", 0, "--num-shards", 2, "--json")
+    assert json.loads(first.stdout)["state"] == "staged"
+    staged = read_set_record(store / "entities")
+    known = read_shared_answers(store, staged)
+    assert known is not None
+    write_shared_answers(store, staged, replace(known, logits_TC=known.logits_TC + 1000))  # what no teacher predicts
+    second = invoke("teacher-dump", *places(own, store, 40), "--shard-index", 1, "--num-shards", 2, "--json")
+    assert json.loads(second.stdout)["state"] == "verified", second.output
+    stored = TokenLabelSet.open(store / "entities")
+    rows, shards = stored.read("train"), stored.record.shards_of("train")
+    offsets = rows.pieces.ids.offsets
+    is_marked = [rows.teacher_TC[start:stop].max() > 900 for start, stop in (offsets[:2], offsets[-2:])]
+    assert is_marked == [stored.record.shards.index(shard) % 2 == 1 for shard in (shards[0], shards[-1])]
+    assert is_marked[0] != is_marked[1]
+    assert not list((store / FOLDER).iterdir())
+
+
+def test_a_new_version_asks_only_what_is_new(
+    folder: Path, entities: TokenLabelSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, read = copied(folder, tmp_path), list[list[int]]()
+    append(own, 0, 1)  # known already
+    append(own, 0, 0, tokens=["paris", "met", "milan"], tags=["B-PER", "O", "B-PER"])
+    predict = TokenLabelsJob.predict
+
+    def noted(job: TokenLabelsJob, inputs: Sequence[Tokenized], advance: Advance) -> Floats:
+        read.extend(row.ids1 for row in inputs)
+        return predict(job, inputs, advance)
+
+    monkeypatch.setattr(TokenLabelsJob, "predict", noted)
+    extend = ("--extend", entities.root, "--name", "second")
+    made = invoke("teacher-dump", *places(own, tmp_path / "store"), *extend, "--json")
+    assert made.exit_code == 0, made.output
+    assert len(read) == 1
+    second = TokenLabelSet.open(tmp_path / "store" / "second")
+    shared = [shard.path for shard in second.record.shards if shard.version]
+    assert shared == [shard.path for shard in entities.record.shards]
+    assert all((second.root / path).samefile(entities.root / path) for path in shared)
+    assert read_token_vectors(second.root, second.record) is not None
+    plain = dump_entities(own, store=tmp_path / "plain")
+    assert second.record.fingerprint == plain.record.fingerprint
+    for split in ("train", "validation"):
+        ours, theirs = second.read(split), plain.read(split)
+        assert ours.pieces.ids.flat.tolist() == theirs.pieces.ids.flat.tolist()
+        np.testing.assert_allclose(ours.teacher_TC, theirs.teacher_TC, rtol=0, atol=1e-5)
+
+
+def test_a_set_of_texts_cannot_be_extended(folder: Path, store: Path, tmp_path: Path) -> None:
+    extend = ("--extend", store / "opinion", "--name", "second")
+    made = invoke("teacher-dump", *places(folder, tmp_path / "store"), *extend)
+    assert made.exit_code == 2
+    assert "type: token_labels" in " ".join(made.stderr.split())
 
 
 def test_fine_tuning_learns_the_words(folder: Path, tmp_path: Path) -> None:

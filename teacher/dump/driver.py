@@ -1,0 +1,155 @@
+"""The one driver of stage one: a `Dump` knows one kind of rows, `run_dump` writes its set.
+
+Every process of every job comes to the same plan and stages it, or opens what another has staged. Then each takes its
+share of the shards that are not there yet. Whoever sees all shards there finishes the set. A shard may be written
+anywhere, in any order. Free of torch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipeline import console
+from pipeline.cluster.launchers import Job
+from pipeline.files import make_folder
+from pipeline.sets.record import Scores, SetRecord, read_record_of
+from pipeline.sets.record_parts import KindName, Shard
+from pipeline.sets.writer import complete_and_verify, reopen_set, start_set, unfinished_shards
+from teacher.dump.shards import ShardJob
+
+if TYPE_CHECKING:
+    from teacher.dump.plan import Plan
+
+
+class Held(Protocol):
+    """Where the rows of shards come from."""
+
+    def hold(self, shard: Shard) -> Any:
+        """Returns the rows of one shard, in memory, to be sent to a worker."""
+
+
+class Executor(Protocol):
+    """Who writes the shards of a set."""
+
+    @property
+    def job(self) -> Job:
+        """Which of the jobs that a launcher has started for the set this command is."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process finishes the set."""
+
+    def wait(self) -> None:
+        """Waits for the other processes of this command."""
+
+    def share(self, shards: Sequence[Shard]) -> list[Shard]:
+        """Returns those of this job's shards that this process has to write."""
+
+    def run(self, job: ShardJob, root: Path, rows: Held, shards: Sequence[Shard]) -> None:
+        """Writes shards of a set."""
+
+
+class Dump(ABC):
+    """What a command dumps. Each kind of rows has a subclass; `run_dump` uses its parts from top to bottom.
+
+    Attributes:
+        root: the set's folder.
+        rows: what the shards are made of.
+    """
+
+    root: Path
+    rows: Held
+
+    @abstractmethod
+    def plan(self) -> "Plan":
+        """Returns what the dump will take, without loading the teacher."""
+
+    @abstractmethod
+    def probe(self) -> None:
+        """Loads the teacher, and fails for all that can be found out before the expensive work."""
+
+    @cached_property
+    @abstractmethod
+    def record(self) -> SetRecord:
+        """The planned record: settings, shards, signals."""
+
+    @abstractmethod
+    def tokenizer_json(self) -> str:
+        """Returns the content for ``tokenizer.json``."""
+
+    def start(self, record: SetRecord) -> None:  # noqa: B027 - most kinds need nothing
+        """Puts into the folder what the set needs besides its shards, before any shard is looked for."""
+
+    @abstractmethod
+    def job(self, record: SetRecord) -> ShardJob:
+        """Returns what writes shards; called only if there are some to write."""
+
+    @abstractmethod
+    def scores(self, record: SetRecord) -> Scores:
+        """Returns the teacher's metrics per split, from the complete set."""
+
+    def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
+        """Adds what a finished set has besides its rows; called in every process.
+
+        Args:
+            record: on disk; None on other ranks than the first.
+            executor: who has written the shards.
+        """
+        return record
+
+
+def run_dump(dump: Dump, executor: Executor) -> SetRecord | None:
+    """Writes this process's share of a set, and finishes the set if that was the last of it.
+
+    Args:
+        dump: what is dumped.
+        executor: who writes.
+
+    Returns:
+        The record; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
+
+    Raises:
+        ConfigError: for flags that do not fit.
+        DataError: if rows are wrong, or the folder cannot be written.
+        FingerprintMismatchError: if the folder holds a set with other settings.
+        TeacherError: if the teacher does not fit, or its outputs are not finite.
+    """
+    make_folder(dump.root.parent)
+    dump.probe()
+    planned = dump.record
+    if executor.job.source:
+        console.note(f"job {executor.job.index} of {executor.job.count} ({executor.job.source})")
+    record = start_set(dump.root, planned, dump.tokenizer_json())
+    dump.start(record)
+    shards = _my_shards(dump.root, record, executor)
+    if shards:
+        executor.run(dump.job(record), dump.root, dump.rows, shards)
+    executor.wait()
+    finished = _finished(dump, planned.kind) if executor.is_main else None
+    return dump.finish(finished, executor)
+
+
+def _my_shards(root: Path, record: SetRecord, executor: Executor) -> list[Shard]:
+    """This process's share: every n-th shard of this job that is still to be written."""
+    executor.wait()
+    missing = unfinished_shards(root, record)
+    executor.wait()  # nobody writes before everybody has looked, or the shares would differ
+    if missing and record.state != "staged" and executor.is_main:
+        reopen_set(root, record, missing)
+    unfinished = {shard.path for shard in missing}
+    if len(unfinished) < len(record.shards):
+        console.note(f"{len(record.shards) - len(unfinished)} of {len(record.shards)} shards are there already")
+    mine = record.shards[executor.job.index :: executor.job.count]
+    return executor.share([shard for shard in mine if shard.path in unfinished])
+
+
+def _finished(dump: Dump, kind: KindName) -> SetRecord:
+    """Completes and verifies a set once all its shards are there; ``staged`` while shards are missing."""
+    record = read_record_of(dump.root, kind, "another set has taken its place")
+    missing = unfinished_shards(dump.root, record)
+    if missing:
+        console.note(f"{len(missing)} of {len(record.shards)} shards are left to other jobs")
+        return record
+    return complete_and_verify(dump.root, record, dump.scores)

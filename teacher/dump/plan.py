@@ -1,0 +1,138 @@
+"""``teacher-dump --plan``: rows, shards, bytes, time and memory, before any model is loaded.
+
+Time is that of the teacher's own shape with one layer and with two, random weights, timed on this machine.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from pipeline.arrays import Ints
+from pipeline.devices import to_device
+from pipeline.sets.record_parts import WindowsRecord
+from pipeline.sources import Source
+from pipeline.text.windows import check_stride, window_lengths
+from teacher.dump.layer_sizes import CHARACTERS_PER_TOKEN, sampled_characters, sampled_lengths
+from teacher.dump.source_parts import Amount
+from teacher.models.batches import token_budget_batches
+from teacher.models.loaded import inference_mode
+
+TOKENS_ALONE = 3  # a vocabulary entry between [CLS] and [SEP]
+BYTES_PER_VECTOR_NUMBER = 1.4  # as of the codec `hidden`
+ACTIVATION_COPIES = 16
+LIBRARIES_BYTES = 850e6
+BATCHES, ROUNDS = 8, 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a dump will take; ``seconds`` and ``memory_bytes`` are None if the teacher's config cannot be read.
+
+    ``rows`` are counted by split, or for a corpus by kind; ``layer_bytes`` are of a row and of all, by signal;
+    ``init_bytes`` those of the weights that a set carries.
+    """
+
+    rows: dict[str, int]
+    shards: int
+    tokens: int
+    disk_bytes: int
+    seconds: float | None
+    memory_bytes: int | None
+    layer_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    init_bytes: int = 0
+
+    def values(self) -> dict[str, Any]:
+        """The estimate by name, as JSON has it; without what there is nothing of."""
+        return {
+            name: value for name, value in asdict(self).items() if value or name not in ("layer_bytes", "init_bytes")
+        }
+
+
+def estimated_tokens(
+    source: Source, asked: Amount, is_pair: bool, max_seq_length: int, windows: WindowsRecord | None
+) -> tuple[int, Ints]:
+    """About how many tokens the teacher is given of all rows, and the lengths of what it is given of some."""
+    num_rows, specials = sum(asked.rows.values()), 3 if is_pair else 2
+    tokens = asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows
+    if windows is None:
+        length_R = sampled_lengths(source, specials, max_seq_length)
+        return int(min(tokens, num_rows * max_seq_length)), length_R
+    check_stride(is_pair, specials, windows.size, windows.stride)
+    both_R = [(characters // CHARACTERS_PER_TOKEN).astype(np.int64) for characters in sampled_characters(source)]
+    length_R = window_lengths(np.maximum(*both_R), np.minimum(*both_R), specials, windows.size, windows.stride)
+    return int(tokens * length_R.sum() / (np.add(*both_R) + specials).sum()), length_R
+
+
+def token_vectors_bytes(shape: Any) -> int:
+    """About what the vectors of the vocabulary of a teacher of this shape (its transformers config) take on disk."""
+    return int(shape.vocab_size * shape.hidden_size * BYTES_PER_VECTOR_NUMBER)
+
+
+def memory_bytes(shape: Any, max_tokens: int) -> int:
+    """About how much memory a teacher of this shape (its transformers config) takes with batches of so many tokens."""
+    hidden, inner = shape.hidden_size, getattr(shape, "intermediate_size", 4 * shape.hidden_size)
+    parameters = shape.num_hidden_layers * (4 * hidden * hidden + 2 * hidden * inner) + shape.vocab_size * hidden
+    return int(parameters * 4 + max_tokens * hidden * ACTIVATION_COPIES * 4 + LIBRARIES_BYTES)
+
+
+def seconds_of(shape: Any, make: Callable[[Any], Callable[[], object]]) -> float:
+    """Seconds that a run takes with all layers: what it takes with one, and the difference to two for each further one.
+
+    Args:
+        shape: the model's transformers config.
+        make: builds a model of a config and gives the run with it; the fastest of a few counts.
+    """
+    runs = [make(_with_layers(shape, number)) for number in (1, 2)]
+    best = [float("inf")] * len(runs)
+    for _ in range(1 + ROUNDS):
+        for number, run in enumerate(runs):
+            start = time.perf_counter()
+            run()
+            best[number] = min(best[number], time.perf_counter() - start)
+    further = int(shape.num_hidden_layers) - 1
+    return best[0] + further * max(0.0, best[1] - best[0])
+
+
+def _with_layers(shape: Any, number: int) -> Any:
+    shallow = copy.deepcopy(shape)
+    shallow.num_hidden_layers = number
+    return shallow
+
+
+def classifier_seconds(shape: Any, lengths: list[int], max_tokens: int, device: torch.device, precision: str) -> float:
+    """Seconds for classifying rows of such lengths; of their batches only a few are tried.
+
+    Args:
+        shape: the model's transformers config.
+        lengths: tokens per row.
+        max_tokens: most padded tokens per batch.
+        device: where it will run.
+        precision: its arithmetic.
+    """
+    batches = token_budget_batches(lengths, max_tokens)
+    places: list[int] = np.unique(np.linspace(0, len(batches) - 1, min(BATCHES, len(batches))).astype(int)).tolist()
+    inputs = [_inputs([lengths[row] for row in batches[place]], device) for place in places]
+    padded = [len(batch) * lengths[batch[0]] for batch in batches]
+
+    def make(shallow: Any) -> Callable[[], object]:
+        model = AutoModelForSequenceClassification.from_config(shallow).eval().to(device)
+
+        def run() -> object:
+            with inference_mode(device, precision):
+                return torch.cat([model(**batch).logits for batch in inputs]).cpu()  # waits for a GPU
+
+        return run
+
+    return seconds_of(shape, make) * sum(padded) / sum(padded[place] for place in places)
+
+
+def _inputs(lengths: list[int], device: torch.device) -> dict[str, torch.Tensor]:
+    attention_BL = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    inputs = {"input_ids": torch.ones_like(attention_BL, dtype=torch.int64), "attention_mask": attention_BL.long()}
+    return {name: to_device(values, device) for name, values in inputs.items()}

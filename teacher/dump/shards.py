@@ -1,0 +1,173 @@
+"""Writing shards: a job that any process can do for any shard, reading ahead of the teacher and writing behind it.
+
+Tokenisers and Parquet release Python's lock, so reading and writing run in threads beside the forward pass. Free of
+torch, as imported answers are written by the same job.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, groupby, islice
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import KindName, LayersName, Shard
+from pipeline.sets.shard_file import Statistics
+from pipeline.sets.writer import write_shard
+from pipeline.stopping import stop_between
+
+if TYPE_CHECKING:
+    from teacher.models.loaded import LoadedModel
+
+T = TypeVar("T")
+Batch = TypeVar("Batch")
+Advance = Callable[[int], None]  # called with a number of rows that are done
+
+
+@dataclass(frozen=True)
+class ShardJob(ABC):
+    """What a process needs to write any shard of a set; it is sent to workers on a cluster as it is.
+
+    Attributes:
+        record: of the set.
+        model: the teacher; None for answers that are known already.
+        precision: of its arithmetic.
+        max_tokens: most padded tokens per batch.
+    """
+
+    record: SetRecord
+    model: "LoadedModel | None"
+    precision: str
+    max_tokens: int
+
+    @property
+    def folders(self) -> tuple[KindName | LayersName, ...]:
+        """The folders in the set that files are written to."""
+        return (self.record.kind,)
+
+    @abstractmethod
+    def write(self, root: Path, rows: Any, shards: Sequence[Shard]) -> None:
+        """Writes the files of shards into a folder. Call it inside `inference_mode`.
+
+        Args:
+            root: the set's folder, or one like it.
+            rows: all rows, or those of these shards.
+            shards: those to be written.
+        """
+
+    def written(self, root: Path, shard: Shard) -> Iterator[str]:
+        """Returns the paths of those files of a shard that exist."""
+        for folder in self.folders:
+            path = shard.in_folder(folder).path
+            if (root / path).exists():
+                yield path
+
+
+@dataclass(frozen=True)
+class RowJob(ShardJob, Generic[Batch]):
+    """Writes the rows of a set with the signal of the teacher. Each kind of rows has a subclass."""
+
+    @abstractmethod
+    def count(self, rows: Any, shard: Shard) -> int:
+        """Returns about how many rows a shard has, for the progress bar."""
+
+    @abstractmethod
+    def read(self, rows: Any, shard: Shard) -> Iterator[Batch]:
+        """Reads and tokenises a shard, in a thread while the teacher works on what was read before."""
+
+    @abstractmethod
+    def tables(
+        self, rows: Any, shard: Shard, batches: Iterator[Batch], advance: Advance, statistics: Statistics
+    ) -> Iterator[pa.Table]:
+        """Runs the teacher on the batches of a shard, and returns its row groups.
+
+        Args:
+            rows: as of `write`.
+            shard: the shard.
+            batches: what `read` has returned.
+            advance: called with a number of rows that are done.
+            statistics: receives sums over the shard; complete with the last table.
+        """
+
+    def summary(self, root: Path, shard: Shard, statistics: Statistics) -> str:
+        """Returns what the progress bar shows of a shard that was written."""
+        return ""
+
+    def write(self, root: Path, rows: Any, shards: Sequence[Shard]) -> None:
+        """See `ShardJob.write`."""
+        last = ""
+
+        def save(shard: Shard, tables: Iterator[pa.Table], statistics: Statistics) -> None:
+            nonlocal last
+            write_shard(root, self.record, shard, tables, statistics or None)
+            last = self.summary(root, shard, statistics)
+
+        def complete() -> Iterator[Callable[[], None]]:
+            for _, items in stop_between(groupby(prefetched(self._read(rows, shards)), lambda item: item[0].path)):
+                shard, _ = next(items)
+                steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}{last}")
+                statistics: Statistics = {}
+                batches = (batch for _, batch in items if batch is not None)
+                tables = self.tables(rows, shard, batches, steps.advance, statistics)
+                first = list(islice(tables, 2))
+                if len(first) > 1:  # too many to hold: they are written as they come
+                    save(shard, chain(first, tables), statistics)
+                else:
+                    yield partial(save, shard, iter(first), statistics)
+
+        with console.progress(sum(self.count(rows, shard) for shard in shards), "teacher") as steps:
+            write_behind(complete(), lambda later: later())
+
+    def _read(self, rows: Any, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Batch | None]]:
+        """Each shard with None, and then with each of its batches: some have no batch."""
+        for shard in shards:
+            yield shard, None
+            for batch in self.read(rows, shard):
+                yield shard, batch
+
+
+def start(job: Callable[[], T]) -> Callable[[], T]:
+    """Starts a job in a thread; call what is returned to wait for its result, or the error that it raised.
+
+    The thread does not keep a stopped command alive, so a job must write files atomically.
+    """
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(job())
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            result.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return result.result
+
+
+def prefetched(items: Iterator[T]) -> Iterator[T]:
+    """Returns the same items in the same order; the next one is made while the caller works on this one."""
+    done = object()
+    coming = start(lambda: next(items, done))
+    while (item := coming()) is not done:
+        coming = start(lambda: next(items, done))
+        yield item  # type: ignore[misc]
+
+
+def write_behind(items: Iterator[T], write: Callable[[T], object]) -> None:
+    """Writes each item, in order, while the next one is made; at most one at a time.
+
+    A write that has begun is waited for, also if the next item fails: it may be a file that need not be written again.
+    """
+    finished: Callable[[], object] = start(lambda: None)
+    try:
+        for item in items:
+            finished()
+            finished = start(partial(write, item))
+    finally:
+        finished()

@@ -1,0 +1,258 @@
+"""What all dumps with a teacher have in common, and those of a classifier, whether it labels texts or words."""
+
+from abc import abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from pipeline import console
+from pipeline.arrays import Ints
+from pipeline.devices import processes
+from pipeline.errors import DistillError
+from pipeline.files import require_space
+from pipeline.sets.reader import LogitSet
+from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
+from pipeline.sets.record_parts import Shard
+from pipeline.sources import Source
+from pipeline.tasks.task import Task
+from teacher.config import DumpFlags, DumpTask
+from teacher.dump.answers import Known, LogitsJob, read_shared_answers, remove_shared_answers, write_shared_answers
+from teacher.dump.driver import Dump, Executor
+from teacher.dump.extend import answers, extended, open_old, take_over
+from teacher.dump.plan import (
+    TOKENS_ALONE,
+    Plan,
+    classifier_seconds,
+    estimated_tokens,
+    memory_bytes,
+    token_vectors_bytes,
+)
+from teacher.dump.source_parts import Amount, amount
+from teacher.dump.token_vectors import add_token_vectors, load_token_encoder
+from teacher.models.batches import tokens_per_batch
+from teacher.models.classifier import Teacher, load_teacher, outputs, warn_of_missing_head
+from teacher.models.encoder import SentenceEncoder
+from teacher.models.loaded import LoadedModel, inference_mode, keep_head_in_float32, load_config, require_positions
+
+FlagsT = TypeVar("FlagsT", bound=DumpFlags)
+PROBED_ROWS = 256
+
+
+class TeacherDump(Dump, Generic[FlagsT]):
+    """A dump with a teacher that is run here.
+
+    Attributes:
+        config: the command's settings.
+        command: the command line, for the record.
+    """
+
+    def __init__(self, config: FlagsT, command: str) -> None:
+        self.config, self.command = config, command
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        device: torch.device = processes().device
+        return device
+
+    @property
+    def max_tokens(self) -> int:
+        """Most padded tokens per batch."""
+        return tokens_per_batch(self.device, self.config.max_tokens_per_batch)
+
+    def inference(self) -> AbstractContextManager[None]:
+        """Returns a block in which the teacher can be run."""
+        return inference_mode(self.device, self.config.precision)
+
+    @property
+    @abstractmethod
+    def model(self) -> LoadedModel:
+        """The teacher, on the device."""
+
+    def tokenizer_json(self) -> str:
+        """See `Dump`."""
+        return self.model.reader.tokenizer_json()
+
+
+class TaskDump(TeacherDump[DumpTask]):
+    """A classifier's logits of a task's rows.
+
+    Attributes:
+        set_type: the class of the set once it is opened.
+        task: the task.
+        source: its rows, with those that are added without gold.
+    """
+
+    set_type: ClassVar[type[LogitSet]]
+
+    def __init__(self, config: DumpTask, command: str, task: Task, source: Source) -> None:
+        super().__init__(config, command)
+        self.task, self.source = task, source
+        self.root: Path = config.store / config.set_name(task.name)
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether the flags state the teacher's order of labels."""
+        return bool(self.config.teacher_label_names)
+
+    @cached_property
+    def old(self) -> LogitSet | None:
+        """The set that is extended, if any."""
+        return open_old(self.config, self.root, self.set_type)
+
+    @cached_property
+    def model(self) -> Teacher:
+        """The teacher, on the device."""
+        config = self.config
+        name, revision = config.teacher_for(self.task)
+        length, labels = config.max_seq_length, config.teacher_label_names
+        teacher = load_teacher(self.task, name, revision, labels, length, config.windows)
+        keep_head_in_float32(teacher.model)
+        teacher.model.to(self.device)
+        return teacher
+
+    @cached_property
+    def token_encoder(self) -> SentenceEncoder | None:
+        """The encoder whose token vectors are stored in place of the teacher's, if any."""
+        return load_token_encoder(self.config, self.task, self.model)
+
+    @cached_property
+    def texts(self) -> Source:
+        """The rows as far as their length matters."""
+        return self.source
+
+    @cached_property
+    def amount(self) -> Amount:
+        """How much the teacher reads, all variants that there may be counted."""
+        return amount(self.texts)
+
+    @cached_property
+    def expected_bytes(self) -> int:
+        """About how large the shards will be."""
+        return self.amount.expected_bytes
+
+    @abstractmethod
+    def planned_shards(self) -> tuple[Shard, ...]:
+        """Returns the shards of a plan."""
+
+    def estimated_tokens(self) -> tuple[int, Ints]:
+        """Returns about how many tokens the teacher reads, and the lengths of some rows."""
+        config = self.config
+        return estimated_tokens(self.texts, self.amount, self.task.is_pair, config.max_seq_length, config.windows)
+
+    def plan(self) -> Plan:
+        """See `Dump`."""
+        config = self.config
+        tokens, length_R = self.estimated_tokens()
+        plan = Plan(self.amount.rows, len(self.planned_shards()), tokens, self.expected_bytes, None, None)
+        try:
+            name, revision = config.teacher_for(self.task)
+            shape = load_config(name, revision)
+        except DistillError as error:
+            console.warn(f"no estimate of time and memory: {error}")
+            return plan
+        outputs(self.task, name, shape, config.teacher_label_names)
+        warn_of_missing_head(self.task, name, shape)
+        require_positions(name, shape, config.max_seq_length)
+        plan = self.plan_of_signals(plan, name, shape, length_R)
+        if config.token_vectors:
+            disk_bytes = plan.disk_bytes + token_vectors_bytes(shape)
+            plan = replace(plan, tokens=plan.tokens + shape.vocab_size * TOKENS_ALONE, disk_bytes=disk_bytes)
+        seconds = classifier_seconds(shape, length_R.tolist(), self.max_tokens, self.device, config.precision)
+        of_all = float(seconds * plan.tokens / length_R.sum())
+        return replace(plan, seconds=of_all, memory_bytes=memory_bytes(shape, self.max_tokens))
+
+    def plan_of_signals(self, plan: Plan, name: str, shape: Any, length_R: Ints) -> Plan:
+        """Adds what the set stores besides logits, from the teacher's transformers config and lengths of rows."""
+        return plan
+
+    def probe(self) -> None:
+        """See `Dump`."""
+        stored = sum(file.stat().st_size for file in self.root.glob(f"{self.set_type.kind}/*.parquet"))
+        stored += sum(shard.bytes or 0 for shard in self.old.record.shards) if self.old is not None else 0
+        require_space(self.root.parent, self.expected_bytes - stored)
+        _ = self.model, self.token_encoder
+        self.check_teacher()
+        if not self._is_begun():
+            split, rows = probe_rows(self.task, self.source)
+            with self.inference():
+                self.check_labels(split, rows)
+
+    def check_teacher(self) -> None:
+        """Fails if the teacher cannot do what else is wanted of it."""
+
+    @abstractmethod
+    def check_labels(self, split: str, rows: pa.Table) -> None:
+        """Fails if the teacher does not know the words of some rows with gold, or gives its labels another order."""
+
+    def _is_begun(self) -> bool:
+        """Whether the set was begun with this teacher, which was probed then."""
+        if not (self.root / FILE_NAME).exists():
+            return False
+        begun = read_set_record(self.root).teacher
+        return (begun.weights_sha256, begun.labels) == (self.model.weights_sha256, self.model.labels)
+
+    @abstractmethod
+    def planned(self) -> SetRecord:
+        """Returns the record of a set that extends none."""
+
+    @abstractmethod
+    def logits_job(self, record: SetRecord) -> LogitsJob[Any]:
+        """Returns the job of the set, with no answer known."""
+
+    @cached_property
+    def record(self) -> SetRecord:
+        """See `Dump`."""
+        planned = self.planned()
+        if self.old is None:
+            return planned
+        return extended(planned, self.old, self.source, self.config.rows_per_shard, self.logits_job(planned).hashes)
+
+    def start(self, record: SetRecord) -> None:
+        """See `Dump`."""
+        if self.old is not None:
+            take_over(self.root, record, self.old)
+
+    def job(self, record: SetRecord) -> LogitsJob[Any]:
+        """See `Dump`."""
+        job: LogitsJob[Any] = self.logits_job(record)
+        with self.inference():
+            return replace(job, known=self._known(job))
+
+    def _known(self, job: LogitsJob[Any]) -> Known:
+        """What is known before any shard: an old set's answers, and those to texts of several shards."""
+        store, is_shared = self.config.store, self.config.job().count > 1 and self.old is None
+        known = read_shared_answers(store, job.record) if is_shared else None
+        if known is not None:
+            return known
+        hashes = job.hashes_by_shard(self.source)
+        if self.old is not None:
+            job = replace(job, known=answers(self.old, hashes))
+        known = job.with_repeated(self.source, hashes)
+        if is_shared:
+            write_shared_answers(store, job.record, known)
+        return known
+
+    def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
+        """See `Dump`."""
+        remove_shared_answers(self.config.store, record)
+        if record is None or record.state != "verified" or not self.config.token_vectors:
+            return record
+        with self.inference():
+            return add_token_vectors(
+                self.root, record, self.config, self.model, self.token_encoder, self.old, self.max_tokens
+            )
+
+
+def probe_rows(task: Task, source: Source) -> tuple[str, pa.Table]:
+    """The first dev split, or of a source without one its first, and rows of the task's own evenly spread over it."""
+    split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
+    rows = source.own(split)
+    places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBED_ROWS, rows.num_rows)).astype(np.int64))
+    return split, rows.take(pa.array(places))

@@ -1,0 +1,31 @@
+"""Kinds of rows that a teacher is run on: one file each, all written by the one driver of `teacher.dump`."""
+
+from pipeline.sets.record import SetRecord
+from pipeline.tasks.task import load_task
+from teacher.config import DumpCorpus, DumpTask
+from teacher.dump.driver import Dump, run_dump
+from teacher.dump.executor import Processes
+from teacher.kinds.examples import ExamplesDump
+from teacher.kinds.masked_words import MaskedWordsDump
+from teacher.kinds.sentences import SentencesDump
+from teacher.kinds.token_labels import TokenLabelsDump
+
+
+def open_dump(config: DumpTask | DumpCorpus, command: str) -> Dump:
+    """Returns the dump that settings describe, its rows read and checked.
+
+    Args:
+        config: the command's settings.
+        command: the command line, for the record.
+    """
+    if config.signal == "vectors":
+        return SentencesDump(config, command)
+    if isinstance(config, DumpCorpus):
+        return MaskedWordsDump(config, command)
+    labels_words = load_task(config.task, config.manifest).type == "token_labels"
+    return TokenLabelsDump(config, command) if labels_words else ExamplesDump(config, command)
+
+
+def dump(config: DumpTask | DumpCorpus, command: str) -> SetRecord | None:
+    """Writes the set that settings describe, or goes on with it; see `run_dump`."""
+    return run_dump(open_dump(config, command), Processes.of(config))

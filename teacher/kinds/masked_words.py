@@ -1,0 +1,297 @@
+"""Stage one on a corpus: what a masked LM predicts at masked positions, written as a set of tokens.
+
+Shapes: R rows, P masked positions, H hidden size, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from transformers import AutoModelForMaskedLM
+
+from pipeline.devices import processes
+from pipeline.errors import TeacherError
+from pipeline.files import require_space
+from pipeline.sets.codecs import AnyCodec, BeyondHalfError, Codec, Predictions, codec_for
+from pipeline.sets.codecs.decoder import write_decoder
+from pipeline.sets.kinds.masked_words import (
+    MaskedRows,
+    MaskedWordSet,
+    draws,
+    encode,
+    no_statistics,
+    rows_per_group,
+    tokens_table,
+)
+from pipeline.sets.record import Scores, SetRecord
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.shard_file import Statistics
+from teacher.config import DumpCorpus
+from teacher.corpus.masking import Masked, MaskingPlan, mask
+from teacher.corpus.sequences import Sequences
+from teacher.corpus.text import SPLITS, Text, masking_plan, nothing_to_mask, open_text, require_known_words
+from teacher.dump.corpus_size import estimate_size
+from teacher.dump.plan import Plan, memory_bytes, seconds_of
+from teacher.dump.shards import Advance, RowJob
+from teacher.dump.teacher_dump import TeacherDump
+from teacher.dump.tokens_record import all_shards, staged_record
+from teacher.models.batches import LONGEST_SHOWN, run_batches
+from teacher.models.loaded import load_config
+from teacher.models.masked_lm import (
+    MaskedLm,
+    MlmTokenizer,
+    decoder_of,
+    load_masked_lm,
+    load_mlm_tokenizer,
+    predict_masked,
+)
+
+SAMPLED_ROWS = 256
+PROBE_DOCUMENTS = 8
+
+
+class MaskedWordsDump(TeacherDump[DumpCorpus]):
+    """What a masked LM predicts at masked positions of a corpus."""
+
+    def __init__(self, config: DumpCorpus, command: str) -> None:
+        config.check()
+        super().__init__(config, command)
+        self.rows = self.text = open_text(config, config.max_seq_length)
+        self.root: Path = config.store / config.set_name(self.text.corpus.name)
+
+    @cached_property
+    def model(self) -> MaskedLm:
+        """The teacher, on the device."""
+        name, revision = self.config.teacher_for(self.text.corpus)
+        lm = load_masked_lm(name, revision, self.config.max_seq_length)
+        require_known_words(self.text, lm.tokens, lm.name)
+        lm.model.to(self.device)
+        return lm
+
+    def masking(self, tokens: MlmTokenizer) -> MaskingPlan:
+        """Returns the plan by which the corpus is masked."""
+        return masking_plan(self.text, tokens, self.config.seed, self.config.num_copies)
+
+    @cached_property
+    def masking_plan(self) -> MaskingPlan:
+        """The same with the teacher's tokenizer."""
+        return self.masking(self.model.tokens)
+
+    @cached_property
+    def codec(self) -> AnyCodec:
+        """How predictions are stored."""
+        return codec_for(self.config, *self.model.model.get_output_embeddings().weight.shape)
+
+    def probe(self) -> None:
+        """See `Dump`; the decoder has to get and return what the plain model does."""
+        plan = self.masking_plan
+        stored = sum(file.stat().st_size for file in self.root.glob("masked_words/*.parquet"))
+        require_space(
+            self.root.parent, int(estimate_size(self.text, self.model.tokens, plan).num_bytes(self.codec)) - stored
+        )
+        with self.inference():
+            _probe(self.text, self.model, plan)
+
+    @cached_property
+    def record(self) -> SetRecord:
+        """See `Dump`."""
+        return staged_record(self.config, self.text, self.model, self.masking_plan, self.codec, self.command)
+
+    def start(self, record: SetRecord) -> None:
+        """See `Dump`."""
+        if self.codec.needs_decoder and processes().is_main_process:
+            with self.inference():
+                write_decoder(self.root, decoder_of(self.model))
+
+    def job(self, record: SetRecord) -> "MaskedWordsJob":
+        """See `Dump`."""
+        return MaskedWordsJob(record, self.model, self.config.precision, self.max_tokens, self.masking_plan)
+
+    def scores(self, record: SetRecord) -> Scores:
+        """See `Dump`."""
+        if not record.num_rows:
+            shards = f"any shard of --rows-per-shard {self.config.rows_per_shard:,} documents, which no block crosses"
+            raise nothing_to_mask(self.text, shards)
+        return MaskedWordSet(self.root, record).scores()
+
+    def plan(self) -> Plan:
+        """See `Dump`; of a sample of the corpus and the teacher's config, whose shape is timed on this machine."""
+        config, text = self.config, self.text
+        name, revision = config.teacher_for(text.corpus)
+        tokens = load_mlm_tokenizer(name, revision, config.max_seq_length)
+        shape = load_config(name, revision)
+        codec = codec_for(config, shape.vocab_size, shape.hidden_size)
+        masking = self.masking(tokens)
+        size = estimate_size(text, tokens, masking)
+        sample = _sample(text, tokens, masking)
+
+        def dump(lm: MaskedLm) -> object:
+            with self.inference():
+                return encoded_predictions(lm, codec, sample, config.seed, self.max_tokens, no_statistics())
+
+        return Plan(
+            rows={"documents": size.documents, "masked sequences": size.rows, "masked positions": size.positions},
+            shards=len(all_shards(text, config.rows_per_shard)),
+            tokens=size.tokens,
+            disk_bytes=int(size.num_bytes(codec)),
+            seconds=_seconds(shape, tokens, self.device, dump) * size.tokens / len(sample.ids.flat),
+            memory_bytes=memory_bytes(shape, self.max_tokens),
+        )
+
+
+def _sample(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> MaskedRows:
+    """At most SAMPLED_ROWS masked rows of the corpus's first documents; it has some, as the estimate has seen."""
+    stop = text.documents.num_documents
+    parts = (part for split in reversed(SPLITS) for part in text.sequences(tokens, split, 0, stop))
+    masked_parts = ((part, mask(part, plan)) for part in parts)
+    sequences, masked = next((part, masked) for part, masked in masked_parts if len(masked.positions.flat))
+    return rows_of(sequences, masked.take(np.arange(min(SAMPLED_ROWS, len(masked.sequence_R)))))
+
+
+def _seconds(shape: Any, tokens: MlmTokenizer, device: torch.device, dump: Callable[[MaskedLm], object]) -> float:
+    """Seconds that ``dump`` takes with a masked LM of this shape (its transformers config) and random weights."""
+
+    def make(shallow: Any) -> Callable[[], object]:
+        model = AutoModelForMaskedLM.from_config(shallow).eval().to(device)
+        return partial(dump, MaskedLm("plan", None, model, tokens))
+
+    return seconds_of(shape, make)
+
+
+def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
+    """Makes sure that what the decoder gets and gives is what the plain model would say, before the real work."""
+    stop = min(text.config.validation_every * PROBE_DOCUMENTS, text.documents.num_documents)
+    sequences = next(iter(text.sequences(lm.tokens, "validation", 0, stop)), None)
+    if sequences is None:
+        return
+    masked = mask(sequences, plan)
+    rows = list(range(min(8, len(masked.sequence_R))))
+    if not rows:
+        return
+    hidden_PH, logits_PV = predict_masked(lm, masked.ids, masked.positions, rows)
+    _check_finite(lm, logits_PV, int(sequences.source_row_N[0]))
+    with torch.autocast(logits_PV.device.type, enabled=False):
+        again_PV = decoder_of(lm)(hidden_PH)
+    difference = float((again_PV - logits_PV).abs().max() / logits_PV.abs().max())
+    if not difference < 0.05:
+        raise TeacherError(
+            f"teacher {lm.name}: its logits are not those of its last layer (they differ by {difference:.0%}); "
+            f"{type(lm.model).__name__} is built in a way that is not supported"
+        )
+
+
+def _check_finite(lm: MaskedLm, logits_PV: torch.Tensor, document: int) -> None:
+    if not all(bound.isfinite() for bound in logits_PV.aminmax()):
+        raise TeacherError(
+            f"teacher {lm.name}: gives NaN or Inf near document {document}; fp16 overflows with some models, "
+            "try --precision bf16 or fp32"
+        )
+
+
+@dataclass(frozen=True)
+class MaskedWordsJob(RowJob[Sequences]):
+    """Writes masked words.
+
+    Attributes:
+        masking: which words are masked.
+    """
+
+    model: MaskedLm
+    masking: MaskingPlan
+
+    def count(self, rows: Text, shard: Shard) -> int:
+        """See `RowJob`."""
+        return rows.count(shard.split, shard.start, shard.stop)
+
+    def read(self, rows: Text, shard: Shard) -> Iterator[Sequences]:
+        """See `RowJob`."""
+        return rows.sequences(self.model.tokens, shard.split, shard.start, shard.stop)
+
+    def tables(
+        self, rows: Text, shard: Shard, batches: Iterator[Sequences], advance: Advance, statistics: Statistics
+    ) -> Iterator[pa.Table]:
+        """See `RowJob`."""
+        statistics |= no_statistics()
+        codec, size, done = self.record.codec, rows_per_group(self.record.codec), shard.start
+        for sequences in batches:
+            masked = mask(sequences, self.masking)
+            for start in range(0, len(masked.sequence_R), size):
+                part = masked.take(np.arange(start, min(start + size, len(masked.sequence_R))))
+                group = rows_of(sequences, part)
+                columns = encoded_predictions(self.model, codec, group, self.masking.seed, self.max_tokens, statistics)
+                yield tokens_table(codec, shard.split, group, columns)
+            now = int(sequences.source_row_N[-1]) + 1
+            advance(rows.count(shard.split, done, now))
+            done = now
+        advance(rows.count(shard.split, done, shard.stop))
+
+    def summary(self, root: Path, shard: Shard, statistics: Statistics) -> str:
+        """See `RowJob`."""
+        if not statistics["positions"]:
+            return ""
+        size = (root / shard.path).stat().st_size / statistics["positions"]
+        mass = statistics["kept_mass"] / statistics["positions"]
+        return f", last: {size:.1f} bytes a position, {mass:.1%} of the mass kept"
+
+
+def rows_of(sequences: Sequences, masked: Masked) -> MaskedRows:
+    """Masked copies of sequences, with the keys of these."""
+    return MaskedRows(
+        sequences.source_row_N[masked.sequence_R],
+        sequences.piece_N[masked.sequence_R],
+        masked.copy_R,
+        masked.ids,
+        masked.positions,
+        masked.targets,
+    )
+
+
+def encoded_predictions(
+    lm: MaskedLm, codec: Codec, rows: MaskedRows, seed: int, max_tokens: int, statistics: Statistics
+) -> dict[str, pa.Array]:
+    """A masked LM's predictions at the masked positions, in the codec's columns, a value per row.
+
+    Args:
+        lm: the model, on its device; call this inside `inference_mode`.
+        codec: how a prediction is stored.
+        rows: the masked rows, R of them.
+        seed: of the codec's draws.
+        max_tokens: most padded tokens per batch.
+        statistics: what the predictions add up to; it is added to.
+
+    Raises:
+        TeacherError: if a logit is not finite, or too large for the codec.
+    """
+    random_P = draws(rows, seed)
+    place_R = rows.positions.offsets
+    pieces: list[dict[str, pa.Array]] = []
+    order: list[np.ndarray] = []
+
+    def run(batch: list[int]) -> None:
+        place_P = np.concatenate([np.arange(place_R[row], place_R[row + 1]) for row in batch])
+        hidden_PH, logits_PV = predict_masked(lm, rows.ids, rows.positions, batch)
+        _check_finite(lm, logits_PV, int(rows.source_row_R[batch[0]]))
+        random_B = torch.from_numpy(random_P[place_P]).to(logits_PV.device)
+        target_B = torch.from_numpy(rows.targets.flat[place_P]).to(logits_PV.device)
+        try:
+            columns = encode(codec, Predictions(logits_PV, hidden_PH, random_B), target_B, statistics)
+        except BeyondHalfError as error:
+            row = int(np.searchsorted(place_R, place_P[error.position], side="right")) - 1
+            raise TeacherError(f"{_named(lm, rows, row)}: teacher {lm.name}, codec {codec}: {error}") from error
+        pieces.append(columns)
+        order.append(place_P)
+
+    run_batches([length + lm.tokens.num_special for length in rows.ids.lengths.tolist()], max_tokens, run)
+    back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
+    return {name: pa.concat_arrays([piece[name] for piece in pieces]).take(back) for name in pieces[0]}
+
+
+def _named(lm: MaskedLm, rows: MaskedRows, row: int) -> str:
+    """Says which document a row is from, and its text."""
+    text = lm.tokenizer.decode(rows.ids[row].tolist(), skip_special_tokens=False)
+    return f"document {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}"

@@ -1,0 +1,218 @@
+"""Stage one on sentences: an encoder's vector of each, written as a set of sentences.
+
+Shapes: N sentences, H hidden size.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.arrays import Floats
+from pipeline.devices import processes
+from pipeline.errors import DataError, TeacherError
+from pipeline.files import require_space, sha256, write_atomically
+from pipeline.sets.kinds.sentences import (
+    SENTENCES_PER_GROUP,
+    Sentences,
+    SentenceSet,
+    add_statistics,
+    no_vector_statistics,
+    sentences_table,
+)
+from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_set_record
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.shard_file import Statistics
+from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
+from pipeline.sets.vector_codecs import AnyVectorCodec, vector_codec_for
+from pipeline.text.tokenizer import require_known_ids
+from teacher.config import DumpCorpus, DumpTask
+from teacher.dump.driver import Executor
+from teacher.dump.plan import TOKENS_ALONE, Plan, classifier_seconds, memory_bytes, token_vectors_bytes
+from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
+from teacher.dump.sentences_record import estimated_bytes, staged_record
+from teacher.dump.shards import Advance, RowJob
+from teacher.dump.teacher_dump import TeacherDump
+from teacher.dump.token_vectors import add_encoders_token_vectors
+from teacher.models.batches import LONGEST_SHOWN
+from teacher.models.encoder import SentenceEncoder, load_encoder, sentence_vectors, stated_pooling
+from teacher.models.loaded import load_config, load_tokenizer
+
+SAMPLED_ROWS = 512  # source rows, for the size of the whole
+BASIS_ROWS = 4096  # at most so many sentences, for the basis
+
+
+class SentencesDump(TeacherDump[DumpTask | DumpCorpus]):
+    """An encoder's vector of each sentence of a corpus or of a task's rows."""
+
+    rows: SentenceRows
+
+    def __init__(self, config: DumpTask | DumpCorpus, command: str) -> None:
+        super().__init__(config, command)
+        self.rows = open_rows(config)
+        self.root: Path = config.store / config.set_name(self.rows.subject.name)
+
+    @cached_property
+    def model(self) -> SentenceEncoder:
+        """The teacher, on the device."""
+        config = self.config
+        name, revision = config.teacher_for(self.rows.subject)
+        pooling = config.pooling or stated_pooling(name, revision) or "mean"
+        encoder = load_encoder(name, revision, config.max_seq_length, pooling)
+        encoder.model.to(self.device)
+        return encoder
+
+    @cached_property
+    def codec(self) -> AnyVectorCodec:
+        """How vectors are stored."""
+        return vector_codec_for(self.config, self.model.width)
+
+    @cached_property
+    def sample(self) -> Sample:
+        """Some sentences."""
+        return self.rows.sample(self.model.tokens, BASIS_ROWS if self.codec.basis_bytes else SAMPLED_ROWS)
+
+    @cached_property
+    def basis(self) -> Basis | None:
+        """The basis that the codec needs, fitted to the sample unless the set has it."""
+        with self.inference():
+            return _basis(self.root, self.codec, self.model, self.sample, self.max_tokens)
+
+    def probe(self) -> None:
+        """See `Dump`."""
+        sample = self.sample
+        if not len(sample.ids):
+            source = self.rows.parts()["source"]
+            raise DataError(f"{source}: no sentence was found; is --min-seq-length too large?")
+        require_known_ids(self.model.tokenizer, sample.ids, f"teacher {self.model.name}")
+        stored = sum(file.stat().st_size for file in self.root.glob("sentences/*.parquet"))
+        require_space(self.root.parent, estimated_bytes(sample, self.codec) - stored)
+
+    @cached_property
+    def record(self) -> SetRecord:
+        """See `Dump`."""
+        return staged_record(self.config, self.rows, self.model, self.codec, self.basis, self.command)
+
+    def start(self, record: SetRecord) -> None:
+        """See `Dump`."""
+        basis = self.basis
+        if basis is not None and processes().is_main_process and not _has_basis(self.root):
+            write_atomically(self.root / BASIS_FILE, lambda path: path.write_bytes(basis.to_bytes()))
+
+    def job(self, record: SetRecord) -> "SentencesJob":
+        """See `Dump`."""
+        return SentencesJob(record, self.model, self.config.precision, self.max_tokens, self.basis)
+
+    def scores(self, record: SetRecord) -> Scores:
+        """See `Dump`."""
+        return SentenceSet(self.root, record).scores()
+
+    def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
+        """See `Dump`."""
+        if record is None or record.state != "verified" or not self.config.token_vectors:
+            return record
+        with self.inference():
+            return add_encoders_token_vectors(self.root, record, self.model, self.max_tokens)
+
+    def plan(self) -> Plan:
+        """See `Dump`; of a sample of sentences and the teacher's config, whose shape is timed on this machine."""
+        config, rows = self.config, self.rows
+        name, revision = config.teacher_for(rows.subject)
+        shape = load_config(name, revision)
+        tokens = load_tokenizer(name, revision, shape, config.max_seq_length)
+        sample = rows.sample(tokens, SAMPLED_ROWS)
+        lengths = [length + tokens.num_special for length in sample.ids.lengths.tolist()]
+        seconds = 0.0
+        if lengths:
+            seconds = classifier_seconds(shape, lengths, self.max_tokens, self.device, config.precision)
+        of_rows = sum(lengths) * sample.multiplier
+        alone = shape.vocab_size * TOKENS_ALONE if config.token_vectors else 0
+        disk_bytes = estimated_bytes(sample, vector_codec_for(config, shape.hidden_size))
+        return Plan(
+            rows={"sentences": round(len(lengths) * sample.multiplier)},
+            shards=len(rows.shards(config.rows_per_shard)),
+            tokens=round(of_rows) + alone,
+            disk_bytes=disk_bytes + (token_vectors_bytes(shape) if alone else 0),
+            seconds=seconds * sample.multiplier * (1 + alone / of_rows) if of_rows else 0.0,
+            memory_bytes=memory_bytes(shape, self.max_tokens),
+        )
+
+
+def _basis(
+    root: Path, codec: AnyVectorCodec, encoder: SentenceEncoder, sample: Sample, max_tokens: int
+) -> Basis | None:
+    """The basis that a codec needs: the one that the set has, or one fitted to a sample if that is lost."""
+    if not codec.basis_bytes:
+        return None
+    if _has_basis(root):
+        return read_basis(root / BASIS_FILE, codec.num_stored, codec.width)
+    chosen = np.unique(np.linspace(0, len(sample.ids) - 1, min(len(sample.ids), BASIS_ROWS)).astype(int))
+    with console.progress(len(chosen), "basis") as steps:
+        return fit_basis(
+            sentence_vectors(encoder, sample.ids.take(chosen), max_tokens, steps.advance), codec.num_stored
+        )
+
+
+def _has_basis(root: Path) -> bool:
+    """Whether a basis is there, and the one that the set's record tells of, if it was begun."""
+    path, vectors = root / BASIS_FILE, None
+    if path.exists() and (root / FILE_NAME).exists():
+        vectors = read_set_record(root).signals.vectors
+    return path.exists() and (vectors is None or vectors.basis_sha256 == sha256(path))
+
+
+@dataclass(frozen=True)
+class SentencesJob(RowJob[Sentences]):
+    """Writes sentences.
+
+    Attributes:
+        basis: that the codec needs, if any.
+    """
+
+    model: SentenceEncoder
+    basis: Basis | None
+
+    def count(self, rows: SentenceRows, shard: Shard) -> int:
+        """See `RowJob`."""
+        return rows.count(shard.split, shard.start, shard.stop)
+
+    def read(self, rows: SentenceRows, shard: Shard) -> Iterator[Sentences]:
+        """See `RowJob`."""
+        return rows.read(self.model.tokens, shard.split, shard.start, shard.stop)
+
+    def tables(
+        self, rows: SentenceRows, shard: Shard, batches: Iterator[Sentences], advance: Advance, statistics: Statistics
+    ) -> Iterator[pa.Table]:
+        """See `RowJob`."""
+        assert self.record.signals.vectors is not None, "the record was planned with them"
+        statistics |= no_vector_statistics()
+        codec, done = self.record.signals.vectors.codec, shard.start
+        for batch in batches:
+            for start in range(0, len(batch), SENTENCES_PER_GROUP):
+                part = batch.take(np.arange(start, min(start + SENTENCES_PER_GROUP, len(batch))))
+                vectors_NH = sentence_vectors(self.model, part.ids, self.max_tokens)
+                table = sentences_table(self.record, shard.split, part, codec.encode(vectors_NH, self.basis))
+                stored_NH = codec.decode(table, self.basis)
+                _check_finite(self.model, shard.split, part, stored_NH)
+                add_statistics(statistics, part, vectors_NH, stored_NH)
+                yield table
+                now = int(part.source_row_R[-1]) + 1
+                advance(rows.count(shard.split, done, now))
+                done = now
+        advance(rows.count(shard.split, done, shard.stop))
+
+
+def _check_finite(encoder: SentenceEncoder, split: str, rows: Sentences, stored_NH: Floats) -> None:
+    """Raises TeacherError if a number of a vector, which is finite, was too large for float16."""
+    finite_N = np.isfinite(stored_NH).all(axis=1)
+    if not finite_N.all():
+        row = int(np.flatnonzero(~finite_N)[0])
+        text = encoder.tokenizer.decode(rows.ids[row].tolist(), skip_special_tokens=False)
+        raise TeacherError(
+            f"{split}, row {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}: teacher {encoder.name}: its vector has "
+            "a number beyond float16; take --vector-codec int8"
+        )

@@ -1,0 +1,162 @@
+"""Stage one on labelled words: a teacher's logits of every token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.arrays import Floats, Ints
+from pipeline.config import refuse_flags
+from pipeline.sets.kinds.token_labels import LabelledWords, TokenLabelSet, words_hashes, words_table
+from pipeline.sets.record import Scores, SetRecord, staged
+from pipeline.sets.record_parts import Shard
+from pipeline.sets.signals import Signals, TokenLogits
+from pipeline.sources import Source, load_word_source
+from pipeline.tasks.spans import word_scores
+from pipeline.tasks.target import NO_LABEL, Target
+from pipeline.tasks.task import load_task
+from pipeline.text.tokenizer import Tokenized, require_known_ids
+from pipeline.text.word_pieces import Pieces
+from teacher.augment.methods import AugmentFlags
+from teacher.config import DumpTask
+from teacher.dump.answers import Inputs, Known, LogitsJob
+from teacher.dump.layer_flags import LayerFlags
+from teacher.dump.records import LIBRARIES, of_task
+from teacher.dump.rows import Rows
+from teacher.dump.shards import Advance
+from teacher.dump.source_parts import all_shards
+from teacher.dump.teacher_dump import TaskDump
+from teacher.models.classifier import Teacher
+from teacher.models.label_order import check_label_order
+from teacher.models.logits import framed, labelled_words, pieces_of, token_logits
+from teacher.unlabelled.flags import UnlabelledFlags
+
+BYTES_PER_LOGIT = 4
+# variants and unlabelled rows have no labels of words, and files of layers are keyed by variants
+NOT_FOR_WORDS = {
+    *("augment", "variants", "doc_stride"),
+    *AugmentFlags.model_fields,
+    *UnlabelledFlags.model_fields,
+    *LayerFlags.model_fields,
+}
+
+
+class TokenLabelsDump(TaskDump):
+    """Logits of the tokens of a task's labelled words."""
+
+    set_type: ClassVar = TokenLabelSet
+
+    def __init__(self, config: DumpTask, command: str) -> None:
+        refuse_flags(config, NOT_FOR_WORDS, "is not for labelled words (type: token_labels)")
+        config.check()
+        task = load_task(config.task, config.manifest)
+        super().__init__(config, command, task, load_word_source(task, config.data, config.split_names))
+        self.rows = Rows(self.source, None)
+
+    @cached_property
+    def texts(self) -> Source:
+        """See `TaskDump`; words with spaces between."""
+        return replace(self.source, splits={split: _as_text(rows) for split, rows in self.source.splits.items()})
+
+    @cached_property
+    def expected_bytes(self) -> int:
+        """See `TaskDump`."""
+        num_tokens, _ = self.estimated_tokens()
+        return self.amount.expected_bytes + num_tokens * len(self.task.labels) * BYTES_PER_LOGIT
+
+    def planned_shards(self) -> tuple[Shard, ...]:
+        """See `TaskDump`."""
+        return all_shards(self.source, self.config.rows_per_shard, folder="token_labels")
+
+    def check_labels(self, split: str, rows: pa.Table) -> None:
+        """See `TaskDump`."""
+        teacher = self.model
+        sample = labelled_words(teacher, rows, self.config.max_seq_length, split, self.max_tokens)
+        require_known_ids(teacher.tokenizer, sample.pieces.ids, f"teacher {teacher.name}")
+        check_word_labels(teacher.target, teacher.name, teacher.labels, sample, self.is_stated)
+
+    def planned(self) -> SetRecord:
+        """See `TaskDump`."""
+        settings, parts = of_task("token_logits", self.config, self.task, self.source, self.model)
+        return staged(
+            settings,
+            self.command,
+            LIBRARIES,
+            kind="token_labels",
+            signals=Signals(token_logits=TokenLogits(target=self.model.target)),
+            max_seq_length=self.config.max_seq_length,
+            shards=self.planned_shards(),
+            **parts,
+        )
+
+    def logits_job(self, record: SetRecord) -> "TokenLabelsJob":
+        """See `TaskDump`."""
+        known = Known.empty(self.model.target.num_logits)
+        return TokenLabelsJob(record, self.model, self.config.precision, self.max_tokens, known)
+
+    def scores(self, record: SetRecord) -> Scores:
+        """See `Dump`; the teacher's label order is checked on every gold label."""
+        scores, stored, teacher = {}, TokenLabelSet(self.root, record), record.teacher
+        for split in record.splits:
+            rows = stored.read(split)
+            check_word_labels(record.target, teacher.name, teacher.labels, rows, self.is_stated)
+            scores[split] = word_scores(record.metrics, rows.tallies(rows.teacher_TC))
+        return scores
+
+
+def _as_text(rows: pa.Table) -> pa.Table:
+    place = rows.schema.get_field_index("sentence1")
+    return rows.set_column(place, "sentence1", pc.binary_join(rows.column("sentence1"), " "))
+
+
+def check_word_labels(
+    target: Target, name: str, labels: tuple[str, ...], rows: LabelledWords, is_stated: bool = False
+) -> None:
+    """Checks a teacher's order of labels by the words that have gold and a token, see `check_label_order`."""
+    gold_T = rows.gold_T
+    has_gold_T = gold_T != NO_LABEL
+    no_score = np.full(int(has_gold_T.sum()), np.nan, dtype=np.float32)
+    check_label_order(target, name, labels, rows.teacher_TC[has_gold_T], gold_T[has_gold_T], no_score, is_stated)
+
+
+@dataclass(frozen=True)
+class WordInputs(Inputs):
+    """Labelled sentences on their way through the teacher.
+
+    Attributes:
+        pieces: the same rows in tokens.
+    """
+
+    pieces: Pieces
+
+
+@dataclass(frozen=True)
+class TokenLabelsJob(LogitsJob[WordInputs]):
+    """Writes labelled words."""
+
+    model: Teacher
+
+    def prepare(self, rows: pa.Table) -> WordInputs:
+        """See `LogitsJob`."""
+        pieces = pieces_of(self.model, rows, self.record.max_seq_length)
+        return WordInputs(rows, self.hashes(rows), framed(self.model, pieces.ids), pieces)
+
+    def hashes(self, rows: pa.Table) -> list[bytes]:
+        """See `LogitsJob`."""
+        return words_hashes(self.record, rows.column("sentence1").to_pylist())
+
+    def predict(self, inputs: Sequence[Tokenized], advance: Advance) -> Floats:
+        """See `LogitsJob`."""
+        return token_logits(self.model, inputs, self.max_tokens, advance)
+
+    def lengths(self, inputs: Sequence[Tokenized]) -> Ints:
+        """See `LogitsJob`."""
+        return np.array([len(row.ids1) for row in inputs], dtype=np.int64)
+
+    def table(self, shard: Shard, inputs: WordInputs, logits_TC: Floats) -> pa.Table:
+        """See `LogitsJob`."""
+        return words_table(self.record, shard, inputs.rows, inputs.pieces, logits_TC)

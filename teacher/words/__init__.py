@@ -1,1 +1,0 @@
-"""Teachers that label words: what they are dumped into."""
