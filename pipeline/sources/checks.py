@@ -1,210 +1,14 @@
-"""From a source's columns to the contract's, gold included, with a list of everything that is wrong with them."""
+"""From a source's columns to the contract's, with a list of everything that is wrong with them."""
 
-import re
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.sources.columns import MAX_EXAMPLES, column_name, plain, row_numbers, text_column
-from pipeline.tasks.spans import begins_inside
-from pipeline.tasks.target import LABEL_LISTS
-from pipeline.tasks.task import Task
-
-NO_GOLD: dict[Any, int | None] = {None: None, "": None, -1: None, "-1": None, "-": None}
-UNKNOWN_TEXT = "-"  # of several labels: an empty text says that no label holds
-NUMERAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
-YES_OR_NO = {None: None, "": None, "-1": None, "0": 0, "1": 1, "false": 0, "true": 1}
-
-
-def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    """A column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems."""
-    if pa.types.is_nested(raw.type) or pa.types.is_temporal(raw.type):
-        problems.append(f"{place}: label holds {raw.type}, not numbers or names")
-        return pa.nulls(len(raw), pa.int32())
-    numbers = NO_GOLD | _label_numbers(task)
-    if pa.types.is_floating(raw.type):
-        nan = pc.is_nan(raw).fill_null(False)
-        if pc.any(nan).as_py():
-            problems.append(f"{place}: label is NaN in {row_numbers(nan)}")
-            return pa.nulls(len(raw), pa.int32())
-    encoded = raw.dictionary_encode()
-    distinct = encoded.dictionary.to_pylist()
-    wrong = [k for k, value in enumerate(distinct) if value not in numbers or isinstance(value, bool)]
-    for k in wrong[:MAX_EXAMPLES]:
-        rows = row_numbers(pc.equal(encoded.indices, k).fill_null(False))
-        problems.append(f"{place}: label {_as_written(distinct[k])} in {rows} {_not_a_label(task)}")
-    if wrong:
-        return pa.nulls(len(raw), pa.int32())
-    return pa.array([numbers[value] for value in distinct], pa.int32()).take(encoded.indices)
-
-
-def scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    """A column of scores in the task's range; null where there is no gold. What is wrong is added to the problems."""
-    try:
-        if pa.types.is_string(raw.type):
-            raw = pc.if_else(pc.equal(raw, ""), None, raw)
-        scores, exact = raw.cast(pa.float32()), raw.cast(pa.float64())  # 0.1 in float32 is more than 0.1
-    except pa.ArrowException as error:
-        problems.append(f"{place}: score is not a number: {error}")
-        return pa.nulls(len(raw), pa.float32())
-    assert task.score_range is not None
-    low, high = task.score_range
-    wrong = pc.invert(pc.and_(pc.greater_equal(exact, low), pc.less_equal(exact, high))).fill_null(False)
-    if pc.any(wrong).as_py():
-        values = pc.filter(exact, wrong).to_pylist()[:MAX_EXAMPLES]
-        problems.append(f"{place}: score {values} outside [{low:g}, {high:g}] in {row_numbers(wrong)}")
-    return scores
-
-
-def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    """A column of lists, or of texts with `label_separator` between labels; null where there is no gold.
-
-    An empty list or text says that none of the labels holds. What is wrong is added to the problems.
-    """
-    if pa.types.is_string(raw.type):
-        values = [None if text is None or text == UNKNOWN_TEXT else _split(task, text) for text in raw.to_pylist()]
-    elif pa.types.is_list(raw.type) or pa.types.is_large_list(raw.type):
-        values = raw.to_pylist()
-    else:
-        problems.append(
-            f"{place}: label holds {raw.type}, but a multilabel task has lists, or texts with {task.label_separator!r} "
-            "between labels; for a column a label, leave `label` out of `columns`"
-        )
-        return pa.nulls(len(raw), LABEL_LISTS)
-    lists = _numbered(task, values, place, problems)
-    repeated = pa.array([_repeats_a_number(task, row or ()) for row in values])
-    if not problems and pc.any(repeated).as_py():
-        problems.append(
-            f"{place}: label has a number twice in {row_numbers(repeated)}; it lists those of the labels that hold, "
-            "and not 0 or 1 for each; [0, 1, 0, 1] is written [1, 3]"
-        )
-    return pa.array([None if row is None else sorted(set(row)) for row in lists], LABEL_LISTS)
-
-
-def labels_of_columns(task: Task, table: pa.Table, place: str, problems: list[str], taken: Sequence[str]) -> pa.Array:
-    """A column for each label, with 0 or 1, false or true; a row without any number has no gold.
-
-    What is wrong is added to the problems; ``taken`` are the columns that the task has, for advice.
-    """
-    names = [column_name(table.column_names, place, (label,), problems, taken) for label in task.labels]
-    if None in names:
-        return pa.nulls(table.num_rows, LABEL_LISTS)
-    columns = [[_spelt(value) for value in table.column(name).to_pylist()] for name in names]
-    for name, column in zip(names, columns, strict=True):
-        odd = [value not in YES_OR_NO for value in column]
-        if any(odd):
-            problems.append(
-                f"{place}: column {name!r} holds {column[odd.index(True)]!r} in {row_numbers(pa.array(odd))}, "
-                "neither 0 nor 1"
-            )
-            return pa.nulls(table.num_rows, LABEL_LISTS)
-    answer_CN = np.array([[YES_OR_NO[value] for value in column] for column in columns], dtype=np.float64)
-    unknown_CN = np.isnan(answer_CN)
-    is_partly_N = unknown_CN.any(axis=0) & ~unknown_CN.all(axis=0)
-    if is_partly_N.any():
-        rows = row_numbers(pa.array(is_partly_N))
-        problems.append(f"{place}: some labels, but not all, are missing in {rows}")
-    values = [None if np.isnan(row_C).any() else np.flatnonzero(row_C).tolist() for row_C in answer_CN.T]
-    return pa.array(values, LABEL_LISTS)
-
-
-def word_labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    """The column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems."""
-    lists = split_words(pc.if_else(pc.equal(raw, ""), None, raw) if pa.types.is_string(raw.type) else raw)
-    if not _is_list(lists.type):
-        problems.append(
-            f"{place}: label holds {raw.type}, but a token_labels task has lists, or texts with spaces between"
-        )
-        return pa.nulls(len(raw), LABEL_LISTS)
-    return pa.array(_numbered(task, lists.to_pylist(), place, problems), LABEL_LISTS)
-
-
-def check_words(
-    task: Task, words: pa.Array, labels: pa.Array, place: str, problems: list[str], warnings: list[str]
-) -> None:
-    """Adds to the problems which rows have not one label for each word, and to the warnings which begin with I-."""
-    counts = [pc.list_value_length(column) for column in (words, labels)]
-    wrong = pc.not_equal(*counts).fill_null(False)
-    for row in pc.indices_nonzero(wrong).to_pylist()[:MAX_EXAMPLES]:
-        numbers = " and ".join(f"{count[row]} {what}" for count, what in zip(counts, ("words", "labels"), strict=True))
-        problems.append(f"{place}: row {row} has {numbers}, which is not one for each")
-    inside = [row is not None and begins_inside([task.labels[k] for k in row]) for row in labels.to_pylist()]
-    if any(inside):
-        warnings.append(f"{place}: a span begins with I- in {row_numbers(pa.array(inside))}; it counts as one with B-")
-
-
-READERS = {"classification": labels, "multilabel": label_lists, "regression": scores, "token_labels": word_labels}
-
-
-def split_words(column: pa.Array) -> pa.Array:
-    """Texts as their words; of a text without any that would be one empty word."""
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return column
-    texts = pc.utf8_trim_whitespace(column)
-    words = pc.utf8_split_whitespace(texts)
-    return pc.if_else(pc.equal(texts, ""), pa.scalar([], words.type), words)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _numbered(
-    task: Task, lists: Sequence[list[Any] | None], place: str, problems: list[str]
-) -> Sequence[list[int] | None]:
-    """Lists of labels as their numbers; no list at all if one is wrong, which is added to the problems."""
-    numbers = _label_numbers(task)
-    wrong = dict.fromkeys(item for row in lists for item in row or () if not _is_known(item, numbers))
-    for item in list(wrong)[:MAX_EXAMPLES]:
-        rows = row_numbers(pa.array([item in (row or ()) for row in lists]))
-        problems.append(f"{place}: label {item!r} in {rows} {_not_a_label(task)}")
-    if wrong:
-        return [None] * len(lists)
-    return [None if row is None else [numbers[item] for item in row] for row in lists]
-
-
-def _label_numbers(task: Task) -> dict[Any, int]:
-    """What a label may be in a source: its name or its number; where names are numerals, a name, also as a number."""
-    names = {name: number for number, name in enumerate(task.labels)}
-    numerals: dict[Any, int] = {
-        float(name) if "." in name else int(name): number for name, number in names.items() if NUMERAL.fullmatch(name)
-    }
-    return (numerals or {key: n for n in range(len(task.labels)) for key in (n, str(n))}) | names
-
-
-def _not_a_label(task: Task) -> str:
-    """What is wrong with a value that is no label."""
-    numbered = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
-    return f"is neither a name nor a number of the task's labels ({numbered})"
-
-
-def _as_written(label: Any) -> str:
-    """A label as its writer thinks of it: whole numbers become floats where some are missing."""
-    return f"{label:g}" if isinstance(label, float) else repr(label)
-
-
-def _split(task: Task, text: str) -> list[str]:
-    return [name.strip() for name in text.split(task.label_separator)] if text.strip() else []
-
-
-def _repeats_a_number(task: Task, row: Sequence[Any]) -> bool:
-    numbers = [item for item in row if item not in task.labels]
-    return any(numbers.count(number) > 1 for number in numbers)
-
-
-def _is_known(item: Any, numbers: dict[Any, int]) -> bool:
-    return isinstance(item, Hashable) and not isinstance(item, bool) and item in numbers
-
-
-def _spelt(value: Any) -> Any:
-    """A number, a boolean or a text as a text."""
-    if value is None or isinstance(value, str):
-        return None if value is None else value.strip().lower()
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value).lower()
-
+from pipeline.sources.columns import MAX_EXAMPLES, column_name, plain, row_numbers, rows_in_words, text_column
+from pipeline.sources.gold import NUMERAL, READERS, check_words, labels_of_columns, split_words
+from pipeline.tasks.task import TRAIN, Task
 
 WORD_LISTS = pa.list_(pa.string())
 
@@ -244,7 +48,56 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     if columns[gold].null_count and not problems:
         warnings.append(f"{place}: {columns[gold].null_count:,} of {table.num_rows:,} rows have no gold label")
     _check_count(task, split, place, table.num_rows, problems, warnings)
-    return pa.table(columns), problems, warnings
+    rows = pa.table(columns)
+    if split == TRAIN and not problems:
+        warnings += _odd_gold(task, place, rows)
+        warnings += _swallowed_rows(task, place, rows.column("sentence1"), len(table.column_names))
+    return rows, problems, warnings
+
+
+def _odd_gold(task: Task, place: str, rows: pa.Table) -> list[str]:
+    """What is unusual about the gold of training rows: labels without any, and texts with several."""
+    warnings = []
+    gold = rows.column("label").drop_null()
+    if task.labels and len(gold):
+        values = gold if task.type == "classification" else pc.list_flatten(gold)
+        absent = [name for k, name in enumerate(task.labels) if k not in {*pc.unique(values).to_pylist()}]
+        if absent:
+            warnings.append(f"{place}: no row has the label {', '.join(absent[:MAX_EXAMPLES])}; it cannot be learnt")
+    if task.type == "classification" and len(gold):
+        with_gold = rows.filter(pc.is_valid(rows.column("label")))
+        groups = with_gold.group_by(["sentence1", "sentence2"])
+        counted = groups.aggregate([("label", "count_distinct"), ("source_row", "min"), ("source_row", "count")])
+        odd = counted.filter(pc.greater(counted.column("label_count_distinct"), 1))
+        if odd.num_rows:
+            count, first = pc.sum(odd.column("source_row_count")).as_py(), sorted(odd["source_row_min"].to_pylist())
+            warnings.append(
+                f"{place}: {odd.num_rows:,} texts have several labels, in {count:,} rows, first in "
+                f"{rows_in_words(first[:1])}"
+            )
+    return warnings
+
+
+def _swallowed_rows(task: Task, place: str, texts: pa.ChunkedArray, num_columns: int) -> list[str]:
+    """Says which texts of a CSV file look like several of its rows, as behind a quote that should not be one."""
+    if ".csv" not in place.lower() or num_columns < 2 or not pa.types.is_string(texts.type):
+        return []
+    long = pc.indices_nonzero(pc.match_substring(texts, "\n").fill_null(False)).to_pylist()
+    odd = [row for row in long if _looks_like_rows(task, texts[row].as_py(), num_columns)]
+    if not odd:
+        return []
+    return [
+        f"{place}: a text in quotes looks like several rows of the file, in {rows_in_words(odd)}; is a quote missing?"
+    ]
+
+
+def _looks_like_rows(task: Task, text: str, num_columns: int) -> bool:
+    """Whether every line but the last, which a quote ends, has as many fields as the file, and gold among them."""
+    rows = [[field.strip(' "') for field in line.split(",")] for line in text.split("\n")[:-1]]
+    return all(
+        len(fields) >= num_columns and any(field in task.labels or NUMERAL.fullmatch(field) for field in fields)
+        for fields in rows
+    )
 
 
 def _text(

@@ -11,6 +11,13 @@ import pyarrow.compute as pc
 from pipeline.errors import did_you_mean
 
 MAX_EXAMPLES = 3
+LISTS = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
 
 
 def column_name(
@@ -61,9 +68,23 @@ def plain(column: pa.ChunkedArray) -> pa.Array:
 
     A column of nulls alone, whose type nobody can know, is one of strings.
     """
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    is_text = pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind)
-    return column.cast(pa.string() if is_text else kind).combine_chunks()
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    return column.cast(_plain_type(column.type)).combine_chunks()
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_decimal(kind) or pa.types.is_float16(kind):
+        return pa.float64()
+    if any(is_one(kind) for is_one in LISTS):
+        return pa.list_(_plain_type(kind.value_type))
+    return kind
 
 
 def row_numbers(mask: pa.Array, first_row: int = 0) -> str:

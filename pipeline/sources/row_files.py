@@ -1,33 +1,37 @@
-"""The one reader of files of rows: Parquet, CSV, TSV, JSON lines, or a text with a row on each line.
+"""The one reader of files of rows: Parquet, Arrow, CSV, TSV, JSON, or a text with a row on each line.
 
 Rows are read in their order, a batch at a time, so that few of many are in memory. A format is a function in the table
-`FORMATS`, by the ending of its files.
+`FORMATS`, by the ending of its files in letters of any case. Text may be compressed by gzip, bzip2, xz or Zstandard.
 """
 
-from bisect import bisect_left
-from codecs import BOM_UTF8
+import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv as pc
+import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from pipeline.errors import DataError
-from pipeline.untrusted import parse_json
+from pipeline.sources.json_rows import ROWS_PER_BATCH, json_names, json_tables, not_utf8, unified
+from pipeline.sources.row_bytes import codec, ending, open_bytes, refuse_foreign, unclosed_quote
 
-ROWS_PER_BATCH = 8192
 MAX_ROW_BYTES = 2**26
 UNQUOTED = pc.ParseOptions(delimiter="\t", quote_char=False)  # GLUE's TSV: a quote is a character like any other
 QUOTED = pc.ParseOptions(newlines_in_values=True)
 
+BINARY = (".parquet", ".arrow", ".feather")
+SEPARATORS = {";": "';'", "\t": "tabs", ",": "commas", "|": "'|'"}
+LINES_LOOKED_AT = 5
+
 Batches = Iterator[pa.Table]
-Numbered = tuple[int, dict[str, Any]]  # the number of a line, from 1, and the row that it holds
 
 
 class Naming(NamedTuple):
@@ -93,12 +97,16 @@ def open_rows(path: Path, headerless_columns: tuple[str, ...] = (), line_column:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    if path.suffix not in FORMATS:
-        raise DataError(f"{path}: unknown kind of file {path.suffix!r}; known: {', '.join(FORMATS)}")
+    kind = ending(path)
+    if kind not in FORMATS:
+        raise DataError(f"{path}: unknown kind of file {kind!r}; known: {', '.join(FORMATS)}")
     if not path.stat().st_size:
         raise DataError(f"{path}: is empty, without columns even")
+    if codec(path) and kind in BINARY:
+        raise DataError(f"{path}: unpack it first; a {kind} file is read from several places, and may compress columns")
     with reading(path):
-        opened = FORMATS[path.suffix](path, Naming(headerless_columns, line_column))
+        refuse_foreign(path, is_text=kind not in BINARY)
+        opened = FORMATS[kind](path, Naming(headerless_columns, line_column))
         twice = next((name for name, count in Counter(opened.names).items() if count > 1 and name), None)
     if twice is not None:  # so that it is not plain which one is meant
         raise DataError(f"{path}: the column {twice!r} is there twice; rename or remove one")
@@ -110,35 +118,17 @@ def reading(path: Path) -> Iterator[None]:
     """Turns what can go wrong while a file is read into a DataError; of text that is not UTF-8 with the line."""
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
-        if ("UTF8" in str(error) or isinstance(error, UnicodeDecodeError)) and path.suffix != ".parquet":
+    except (pa.ArrowException, OSError, EOFError, LZMAError, UnicodeDecodeError, KeyError) as error:
+        if ("UTF8" in str(error) or isinstance(error, UnicodeDecodeError)) and ending(path) not in BINARY:
             raise DataError(f"{path}: {_bad_line(path)}") from error
-        raise DataError(f"{path}: not a readable {path.suffix[1:]} file: {str(error).splitlines()[0]}") from error
+        what = f"{ending(path)[1:]} file" + (", or its compression is cut off" if codec(path) else "")
+        raise DataError(f"{path}: not a readable {what}: {str(error).splitlines()[0]}") from error
 
 
 def joined_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
     """The types of columns over several batches: whole numbers and others are numbers, nulls alone are text."""
-    schema = _joined(*schemas)
+    schema = unified(*schemas)
     return pa.schema([field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema])
-
-
-def parsed_lines(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Numbered]:
-    """The objects on the lines of JSON that are not blank, with the lines' numbers.
-
-    Raises:
-        DataError: if a line is something else, naming it.
-    """
-    for number, line in lines:
-        if line.strip():
-            try:
-                row = parse_json(line.removeprefix(BOM_UTF8), may_be_nan=True)  # as Python and pandas write it
-            except UnicodeDecodeError as error:
-                raise DataError(f"{place}: line {number}: {_not_utf8(line, error)}") from error
-            except ValueError as error:
-                raise DataError(f"{place}, line {number}: not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise DataError(f"{place}, line {number}: not an object with columns, but {str(row)[:60]!r}")
-            yield number, row
 
 
 def _parquet(path: Path, naming: Naming) -> Opened:
@@ -166,8 +156,14 @@ def _tsv(path: Path, naming: Naming) -> Opened:
 
 def _delimited(path: Path, parse: pc.ParseOptions, headerless_columns: tuple[str, ...]) -> Opened:
     """Every column is text, in which nothing is null: what it means, a task knows."""
-    with path.open(encoding="utf-8-sig") as stream:
-        first = stream.readline()
+    with open_bytes(path) as stream:
+        lines = [line.decode("utf-8-sig") for line in islice(stream, LINES_LOOKED_AT)]
+    first = lines[0]
+    _refuse_other_separator(path, parse.delimiter, lines)
+    if parse.quote_char and (number := unclosed_quote(path)) is not None:
+        raise DataError(
+            f"{path}: ends within quotes that begin in line {number}; the file is cut off, or a quote is missing there"
+        )
     is_headerless = headerless_columns and len(first.split(parse.delimiter)) == len(headerless_columns)
     names = list(headerless_columns) if is_headerless else first.rstrip("\r\n").split(parse.delimiter)
     types = {name.strip('"'): pa.string() for name in names}
@@ -175,7 +171,7 @@ def _delimited(path: Path, parse: pc.ParseOptions, headerless_columns: tuple[str
     options = pc.ReadOptions(column_names=names if is_headerless else None, block_size=MAX_ROW_BYTES)
 
     def read(columns: Sequence[str] | None, _: pa.Schema | None) -> Batches:
-        reader = pc.open_csv(path, options, parse, convert)
+        reader = pc.open_csv(_source(path), options, parse, convert)
         wanted = reader.schema.names if columns is None else list(columns)
         yield reader.schema.empty_table().select(wanted)
         for block in reader:
@@ -183,13 +179,30 @@ def _delimited(path: Path, parse: pc.ParseOptions, headerless_columns: tuple[str
             for start in range(0, table.num_rows, ROWS_PER_BATCH):
                 yield table.slice(start, ROWS_PER_BATCH)
 
-    return Opened(pc.open_csv(path, options, parse, convert).schema.names, read)
+    return Opened(pc.open_csv(_source(path), options, parse, convert).schema.names, read)
+
+
+def _source(path: Path) -> Any:
+    """What Arrow reads: the path, which it reads fastest, or the unpacked bytes."""
+    return path if codec(path) is None else open_bytes(path)
+
+
+def _refuse_other_separator(path: Path, delimiter: str, lines: Sequence[str]) -> None:
+    """Raises DataError where the first lines have one column, and by another separator several, as many in each."""
+    if delimiter in lines[0]:
+        return
+    for other, name in SEPARATORS.items():
+        counts = {line.count(other) for line in lines if line.strip()}
+        if len(counts) == 1 and counts != {0} and other != delimiter:
+            right = "tabs" if delimiter == "\t" else "commas"
+            advice = f"save it with {right}" + ("; or let its name end in .tsv" if other == "\t" else "")
+            raise DataError(f"{path}, line 1: its columns seem to be parted by {name}; {advice}")
 
 
 def _text_lines(path: Path, naming: Naming) -> Opened:
     def read(columns: Sequence[str] | None, _: pa.Schema | None) -> Batches:
         yield pa.table({naming.line: pa.array([], pa.string())})
-        with path.open(encoding="utf-8-sig", newline="\n") as stream:
+        with io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline="\n") as stream:
             lines = (line.removesuffix("\n").removesuffix("\r") for line in stream)
             while group := list(islice(lines, ROWS_PER_BATCH)):
                 yield pa.table({naming.line: pa.array(group, pa.string())})
@@ -197,102 +210,54 @@ def _text_lines(path: Path, naming: Naming) -> Opened:
     return Opened([naming.line], read)
 
 
-def _json_lines(path: Path, naming: Naming) -> Opened:
-    def groups() -> Iterator[list[Numbered]]:
-        with path.open("rb") as stream:
-            rows = parsed_lines(str(path), enumerate(stream, start=1))
-            while group := list(islice(rows, ROWS_PER_BATCH)):
-                yield group
+def _json(path: Path, naming: Naming) -> Opened:
+    return Opened(json_names(path), lambda columns, schema: json_tables(path, columns, schema))
 
-    def read(columns: Sequence[str] | None, schema: pa.Schema | None) -> Batches:
-        before = pa.schema([(name, pa.null()) for name in columns or ()])
-        is_empty = True
-        for group in groups():
-            if schema is not None:
-                table = _typed_table(group, schema)
+
+def _arrow(path: Path, naming: Naming) -> Opened:
+    """Arrow's file format, which Feather is, too, or its stream, as `datasets` writes it."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with pa.memory_map(str(path)) as source:
+            try:
+                file = pa.ipc.open_file(source)
+            except pa.ArrowInvalid:
+                source.seek(0)
+                stream = pa.ipc.open_stream(source)
+                yield pa.RecordBatch.from_pylist([], stream.schema)
+                yield from stream
             else:
-                table = _inferred_table(str(path), group, columns, before)
-                before = _joined(before, table.schema)
-            is_empty = False
-            yield table
-        if is_empty:
-            yield (schema or before).empty_table()
+                yield pa.RecordBatch.from_pylist([], file.schema)
+                yield from (file.get_batch(k) for k in range(file.num_record_batches))
 
-    return Opened(list(dict.fromkeys(name for _, row in next(groups(), []) for name in row)), read)
+    def read(columns: Sequence[str] | None, _: pa.Schema | None) -> Batches:
+        for batch in batches():
+            table = pa.Table.from_batches([batch])
+            chosen = table if columns is None else table.select(list(columns))
+            for start in range(0, max(chosen.num_rows, 1), ROWS_PER_BATCH):
+                yield chosen.slice(start, ROWS_PER_BATCH)
+
+    return Opened(next(batches()).schema.names, read)
 
 
 FORMATS: dict[str, Callable[[Path, Naming], Opened]] = {
     ".parquet": _parquet,
-    ".jsonl": _json_lines,
+    ".jsonl": _json,
     ".csv": _csv,
     ".tsv": _tsv,
     ".txt": _text_lines,
+    ".json": _json,
+    ".ndjson": _json,
+    ".arrow": _arrow,
+    ".feather": _arrow,
 }
 
 
-def _typed_table(rows: Sequence[Numbered], schema: pa.Schema) -> pa.Table:
-    records = [{name: row.get(name) for name in schema.names} for _, row in rows]
-    return pa.Table.from_struct_array(pa.array(records, pa.struct(list(schema))))
-
-
-def _inferred_table(place: str, rows: Sequence[Numbered], columns: Sequence[str] | None, before: pa.Schema) -> pa.Table:
-    """Rows of JSON as a table, null where a row has no value.
-
-    Args:
-        place: the file, for messages.
-        rows: objects, and the line of each.
-        columns: which of their values; all by default.
-        before: the types in the rows before, which these have to fit.
-
-    Raises:
-        DataError: if values of a column are of different types, naming the line.
-    """
-    records = [row if columns is None else {name: row.get(name) for name in columns} for _, row in rows]
-    try:
-        table = pa.Table.from_struct_array(pa.array(records))  # of all columns at once, which is several times faster
-        _joined(before, table.schema)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        names = dict.fromkeys(name for record in records for name in record)
-        odd = (_odd_value(place, rows, name, before) for name in names)
-        raise DataError(next(filter(None, odd), f"{place}: {error}")) from error
-    return table
-
-
-def _odd_value(place: str, rows: Sequence[Numbered], name: str, before: pa.Schema) -> str | None:
-    """Says which value of a column is the first that does not fit those before; None if all do."""
-    values = [row.get(name) for _, row in rows]
-    kind = before.field(name).type if name in before.names else pa.null()
-
-    def fails(count: int) -> bool:
-        try:
-            _joined(pa.schema([("", kind)]), pa.schema([("", pa.array(values[:count]).type)]))
-        except (pa.ArrowException, ValueError, OverflowError):
-            return True
-        return False
-
-    if not fails(len(values)):
-        return None
-    bad = bisect_left(range(len(values)), True, key=lambda row: fails(row + 1))
-    wanted = "" if pa.types.is_null(kind) else f" ({kind})"
-    return (
-        f"{place}, line {rows[bad][0]}: {name!r} is {values[bad]!r}, which is not of the type of the rows "
-        f"before{wanted}; a column has one type"
-    )
-
-
-def _joined(*schemas: pa.Schema) -> pa.Schema:
-    return pa.unify_schemas(schemas, promote_options="permissive")
-
-
 def _bad_line(path: Path) -> str:
-    with path.open("rb") as stream:
+    with open_bytes(path) as stream:
         for number, line in enumerate(stream, start=1):
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:
-                return f"line {number}: {_not_utf8(line, error)}"
+                return f"line {number}: {not_utf8(line, error)}"
     return "is not UTF-8; save the file as UTF-8"
-
-
-def _not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
-    return f"byte 0x{line[error.start]:02x} is not UTF-8; save the file as UTF-8"

@@ -1,6 +1,7 @@
 """The rows of a task: found in files or on the hub, read, and checked one and all."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,17 +12,12 @@ from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.sources import hub
 from pipeline.sources.checks import check_split
-from pipeline.sources.row_files import open_rows
+from pipeline.sources.row_files import FORMATS, open_rows
+from pipeline.sources.split_files import EXTENSIONS, expected_names, find_files, is_rows, passed_over
 from pipeline.tasks.task import TRAIN, Task
 
 ROWS_AT_ONCE = 8192
-EXTENSIONS = (".parquet", ".jsonl", ".csv", ".tsv")  # of files with columns, which rows of a task have
-GLUE_FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
-GLUE_NAMES = {
-    "validation": "dev",
-    "validation_matched": "dev_matched",
-    "validation_mismatched": "dev_mismatched",
-}
+MOST_NAMED = 6  # files in a message
 HASHED_COLUMNS = ["sentence1", "sentence2", "label", "score"]
 
 
@@ -105,54 +101,36 @@ def _read(
         return description, tables, []
     files = find_files(task, folder, splits)
     if not files:
-        names = ", ".join(_file_names(task, splits[0])[:6])
-        raise DataError(f"{folder}: holds no split of task {task.name!r}; looked for {names}, …")
+        there = sorted(path.name for path in folder.iterdir() if is_rows(path, FORMATS))[:MOST_NAMED]
+        instead = f"; it holds {', '.join(there)}" if there else ""
+        raise DataError(
+            f"{folder}: holds no split of task {task.name!r}; looked for {expected_names(splits[0])}, …{instead}"
+        )
     kinds = ", ".join(EXTENSIONS)
-    missing = [
+    warnings = [
         f"split {name!r} of task {task.name!r} is not in {folder}, as no file there is called {name} ({kinds}); "
         "going on without it"
         for name in splits
         if name not in files
     ]
-    return (
-        str(folder),
-        {split: (str(path), open_rows(path, task.headerless_tsv_columns).table()) for split, path in files.items()},
-        missing,
-    )
+    if not folder.is_file() and (others := passed_over(folder, task, files)):
+        named = ", ".join(path.name for path in others[:MOST_NAMED])
+        warnings.append(f"{folder}: {len(others)} other files of rows are not read: {named}")
+    return str(folder), {split: _table(task, paths) for split, paths in files.items()}, warnings
 
 
-def find_files(task: Task, data: Path, splits: tuple[str, ...]) -> dict[str, Path]:
-    """The file of each split: in ``data`` itself or in its folder named after the task.
-
-    A single file is the only split that is wanted, or ``train``.
-
-    Raises:
-        DataError: if the path does not exist, a split has two files, or a file could be any of several splits.
-    """
-    if data.is_file():
-        if len(splits) > 1 and "train" not in splits:
-            raise DataError(f"--data {data}: which split is it? Say so with --splits, one of {', '.join(splits)}")
-        return {splits[0] if len(splits) == 1 else "train": data}
-    if not data.is_dir():
-        raise DataError(f"--data {data}: no such file or folder")
-    names = (task.name, GLUE_FOLDERS.get(task.name, task.name.upper()))
-    folders = [data / name for name in names if (data / name).is_dir()] or [data]
-    path_of: dict[str, Path] = {}
-    for split in splits:
-        paths = [folders[0] / name for name in _file_names(task, split) if (folders[0] / name).is_file()]
-        if len(paths) > 1:
-            both = ", ".join(p.name for p in paths)
-            raise DataError(f"{folders[0]}: split {split!r} has more than one file: {both}; keep one")
-        if paths:
-            path_of[split] = paths[0]
-    return path_of
-
-
-def _file_names(task: Task, split: str) -> list[str]:
-    """Names that the file of a split may have."""
-    stems = [split, f"{split}_partial"]
-    glue = GLUE_NAMES.get(split)
-    return [stem + extension for stem in stems for extension in EXTENSIONS] + ([f"{glue}.tsv"] if glue else [])
+def _table(task: Task, paths: Sequence[Path]) -> tuple[str, pa.Table]:
+    """The rows of a split's files, of those columns alone that a task may have."""
+    known = {*task.columns.sentence1, *(task.columns.sentence2 or ()), *(task.columns.label or task.labels)}
+    tables = []
+    for path in paths:
+        file = open_rows(path, task.headerless_tsv_columns)
+        table = file.table([name for name in file.names if name in known])
+        for name in file.names:  # columns that nobody needs are not looked at, and there only to be named in messages
+            table = table if name in known else table.append_column(name, pa.nulls(table.num_rows))
+        tables.append(table)
+    place = str(paths[0]) if len(paths) == 1 else f"{paths[0].parent} ({paths[0].name} to {paths[-1].name})"
+    return place, pa.concat_tables(tables, promote_options="permissive")
 
 
 def _local_folder(task: Task) -> Path | None:

@@ -11,7 +11,8 @@ from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sources.columns import column_name
-from pipeline.sources.row_files import MAX_ROW_BYTES, RowFile, joined_schema, open_rows, parsed_lines
+from pipeline.sources.json_rows import parsed_lines
+from pipeline.sources.row_files import MAX_ROW_BYTES, RowFile, joined_schema, open_rows
 from pipeline.tasks.task import Task, load_task, task_names
 from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
 from student.answers.certificate import model_hashes

@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, DataError, DistillError, did_you_mean, 
 from pipeline.files import sha256
 from pipeline.sets.record import FILE_NAME
 from pipeline.sources import Source, load_source, rows_sha256
-from pipeline.sources.source import find_files
+from pipeline.sources.split_files import find_files
 from pipeline.tasks.task import TRAIN, Task, load_task, task_names
 from pipeline.training.run_record import FINETUNE_RECORD, RUN_RECORD, quality, read_run_record
 from pipeline.work import Workspace

@@ -57,7 +57,9 @@ def test_names_in_one_text(tmp_path: Path, separator: str) -> None:
     assert gold(tmp_path, "train.csv", lines, task(label_separator=separator)) == GOLD
 
 
-@pytest.mark.parametrize(("yes", "no", "unknown"), [("1", "0", "-1"), ("True", "False", ""), ("1.0", "0", "")])
+@pytest.mark.parametrize(
+    ("yes", "no", "unknown"), [("1", "0", "-1"), ("True", "False", ""), ("yes", "No", "nan"), ("1.0", "0", "")]
+)
 def test_a_column_a_label(tmp_path: Path, yes: str, no: str, unknown: str) -> None:
     rows = [[unknown if row is None else yes if k in row else no for k in range(3)] for row in GOLD]
     lines = "text,music,service,food\n" + "".join(f"a,{','.join(reversed(row))}\n" for row in rows)
@@ -67,8 +69,8 @@ def test_a_column_a_label(tmp_path: Path, yes: str, no: str, unknown: str) -> No
         }
         pq.write_table(pa.table({"text": ["a"] * 4} | numbers), tmp_path / "train.parquet")
         assert load_source(APART, tmp_path).splits["train"].column("label").to_pylist() == GOLD
-    else:
-        assert gold(tmp_path, "train.csv", lines, APART) == GOLD
+        (tmp_path / "train.parquet").unlink()
+    assert gold(tmp_path, "train.csv", lines, APART) == GOLD
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
@@ -84,12 +86,27 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     assert "`label`" in problem(tmp_path, "train.jsonl", '{"text": "a", "tags": 1}\n', task())
 
 
-@pytest.mark.parametrize("rows", [[[0, 0, 1], [1, 0, 1]], [[0.0, 1.0, 0.0], None]])
-def test_a_number_for_each_label_is_not_taken_for_a_list_of_labels(tmp_path: Path, rows: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("rows", "holding"),
+    [
+        ([[0, 0, 1], [1, 0, 1]], [[2], [0, 2]]),
+        ([[0.0, 1.0, 0.0], None], [[1], None]),
+        ([[False, True, True]], [[1, 2]]),
+        ([["0", "0", "0"]], [[]]),
+    ],
+)
+def test_a_number_for_each_label_is_read_as_such(tmp_path: Path, rows: list[Any], holding: list[Any]) -> None:
     lines = "".join(json.dumps({"text": "a", "tags": row}) + "\n" for row in rows)
-    assert "row" in problem(tmp_path, "train.jsonl", lines, task())
-    (tmp_path / "train.jsonl").unlink()
-    assert "row 0" in problem(tmp_path, "train.csv", 'text,tags\na,"1,0,1"\n', task())
+    assert gold(tmp_path, "train.jsonl", lines, task()) == holding
+
+
+def test_of_two_labels_what_could_be_both_is_refused(tmp_path: Path) -> None:
+    two = task(labels=["food", "music"])
+    for rows, holding in (([[1, 0], [0, 1]], [[0], [1]]), ([[1, 1], [0, 1]], [[0, 1], [1]])):
+        lines = "".join(json.dumps({"text": "a", "tags": row}) + "\n" for row in rows)
+        assert gold(tmp_path, "train.jsonl", lines, two) == holding
+    assert "[0, 1]" in problem(tmp_path, "train.jsonl", '{"text": "a", "tags": [0, 1]}\n' * 2, two)
+    assert "row 1" in problem(tmp_path, "train.jsonl", lines.replace("[1, 1]", "[1]").replace("[0, 1]", "[1, 1]"), two)
 
 
 def test_a_split_without_any_gold(tmp_path: Path) -> None:

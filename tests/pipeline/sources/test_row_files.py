@@ -11,7 +11,8 @@ import pytest
 
 from pipeline.errors import DataError
 from pipeline.sources import load_source
-from pipeline.sources.row_files import FORMATS, ROWS_PER_BATCH, joined_schema, open_rows
+from pipeline.sources.json_rows import ROWS_PER_BATCH
+from pipeline.sources.row_files import FORMATS, joined_schema, open_rows
 from pipeline.tasks.task import Task
 
 MANY = ROWS_PER_BATCH + 5
@@ -92,7 +93,7 @@ def test_only_wanted_columns_are_read(tmp_path: Path) -> None:
         rows = open_rows(tmp_path / f"rows.{kind}")
         assert rows.names == ["a", "b"]
         assert rows.table(["b"]).to_pylist()[:1] == [{"b": "x"}]
-    assert {f".{kind}" for kind in ("parquet", "csv", "tsv", "jsonl", "txt")} == FORMATS.keys()
+    assert {f".{kind}" for kind in ("parquet", "csv", "tsv", "jsonl", "txt")} < FORMATS.keys()
 
 
 def test_a_text_is_a_column_of_lines(tmp_path: Path) -> None:

@@ -1,0 +1,268 @@
+"""The gold of rows, from what a file holds to numbers: a label, several labels, a score, or a label for each word."""
+
+import re
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.sources.columns import MAX_EXAMPLES, column_name, row_numbers
+from pipeline.tasks.spans import begins_inside
+from pipeline.tasks.target import LABEL_LISTS
+from pipeline.tasks.task import Task
+
+NO_GOLD: dict[Any, int | None] = {None: None, "": None, "-": None}
+MINUS_ONE = (-1, "-1", "-1.0")  # "no gold" in GLUE and many others, but also the lowest of -1, 0 and 1
+WHOLE = re.compile(r"(-?[0-9]+)\.0+")  # as pandas writes whole numbers where some are missing
+NO_SCORE = ("", "nan", "null", "none", "n/a")
+NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
+AMBIGUOUS = {1: [0], 2: [0, 1]}  # lists of 0 and 1 for so many labels that may be their numbers, too
+UNKNOWN_TEXT = "-"  # of several labels: an empty text says that no label holds
+NUMERAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+YES_OR_NO = {None: None, "": None, "nan": None, "-1": None, "0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
+
+
+def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
+    """A column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems."""
+    if pa.types.is_nested(raw.type) or pa.types.is_temporal(raw.type):
+        problems.append(f"{place}: label holds {raw.type}, not numbers or names")
+        return pa.nulls(len(raw), pa.int32())
+    if pa.types.is_floating(raw.type):
+        raw = pc.if_else(pc.is_nan(raw), None, raw)  # as pandas has what is missing
+    encoded = raw.dictionary_encode()
+    distinct = [_whole(value) for value in encoded.dictionary.to_pylist()]
+    numbers = NO_GOLD | dict.fromkeys(MINUS_ONE) | _label_numbers(task)
+    if pa.types.is_boolean(raw.type):
+        distinct = [_name_of_boolean(task, value) for value in distinct]
+    wrong = [k for k, value in enumerate(distinct) if value not in numbers or isinstance(value, bool)]
+    for k in wrong[:MAX_EXAMPLES]:
+        rows = row_numbers(pc.equal(encoded.indices, k).fill_null(False))
+        problems.append(f"{place}: label {_as_written(distinct[k])} in {rows} {_not_a_label(task)}")
+    if wrong:
+        return pa.nulls(len(raw), pa.int32())
+    found = pa.array([numbers[value] for value in distinct], pa.int32()).take(encoded.indices)
+    if any(value in MINUS_ONE for value in distinct):
+        minus = pc.is_in(encoded.indices, pa.array([k for k, value in enumerate(distinct) if value in MINUS_ONE]))
+        _check_minus_one(task, distinct, minus, found, place, problems)
+    return found
+
+
+def _check_minus_one(
+    task: Task, values: Sequence[Any], minus: pa.Array, found: pa.Array, place: str, problems: list[str]
+) -> None:
+    """Adds a problem if -1 may be a label of its own: where numbers stand beside it, and not all labels are among them.
+
+    Whoever numbers three labels -1, 0 and 1 would else lose the first, and have the others under wrong names.
+    """
+    if "-1" in task.labels or any(isinstance(value, str) and value in task.labels for value in values):
+        return
+    absent = [name for k, name in enumerate(task.labels) if k not in {*found.unique().to_pylist()}]
+    if absent and len(absent) < len(task.labels):
+        problems.append(
+            f"{place}: label -1 in {row_numbers(minus)} stands beside numbers, of which none is "
+            f"{task.labels.index(absent[0])}={absent[0]}; if -1 is a label, number them from 0 or give names; "
+            "if it says that there is no gold, leave these labels empty (null)"
+        )
+
+
+def scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
+    """A column of scores in the task's range; null where there is no gold. What is wrong is added to the problems."""
+    if pa.types.is_boolean(raw.type) or pa.types.is_nested(raw.type) or pa.types.is_temporal(raw.type):
+        problems.append(f"{place}: score holds {raw.type}, not numbers")
+        return pa.nulls(len(raw), pa.float32())
+    if pa.types.is_string(raw.type):
+        raw = pc.utf8_trim_whitespace(raw)
+        raw = pc.if_else(pc.is_in(pc.utf8_lower(raw), pa.array(NO_SCORE)), None, raw)
+        odd = pc.invert(pc.match_substring_regex(raw, NUMBER)).fill_null(False)
+        if pc.any(odd).as_py():
+            values = pc.filter(raw, odd).to_pylist()[:MAX_EXAMPLES]
+            problems.append(f"{place}: score {values} in {row_numbers(odd)} is not a number")
+            return pa.nulls(len(raw), pa.float32())
+    exact = raw.cast(pa.float64(), safe=False)  # 0.1 in float32 is more than 0.1
+    exact = pc.if_else(pc.is_nan(exact), None, exact)  # as pandas has what is missing
+    scores = exact.cast(pa.float32())
+    assert task.score_range is not None
+    low, high = task.score_range
+    wrong = pc.invert(pc.and_(pc.greater_equal(exact, low), pc.less_equal(exact, high))).fill_null(False)
+    if pc.any(wrong).as_py():
+        values = pc.filter(exact, wrong).to_pylist()[:MAX_EXAMPLES]
+        problems.append(f"{place}: score {values} outside [{low:g}, {high:g}] in {row_numbers(wrong)}")
+    return scores
+
+
+def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
+    """A column of lists, or of texts with `label_separator` between labels; null where there is no gold.
+
+    An empty list or text says that none of the labels holds. What is wrong is added to the problems.
+    """
+    if pa.types.is_string(raw.type):
+        values = [None if text is None or text == UNKNOWN_TEXT else _split(task, text) for text in raw.to_pylist()]
+    elif pa.types.is_list(raw.type):
+        values = raw.to_pylist()
+    else:
+        problems.append(
+            f"{place}: label holds {raw.type}, but a multilabel task has lists, or texts with {task.label_separator!r} "
+            "between labels; for a column a label, leave `label` out of `columns`"
+        )
+        return pa.nulls(len(raw), LABEL_LISTS)
+    flags_N = _flags_of_labels(task, values)
+    unclear = AMBIGUOUS.get(len(task.labels))
+    if flags_N is not None and all(row in (None, unclear) for row in flags_N):
+        problems.append(
+            f"{place}: label is {unclear} in every row: the numbers of the labels that hold, or 0 or 1 for each? Give "
+            "their names"
+        )
+    if flags_N is not None:
+        return pa.array([None if row is None else np.flatnonzero(row).tolist() for row in flags_N], LABEL_LISTS)
+    lists = _numbered(task, values, place, problems)
+    repeated = pa.array([_repeats_a_number(task, row or ()) for row in values])
+    if not problems and pc.any(repeated).as_py():
+        problems.append(
+            f"{place}: label has a number twice in {row_numbers(repeated)}; it lists those of the labels that hold, "
+            "and not 0 or 1 for each; [0, 1, 0, 1] is written [1, 3]"
+        )
+    return pa.array([None if row is None else sorted(set(row)) for row in lists], LABEL_LISTS)
+
+
+def labels_of_columns(task: Task, table: pa.Table, place: str, problems: list[str], taken: Sequence[str]) -> pa.Array:
+    """A column for each label, with 0 or 1, false or true; a row without any number has no gold.
+
+    What is wrong is added to the problems; ``taken`` are the columns that the task has, for advice.
+    """
+    names = [column_name(table.column_names, place, (label,), problems, taken) for label in task.labels]
+    if None in names:
+        return pa.nulls(table.num_rows, LABEL_LISTS)
+    columns = [[_spelt(value) for value in table.column(name).to_pylist()] for name in names]
+    for name, column in zip(names, columns, strict=True):
+        odd = [value not in YES_OR_NO for value in column]
+        if any(odd):
+            problems.append(
+                f"{place}: column {name!r} holds {column[odd.index(True)]!r} in {row_numbers(pa.array(odd))}, "
+                "neither 0 nor 1"
+            )
+            return pa.nulls(table.num_rows, LABEL_LISTS)
+    answer_CN = np.array([[YES_OR_NO[value] for value in column] for column in columns], dtype=np.float64)
+    unknown_CN = np.isnan(answer_CN)
+    is_partly_N = unknown_CN.any(axis=0) & ~unknown_CN.all(axis=0)
+    if is_partly_N.any():
+        rows = row_numbers(pa.array(is_partly_N))
+        problems.append(f"{place}: some labels, but not all, are missing in {rows}")
+    values = [None if np.isnan(row_C).any() else np.flatnonzero(row_C).tolist() for row_C in answer_CN.T]
+    return pa.array(values, LABEL_LISTS)
+
+
+def word_labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
+    """The column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems."""
+    lists = split_words(pc.if_else(pc.equal(raw, ""), None, raw) if pa.types.is_string(raw.type) else raw)
+    if not pa.types.is_list(lists.type):
+        problems.append(
+            f"{place}: label holds {raw.type}, but a token_labels task has lists, or texts with spaces between"
+        )
+        return pa.nulls(len(raw), LABEL_LISTS)
+    return pa.array(_numbered(task, lists.to_pylist(), place, problems), LABEL_LISTS)
+
+
+def check_words(
+    task: Task, words: pa.Array, labels: pa.Array, place: str, problems: list[str], warnings: list[str]
+) -> None:
+    """Adds to the problems which rows have not one label for each word, and to the warnings which begin with I-."""
+    counts = [pc.list_value_length(column) for column in (words, labels)]
+    wrong = pc.not_equal(*counts).fill_null(False)
+    for row in pc.indices_nonzero(wrong).to_pylist()[:MAX_EXAMPLES]:
+        numbers = " and ".join(f"{count[row]} {what}" for count, what in zip(counts, ("words", "labels"), strict=True))
+        problems.append(f"{place}: row {row} has {numbers}, which is not one for each")
+    inside = [row is not None and begins_inside([task.labels[k] for k in row]) for row in labels.to_pylist()]
+    if any(inside):
+        warnings.append(f"{place}: a span begins with I- in {row_numbers(pa.array(inside))}; it counts as one with B-")
+
+
+READERS = {"classification": labels, "multilabel": label_lists, "regression": scores, "token_labels": word_labels}
+
+
+def split_words(column: pa.Array) -> pa.Array:
+    """Texts as their words; of a text without any that would be one empty word."""
+    if not pa.types.is_string(column.type):
+        return column
+    texts = pc.utf8_trim_whitespace(column)
+    words = pc.utf8_split_whitespace(texts)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar([], words.type), words)
+
+
+def _numbered(
+    task: Task, lists: Sequence[list[Any] | None], place: str, problems: list[str]
+) -> Sequence[list[int] | None]:
+    """Lists of labels as their numbers; no list at all if one is wrong, which is added to the problems."""
+    numbers = _label_numbers(task)
+    wrong = dict.fromkeys(item for row in lists for item in row or () if not _is_known(item, numbers))
+    for item in list(wrong)[:MAX_EXAMPLES]:
+        rows = row_numbers(pa.array([item in (row or ()) for row in lists]))
+        problems.append(f"{place}: label {item!r} in {rows} {_not_a_label(task)}")
+    if wrong:
+        return [None] * len(lists)
+    return [None if row is None else [numbers[item] for item in row] for row in lists]
+
+
+def _label_numbers(task: Task) -> dict[Any, int]:
+    """What a label may be in a source: its name or its number; where names are numerals, a name, also as a number."""
+    names = {name: number for number, name in enumerate(task.labels)}
+    numerals: dict[Any, int] = {
+        float(name) if "." in name else int(name): number for name, number in names.items() if NUMERAL.fullmatch(name)
+    }
+    return (numerals or {key: n for n in range(len(task.labels)) for key in (n, str(n))}) | names
+
+
+def _not_a_label(task: Task) -> str:
+    """What is wrong with a value that is no label."""
+    numbered = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
+    return f"is neither a name nor a number of the task's labels ({numbered})"
+
+
+def _as_written(label: Any) -> str:
+    """A label as its writer thinks of it: whole numbers become floats where some are missing."""
+    return f"{label:g}" if isinstance(label, float) else repr(label)
+
+
+def _split(task: Task, text: str) -> list[str]:
+    return [name.strip() for name in text.split(task.label_separator)] if text.strip() else []
+
+
+def _flags_of_labels(task: Task, lists: Sequence[list[Any] | None]) -> list[list[int] | None] | None:
+    """Lists that have 0 or 1 for each label, as numbers; None if any of the lists has something else."""
+    if any(_spelt(name) in YES_OR_NO for name in task.labels) or all(row is None for row in lists):
+        return None
+    flags: list[list[int] | None] = []
+    for row in lists:
+        found = None if row is None else [YES_OR_NO.get(_spelt(item)) for item in row]
+        if found is not None and (len(found) != len(task.labels) or None in found):
+            return None
+        flags.append(None if found is None else [int(flag or 0) for flag in found])
+    return flags
+
+
+def _whole(value: Any) -> Any:
+    """A text that is a whole number with a decimal point as that number's text; anything else as it is."""
+    match = WHOLE.fullmatch(value.strip()) if isinstance(value, str) else None
+    return value if match is None else match[1]
+
+
+def _name_of_boolean(task: Task, value: Any) -> Any:
+    """The label that is called as a boolean; the boolean itself, which is no label, if there is none."""
+    return next((name for name in task.labels if name.lower() == str(value).lower()), value)
+
+
+def _repeats_a_number(task: Task, row: Sequence[Any]) -> bool:
+    numbers = [item for item in row if item not in task.labels]
+    return any(numbers.count(number) > 1 for number in numbers)
+
+
+def _is_known(item: Any, numbers: dict[Any, int]) -> bool:
+    return isinstance(item, Hashable) and not isinstance(item, bool) and item in numbers
+
+
+def _spelt(value: Any) -> Any:
+    """A number, a boolean or a text as a text."""
+    if value is None or isinstance(value, str):
+        return None if value is None else _whole(value.strip().lower())
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value).lower()

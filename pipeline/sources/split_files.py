@@ -1,0 +1,118 @@
+"""The files of a task's splits, in the layouts that rows come in: one file each, parts, folders, GLUE's, the hub's."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pipeline.errors import DataError
+from pipeline.sources.row_bytes import ending, stem
+from pipeline.sources.row_files import FORMATS
+from pipeline.tasks.task import Task
+
+EXTENSIONS = tuple(kind for kind in FORMATS if kind != ".txt")  # of files with columns, which rows of a task have
+GLUE_FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
+SYNONYMS = {  # other names of splits: GLUE's own, and those of scikit-learn's and of Kaggle's users
+    "validation": ("dev", "valid", "val"),
+    "validation_matched": ("dev_matched",),
+    "validation_mismatched": ("dev_mismatched",),
+}
+PART = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")  # as `datasets` and the hub call parts
+
+
+def find_files(task: Task, data: Path, splits: Sequence[str]) -> dict[str, list[Path]]:
+    """The files of each split, in the order of their rows.
+
+    They lie in ``data``, in its folder named after the task, or in a folder ``data`` of these. A split is a file
+    ``train.csv``, parts ``train-00000-of-00002.parquet``, or a folder ``train`` of files. A single file as ``data`` is
+    the only split that is wanted, or ``train``.
+
+    Raises:
+        DataError: if the path does not exist, a part is missing, a split is there twice, or a file could be any of
+            several splits.
+    """
+    if data.is_file():
+        if len(splits) > 1 and "train" not in splits:
+            raise DataError(f"--data {data}: which split is it? Say so with --splits, one of {', '.join(splits)}")
+        return {splits[0] if len(splits) == 1 else "train": [data]}
+    if not data.is_dir():
+        raise DataError(f"--data {data}: no such file or folder")
+    for folder in _folders(task, data):
+        found = {split: paths for split in splits if (paths := _split_files(folder, split))}
+        if found:
+            return found
+    return {}
+
+
+def passed_over(folder: Path, task: Task, used: Mapping[str, Sequence[Path]]) -> list[Path]:
+    """The files of rows beside those that are read, in the same folders, which nobody asked for."""
+    taken = {path for paths in used.values() for path in paths}
+    known = {path for split in task.splits for path in _split_files_or_none(folder, split)}
+    beside = {path for one in {path.parent for path in taken} for path in _row_files(one)}
+    return sorted(beside - taken - known)
+
+
+def expected_names(split: str) -> str:
+    """What the file of a split may be called, in words."""
+    return f"{split}{EXTENSIONS[0]}, {split}-00000-of-00002{EXTENSIONS[0]}, {split}.csv"
+
+
+def is_rows(path: Path, endings: Iterable[str] = EXTENSIONS) -> bool:
+    """Whether a path is a file of rows by its ending."""
+    return path.is_file() and ending(path) in endings and not path.name.startswith(".")
+
+
+def _folders(task: Task, data: Path) -> list[Path]:
+    names = (task.name, GLUE_FOLDERS.get(task.name, task.name.upper()))
+    own = next((data / name for name in names if (data / name).is_dir()), data)
+    return [folder for folder in (own, own / "data", *_configurations(own)) if folder.is_dir()]
+
+
+def _configurations(folder: Path) -> list[Path]:
+    """The only folder in a folder, if there is but one and no file: a data set's configuration, as the hub lays it."""
+    inside = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    return inside if len(inside) == 1 and inside[0].is_dir() else []
+
+
+def _row_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if is_rows(path))
+
+
+def _split_files(folder: Path, split: str) -> list[Path]:
+    """The files of a split in a folder."""
+    ways: list[list[Path]] = []
+    for name in (split, f"{split}_partial", *SYNONYMS.get(split, ())):
+        ways += [[path] for path in _row_files(folder) if stem(path) == name]
+        ways += filter(None, (_parts(folder, name), _inside(folder / name)))
+    if len(ways) > 1:
+        both = ", ".join(str(way[0].relative_to(folder)) for way in ways)
+        raise DataError(f"{folder}: split {split!r} is there more than once: {both}; keep one")
+    return ways[0] if ways else []
+
+
+def _split_files_or_none(folder: Path, split: str) -> list[Path]:
+    try:
+        return _split_files(folder, split)
+    except DataError:
+        return []
+
+
+def _parts(folder: Path, split: str) -> list[Path]:
+    """The parts of a split by their numbers.
+
+    Raises:
+        DataError: if one of them is missing, or there are parts of several wholes.
+    """
+    matches = [(path, PART.fullmatch(stem(path))) for path in _row_files(folder)]
+    parts = [(path, match) for path, match in matches if match is not None and match["split"] == split]
+    counts = {int(match["count"]) for _, match in parts}
+    if len(counts) > 1:
+        raise DataError(f"{folder}: the parts of split {split!r} are of {sorted(counts)} parts; keep those of one")
+    missing = sorted(set(range(*counts)) - {int(match["number"]) for _, match in parts}) if counts else []
+    if missing:
+        raise DataError(f"{folder}: of split {split!r} part {missing[0]:05} of {counts.pop():05} is not there")
+    return sorted(path for path, _ in parts)
+
+
+def _inside(folder: Path) -> list[Path]:
+    """All files of rows in the folder of a split, by their names."""
+    return _row_files(folder) if folder.is_dir() else []

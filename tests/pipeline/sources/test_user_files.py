@@ -1,0 +1,292 @@
+"""Files and gold as users have them: every format, compressed or not, in every layout, or refused by its line."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import DataError
+from pipeline.sources import load_source
+from pipeline.sources.row_bytes import unclosed_quote
+from pipeline.sources.row_files import FORMATS, open_rows
+from pipeline.tasks.task import Task
+from tests.helpers.messages import naming
+
+TEXTS = ["a fine film", 'with "quotes", and\na line', "größer"]
+ROWS = [{"text": text, "label": k % 2, "more": k} for k, text in enumerate(TEXTS)]
+TABLE = pa.Table.from_pylist(ROWS)
+
+
+def task_of(**changes: Any) -> Task:
+    values = {
+        "name": "mine",
+        "type": "classification",
+        "columns": {"sentence1": "text", "label": "label"},
+        "labels": ["bad", "good"],
+        "metrics": ["accuracy"],
+        "splits": {"train": None, "validation": None},
+    }
+    return Task.model_validate(values | changes)
+
+
+def csv(table: pa.Table) -> bytes:
+    stream = io.BytesIO()
+    pyarrow.csv.write_csv(table, stream)
+    return stream.getvalue()
+
+
+def parquet(table: pa.Table) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(table, stream)
+    return stream.getvalue()
+
+
+def arrow(table: pa.Table, is_stream: bool = False) -> bytes:
+    stream = io.BytesIO()
+    make = pa.ipc.new_stream if is_stream else pa.ipc.new_file
+    with make(stream, table.schema) as writer:
+        writer.write_table(table)
+    return stream.getvalue()
+
+
+def lines(rows: list[Any]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+WRITERS: dict[str, Callable[[], bytes]] = {
+    ".csv": lambda: csv(TABLE),
+    ".jsonl": lambda: lines(ROWS),
+    ".ndjson": lambda: lines(ROWS),
+    ".json": lambda: json.dumps(ROWS, indent=2).encode(),
+    ".parquet": lambda: parquet(TABLE),
+    ".arrow": lambda: arrow(TABLE),
+    ".feather": lambda: arrow(TABLE, is_stream=True),
+}
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: bytes(pa.Codec("zstd").compress(data, asbytes=True)),
+}
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def texts(folder: Path, split: str = "train", task: Task | None = None) -> list[str]:
+    found: list[str] = load_source(task or task_of(), folder).splits[split].column("sentence1").to_pylist()
+    return found
+
+
+def problem(folder: Path, task: Task | None = None) -> str:
+    with pytest.raises(DataError) as error:
+        load_source(task or task_of(), folder)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("kind", WRITERS)
+def test_every_format_is_read_compressed_and_in_any_case(kind: str, packing: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"train{kind.upper()}{packing}", PACKERS[packing](WRITERS[kind]()))
+    if packing and kind in (".parquet", ".arrow", ".feather"):
+        assert "unpack" in problem(tmp_path)
+    else:
+        assert open_rows(path).table(["text"]).column("text").to_pylist() == TEXTS
+        assert texts(tmp_path) == TEXTS
+
+
+def test_the_formats_are_all_tried() -> None:
+    assert WRITERS.keys() | {".tsv", ".txt"} == FORMATS.keys()
+
+
+def test_columns_that_nobody_names_are_not_looked_at(tmp_path: Path) -> None:
+    odd = [{"text": "a", "label": 0, "meta": 1}, {"text": "b", "label": 1, "meta": "x"}, {"text": "c", "label": 1}]
+    for name, data in {"train.jsonl": lines(odd), "train.json": json.dumps(odd).encode()}.items():
+        write(tmp_path / name, data)
+        assert texts(tmp_path) == ["a", "b", "c"]
+        (tmp_path / name).unlink()
+    odd[1]["label"] = "x"
+    write(tmp_path / "train.jsonl", lines(odd))
+    assert "line 2" in problem(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "named"),
+    [
+        ("train.csv", b"text;label\na;0\nb;1\n", ("line 1", "';'")),
+        ("train.csv", b"text\tlabel\na\t0\n", ("line 1", "tabs", ".tsv")),
+        ("train.tsv", b"text,label\na,0\nb,1\n", ("line 1", "commas")),
+        ("train.csv", b"text|label\na|0\n", ("line 1", "'|'")),
+        ("train.csv", b'text,label\na,0\n"b, cut', ("quotes", "line 3")),
+        ("train.csv", 'text,label\na,0\n"é\n\n'.encode(), ("quotes", "line 3")),
+        ("train.csv", "text,label\na,0\n".encode("utf-16"), ("UTF-16",)),
+        ("train.jsonl", '{"text": "a", "label": 0}'.encode("utf-16-le"), ("UTF-16",)),
+        ("train.csv", b"text,label\na,0\nb\xff,1\n", ("line 3", "0xff")),
+        ("train.jsonl", b'{"text": "a", "label": 0},\n{"text": "b", "label": 1}\n', ("line 1", "comma")),
+        ("train.json", b'{\n "text": "a",\n "label": 0\n}\n', ("line 1", "[ ]")),
+        ("train.json", b'[{"text": "a", "label": 0},\n', ("array",)),
+        ("train.json", b'[{"text": "a", "label": 0}, 3]', ("element 2",)),
+        ("train.jsonl", b'{"text": "a", "label": 0}\n{"text": "b', ("line 2", "cut off")),
+        ("train.csv.gz", gzip.compress(b"text,label\na,0\n" * 99, mtime=0)[:-20], ("cut off",)),
+        ("train.csv.xz", lzma.compress(b"text,label\na,0\n" * 99)[:-20], ("cut off",)),
+        ("train.csv", gzip.compress(b"text,label\na,0\n", mtime=0), ("gzip", ".gz")),
+        ("train.csv", parquet(TABLE), ("Parquet", ".parquet")),
+        ("train.csv", b"PK\x03\x04whatever", ("zip",)),
+        ("train.parquet", parquet(TABLE)[:-9], ("train.parquet",)),
+        *(
+            (f"train{kind}", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", ("git lfs pull",))
+            for kind in FORMATS
+            if kind != ".txt"
+        ),
+    ],
+)
+def test_a_file_that_is_something_else_is_named_with_its_line(
+    name: str, data: bytes, named: tuple[str, ...], tmp_path: Path
+) -> None:
+    write(tmp_path / name, data)
+    with pytest.raises(DataError, match=naming(name, *named)):
+        load_source(task_of(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('a,b\n1,"x\ny\n', 2),
+        ('a,b\n1,"x"\n', None),
+        ('a\n"x ""y"" z\nq\n', 2),
+        ('a\n5" pipe\n', None),
+        ('a,b\n"q ""x""",5" pipe\n', None),
+        ('a\n"x"\n"y\n', 3),
+        ('a\n"""\n', 2),
+        ('a\n"x""', 2),
+    ],
+)
+def test_the_quote_that_is_not_closed(text: str, line: int | None, tmp_path: Path) -> None:
+    assert unclosed_quote(write(tmp_path / "x.csv", text.encode())) == line
+
+
+def parts(folder: str, name: str, kind: str = ".csv") -> dict[str, bytes]:
+    return {f"{folder}{name.format(k)}{kind}": f"text,label\n{k},0\n".encode() for k in range(2)}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        parts("", "train-{:05}-of-00002"),
+        parts("data/", "train-{:05}-of-00002"),
+        parts("train/", "{:04}"),
+        parts("data/train/", "part-{}"),
+        parts("mine/", "train-{:05}-of-00002"),
+        parts("plain_text/train/", "{:04}"),
+    ],
+)
+def test_layouts_of_the_hub_are_read_in_order(files: dict[str, bytes], tmp_path: Path) -> None:
+    for name, data in files.items():
+        write(tmp_path / name, data)
+    assert texts(tmp_path) == ["0", "1"]
+
+
+@pytest.mark.parametrize("name", ["dev", "valid", "val", "validation", "validation_partial"])
+def test_names_of_validation_splits(name: str, tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", b"text,label\na,0\nb,1\n")
+    write(tmp_path / f"{name}.csv", b"text,label\nb,1\n")
+    assert texts(tmp_path, "validation") == ["b"]
+
+
+def test_parts_that_are_missing_and_files_that_are_passed_over(tmp_path: Path) -> None:
+    first, second = parts("", "train-{:05}-of-00003").items()
+    write(tmp_path / first[0], first[1])
+    assert "part 00001 of 00003" in problem(tmp_path)
+    (tmp_path / first[0]).unlink()
+    write(tmp_path / "trainings.csv", second[1])
+    assert "trainings.csv" in problem(tmp_path)
+    write(tmp_path / "train.csv", second[1])
+    assert any("trainings.csv" in warning for warning in load_source(task_of(), tmp_path).warnings)
+    write(tmp_path / "train" / "0.csv", second[1])
+    assert "train.csv" in problem(tmp_path)
+
+
+def gold(folder: Path, values: list[Any] | pa.Array, task: Task | None = None) -> list[Any]:
+    kept = task or task_of()
+    table = pa.table({"text": [str(k) for k in range(len(values))], "label": values})
+    pq.write_table(table, folder / "train.parquet")
+    column = "score" if kept.type == "regression" else "label"
+    return load_source(kept, folder).splits["train"].column(column).to_pylist()
+
+
+THREE = ["negative", "neutral", "positive"]
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "read"),
+    [
+        ([0, 1, -1], ["bad", "good"], [0, 1, None]),
+        ([0.0, NAN, 1.0], ["bad", "good"], [0, None, 1]),
+        (["0.0", "", "1.0"], ["bad", "good"], [0, None, 1]),
+        (["bad", "-1", "bad"], ["bad", "good"], [0, None, 0]),
+        ([-1, -1], ["bad", "good"], [None, None]),
+        ([True, False, None], ["False", "True"], [1, 0, None]),
+        ([True, False], ["true", "false"], [0, 1]),
+        ([-1, 1, 0], ["-1", "0", "1"], [0, 2, 1]),
+        (pa.array(["good", "bad"]).dictionary_encode(), ["bad", "good"], [1, 0]),
+        (pa.array([1, 0], pa.decimal128(3, 0)), ["bad", "good"], [1, 0]),
+        (pa.array([1, 0], pa.uint8()), ["bad", "good"], [1, 0]),
+        (pa.array(["good", "bad"], pa.string_view()), ["bad", "good"], [1, 0]),
+    ],
+)
+def test_what_gold_of_classes_may_be(values: Any, labels: list[str], read: list[Any], tmp_path: Path) -> None:
+    assert gold(tmp_path, values, task_of(labels=labels)) == read
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "row"),
+    [
+        ([0, -1, 1, 0], THREE, "row 1"),
+        ([1, -1, 1], ["bad", "good"], "row 1"),
+        ([0.5, 1.0], ["bad", "good"], "row 0"),
+        (["0.5"], ["bad", "good"], "row 0"),
+        ([True, False], ["bad", "good"], "row 0"),
+        ([2, 0], ["bad", "good"], "row 0"),
+    ],
+)
+def test_what_gold_of_classes_may_not_be(values: Any, labels: list[str], row: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=naming("train.parquet", row)):
+        gold(tmp_path, values, task_of(labels=labels))
+
+
+def test_what_gold_of_scores_may_be(tmp_path: Path) -> None:
+    scores = task_of(type="regression", labels=[], metrics=["pearson"], score_range=[0, 5])
+    assert gold(tmp_path, [1.5, NAN, None, 5.0], scores) == [1.5, None, None, 5.0]
+    assert gold(tmp_path, [" 1.5", "nan", "", "2e0"], scores) == [1.5, None, None, 2.0]
+    assert gold(tmp_path, pa.array([1, 5], pa.int8()), scores) == [1, 5]
+    for values in ([True], ["1.5x"], ["1,5"], [float("inf")], [6]):
+        with pytest.raises(DataError, match=naming("train.parquet")):
+            gold(tmp_path, values, scores)
+
+
+def test_odd_gold_is_reported_with_counts(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", b"text,label\na,0\na,1\na,0\nb,1\n")
+    warnings = " ".join(load_source(task_of(labels=["bad", "good", "never"]), tmp_path).warnings)
+    assert "1 texts" in warnings
+    assert "3 rows" in warnings
+    assert "never" in warnings
+
+
+def test_quotes_that_swallow_rows_are_reported(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", b'text,label\na,0\n"b,1\nc,0\nd"",1\ne,1\nf"g",0\n')
+    assert any("row 1" in warning and "quote" in warning for warning in load_source(task_of(), tmp_path).warnings)
