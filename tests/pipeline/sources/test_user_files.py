@@ -225,7 +225,8 @@ def gold(folder: Path, values: list[Any] | pa.Array, task: Task | None = None) -
     table = pa.table({"text": [str(k) for k in range(len(values))], "label": values})
     pq.write_table(table, folder / "train.parquet")
     column = "score" if kept.type == "regression" else "label"
-    return load_source(kept, folder).splits["train"].column(column).to_pylist()
+    found: list[Any] = load_source(kept, folder).splits["train"].column(column).to_pylist()
+    return found
 
 
 THREE = ["negative", "neutral", "positive"]
