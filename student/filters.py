@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.sets.layer_reader import open_layers
+from pipeline.sets.layer_files import open_layers
 from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.tasks.metrics import score_logits
 from pipeline.training.batches import EpochBatches

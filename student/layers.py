@@ -17,7 +17,7 @@ from pipeline.arrays import Ints
 from pipeline.devices import to_device
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
-from pipeline.sets.layer_reader import open_layers
+from pipeline.sets.layer_files import open_layers
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName

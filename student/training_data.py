@@ -8,8 +8,7 @@ from typing import Any
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, raise_all
-from pipeline.query.agreement import Comparison, compare_teachers, comparison_lines
-from pipeline.query.mixture import Mixture
+from pipeline.query.mixture import Comparison, Mixture, compare_teachers, comparison_lines
 from pipeline.sets.reader import LogitSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.settings import flag_name

@@ -73,7 +73,7 @@ def warn_about_scores(result: Result, root: Path) -> None:
 @command(VerifyConfig)
 def verify(config: VerifyConfig) -> Result:
     """Check a set's every file and row against what it says of itself."""
-    from pipeline.sharing.verify import verify as verify_set
+    from pipeline.sharing.set_files import verify as verify_set
 
     record = verify_set(config)
     result = Result({"name": record.name, "state": record.state, "fingerprint": record.fingerprint})
@@ -126,7 +126,7 @@ def recode(config: RecodeConfig) -> Result:
     """Write a set of tokens, or the stored layers of a set of examples, in another codec; no teacher is needed."""
     config.check()
     if config.layer_codecs:
-        from pipeline.sets.recode_layers import recode_layers as recode_set
+        from pipeline.sets.recode import recode_layers as recode_set
     else:
         from pipeline.sets.recode import recode as recode_set
     return set_result(recode_set(config, called()))

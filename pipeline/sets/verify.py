@@ -1,19 +1,30 @@
-"""Checks a set's files against its record: size and hash, footer, columns, then rows."""
+"""Checks a set's files against its record: size and hash, footer, columns, then rows, and those of layers.
 
-from collections.abc import Callable, Sequence
+Shapes: R rows.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from pipeline.arrays import Ints
 from pipeline.errors import IntegrityError, raise_all
-from pipeline.sets.record import SetRecord
+from pipeline.parquet import Footer, read_metadata
+from pipeline.sets.record import TOKENIZER_FILE, SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.shard_file import check_bytes, footer_of, frame_problem
+from pipeline.sets.shard_file import check_bytes, footer_of, frame_problem, read_groups
+from pipeline.sets.signals import LayerSignal
 from pipeline.sets.token_vectors import check_token_vectors
-from pipeline.sets.verify_layers import check_layers, layer_file_problems
+from pipeline.text.tokenizer import load_tokenizer
 
 Key = tuple[int, ...]  # of a row, without its split
+EXAMPLE_COLUMNS = ["source_row", "variant", "origin", "ids1", "ids2"]
 
 
 class RowsCheck:
@@ -147,3 +158,156 @@ def _chain(ranges: list[tuple[int, int]], num_rows: int) -> list[tuple[int, int]
     """The ranges with each start replaced by what it must be, ending at ``num_rows``."""
     stops = [stop for _, stop in ranges]
     return list(zip([0, *stops[:-1]], [*stops[:-1], num_rows], strict=True))
+
+
+def layer_footer(record: SetRecord, signal: LayerSignal, shard: Shard) -> Footer:
+    """What the footer of a signal's file says: the rows that it stands for, as theirs, and how the signal is stored."""
+    return footer_of(record, shard) | {"signal": signal.name, "stored": signal.stored_as()}
+
+
+def check_layers(root: Path, record: SetRecord) -> None:
+    """Raises IntegrityError, listing what is wrong, unless what layers say is what the record says of it.
+
+    While the set's rows are being verified, files that are still to be written are not asked for.
+    """
+    if not record.signals.layer_signals:
+        return
+    specials = num_specials(root, record)
+    problems = []
+    for signal in record.signals.layer_signals:
+        for number, shard in enumerate(signal.shards):
+            if record.state == "complete" and shard.sha256 is None:
+                continue
+            try:
+                for _ in sound_rows(root, record, signal, number, specials):
+                    pass
+            except IntegrityError as error:
+                problems.append(str(error).removeprefix(f"{root}/"))
+    raise_all(IntegrityError, "what is said by layers is not sound", problems)
+
+
+def layer_file_problems(root: Path, record: SetRecord, signals: Iterable[LayerSignal]) -> list[str]:
+    """What is wrong with the files and bases of signals, but for their rows."""
+    problems = []
+    for signal in signals:
+        try:
+            signal.check_files(root)
+        except IntegrityError as error:
+            problems.append(str(error).removeprefix(f"{root}/"))
+        for shard in signal.shards:
+            problem = layer_file_problem(root, record, signal, shard)
+            problems += [f"{shard.path}: {problem}"] if problem else []
+    return problems
+
+
+def num_specials(root: Path, record: SetRecord) -> int:
+    """How many special tokens the teacher of a set reads beside a row's own."""
+    tokenizer = load_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
+    return int(tokenizer.num_special_tokens_to_add(record.is_pair))
+
+
+def sound_rows(
+    root: Path,
+    record: SetRecord,
+    signal: LayerSignal,
+    number: int,
+    specials: int,
+    layers: tuple[int, ...] = (),
+) -> Iterator[pa.Table]:
+    """The row groups of a signal's file, each once it is known to be what the record and the examples say of it.
+
+    No number is read before the file is known to hold as many as the examples' lengths ask for.
+
+    Args:
+        root: the set's folder.
+        record: its record.
+        signal: of layers, as recorded.
+        number: of the file, among the signal's as among the set's.
+        specials: see `num_specials`.
+        layers: whose numbers are read. (default: all)
+
+    Raises:
+        IntegrityError: at the first thing that is wrong.
+    """
+    shard, examples = signal.shards[number], record.shards[number]
+    path, wanted = root / shard.path, signal.model_copy(update={"layers": layers or signal.layers})
+    _require(path, layer_file_problem(root, record, signal, shard))
+    expected = expected_rows(root / examples.path, signal, specials)
+    _require(path, _counts_problem(path, wanted, expected.column("length").to_numpy()))
+    start = 0
+    groups = read_groups(path, wanted.file_schema().names)
+    while (rows := _next(path, groups)) is not None:
+        _require(path, _rows_problem(wanted, rows, expected.slice(start, rows.num_rows)))
+        start += rows.num_rows
+        yield rows
+
+
+def layer_file_problem(root: Path, record: SetRecord, signal: LayerSignal, shard: Shard) -> str | None:
+    """What is wrong with a signal's file, but for its rows; None if nothing is."""
+    problems = check_bytes(root, shard)
+    if problems:
+        return problems[0].removeprefix(f"{shard.path}: ")
+    try:
+        return frame_problem(root / shard.path, shard, signal.file_schema(), layer_footer(record, signal, shard))
+    except IntegrityError as error:
+        return str(error)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        return f"cannot be read: {error}"
+
+
+def expected_rows(examples: Path, signal: LayerSignal, specials: int) -> pa.Table:
+    """Key and length of the rows of a shard of examples that a signal is of: ``source_row``, ``variant``, ``length``.
+
+    Args:
+        examples: the shard's file.
+        signal: of layers.
+        specials: how many special tokens the teacher reads beside a row's own.
+
+    Raises:
+        IntegrityError: if the shard is missing or lacks a column.
+    """
+    try:
+        rows = pq.read_table(examples, columns=EXAMPLE_COLUMNS, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise IntegrityError(f"{examples}: cannot be read: {error}") from error
+    if signal.of == "originals":
+        rows = rows.filter(pc.equal(rows.column("origin"), "original"))
+    lengths = [pc.fill_null(pc.list_value_length(rows.column(name)), 0).to_numpy() for name in ("ids1", "ids2")]
+    length_R = np.add(*lengths).astype(np.int64) + specials
+    return rows.select(["source_row", "variant"]).append_column("length", pa.array(length_R))
+
+
+def _counts_problem(path: Path, signal: LayerSignal, length_R: Ints) -> str | None:
+    """What is wrong with how many rows and numbers the footer counts, for rows of these lengths."""
+    metadata, start = read_metadata(path), 0
+    if metadata.num_rows != len(length_R):
+        return f"{metadata.num_rows:,} rows, but examples/ has {len(length_R):,} of them"
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = map(group.column, range(group.num_columns))
+        counted = {column.path_in_schema.split(".")[0]: column.num_values for column in columns}
+        sizes = signal.sizes(length_R[start : start + group.num_rows])
+        for layer, (end, size_R) in itertools.product(signal.layers, sizes.items()):
+            name = f"{signal.name}_{layer}{end}"
+            if counted[name] != size_R.sum():
+                return f"{name} has {counted[name]:,} numbers, and rows of such lengths have {size_R.sum():,}"
+        start += group.num_rows
+    return None
+
+
+def _rows_problem(signal: LayerSignal, rows: pa.Table, expected: pa.Table) -> str | None:
+    for name in ("source_row", "variant", "length"):
+        if not np.array_equal(rows.column(name).to_numpy(), expected.column(name).to_numpy()):
+            return f"its column {name} is not that of the rows in examples/ that it is of"
+    return signal.rows_problem(rows)
+
+
+def _next(path: Path, groups: Iterator[pa.Table]) -> pa.Table | None:
+    try:
+        return next(groups, None)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise IntegrityError(f"{path}: cannot be read: {error}") from error
+
+
+def _require(path: Path, problem: str | None) -> None:
+    if problem:
+        raise IntegrityError(f"{path}: {problem}")

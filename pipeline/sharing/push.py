@@ -2,17 +2,24 @@
 
 The record goes last. A journal at the destination says which files have arrived, so that a push that was stopped goes
 on where it was, and a new version sends only what is new.
+
+A set without text has its logits under the hash of their text, for receivers who have the text themselves. Token ids
+are left out with the text, as the tokenizer turns them back into it, and so is the sample of augmented rows. Token
+vectors stay, as the vocabulary is no secret, but not how often the rows use each token. Outputs of layers tell which
+tokens they are of, and are left out. A hash confirms a guess: who can guess a text can see that it is in the set.
 """
 
 import hashlib
 import json
+import tempfile
 import threading
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
+import pyarrow.parquet as pq
 from pydantic import BaseModel, Field, ValidationError
 
 from pipeline import console
@@ -22,19 +29,25 @@ from pipeline.sets.card import is_open
 from pipeline.sets.reader import find_set
 from pipeline.sets.record import (
     FILE_NAME,
+    TOKENIZER_FILE,
     SetRecord,
     parse_set_record,
     read_set_record,
+    staged,
     to_json,
 )
+from pipeline.sets.token_vectors import take_over_token_vectors
+from pipeline.sets.verify import require_shards
+from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.sharing import hub
 from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.set_files import SetFile, all_at_once, files_of, paths_of
-from pipeline.sharing.text_free import without_text
+from pipeline.text.tokenizer import read_tokenizer_json
 
 JOURNAL = "distill.push.json"
 SMALL_BYTES = 2**20  # to be looked at rather than sent again
+TEXT_SETTING = "text"  # marks the fingerprint of a set without text
 FileHashes = dict[str, str]  # SHA-256 by path inside the set
 
 
@@ -179,3 +192,42 @@ def _sizes(place: Place, names: Iterable[str]) -> dict[str, int]:
     return {
         name: size for folder in sorted(folders) for name, size in place.sizes("" if folder == "." else folder).items()
     }
+
+
+@contextmanager
+def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecord]]:
+    """A copy of a set without its texts, in a temporary folder that goes with the block.
+
+    Raises:
+        ConfigError: if the set cannot do without.
+        IntegrityError: if a shard is not what the record says.
+    """
+    if not record.row_kind.may_lack_text:
+        raise ConfigError(f"{root}: holds {record.contents}; its sequences are its text, so nothing would be left")
+    if not record.has_text:
+        raise ConfigError(f"{root}: has no text already; push it without --without-text")
+    require_shards(root, record, record.shards)  # the copy's are hashed anew, whatever is in them
+    with tempfile.TemporaryDirectory(prefix="distill-") as folder:
+        copy = Path(folder) / record.name
+        tokenizer = read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)
+        blind = start_set(copy, _staged(record), tokenizer)
+        for old, new in zip(record.shards, blind.shards, strict=True):
+            names = blind.arrow_schema().names
+            table = pq.read_table(root / old.path, columns=names, partitioning=None).replace_schema_metadata(None)
+            write_shard(copy, blind, new, [table])
+        finished = finish_set(copy, complete_set(copy, blind), record.scores)
+        yield copy, take_over_token_vectors(root, record, copy, finished)
+
+
+def _staged(record: SetRecord) -> SetRecord:
+    variants = record.augmentation
+    return staged(
+        record.settings | {TEXT_SETTING: "left out"},
+        record.command,
+        base=record,
+        created=record.created,
+        has_text=False,
+        augmentation=variants.model_copy(update={"sample": ()}) if variants else None,
+        shards=tuple(shard.unmeasured().model_copy(update={"version": None}) for shard in record.shards),
+        versions_before=(),
+    )

@@ -1,4 +1,4 @@
-"""What a set consists of when it travels, and doing several transfers at once."""
+"""The files of a set: whether they are what its record says, which of them travel, and several transfers at once."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -9,8 +9,10 @@ from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.sets.card import CARD_FILE
-from pipeline.sets.record import TOKENIZER_FILE, SetRecord
-from pipeline.sets.verify import require_shards
+from pipeline.sets.reader import find_set, load_set_tokenizer
+from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
+from pipeline.sets.verify import require_shards, verify_shards
+from pipeline.sharing.config import VerifyConfig
 from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, read_tokenizer_json
 
 TRANSFERS_AT_ONCE = 8
@@ -71,3 +73,24 @@ def _measured(path: Path) -> SetFile:
     if not path.is_file() or path.is_symlink():
         raise IntegrityError(f"{path}: missing, or not a plain file; `distill card SET --write` writes a lost card")
     return SetFile(path, sha256(path), path.stat().st_size)
+
+
+def verify(config: VerifyConfig) -> SetRecord:
+    """Checks everything that a set says of itself; its state stays as it is.
+
+    Raises:
+        IntegrityError: listing everything that is wrong, or if the set was never finished.
+    """
+    root = find_set(config.set, config.store)
+    record = read_set_record(root)
+    if record.state != "verified":  # its teacher was not held against gold
+        raise IntegrityError(f"{root}: not finished yet; repeat its command to finish it:\n  {record.command}")
+    try:
+        load_set_tokenizer(root, record.tokenizer)
+        verify_shards(root, record)
+    except IntegrityError as error:
+        raise IntegrityError(
+            f"{error}\nfiles that are missing or damaged come back with `distill pull`, or by the set's command:\n"
+            f"  {record.command}"
+        ) from error
+    return record

@@ -19,10 +19,8 @@ from pipeline.sets.reader import LogitSet, find_set
 from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.record_parts import KindName, Shard, Version, shared_settings
 from pipeline.sets.row_kind import TEXT_HASH_BYTES
-from pipeline.sets.signals.logits import logits_of
-from pipeline.sets.signals.token_logits import token_logits_of
-from pipeline.sets.verify import require_shards
-from pipeline.sets.verify_layers import layer_file_problems
+from pipeline.sets.signals.logits import logits_of, token_logits_of
+from pipeline.sets.verify import layer_file_problems, require_shards
 from pipeline.sets.writer import plan_shards
 from pipeline.sources import Source
 from pipeline.sql.gate import open_files, select, to_arrow

@@ -14,7 +14,7 @@ from pipeline.errors import IntegrityError
 from pipeline.files import write_once
 from pipeline.sets.layer_files import forget_basis
 from pipeline.sets.signals import Cls, LayerSignal, States
-from pipeline.sets.vector_basis import TOKENS_PER_NUMBER, bases_to_bytes, fit_basis
+from pipeline.sets.vector_codecs import TOKENS_PER_NUMBER, bases_to_bytes, fit_basis
 from pipeline.sources import Source, sentences
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized

@@ -17,8 +17,7 @@ from pipeline.devices import processes
 from pipeline.sets.layer_files import group_writer
 from pipeline.sets.record_parts import LayersName
 from pipeline.sets.signals import LayerSignal, States
-from pipeline.sets.vector_basis import ROUNDING, fit_basis
-from pipeline.sets.vector_codecs import state_codec
+from pipeline.sets.vector_codecs import ROUNDING, fit_basis, state_codec
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.task import TRAIN, Task, load_task
 from teacher.augment.augment import sides_for

@@ -16,7 +16,7 @@ from pipeline.errors import TeacherError
 from pipeline.sets.layer_files import layer_file
 from pipeline.sets.record_parts import LayersName, Range, Shard
 from pipeline.sets.signals import LayerSignal
-from pipeline.sets.vector_basis import Basis
+from pipeline.sets.vector_codecs import Basis
 from pipeline.sources import sentences
 from pipeline.stopping import stop_between
 from teacher.dump.rows import ShardRows

@@ -3,8 +3,7 @@
 from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import Setting
 from pipeline.sets.signals import Signals, Vectors
-from pipeline.sets.vector_basis import Basis
-from pipeline.sets.vector_codecs import AnyVectorCodec
+from pipeline.sets.vector_codecs import AnyVectorCodec, Basis
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.records import LIBRARIES, teacher_record
 from teacher.dump.sentence_rows import Sample, SentenceRows

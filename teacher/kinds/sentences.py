@@ -27,8 +27,7 @@ from pipeline.sets.kinds.sentences import (
 from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.shard_file import Statistics
-from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis, read_basis
-from pipeline.sets.vector_codecs import AnyVectorCodec, vector_codec_for
+from pipeline.sets.vector_codecs import BASIS_FILE, AnyVectorCodec, Basis, fit_basis, read_basis, vector_codec_for
 from pipeline.text.tokenizer import require_known_ids
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.driver import Executor

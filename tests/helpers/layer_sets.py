@@ -11,7 +11,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import changed, write_set_record
 from pipeline.sets.signals import States
 from pipeline.sets.vector_codecs import state_codec
-from pipeline.sets.verify_layers import expected_rows, num_specials
+from pipeline.sets.verify import expected_rows, num_specials
 
 WIDTH = 4
 

@@ -6,11 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.sets.layer_files import group_writer
-from pipeline.sets.layer_reader import open_layers
+from pipeline.sets.layer_files import group_writer, open_layers
 from pipeline.sets.reader import ExampleSet
-from pipeline.sets.verify import verify_shards
-from pipeline.sets.verify_layers import layer_footer
+from pipeline.sets.verify import layer_footer, verify_shards
 from tests.helpers.layer_sets import WIDTH, rerecord_states, with_states
 from tests.helpers.messages import naming
 

@@ -17,7 +17,7 @@ from pipeline.sets.record_parts import Shard
 from pipeline.sets.row_kind import RowKind, ids_problem, signals_problem
 from pipeline.sets.shard_file import Statistics
 from pipeline.sets.signals import Vectors
-from pipeline.sets.vector_basis import Basis
+from pipeline.sets.vector_codecs import Basis
 from pipeline.sets.verify import RowsCheck
 
 VECTOR_LEAF = "vector.list.element"

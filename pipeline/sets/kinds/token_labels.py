@@ -20,7 +20,7 @@ from pipeline.sets.reader import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, View, hash_of_texts, ids_problem, signals_problem
-from pipeline.sets.signals.token_logits import token_logits_of
+from pipeline.sets.signals.logits import token_logits_of
 from pipeline.sets.verify import RowsCheck
 from pipeline.sources.source import hash_rows
 from pipeline.sql.database import words_view_name

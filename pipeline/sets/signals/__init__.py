@@ -4,17 +4,13 @@ from pathlib import Path
 from typing import Self
 
 from pipeline.sets.record_parts import Part
-from pipeline.sets.signals.attention import Attention
-from pipeline.sets.signals.blocks import Blocks
+from pipeline.sets.signals.blocks import Attention, Blocks, Values
 from pipeline.sets.signals.init import InitLayers
-from pipeline.sets.signals.layer_signal import LayerSignal
-from pipeline.sets.signals.logits import Logits
+from pipeline.sets.signals.logits import Logits, TokenLogits
 from pipeline.sets.signals.mlm import Mlm
-from pipeline.sets.signals.signal import Signal
+from pipeline.sets.signals.signal import LayerSignal, Signal
 from pipeline.sets.signals.states import Cls, States
-from pipeline.sets.signals.token_logits import TokenLogits
 from pipeline.sets.signals.token_vectors import TokenVectors
-from pipeline.sets.signals.values import Values
 from pipeline.sets.signals.vectors import Vectors
 
 

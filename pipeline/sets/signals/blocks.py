@@ -1,4 +1,4 @@
-"""What ``attention`` and ``values`` share: a square of numbers for each head, stored row by row of that square.
+"""``attention`` and ``values``, and what they share: a square of numbers for each head, stored row by row.
 
 Shapes: A heads, L tokens of a row, R rows, K numbers of a square that are kept.
 """
@@ -14,8 +14,9 @@ from pydantic import Field
 
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.sets.config import BlockCodecName
-from pipeline.sets.signals.layer_signal import MAX_HEADS, LayerSignal, Numbers, Stored
-from pipeline.sets.vector_basis import Basis
+from pipeline.sets.record_parts import LayersName
+from pipeline.sets.signals.signal import MAX_HEADS, LayerSignal, Numbers, Stored
+from pipeline.sets.vector_codecs import Basis
 
 MOST = 255  # of a stored number
 DISK_SHARE = 0.95  # of what is stored, after compression
@@ -140,3 +141,51 @@ def _joined(parts: Sequence[Numbers], dtype: Any) -> Numbers:
 
 def _halves(bits: Numbers) -> Floats:
     return np.ascontiguousarray(bits).view(np.float16).astype(np.float32)
+
+
+class Attention(Blocks):
+    """The product of queries and keys, divided by the root of a head's width: of each head a row per query."""
+
+    name: ClassVar[LayersName] = "attention"
+    title: ClassVar[str] = "attention of layers"
+    meaning: ClassVar[str] = "Attention scores before softmax and mask, head after head, query after query."
+    numbers: ClassVar[str] = "heads · length · length numbers"
+
+    def kept(self, length: int) -> Bools:
+        """All."""
+        return np.ones((length, length), dtype=bool)
+
+    def whole(self, block_ALL: Floats) -> Floats:
+        """The squares themselves."""
+        return block_ALL
+
+    def num_kept(self, length_R: Ints) -> Ints:
+        """L², of each row."""
+        return length_R**2
+
+
+class Values(Blocks):
+    """The products of values with each other, divided by the root of a head's width: half of each symmetric square.
+
+    With 128 tokens that is as large as the values themselves, with fewer smaller.
+    """
+
+    name: ClassVar[LayersName] = "values"
+    title: ClassVar[str] = "value relations of layers"
+    meaning: ClassVar[str] = (
+        "Products of the attention's values before softmax, head after head, token after token: the upper half of a "
+        "symmetric square, the diagonal included."
+    )
+    numbers: ClassVar[str] = "heads · length · (length + 1) / 2 numbers"
+
+    def kept(self, length: int) -> Bools:
+        """The diagonal, and what is above it."""
+        return np.triu(np.ones((length, length), dtype=bool))
+
+    def whole(self, block_ALL: Floats) -> Floats:
+        """The squares, symmetric."""
+        return block_ALL + np.triu(block_ALL, 1).swapaxes(1, 2)
+
+    def num_kept(self, length_R: Ints) -> Ints:
+        """L · (L + 1) / 2, of each row."""
+        return length_R * (length_R + 1) // 2

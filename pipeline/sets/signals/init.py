@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
 from pipeline.sets.record_parts import Count, Part, Sha256
-from pipeline.sets.signals.layer_signal import MAX_HEADS, MAX_LAYER
-from pipeline.sets.signals.signal import Signal
+from pipeline.sets.signals.signal import MAX_HEADS, MAX_LAYER, Signal
 
 INIT_FILE = "init.safetensors"
 MOST = 2**22

@@ -1,9 +1,10 @@
-"""``logits``: what a teacher says about a task's row before softmax, float32, in the task's label order."""
+"""``logits`` of a task's row and ``token_logits`` of each token of a sentence, before softmax, in label order."""
 
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.arrays import Floats
 from pipeline.sets.signals.signal import Signal
@@ -54,4 +55,53 @@ class Logits(Signal):
 def logits_of(table: pa.Table, num_logits: int) -> Floats:
     """The logits column as an array [N, C] of float32."""
     flat = table.column("logits").combine_chunks().flatten()
+    return np.array(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)
+
+
+class TokenLogits(Signal):
+    """Column ``logits``: a list of C numbers for each token, float32.
+
+    Attributes:
+        target: what they mean, a name for each.
+    """
+
+    title: ClassVar[str] = "logits of words"
+    task_category: ClassVar[str] = "token-classification"
+
+    target: Target
+
+    def __str__(self) -> str:
+        return f"{self.target.num_logits} logits a token"
+
+    def columns(self) -> list[pa.Field]:
+        """See `Signal`."""
+        return [pa.field("logits", pa.list_(pa.list_(pa.float32(), self.target.num_logits)), nullable=False)]
+
+    def card_lines(self) -> str:
+        """See `Signal`."""
+        names = ", ".join(f"`{code(name)}`" for name in self.target.names).replace("|", "\\|")
+        return f"| `logits` | of each token {self.target.num_logits} float32, in this order: {names} |"
+
+    def facts(self) -> dict[str, Any]:
+        """See `Signal`."""
+        return {"logits": f"{self.target.num_logits} a token: {', '.join(self.target.names)}"}
+
+    def problem(self, rows: pa.Table) -> str | None:
+        """See `Signal`."""
+        column = rows.column("logits").combine_chunks()
+        each = column.flatten()
+        if column.null_count or each.null_count or each.flatten().null_count:
+            return "a logit is null"
+        if not pc.list_value_length(column).equals(pc.list_value_length(rows.column("ids").combine_chunks())):
+            return "a row has not as many logits as tokens"
+        finite_T = np.isfinite(token_logits_of(rows, self.target.num_logits)).all(axis=1)
+        if not finite_T.all():
+            row = int(pc.list_parent_indices(column)[int(np.flatnonzero(~finite_T)[0])].as_py())
+            return f"logits of source row {rows.column('source_row')[row]} are not finite"
+        return None
+
+
+def token_logits_of(table: pa.Table, num_logits: int) -> Floats:
+    """The logits of the tokens of all rows as an array [T, C] of float32."""
+    flat = table.column("logits").combine_chunks().flatten().flatten()
     return np.array(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)

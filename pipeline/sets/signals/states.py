@@ -15,9 +15,8 @@ from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
 from pipeline.sets.record_parts import LayersName, Sha256
-from pipeline.sets.signals.layer_signal import MAX_LAYER, LayerSignal, Stored
-from pipeline.sets.vector_basis import BASIS_FILE, INT8_MAX, Basis, read_basis
-from pipeline.sets.vector_codecs import AnyStateCodec
+from pipeline.sets.signals.signal import MAX_LAYER, LayerSignal, Stored
+from pipeline.sets.vector_codecs import BASIS_FILE, INT8_MAX, AnyStateCodec, Basis, read_basis
 
 HEADER_BYTES = 2**20
 MEANINGS = {

@@ -10,8 +10,7 @@ from pipeline.files import is_plain, sha256
 from pipeline.sets.config import Pooling
 from pipeline.sets.record_parts import Sha256
 from pipeline.sets.signals.signal import Signal
-from pipeline.sets.vector_basis import BASIS_FILE, Basis, read_basis
-from pipeline.sets.vector_codecs import AnyVectorCodec
+from pipeline.sets.vector_codecs import BASIS_FILE, AnyVectorCodec, Basis, read_basis
 from pipeline.untrusted import code
 
 HEADER_BYTES = 2**20

@@ -20,7 +20,7 @@ from pipeline.query.explain import explain_row
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import write_set_record
 from pipeline.sets.signals import Logits, Signals
-from pipeline.sharing.text_free import without_text
+from pipeline.sharing.push import without_text
 from pipeline.sql.gate import select
 from pipeline.tasks.target import Target
 from tests.helpers.messages import naming

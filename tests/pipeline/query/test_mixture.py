@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, DataError, DistillError, QueryError
-from pipeline.query.agreement import compare_teachers
-from pipeline.query.mixture import Mixture, open_sets
+from pipeline.query.mixture import Mixture, compare_teachers, open_sets
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from pipeline.sets.signals.logits import logits_of
-from pipeline.sharing.text_free import without_text
+from pipeline.sharing.push import without_text
 from pipeline.sql.gate import open_files, select
 from pipeline.tasks.target import softmax
 from tests.helpers.messages import naming

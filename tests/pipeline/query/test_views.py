@@ -11,7 +11,7 @@ import pytest
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import write_set_record
-from pipeline.sharing.text_free import without_text
+from pipeline.sharing.push import without_text
 from pipeline.sql.gate import select, to_arrow
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.token_sets import CODECS_BY_NAME

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.sets.layer_reader import open_layers
+from pipeline.sets.layer_files import open_layers
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import TOKENIZER_FILE, changed, read_set_record, write_set_record
 from pipeline.sets.verify import verify_shards

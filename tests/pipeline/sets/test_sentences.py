@@ -20,7 +20,7 @@ from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import changed, read_set_record
-from pipeline.sets.vector_basis import BASIS_FILE
+from pipeline.sets.vector_codecs import BASIS_FILE
 from pipeline.sets.verify import verify_shards
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming

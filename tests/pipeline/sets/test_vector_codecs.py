@@ -13,8 +13,19 @@ from hypothesis.extra.numpy import arrays
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.sets.config import VectorFlags
-from pipeline.sets.vector_basis import BASIS_FILE, DEVIATIONS, INT8_MAX, Basis, fit_basis, read_basis
-from pipeline.sets.vector_codecs import Float16Codec, Int8Codec, PcaCodec, VectorCodec, vector_codec_for
+from pipeline.sets.vector_codecs import (
+    BASIS_FILE,
+    DEVIATIONS,
+    INT8_MAX,
+    Basis,
+    Float16Codec,
+    Int8Codec,
+    PcaCodec,
+    VectorCodec,
+    fit_basis,
+    read_basis,
+    vector_codec_for,
+)
 from tests.helpers.messages import naming
 
 WIDTH = 6

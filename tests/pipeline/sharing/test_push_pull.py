@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, changed, read_set_record, write_set_record
-from pipeline.sets.vector_basis import BASIS_FILE
+from pipeline.sets.vector_codecs import BASIS_FILE
 from pipeline.sharing.place import open_place
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL, _require_empty

@@ -24,15 +24,12 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.files import sha256
 from pipeline.record_file import without_checksum
 from pipeline.sets.card import card_text
-from pipeline.sets.layer_files import group_writer
-from pipeline.sets.layer_reader import open_layers
+from pipeline.sets.layer_files import group_writer, open_layers
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
 from pipeline.sets.signals import States
-from pipeline.sets.vector_basis import Basis, fit_basis
-from pipeline.sets.vector_codecs import state_codec
-from pipeline.sets.verify import verify_shards
-from pipeline.sets.verify_layers import check_layers, layer_footer
+from pipeline.sets.vector_codecs import Basis, fit_basis, state_codec
+from pipeline.sets.verify import check_layers, layer_footer, verify_shards
 from pipeline.sets.writer import reopen_set
 from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull

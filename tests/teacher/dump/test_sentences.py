@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, In
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import read_token_vectors
-from pipeline.sets.vector_basis import BASIS_FILE, Basis, fit_basis
+from pipeline.sets.vector_codecs import BASIS_FILE, Basis, fit_basis
 from pipeline.sets.verify import verify_shards
 from teacher.config import DumpTask
 from teacher.kinds import dump, open_dump
