@@ -4,7 +4,7 @@ import logging
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ from torch import nn
 
 from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError, raise_all
 from pipeline.files import write_alone
+from student.model.encoder import without_padding
 from student.model.heads import HEADS
-from student.model.model import Student
+from student.model.model import Student, TaskStudent, TokenLabelStudent
 from student.model.pairings import PAIRINGS
 
 if TYPE_CHECKING:
@@ -44,7 +45,27 @@ class Graph(nn.Module):
         return self.head(features_BF)  # type: ignore[no-any-return]
 
 
-def check_exportable(student: Student) -> None:
+class TokenGraph(nn.Module):
+    """The same of a student that labels words: logits of each token."""
+
+    def __init__(self, student: TokenLabelStudent) -> None:
+        super().__init__()
+        self.encoder, self.head, self.reads_alone = student.encoder, student.head, student.reads_alone
+        self.longest, self.pad_id = student.config.max_seq_length, student.config.pad_id
+
+    def forward(self, ids1: torch.Tensor) -> torch.Tensor:
+        """Returns logits_BLC, float32, for int64 ids1_BL; those of padding mean nothing."""
+        features_BLP = self.encoder.exported_scan(ids1, self.longest)
+        if self.reads_alone:
+            own_BLF = self.encoder.exported_alone(ids1) * (ids1 != self.pad_id).unsqueeze(2)
+            nothing_B1F = torch.zeros_like(own_BLF[:, :1])
+            left_BLF = torch.cat([nothing_B1F, own_BLF], dim=1)[:, : ids1.shape[1]]
+            right_BLF = torch.cat([own_BLF, nothing_B1F], dim=1)[:, 1:]
+            features_BLP = torch.cat([features_BLP, left_BLF, own_BLF, right_BLF], dim=2)
+        return self.head(features_BLP)  # type: ignore[no-any-return]
+
+
+def check_exportable(student: TaskStudent) -> None:
     """Tells early what `write_onnx` could not do.
 
     Raises:
@@ -63,11 +84,12 @@ def check_exportable(student: Student) -> None:
             raise MissingDependencyError(f"--onnx needs {package}: pip install 'distill-offline[onnx]'") from error
 
 
-def write_onnx(student: Student, path: Path) -> float:
+def write_onnx(student: TaskStudent, path: Path) -> float:
     """Writes the file, once it has said what torch says on other batches and lengths than those it was made from.
 
     Its inputs are ``ids1`` (and ``ids2``), int64 [batch, length], padded at the end with the student's ``pad_id``; its
-    output is ``logits``, float32 [batch, logits]. The student's ``config.json`` is in its metadata under ``distill``.
+    output is ``logits``, float32 [batch, logits], of a student that labels words [batch, length, logits]. The student's
+    ``config.json`` is in its metadata under ``distill``.
 
     Args:
         student: in evaluation mode, on the CPU.
@@ -94,7 +116,7 @@ def write_onnx(student: Student, path: Path) -> float:
     return differences[0]
 
 
-def _export(student: Student, path: Path) -> None:
+def _export(student: TaskStudent, path: Path) -> None:
     names = [f"ids{number + 1}" for number in range(student.config.num_sequences)]
     batch = torch.export.Dim("batch")
     shapes = {
@@ -104,7 +126,7 @@ def _export(student: Student, path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, about torch
         program = torch.onnx.export(
-            Graph(student).eval(),
+            _graph(student).eval(),
             _random_ids(student, EXAMPLE_SHAPE[0], min(EXAMPLE_SHAPE[1], student.config.max_seq_length)),
             dynamo=True,
             dynamic_shapes=shapes,
@@ -121,17 +143,34 @@ def _export(student: Student, path: Path) -> None:
     program.save(path)
 
 
-def _difference(student: Student, session: "onnxruntime.InferenceSession") -> float:
+def _graph(student: TaskStudent) -> nn.Module:
+    if isinstance(student, TokenLabelStudent):
+        return TokenGraph(student)
+    assert isinstance(student, Student), "there is no other kind"
+    return Graph(student)
+
+
+def _logits(student: TaskStudent, ids: tuple[torch.Tensor, ...]) -> tuple[np.ndarray, Any]:
+    """What torch says, and which numbers of the file's output that is."""
+    with torch.inference_mode():
+        if not isinstance(student, TokenLabelStudent):
+            return student(*ids).numpy(), ...
+        (ids_BL,) = ids
+        return student(*without_padding(ids_BL, student.config.pad_id)).numpy(), (
+            ids_BL != student.config.pad_id
+        ).numpy()
+
+
+def _difference(student: TaskStudent, session: "onnxruntime.InferenceSession") -> float:
     longest = student.config.max_seq_length
     worst = 0.0
     for batch_size in CHECKED_BATCHES:
         for length in sorted({1, 2, min(13, longest), longest}):
             ids = _random_ids(student, batch_size, length)
-            with torch.inference_mode():
-                expected_BC = student(*ids).numpy()
+            expected_BC, is_compared = _logits(student, ids)
             inputs = {value.name: part.numpy() for value, part in zip(session.get_inputs(), ids, strict=True)}
             (logits_BC,) = session.run(None, inputs)
-            difference = float(np.abs(logits_BC - expected_BC).max())
+            difference = float(np.abs(logits_BC[is_compared] - expected_BC).max())
             if not difference <= TOLERANCE * max(1.0, float(np.abs(expected_BC).max())):
                 shape = f"{batch_size} inputs of {length} tokens"
                 raise IntegrityError(f"--onnx: differs from torch by {difference} for {shape}; nothing was written")
@@ -139,7 +178,7 @@ def _difference(student: Student, session: "onnxruntime.InferenceSession") -> fl
     return worst
 
 
-def _random_ids(student: Student, batch_size: int, length: int) -> tuple[torch.Tensor, ...]:
+def _random_ids(student: TaskStudent, batch_size: int, length: int) -> tuple[torch.Tensor, ...]:
     """Ids of that length, and of another length for second sentences; one row of several is padded to it."""
     random = torch.Generator().manual_seed(length)
     vocabulary, pad_id = student.config.vocabulary_size, student.config.pad_id

@@ -1,7 +1,7 @@
 """``distill export``: a trained student as an ONNX or HTML file or with smaller tables, and what that costs."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,17 +15,19 @@ from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
 from student.config import ExportConfig
-from student.data import Examples, as_read, load_chosen
+from student.data import as_read, load_chosen
 from student.evaluate import Evaluation, dev_examples, open_evaluated
 from student.export.html_file import check_writable, coarse, write_html
 from student.export.onnx_file import check_exportable, write_onnx
-from student.kinds.examples import ExampleKind, evaluate_split
+from student.kinds import KINDS
 from student.model.card import CARD_FILE, card_text
 from student.model.embeddings import MatrixEncoder, matrix_encoder
-from student.model.model import Student, num_bytes, num_parameters
+from student.model.model import Student, TaskStudent, load_student, num_bytes, num_parameters
 from student.model.tables import SmallDtype, SmallTable, TokenTable
 from student.model.weights import WEIGHTS_FILE
 from student.trained_sets import trained_sets
+
+T = TypeVar("T", bound=TaskStudent)
 
 
 def export(config: ExportConfig) -> dict[str, Any]:
@@ -41,11 +43,12 @@ def export(config: ExportConfig) -> dict[str, Any]:
         FingerprintMismatchError: if the output folder holds something else.
         IntegrityError: if the run is damaged, or the ONNX file does not say what the student says.
     """
-    student, record = Student.load(config.run), read_run_record(config.run / RUN_RECORD)
+    student, record = load_student(config.run), read_run_record(config.run / RUN_RECORD)
     raise_all(ConfigError, "wrong flags", _problems(config, student, record))
     if config.onnx is not None:
         check_exportable(student)
     if config.html is not None:
+        assert isinstance(student, Student), "as _problems has seen"
         return _export_html(config.html, config, student, record)
     tables = config.tables or student.config.table_dtype
     record["exported"] = {"from_sha256": sha256(config.run / WEIGHTS_FILE), "tables": tables}
@@ -92,12 +95,13 @@ def _occurrences(config: ExportConfig, student: Student, record: RunRecord) -> I
 
 
 def _evaluations(
-    student: Student, exported: Student, rows: dict[str, Examples]
+    student: TaskStudent, exported: TaskStudent, rows: dict[str, Any]
 ) -> tuple[dict[str, Evaluation], dict[str, Evaluation]]:
-    before = {split: evaluate_split(student, examples) for split, examples in rows.items()}
+    kind = KINDS[student.config.rows]
+    before = {split: kind.evaluate_split(student, part) for split, part in rows.items()}
     if exported is student:
         return before, before
-    return before, {split: evaluate_split(exported, examples) for split, examples in rows.items()}
+    return before, {split: kind.evaluate_split(exported, part) for split, part in rows.items()}
 
 
 def _compared(before: dict[str, Evaluation], after: dict[str, Evaluation]) -> dict[str, Any]:
@@ -109,14 +113,14 @@ def _compared(before: dict[str, Evaluation], after: dict[str, Evaluation]) -> di
 
 
 @torch.no_grad()
-def with_small_tables(student: Student, dtype: SmallDtype) -> Student:
+def with_small_tables(student: T, dtype: SmallDtype) -> T:
     """The same student with the used rows of its tables stored as ``dtype``, for inference only.
 
     Raises:
         ConfigError: if a number is too large for it.
     """
     used_R, encoder = student.encoder.used_ids(), matrix_encoder(student.encoder)
-    small = Student(student.config.model_copy(update={"table_dtype": dtype, "used_rows": len(used_R)}))
+    small = type(student)(student.config.model_copy(update={"table_dtype": dtype, "used_rows": len(used_R)}))
     small.head.load_state_dict(student.head.state_dict())
     small_encoder = matrix_encoder(small.encoder)
     assert small_encoder.rows is not None
@@ -137,7 +141,7 @@ def _fill(table: TokenTable, weight_RF: torch.Tensor, dtype: SmallDtype) -> None
         raise ConfigError(f"--tables {dtype}: the tables hold numbers beyond its range; use int8")
 
 
-def _problems(config: ExportConfig, student: Student, record: RunRecord) -> list[str]:
+def _problems(config: ExportConfig, student: TaskStudent, record: RunRecord) -> list[str]:
     problems = []
     if record["state"] != "finished":
         problems.append(f"{config.run}: not finished; repeat its command first: {record['command']}")
@@ -147,6 +151,8 @@ def _problems(config: ExportConfig, student: Student, record: RunRecord) -> list
         problems.append("--html: has tables of its own kind; leave out --tables, --onnx and --output-dir")
     if (config.html is not None or config.tables) and not isinstance(student.encoder, MatrixEncoder):
         problems.append(f"--tables and --html: are not for --embedding {student.config.embedding}; --onnx may be")
+    if config.html is not None and not isinstance(student, Student):
+        problems.append("--html: the page answers for whole texts, and is not for labelled words; --onnx is")
     stored, wanted = student.config.table_dtype, config.tables or student.config.table_dtype
     if wanted != stored != "float32":
         problems.append(f"--tables {wanted}: the tables of {config.run} are {stored} already")
@@ -162,9 +168,11 @@ def _check_folder(folder: Path, record: RunRecord) -> None:
         raise FingerprintMismatchError(f"--output-dir {folder}: holds another student; choose another folder")
 
 
-def _dev_rows(config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Examples]:
+def _dev_rows(config: ExportConfig, student: TaskStudent, record: RunRecord) -> dict[str, Any]:
     try:
-        return dev_examples(student.config, open_evaluated(ExampleKind(), record, config.set, config.store))
+        return dev_examples(
+            student.config, open_evaluated(KINDS[student.config.rows], record, config.set, config.store)
+        )
     except (DataError, IntegrityError, FingerprintMismatchError) as error:
         if config.set is not None:
             raise
@@ -172,7 +180,7 @@ def _dev_rows(config: ExportConfig, student: Student, record: RunRecord) -> dict
         return {}
 
 
-def _write_folder(student: Student, record: RunRecord, folder: Path) -> None:
+def _write_folder(student: TaskStudent, record: RunRecord, folder: Path) -> None:
     make_folder(folder)
     remove_temporaries(folder)
     write_run_record(folder / RUN_RECORD, record)  # first, so that a killed export knows its own folder again

@@ -225,3 +225,23 @@ def prefix_products(m_BLDD: torch.Tensor) -> torch.Tensor:
     for m_BDD in others:
         products.append(products[-1] @ m_BDD)
     return torch.stack(products, dim=1)
+
+
+def exported_prefixes(m_BLM: torch.Tensor, longest: int) -> torch.Tensor:
+    """`prefix_products` of matrices as vectors, for a graph that takes any length up to ``longest``.
+
+    Each step multiplies what ends at a place by what ends before it, so that log2(longest) steps are enough whatever
+    the length is; a loop over the tokens could not be exported.
+
+    Returns:
+        products_BLM.
+    """
+    side = math.isqrt(m_BLM.shape[2])
+    m_BLDD = m_BLM.view(*m_BLM.shape[:2], side, side)
+    length, step = m_BLM.shape[1], 1
+    identity_BLDD = torch.eye(side, device=m_BLM.device).expand(m_BLM.shape[0], 1, -1, -1)
+    while step < longest:
+        before_BLDD = torch.cat([identity_BLDD.expand(-1, step, -1, -1), m_BLDD], dim=1)[:, :length]
+        m_BLDD = before_BLDD @ m_BLDD
+        step *= 2
+    return m_BLDD.flatten(2)

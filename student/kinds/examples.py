@@ -108,6 +108,10 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
         """See `load_dev`."""
         return load_dev(logit_set, split)
 
+    def read_first(self, logit_set: ExampleSet, split: str, number: int) -> Examples:
+        """See `TaskKind`."""
+        return load_examples(logit_set, split, f"source_row < {number} and variant = 0")
+
     def row_hashes(self, logit_set: ExampleSet, rows: Examples) -> dict[str, str]:
         """See `TaskKind`."""
         return {"rows_sha256": rows.keys_sha256, "logits_sha256": rows.logits_sha256}

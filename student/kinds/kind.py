@@ -88,6 +88,10 @@ class TaskKind(ABC, Generic[L, R, S]):
         """The rows of a split that students are scored on."""
 
     @abstractmethod
+    def read_first(self, logit_set: L, split: str, number: int) -> R:
+        """The first rows of a split, at most that many, to be read for their speed."""
+
+    @abstractmethod
     def row_hashes(self, logit_set: L, rows: R) -> dict[str, str]:
         """``rows_sha256`` of the keys of training rows, ``logits_sha256`` of what is learnt from them."""
 

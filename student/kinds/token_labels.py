@@ -86,6 +86,11 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
         """See `TaskKind`."""
         return logit_set.read(split)
 
+    def read_first(self, logit_set: TokenLabelSet, split: str, number: int) -> LabelledWords:
+        """See `TaskKind`."""
+        rows = logit_set.read(split)
+        return _taken(rows, np.arange(len(rows)) < number)
+
     def row_hashes(self, logit_set: TokenLabelSet, rows: LabelledWords) -> dict[str, str]:
         """See `TaskKind`."""
         logits = np.ascontiguousarray(rows.teacher_TC).tobytes()

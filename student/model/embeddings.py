@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from student.kernels.reference import GROUP, Tables, exported_product, largest
+from student.kernels.reference import GROUP, Tables, exported_prefixes, exported_product, largest
 from student.model.bigrams import BigramSums
 from student.model.encoder import Encoder, EncoderShape
 from student.model.products import NO_PADDING, SparseGrads, reduce, scan
@@ -184,6 +184,30 @@ class MatrixEncoder(Encoder):
         if self.backward_matrices is not None:
             parts.append(self.backward_matrices(ids_BL.flip(1), longest))
         return torch.cat(parts + bigrams, dim=1)
+
+    def exported_scan(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
+        """See `Encoder`."""
+        v_BLE, m_BLM, n_BLM = self._exported_rows(ids_BL)
+        parts = []
+        if v_BLE is not None:
+            parts.append(v_BLE.cumsum(1))
+        if m_BLM is not None:
+            parts.append(exported_prefixes(m_BLM, longest))
+        if n_BLM is not None and v_BLE is not None:
+            parts.append(v_BLE.flip(1).cumsum(1).flip(1))
+        if n_BLM is not None:
+            parts.append(exported_prefixes(n_BLM.flip(1), longest).flip(1))
+        return torch.cat(parts, dim=2)
+
+    def exported_alone(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """See `Encoder`."""
+        return torch.cat([part for part in self._exported_rows(ids_BL) if part is not None], dim=2)
+
+    def _exported_rows(self, ids_BL: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The rows of each token in the tables: vectors, matrices and those of the way back."""
+        rows_BL = ids_BL if self.rows is None else self.rows(ids_BL)
+        parts = (self.vectors, self.forward_matrices, self.backward_matrices)
+        return tuple(None if part is None else part.table(rows_BL) for part in parts)
 
     def copy_rows(self, source: Encoder, source_rows: torch.Tensor | slice, rows: torch.Tensor | slice) -> None:
         """See `Encoder`; all pairs of tokens become the source's, in this vocabulary."""

@@ -194,6 +194,14 @@ class Encoder(nn.Module):
         """Returns features_BF as `forward` does, in a graph that takes any L up to ``longest``."""
         raise NotImplementedError
 
+    def exported_scan(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
+        """Returns features_BLP as `per_token` does for tokens, in such a graph; of padding anything."""
+        raise NotImplementedError
+
+    def exported_alone(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """Returns features_BLF as `reduce` does of each token by itself, in such a graph."""
+        raise NotImplementedError
+
     def exported_pairs(self, ids1_BL: torch.Tensor, ids2_BK: torch.Tensor) -> torch.Tensor:
         """Returns features_BF as `reduce_pairs` does, in such a graph."""
         raise NotImplementedError

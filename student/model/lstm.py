@@ -110,6 +110,10 @@ class LstmEncoder(VectorEncoder):
         ids_BL, lengths_B = without_gaps(ids_BL, self.pad_id)
         return self.lstm.exported(self.vectors(ids_BL), lengths_B)[1]
 
+    def exported_scan(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
+        """See `Encoder`."""
+        return self.lstm.exported(self.vectors(ids_BL), (ids_BL != self.pad_id).sum(dim=1))[0]
+
 
 def lstm_shape(shape: EncoderShape) -> LstmShape:
     """The shape of an encoder that is known to be of LSTMs."""

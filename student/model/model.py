@@ -191,13 +191,14 @@ class TokenLabelStudent(TaskStudent):
     read_config = staticmethod(read_token_label_config)
 
     @property
-    def _reads_alone(self) -> bool:
+    def reads_alone(self) -> bool:
+        """Whether the head reads each token and its neighbours by themselves, too, beside what was read up to it."""
         return ENCODERS[self.config.embedding].has_sums
 
     @property
     def num_features(self) -> int:
         """How many numbers the head reads, F."""
-        return self.encoder.token_size + (3 * self.encoder.size if self._reads_alone else 0)
+        return self.encoder.token_size + (3 * self.encoder.size if self.reads_alone else 0)
 
     @property
     def head_multiply_adds(self) -> tuple[int, int]:
@@ -224,7 +225,7 @@ class TokenLabelStudent(TaskStudent):
         What was read up to a token, and from the end back to it, says little of the token itself and its neighbours.
         """
         read_TP = self.encoder.scan(ids_T, starts_S, sparse_grads)
-        if not self._reads_alone:
+        if not self.reads_alone:
             return read_TP
         each = torch.arange(len(ids_T) + 1, device=ids_T.device)
         return torch.cat([read_TP, *beside(self.encoder.reduce(ids_T, each, sparse_grads), starts_S)], dim=1)

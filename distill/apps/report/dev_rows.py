@@ -1,28 +1,36 @@
 """What a student and its teacher say of the same dev rows, side by side."""
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from distill.apps.bench.timing import processor
 from distill.apps.report import charts, pictures, queries
 from distill.apps.report.page import Picture, Section, Table
 from distill.apps.report.pictures import TEXTS, Connection
-from pipeline.arrays import Floats
+from pipeline.arrays import Floats, Ints
 from pipeline.errors import DistillError, IntegrityError
-from pipeline.sets.reader import KEYS, ORIGINALS, ExampleSet, keys_sha256
+from pipeline.sets.kinds.token_labels import LabelledWords
+from pipeline.sets.reader import KEYS, ORIGINALS, LogitSet, keys_sha256
+from pipeline.sets.record_parts import KindName
+from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import open_files
-from pipeline.tasks.target import NO_LABEL, Target, softmax
+from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, softmax
 from student.answers.certificate import CERTIFICATE_FILE, Certificate, read_certificate
 from student.answers.labels import margins
-from student.data import Examples, as_read, load_examples
+from student.data import Examples
 from student.evaluate import dev_examples
+from student.kinds import KINDS
 from student.kinds.examples import student_logits
-from student.model.model import Student, default_device
+from student.kinds.token_labels import logits_of_tokens
+from student.model.model import Student, TaskStudent, TokenLabelStudent, default_device, load_student
 
 COLUMNS = (*KEYS, "label", "score", "logits", "sentence1", "sentence2")
 SHARES = range(0, 101)  # percent
@@ -36,36 +44,82 @@ FIDELITY = {
 }
 
 
-def dev_sections(run: Path, logit_set: ExampleSet) -> list[Section]:
+def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
     """A section per dev split, or one that says that there is none."""
     if set(logit_set.splits) == {"train"}:
         return [Section("Dev splits", "The set has none.")]
-    student = Student.load(run).to(default_device())
+    student = load_student(run).to(default_device())
+    rows_of = DEV_ROWS[student.config.rows]
     return [
-        _section(split, _teacher_table(logit_set, split, rows), student, rows)
+        _section(split, rows_of(logit_set, split, student, rows), student.config.target)
         for split, rows in dev_examples(student.config, logit_set).items()
     ]
 
 
-def _teacher_table(logit_set: ExampleSet, split: str, rows: Examples) -> pa.Table:
-    """The same rows with their texts."""
+@dataclass(frozen=True)
+class DevRows:
+    """Rows that a student and its teacher both say something of.
+
+    Attributes:
+        table: their keys, texts, gold and the teacher's logits.
+        student_NC: float32 logits of the student.
+    """
+
+    table: pa.Table
+    student_NC: Floats
+
+
+def _rows_of_examples(logit_set: Any, split: str, student: TaskStudent, rows: Examples) -> DevRows:
+    assert isinstance(student, Student), "its rows are examples"
     table = logit_set.read(split, COLUMNS, ORIGINALS)
     if keys_sha256(table) != rows.keys_sha256:
         raise IntegrityError(f"{logit_set.root}: the rows of {split!r} changed while they were read; try again")
-    return table
+    return DevRows(table, student_logits(student, rows))
 
 
-def _section(split: str, teacher: pa.Table, student: Student, rows: Examples) -> Section:
-    logits_NC = student_logits(student, rows)
-    column = pa.FixedSizeListArray.from_arrays(pa.array(logits_NC.reshape(-1)), logits_NC.shape[1])
-    target = student.config.target
+def _rows_of_words(logit_set: Any, split: str, student: TaskStudent, rows: LabelledWords) -> DevRows:
+    """A row per word that has a token, by which it is judged."""
+    assert isinstance(student, TokenLabelStudent), "its rows are labelled words"
+    logits_TC = logits_of_tokens(student, rows.pieces.ids)
+    token_W = rows.pieces.by_word(np.arange(len(logits_TC)), rows.num_words_N, -1).flat
+    table = pa.concat_tables([part for shard in logit_set.shards(split) for part in logit_set.read_shard(shard)])
+    is_read_W = token_W >= 0
+    sentence_W = np.repeat(np.arange(len(rows)), rows.num_words_N)
+    label_W = np.full(len(token_W), NO_LABEL)
+    label_W[rows.has_gold_N[sentence_W]] = rows.gold.flat
+    columns = {
+        "split": pa.array([split] * int(is_read_W.sum())),
+        "source_row": pa.array(table.column("source_row").to_numpy()[sentence_W[is_read_W]]),
+        "variant": pa.array(np.zeros(int(is_read_W.sum()), np.int32)),
+        "label": pa.array(label_W[is_read_W].astype(np.int32), mask=label_W[is_read_W] == NO_LABEL),
+        "score": pa.nulls(int(is_read_W.sum()), pa.float32()),
+        "logits": _lists(rows.teacher_TC[token_W[is_read_W]]),
+        "sentence1": pc.list_flatten(table.column("words").combine_chunks()).filter(pa.array(is_read_W)),
+        "sentence2": pa.nulls(int(is_read_W.sum()), pa.string()),
+    }
+    return DevRows(pa.table(columns), logits_TC[token_W[is_read_W]])
+
+
+DEV_ROWS: dict[KindName, Callable[[Any, str, TaskStudent, Any], DevRows]] = {
+    "examples": _rows_of_examples,
+    "token_labels": _rows_of_words,
+}
+
+
+def _lists(logits_NC: Floats) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(logits_NC.reshape(-1)), logits_NC.shape[1])
+
+
+def _section(split: str, rows: DevRows, target: Target) -> Section:
+    teacher, place = rows.table, rows.table.schema.get_field_index("logits")
     with open_files({}) as connection:
         connection.register("teacher", teacher)
-        connection.register("student", teacher.set_column(teacher.schema.get_field_index("logits"), "logits", column))
+        connection.register("student", teacher.set_column(place, "logits", _lists(rows.student_NC)))
         has_gold = queries.num_gold(connection, "teacher", target) > 0
         drawn = {"classes": _classes, "labels": _labels}.get(target.kind, _scores)(connection, target, has_gold)
         if has_gold and target.kind == "classes":
-            drawn.append(cascade(logits_NC, rows))
+            label_N, _ = gold_arrays(target, teacher)
+            drawn.append(cascade(rows.student_NC, logits_of(teacher, target.num_logits), label_N))
         tables = _tables(connection, target) if has_gold else []
     return Section(f"Split {split}", pictures=tuple(drawn), tables=tuple(tables))
 
@@ -157,13 +211,11 @@ def _risk(certificate: Certificate) -> Picture:
     return Picture("Risk against coverage", charts.curves(percent, lines, "% answered", best, limit), caption, rows)
 
 
-def cascade(logits_NC: Floats, rows: Examples) -> Picture:
+def cascade(logits_NC: Floats, teacher_NC: Floats, label_N: Ints) -> Picture:
     """Accuracy if the student answers where it is surest and the teacher the rest, by how much that is."""
-    known_N = rows.label_N != NO_LABEL
+    known_N = label_N != NO_LABEL
     order_N = np.argsort(-margins(softmax(logits_NC[known_N])), kind="stable")
-    right_2N = [
-        (who_NC[known_N].argmax(axis=1) == rows.label_N[known_N])[order_N] for who_NC in (logits_NC, rows.teacher_NC)
-    ]
+    right_2N = [(who_NC[known_N].argmax(axis=1) == label_N[known_N])[order_N] for who_NC in (logits_NC, teacher_NC)]
     student_S, teacher_S = (np.concatenate([[0], np.cumsum(right_N)]) for right_N in right_2N)
     num_rows = len(order_N)
     accuracy = []
@@ -183,20 +235,21 @@ def cascade(logits_NC: Floats, rows: Examples) -> Picture:
 class SpeedTest:
     """The first rows of a set's first dev split, for students to read."""
 
-    def __init__(self, logit_set: ExampleSet) -> None:
+    def __init__(self, logit_set: LogitSet) -> None:
         self.split = min(logit_set.splits, key=lambda split: split == "train")
-        self._examples = load_examples(logit_set, self.split, f"source_row < {MOST_ROWS} and variant = 0")
-        self.num_rows = len(self._examples)
+        self._kind = KINDS[logit_set.record.kind]
+        self._rows = self._kind.read_first(logit_set, self.split, MOST_ROWS)
+        self.num_rows = len(self._rows)
 
     def measure(self, run: Path) -> float:
         """Rows a second in large batches, in the best of a few tries after a warm-up."""
-        student = Student.load(run).to(default_device())
-        examples = as_read(self._examples, student.config)
-        student_logits(student, examples)
+        student = load_student(run).to(default_device())
+        rows = self._kind.as_read(self._rows, student.config)
+        self._kind.student_logits(student, rows)
         seconds = []
         for _ in range(TRIES):
             start = time.perf_counter()
-            student_logits(student, examples)
+            self._kind.student_logits(student, rows)
             seconds.append(time.perf_counter() - start)
         return self.num_rows / min(seconds)
 

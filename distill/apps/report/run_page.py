@@ -14,12 +14,12 @@ from distill.apps.report.page import Page, Picture, Section, Table, clipped
 from pipeline.arrays import Floats64
 from pipeline.console import size
 from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError
-from pipeline.query.mixture import open_sets
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.reader import LogitSet
 from pipeline.tasks.metrics import spearmanr
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, SWEEP_RECORD, RunRecord, read_run_record
 from student.describe import describe_config
-from student.model.config_file import is_pretrained, read_config
+from student.kinds import kind_of_set
+from student.model.config_file import is_pretrained, read_task_config
 from student.model.weights import CONFIG_FILE
 from student.summary import point_table
 from student.sweep.grid import run_name
@@ -53,7 +53,7 @@ def run_page(config: ReportConfig, folder: Path) -> Page:
         return joint_page(folder, record)
     if is_pretrained(folder):
         return pretrained_page(name, record)
-    student_config = read_config(folder / CONFIG_FILE)
+    student_config = read_task_config(folder / CONFIG_FILE)
     logit_set, missing = trained_set(config, record)
     evaluation = record["result"]["evaluation"]
     sections = (
@@ -81,13 +81,13 @@ def finished_record(path: Path) -> RunRecord:
     return record
 
 
-def trained_set(config: ReportConfig, record: RunRecord) -> tuple[ExampleSet | None, str]:
+def trained_set(config: ReportConfig, record: RunRecord) -> tuple[LogitSet | None, str]:
     """The set that a run was trained on, or its mixture, if all of it is still there; else None, and why."""
     try:
         paths = trained_sets(record, config.store)
     except (DataError, FingerprintMismatchError) as error:
         return None, f"There is no more here than the record of the run: {error}."
-    return open_sets(paths, record["settings"].get("mix"), config.allow_unverified), ""
+    return kind_of_set(paths[0]).open_sets(paths, record["settings"].get("mix"), config.allow_unverified), ""
 
 
 def _facts(record: RunRecord, made_of: dict[str, Any]) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def _costs(config: ReportConfig, points: list[Point], runs: list[Path | None], m
 
 
 def _num_parameters(run: Path) -> float:
-    return float(describe_config(read_config(run / CONFIG_FILE))["parameters"]["total"])
+    return float(describe_config(read_task_config(run / CONFIG_FILE))["parameters"]["total"])
 
 
 def _cost(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -257,7 +258,6 @@ def test_flags_that_are_not_for_words(
     [
         ("certify", "RUN", "--where", "true"),
         ("export", "RUN", "--html", "x.html"),
-        ("report", "RUN"),
         ("predict", "RUN", "a text", "--explain"),
         ("predict", "RUN", "a text", "--abstain"),
     ],
@@ -327,6 +327,70 @@ def test_labels_and_spans_in_sql(run: Path, entities: TokenLabelSet) -> None:
     refused = invoke("sql", f"select scores('{run}', 'a text')", "--store", entities.root.parent)
     assert refused.exit_code == 2
     assert "spans(run, text)" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize("embedding", ["hybrid", "cmow", "cbow", "lstm"])
+def test_an_onnx_file_says_what_torch_says(embedding: str, entities: TokenLabelSet, tmp_path: Path) -> None:
+    sizes = {"matrix_size": None, "vector_size": None, "lstm_size": 4 if embedding == "lstm" else None}
+    noise = {} if embedding == "lstm" else {"initializer_range": 0.3}
+    flags = tiny_config(entities.root, tmp_path / "run", embedding=embedding, num_train_epochs=1, **sizes, **noise)
+    train(flags, "distill train-student")
+    path = tmp_path / "student.onnx"
+    told = invoke("export", tmp_path / "run", "--onnx", path, "--store", entities.root.parent)
+    assert told.exit_code == 0, told.output
+    student = TokenLabelStudent.load(tmp_path / "run")
+    ids = entities.read("validation").pieces.ids
+    sentences = [ids[k] for k in range(6)]
+    padded = np.full((6, max(map(len, sentences))), student.config.pad_id)
+    for row, sentence in enumerate(sentences):
+        padded[row, : len(sentence)] = sentence
+    (logits_BLC,) = onnxruntime.InferenceSession(path).run(None, {"ids1": padded})
+    for logits_LC, sentence in zip(logits_BLC, sentences, strict=True):
+        with torch.inference_mode():
+            expected_LC = student(torch.from_numpy(sentence), torch.tensor([0, len(sentence)]))
+        np.testing.assert_allclose(logits_LC[: len(sentence)], expected_LC.numpy(), atol=2e-4)
+
+
+def test_small_tables_are_measured(run: Path, entities: TokenLabelSet, tmp_path: Path) -> None:
+    small = ("--tables", "int8", "--output-dir", tmp_path / "small", "--store", entities.root.parent, "--json")
+    told = invoke("export", run, *small)
+    assert told.exit_code == 0, told.output
+    result = json.loads(told.stdout)
+    assert result["bytes"]["after"] < result["bytes"]["before"]
+    scores = result["scores"]["validation"]["span_f1"]
+    assert scores["after"] == pytest.approx(scores["before"], abs=0.05)
+    assert Predictor(tmp_path / "small")([TEXT])[0]["words"]
+
+
+def test_the_page_of_a_run(run: Path, entities: TokenLabelSet, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    told = invoke("report", run, "--store", entities.root.parent, "--output", page)
+    assert told.exit_code == 0, told.output
+    text = page.read_text()
+    scores = json.loads((run / "run.json").read_text())["result"]["evaluation"]["validation"]
+    assert f"{scores['gold']['span_f1']:.4f}" in text
+    for part in ("Student against teacher", "Student and teacher together", "B-PER"):
+        assert part in text
+
+
+def test_a_sweep_and_several_tasks(entities: TokenLabelSet, tmp_path: Path) -> None:
+    small = ("--store", entities.root.parent, "--num-train-epochs", "1", "--matrix-size", "3", "--vector-size", "4")
+    grid = ("--grid", "alpha=0,1", "--seeds", "2", "--output-dir", tmp_path / "sweep")
+    told = invoke("sweep", "--set", entities.root, *grid, *small, "--json")
+    assert told.exit_code == 0, told.output
+    result = json.loads(told.stdout)
+    assert result["metric"] == "validation span_f1"
+    assert [len(point["scores"]) for point in result["points"]] == [2, 2]
+    told = invoke("train-student", "--tasks", "right,entities", *small, "--output-dir", tmp_path / "both", "--json")
+    assert told.exit_code == 0, told.output
+    folders = [tmp_path / "both" / name for name in ("right", "entities")]
+    first, second = (TokenLabelStudent.load(folder) for folder in folders)
+    for name, tensor in first.encoder.state_dict().items():
+        assert torch.equal(tensor, second.encoder.state_dict()[name])
+    assert not torch.equal(first.head.state_dict()["0.weight"], second.head.state_dict()["0.weight"])
+    evaluation = json.loads(invoke("evaluate", tmp_path / "both", "--store", entities.root.parent, "--json").stdout)
+    assert evaluation.keys() == {"right/validation", "entities/validation"}
+    assert Predictor(tmp_path / "both", task="right")([TEXT])[0]["words"]
 
 
 def test_what_it_is_made_of(run: Path) -> None:

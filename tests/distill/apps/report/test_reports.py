@@ -93,7 +93,7 @@ def test_the_surest_rows_are_the_last_that_the_teacher_is_asked(opinion_set: Exa
     right_N = np.where(is_right_N, examples.label_N, 1 - examples.label_N)
     logits_NC = (np.eye(2)[right_N] * margin_N[:, None]).astype(np.float32)
     teacher = replace(examples, teacher_NC=np.eye(2, dtype=np.float32)[examples.label_N])  # is always right
-    accuracy = [row["accuracy"] for row in cascade(logits_NC, teacher).rows]
+    accuracy = [row["accuracy"] for row in cascade(logits_NC, teacher.teacher_NC, teacher.label_N).rows]
     assert accuracy[0] == 0.5
     assert accuracy[25] == 0.75
     assert set(accuracy[50:]) == {1.0}
