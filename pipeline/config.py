@@ -109,12 +109,12 @@ def build_kind(kinds: Mapping[str, type[C]], values: Mapping[str, Any]) -> C:
     return build(kinds[chosen], {name: value for name, value in values.items() if name in fields}, wrong)
 
 
-def parse_yaml(text: str, subject: str) -> Any:
+def parse_yaml(text: str, context: str) -> Any:
     """Reads YAML.
 
     Args:
         text: the content of a file.
-        subject: the file's name, for the message.
+        context: the file's name, for the message.
 
     Raises:
         ConfigError: if it is none.
@@ -123,7 +123,7 @@ def parse_yaml(text: str, subject: str) -> Any:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:  # the latter by odd tags
         reason = "nested too deep" if isinstance(error, RecursionError) else error
-        raise ConfigError(f"{subject}: not YAML: {reason}") from error
+        raise ConfigError(f"{context}: not YAML: {reason}") from error
 
 
 def names_of(text: str | None) -> tuple[str, ...]:
@@ -151,13 +151,13 @@ def refuse_flags(config: Config, fields: Iterable[str], reason: str) -> None:
     raise_all(ConfigError, "wrong flags", [f"{flag_name(name)}: {reason}" for name in wrong])
 
 
-def parse_model(model: type[M], values: Any, subject: str) -> M:
+def parse_model(model: type[M], values: Any, context: str) -> M:
     """Validates data read from a file, naming every wrong key.
 
     Args:
         model: what the data should be.
         values: the parsed YAML or JSON.
-        subject: the file's name, for the message.
+        context: the file's name, for the message.
 
     Raises:
         ConfigError: with every unknown key, missing key and wrong value.
@@ -165,7 +165,7 @@ def parse_model(model: type[M], values: Any, subject: str) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise_all(ConfigError, subject, [_key_problem(e, model) for e in _innermost(error.errors())])
+        raise_all(ConfigError, context, [_key_problem(e, model) for e in _innermost(error.errors())])
         raise
 
 

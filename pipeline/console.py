@@ -101,10 +101,10 @@ def _width() -> int:
 
 
 def _print(table: Table) -> None:
-    is_whole = _width() == WIDEST
-    if is_whole:
+    is_unlimited = _width() == WIDEST
+    if is_unlimited:
         table.width = stdout.measure(table, options=stdout.options.update(width=WIDEST)).maximum
-    stdout.print(table, crop=not is_whole)
+    stdout.print(table, crop=not is_unlimited)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> Table:
@@ -128,7 +128,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table = Table(show_header=False)
         for row in cells:
             for name, cell in zip(columns, row, strict=True):
-                table.add_row(safe(name), _cut(cell))
+                table.add_row(safe(name), _truncated(cell))
             table.add_section()
     else:
         table = Table()
@@ -136,7 +136,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             numeric = _is_numeric(rows, number)
             table.add_column(safe(name), justify="right" if numeric else "left", no_wrap=widths[number] < SHORTEST_CELL)
         for row in cells:
-            table.add_row(*map(_cut, row))
+            table.add_row(*map(_truncated, row))
     _print(table)
 
 
@@ -160,7 +160,7 @@ def _line(text: str, longest: int) -> str:
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
-def _cut(line: str) -> Text:
+def _truncated(line: str) -> Text:
     """A cell that ends in … where its column is too narrow."""
     return Text(line, overflow="ellipsis", no_wrap=True)
 

@@ -108,8 +108,8 @@ def errno_of(error: BaseException) -> int | None:
     """The number of the system's error that an error is, or that a library tells of in words; None if it is of none."""
     if isinstance(error, OSError):
         return error.errno
-    told = OF_RUST.search(str(error))
-    return int(told[1]) if told else None
+    found = OF_RUST.search(str(error))
+    return int(found[1]) if found else None
 
 
 def is_refused(error: BaseException) -> bool:
@@ -126,8 +126,8 @@ def is_lost_process(error: BaseException) -> bool:
 def _status(error: BaseException) -> int | None:
     """What an HTTP server has said, by an error of aiohttp, urllib, gcsfs or httpx; None of any other error."""
     sources = ((error, "status"), (getattr(error, "response", None), "status_code"), (error, "code"))
-    told = (getattr(source, name, None) for source, name in sources)
-    return next((number for number in told if isinstance(number, int)), None)
+    numbers = (getattr(source, name, None) for source, name in sources)
+    return next((number for number in numbers if isinstance(number, int)), None)
 
 
 def unless_passing(kind: type[DistillError], cause: BaseException) -> type[DistillError]:
@@ -167,13 +167,13 @@ def setting_changes(
     )
 
 
-def raise_all(kind: type[DistillError], subject: str, problems: Sequence[str]) -> None:
+def raise_all(kind: type[DistillError], context: str, problems: Sequence[str]) -> None:
     """Raises one error that lists every problem, of very many the first; returns if there are none."""
     if len(problems) == 1:
-        raise kind(f"{subject}: {problems[0]}")
+        raise kind(f"{context}: {problems[0]}")
     if problems:
         more = [f"  … and {len(problems) - MOST_LISTED:,} more"] if len(problems) > MOST_LISTED else []
-        lines = [f"{subject}: {len(problems):,} problems", *(f"  - {p}" for p in problems[:MOST_LISTED]), *more]
+        lines = [f"{context}: {len(problems):,} problems", *(f"  - {p}" for p in problems[:MOST_LISTED]), *more]
         raise kind("\n".join(lines))
 
 

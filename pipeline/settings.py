@@ -278,7 +278,7 @@ def _choose(kind: type[Settings], name: str, given: Mapping[str, Any], problems:
 def _build(kind: type[S], given: Mapping[str, Any], used: dict[str, type[Settings]], problems: list[str]) -> S | None:
     """A part of the given flags that it and its own parts have; the names of these go to ``used``."""
     values: dict[str, Any] = {}
-    is_whole = True
+    is_complete = True
     for name, field in kind.model_fields.items():
         if not _members(field):
             if name in given:
@@ -289,13 +289,13 @@ def _build(kind: type[S], given: Mapping[str, Any], used: dict[str, type[Setting
             continue
         part = _build(member, given, used, problems)
         if part is None:
-            is_whole = False
+            is_complete = False
         else:
             values[name] = part
     try:
         return kind(**values)
     except ValidationError as error:
-        problems += [_problem(one) for one in error.errors() if is_whole or one["type"] != "missing"]
+        problems += [_problem(one) for one in error.errors() if is_complete or one["type"] != "missing"]
         return None
 
 

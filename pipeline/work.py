@@ -104,12 +104,12 @@ def range_parts(prefix: str, total: int, size: int) -> list[RangePart]:
 
 
 def require_same_settings(
-    subject: str, existing: Mapping[str, object], settings: Mapping[str, object], advice: str
+    context: str, existing: Mapping[str, object], settings: Mapping[str, object], advice: str
 ) -> None:
     """Refuses other settings.
 
     Args:
-        subject: names what was made with the existing settings, such as ``logits/opinion holds variants``.
+        context: names what was made with the existing settings, such as ``logits/opinion holds variants``.
         existing: the settings on disk.
         settings: those of this command.
         advice: what to do.
@@ -119,7 +119,7 @@ def require_same_settings(
     """
     changes = setting_changes(existing, settings, short)
     if changes:
-        raise FingerprintMismatchError(f"{subject} made with other settings:\n{changes}\n{advice}")
+        raise FingerprintMismatchError(f"{context} made with other settings:\n{changes}\n{advice}")
 
 
 def read_work_record(path: Path) -> Record:

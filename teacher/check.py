@@ -133,5 +133,5 @@ def _sample(logit_set: ExampleSet, num_rows: int, seed: int) -> pa.Table:
 
 
 def _difference(target: Target, a_NC: Floats, b_NC: Floats) -> Difference:
-    apart_NC = np.abs(a_NC.astype(np.float64) - b_NC)
-    return Difference(float(apart_NC.max()), float(apart_NC.mean()), fidelity(target, a_NC, b_NC))
+    difference_NC = np.abs(a_NC.astype(np.float64) - b_NC)
+    return Difference(float(difference_NC.max()), float(difference_NC.mean()), fidelity(target, a_NC, b_NC))

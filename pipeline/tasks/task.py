@@ -206,15 +206,15 @@ def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
     return parse_manifest(Task, text, f"data_manifests/{name}.yaml")
 
 
-def load_task_of_set(root: Path, subject: str, manifest: Path | None) -> Task:
+def load_task_of_set(root: Path, task_name: str, manifest: Path | None) -> Task:
     """The task that a set is of, as distill has it or as a user's manifest describes it.
 
     Raises:
         ConfigError: if it is none of distill's own, and there is no manifest.
     """
-    if manifest is None and subject not in task_names():
-        raise ConfigError(f"{root}: is of task {subject!r}, which distill does not have; give its --manifest")
-    return load_task(None if manifest else subject, manifest)
+    if manifest is None and task_name not in task_names():
+        raise ConfigError(f"{root}: is of task {task_name!r}, which distill does not have; give its --manifest")
+    return load_task(None if manifest else task_name, manifest)
 
 
 def own_manifest(model: type[N], path: Path, name: str | None, flag: str) -> N:
@@ -239,13 +239,13 @@ def own_manifest(model: type[N], path: Path, name: str | None, flag: str) -> N:
     return manifest
 
 
-def parse_manifest(model: type[M], text: str, subject: str) -> M:
+def parse_manifest(model: type[M], text: str, context: str) -> M:
     """Reads YAML as a manifest.
 
     Raises:
         ConfigError: if it is not YAML, or naming every key that is wrong.
     """
-    return parse_model(model, parse_yaml(text, subject), subject)
+    return parse_model(model, parse_yaml(text, context), context)
 
 
 FOLDER = "corpora"

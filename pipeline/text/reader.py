@@ -95,7 +95,7 @@ class TextReader:
         Raises:
             IntegrityError: if the tokenizer fails on a text.
         """
-        self._cut_nothing()
+        self._disable_truncation()
         with reported(FAILURE):
             encodings: list[Encoding] = self.tokenizer.encode_batch(list(sentences), add_special_tokens=False)
             return encodings
@@ -120,17 +120,17 @@ class TextReader:
             return self._by_the_library(texts, max_seq_length)
         read = [self._sentences(self.wordpiece, text, *j) for text, j in zip(texts, joined, strict=True) if j]
         counts = [sentences.count_N for sentences in read]
-        lengths = counts if room is None else _cut(counts, room)
+        lengths = counts if room is None else _truncated_lengths(counts, room)
         return tuple(r.flat(self.wordpiece, length_N) for r, length_N in zip(read, lengths, strict=True))
 
     def _by_the_library(self, texts: Texts, max_seq_length: int | None) -> tuple[Ragged, ...]:
         if max_seq_length is None:
-            return tuple(Ragged.of(self._whole_by_the_library(sentences)) for sentences in texts)
+            return tuple(Ragged.of(self._encoded_by_library(sentences)) for sentences in texts)
         rows = tokenize(self.tokenizer, texts[0], texts[1] if len(texts) == 2 else None, max_seq_length)
         return tuple(Ragged.of([(row.ids1, row.ids2)[k] for row in rows]) for k in range(len(texts)))
 
-    def _whole_by_the_library(self, sentences: Sequence[str]) -> list[list[int]]:
-        self._cut_nothing()
+    def _encoded_by_library(self, sentences: Sequence[str]) -> list[list[int]]:
+        self._disable_truncation()
         with reported(FAILURE):
             encodings = self.tokenizer.encode_batch_fast(list(sentences), add_special_tokens=False)
             return [encoding.ids for encoding in encodings]
@@ -140,17 +140,17 @@ class TextReader:
     ) -> "_Sentences":
         ids_T, count_N = wordpiece.read(text, starts_S)
         unknown = np.flatnonzero(count_N < 0).tolist()
-        answers = self._whole_by_the_library([sentences[n] for n in unknown]) if unknown else []
+        answers = self._encoded_by_library([sentences[n] for n in unknown]) if unknown else []
         for n, ids in zip(unknown, answers, strict=True):
             count_N[n] = len(ids)
         return _Sentences(ids_T, starts_S, count_N, dict(zip(unknown, answers, strict=True)))
 
     def tokenizer_json(self) -> str:
         """The tokenizer as text, without truncation and padding, whatever it has read before."""
-        self._cut_nothing()
+        self._disable_truncation()
         return self.tokenizer.to_str()
 
-    def _cut_nothing(self) -> None:
+    def _disable_truncation(self) -> None:
         """Removes the tokenizer's truncation and padding, if it has any: changing it is not safe for other threads."""
         if self.tokenizer.truncation or self.tokenizer.padding:
             self.tokenizer.no_truncation()
@@ -213,7 +213,7 @@ def _joined(sentences: Sequence[str]) -> tuple[bytes, Ints] | None:
         return None
 
 
-def _cut(counts: list[Ints], room: int) -> list[Ints]:
+def _truncated_lengths(counts: list[Ints], room: int) -> list[Ints]:
     """What is left of each sentence in ``room`` tokens: the longer of a pair loses tokens first, then each by turns."""
     if len(counts) == 1:
         return [np.minimum(counts[0], room)]

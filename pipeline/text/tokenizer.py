@@ -69,8 +69,8 @@ def reported(failure: str, kind: type[DistillError] = IntegrityError) -> Iterato
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            told = unless_passing(kind, error) if kind is DataError else kind
-            raise told(f"{failure}: {reason}") from error
+            error_kind = unless_passing(kind, error) if kind is DataError else kind
+            raise error_kind(f"{failure}: {reason}") from error
         raise
 
 
@@ -314,24 +314,24 @@ def framed(frame: list[Piece], sentences: tuple[list[int], ...]) -> Tokenized:
     return Tokenized(ids, type_ids, sentences[0], sentences[1] if len(sentences) == 2 else [])
 
 
-def require_known(tokenizer: Tokenizer, inputs: Sequence[Tokenized], subject: str) -> None:
+def require_known(tokenizer: Tokenizer, inputs: Sequence[Tokenized], context: str) -> None:
     """Raises DataError if most tokens of the first rows are the one that stands for unknown words.
 
     Args:
         tokenizer: what made tokens of them.
         inputs: the rows.
-        subject: whose tokenizer it is, for the message.
+        context: whose tokenizer it is, for the message.
     """
-    require_known_ids(tokenizer, Ragged.of([[*row.ids1, *row.ids2] for row in inputs[:ROWS]]), subject)
+    require_known_ids(tokenizer, Ragged.of([[*row.ids1, *row.ids2] for row in inputs[:ROWS]]), context)
 
 
-def require_known_ids(tokenizer: Tokenizer, ids: Ragged, subject: str) -> None:
+def require_known_ids(tokenizer: Tokenizer, ids: Ragged, context: str) -> None:
     """The same of all these rows, which are ids without special tokens."""
     unknown = _unknown_id(tokenizer)
     share = 0.0 if unknown is None else float((ids.flat == unknown).sum()) / max(1, len(ids.flat))
     if share > MOST_UNKNOWN:
         raise DataError(
-            f"{subject}: its tokenizer does not know {share:.0%} of the tokens of {len(ids):,} rows looked at; is it "
+            f"{context}: its tokenizer does not know {share:.0%} of the tokens of {len(ids):,} rows looked at; is it "
             "that of another language, or made without its vocabulary file?"
         )
 

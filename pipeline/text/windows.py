@@ -80,10 +80,10 @@ def window_lengths(long_N: Ints, short_N: Ints, specials: int, size: int, stride
         stride: as of `Windows`.
     """
     room = size - specials
-    is_whole_N = long_N + short_N <= room
-    short_N = np.where(is_whole_N, short_N, np.minimum(short_N, room // 2))
+    fits_N = long_N + short_N <= room
+    short_N = np.where(fits_N, short_N, np.minimum(short_N, room // 2))
     step_N = room - short_N - stride
-    count_N = np.where(is_whole_N, 1, -(-(long_N - stride) // step_N))
+    count_N = np.where(fits_N, 1, -(-(long_N - stride) // step_N))
     last_N = long_N - (count_N - 1) * step_N + short_N + specials
     lengths = np.full(count_N.sum(), size)
     lengths[count_N.cumsum() - 1] = last_N
@@ -98,7 +98,7 @@ def are_truncated(lengths: Sequence[Ints], room: int, by_windows: bool) -> npt.N
         room: most tokens that are read at once, without special ones.
         by_windows: whether longer inputs are read by windows.
     """
-    is_cut_N: npt.NDArray[np.bool_] = np.sum(lengths, axis=0) > room
+    is_truncated_N: npt.NDArray[np.bool_] = np.sum(lengths, axis=0) > room
     if by_windows:
-        is_cut_N &= np.min(lengths, axis=0) > room // 2 if len(lengths) == 2 else False
-    return is_cut_N
+        is_truncated_N &= np.min(lengths, axis=0) > room // 2 if len(lengths) == 2 else False
+    return is_truncated_N

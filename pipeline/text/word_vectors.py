@@ -53,7 +53,7 @@ def read_word_vectors(
 
 
 def _parse(
-    subject: str, file: TextIO, most: int | None, wanted: Container[str] | None
+    context: str, file: TextIO, most: int | None, wanted: Container[str] | None
 ) -> tuple[list[str], list[Floats]]:
     words: list[str] = []
     rows: list[Floats] = []
@@ -69,7 +69,7 @@ def _parse(
         values = _numbers(fields[-width:]) if 0 < width < len(fields) else None
         if values is None:
             expected = f"a word and {width or 'some'} finite numbers, separated by single spaces"
-            raise DataError(f"{subject}: line {number}: not {expected}")
+            raise DataError(f"{context}: line {number}: not {expected}")
         if values.any():
             words.append(word)
             rows.append(values)

@@ -201,9 +201,9 @@ def wrong_numbers(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str],
     if kind == "logits":
         return wrong
     probability_AC = np.exp(numbers_AC.clip(max=1)) if kind == "logprobs" else numbers_AC
-    sum_A, is_whole_A = np.nansum(probability_AC, axis=1), ~np.isnan(numbers_AC).any(axis=1)
+    sum_A, is_complete_A = np.nansum(probability_AC, axis=1), ~np.isnan(numbers_AC).any(axis=1)
     is_outside_A = ((probability_AC < 0) | (probability_AC > 1 + SLACK)).any(axis=1)
-    is_short_A = is_whole_A & (sum_A < 1 - SLACK) & (kind == "probabilities")
+    is_short_A = is_complete_A & (sum_A < 1 - SLACK) & (kind == "probabilities")
     odd = {
         a: f"{numbers_AC[a].tolist()} are no {kind}: as probabilities they add up to {sum_A[a]:.4g}"
         for a in np.flatnonzero(is_outside_A | is_short_A | (sum_A > 1 + SLACK)).tolist()
@@ -244,10 +244,10 @@ def to_logits(kind: AnswersKind, numbers_AC: Floats64) -> Floats:
         return numbers_AC.astype(np.float32)
     is_missing_AC = np.isnan(numbers_AC)
     if kind == "logprobs":
-        is_whole_A1 = ~is_missing_AC.any(axis=1, keepdims=True)
+        is_complete_A1 = ~is_missing_AC.any(axis=1, keepdims=True)
         likeliest_A1 = np.nanmax(numbers_AC, axis=1, keepdims=True)
         # where all labels are unlikely, as other words were likelier, what counts is how they compare
-        numbers_AC = np.exp(numbers_AC - np.where(is_whole_A1, likeliest_A1, 0))
+        numbers_AC = np.exp(numbers_AC - np.where(is_complete_A1, likeliest_A1, 0))
     left_A1 = (1 - np.nansum(numbers_AC, axis=1, keepdims=True)).clip(min=0)
     share_A1 = left_A1 / is_missing_AC.sum(axis=1, keepdims=True).clip(min=1)
     probability_AC = np.where(is_missing_AC, share_A1, numbers_AC)

@@ -98,14 +98,14 @@ def _keys(rows: pa.Table, place: str, row_A: Ints) -> list[tuple[str, int]]:
     keys, problems = [], []
     for row, split, number in zip(row_A.tolist(), splits, numbers, strict=True):
         try:
-            keys.append((str(split), _whole(number)))
+            keys.append((str(split), _as_integer(number)))
         except (TypeError, ValueError, OverflowError):
             problems.append(f"row {row}: source_row {number!r} is not a row's number")
     raise_all(DataError, place, problems)
     return keys
 
 
-def _whole(number: Any) -> int:
+def _as_integer(number: Any) -> int:
     whole = int(number)
     if whole != float(number):
         raise ValueError

@@ -25,7 +25,7 @@ from teacher.augment.edits import MASK, Edited, Span, spliced
 WORD = re.compile(
     r"[^\W_]+(?=n['\u2019]t\b)|n['\u2019]t\b|['\u2019](?:s|re|ve|ll|d|m)\b|\w+(?:-\w+)*|[^\w\s]", re.IGNORECASE
 )
-CHANGE, CHOOSE, CUT, CUT_LENGTH, CUT_START = 1, 2, 3, 4, 5  # what a random number is for
+CHANGE, CHOOSE, NGRAM, NGRAM_LENGTH, NGRAM_START = 1, 2, 3, 4, 5  # what a random number is for
 LONGEST_NGRAM = 5
 Tagger = Callable[[Sequence[str]], list[str]]
 """The words of a sentence to their tags, one each."""
@@ -77,9 +77,13 @@ class MaskPosEditor:
         key = (source_rows[row_S][:, None], variants, side, (np.arange(len(row_S)) - offsets[row_S])[:, None])
         change_SV = uniform(hashed(self.seed, CHANGE, *key))
         choose_SV = uniform(hashed(self.seed, CHOOSE, *key))
-        cut_3NV = uniform(
+        ngram_3NV = uniform(
             hashed(
-                self.seed, np.array([CUT, CUT_LENGTH, CUT_START])[:, None, None], source_rows[:, None], variants, side
+                self.seed,
+                np.array([NGRAM, NGRAM_LENGTH, NGRAM_START])[:, None, None],
+                source_rows[:, None],
+                variants,
+                side,
             )
         )
         edited = []
@@ -87,19 +91,19 @@ class MaskPosEditor:
             here = slice(offsets[n], offsets[n + 1])
             tags = self.tagger([text[slice(*span)] for span in spans[n]]) if self.tagger else []
             rows = [
-                self._edited(text, spans[n], tags, change_SV[here, v], choose_SV[here, v], cut_3NV[:, n, v])
+                self._edited(text, spans[n], tags, change_SV[here, v], choose_SV[here, v], ngram_3NV[:, n, v])
                 for v in range(len(variants))
             ]
             edited.append(rows)
         return edited
 
     def _edited(
-        self, text: str, spans: list[Span], tags: list[str], change_S: Floats64, choose_S: Floats64, cut_3: Floats64
+        self, text: str, spans: list[Span], tags: list[str], change_S: Floats64, choose_S: Floats64, ngram_3: Floats64
     ) -> Edited | None:
         first, stop = 0, len(spans)
-        is_cut = len(spans) > 0 and cut_3[0] < self.ngram_probability
-        if is_cut:
-            first, stop = _ngram(len(spans), cut_3)
+        is_ngram = len(spans) > 0 and ngram_3[0] < self.ngram_probability
+        if is_ngram:
+            first, stop = _ngram(len(spans), ngram_3)
         hits: dict[Span, str] = {}
         for place in range(first, stop):
             word = self._instead(tags[place] if tags else None, change_S[place], choose_S[place])
@@ -109,8 +113,10 @@ class MaskPosEditor:
             return None
         # a word may be drawn for itself, for it is in its pool
         replacements = [(span, word) for span, word in hits.items() if word != text[slice(*span)]]
-        kinds = {"mask" if word == self.mask else "pos" for _, word in replacements} or ({"ngram"} if is_cut else set())
-        start, end = (spans[first][0], spans[stop - 1][1]) if is_cut else (0, len(text))
+        kinds = {"mask" if word == self.mask else "pos" for _, word in replacements} or (
+            {"ngram"} if is_ngram else set()
+        )
+        start, end = (spans[first][0], spans[stop - 1][1]) if is_ngram else (0, len(text))
         moved = [((a - start, b - start), word) for (a, b), word in replacements]
         edited = spliced(text[start:end], _spaced(text[start:end], moved))
         return Edited(edited, frozenset(kinds), len(replacements), stop - first)
@@ -154,10 +160,10 @@ def pools_of(rows: pa.Table, tagger: Tagger) -> Pools:
     return make_pools(texts, tagger)
 
 
-def _ngram(num_words: int, cut_3: Floats64) -> tuple[int, int]:
+def _ngram(num_words: int, ngram_3: Floats64) -> tuple[int, int]:
     """Of so many words 1 to 5 in a row: the first, and the one behind the last."""
-    length = min(1 + int(cut_3[1] * LONGEST_NGRAM), num_words)
-    first = int(cut_3[2] * (num_words - length + 1))
+    length = min(1 + int(ngram_3[1] * LONGEST_NGRAM), num_words)
+    first = int(ngram_3[2] * (num_words - length + 1))
     return first, first + length
 
 

@@ -16,7 +16,7 @@ SHOWN_ROWS = 8
 MOST_SORTED_ROWS = 200_000  # label_errors keeps its rows in memory
 
 
-def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> Rows:
+def fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> Rows:
     """The rows of one SELECT, floats to ten decimals: a sum's last bits depend on which thread was first.
 
     Raises:
@@ -29,18 +29,18 @@ def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> Rows:
 def num_gold(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> int:
     """Rows with gold of the kind that the target is scored against."""
     column = "label" if target.has_labels else "score"
-    return int(ask(connection, f"select count({column}) as n from {table}")[0]["n"])
+    return int(fetch(connection, f"select count({column}) as n from {table}")[0]["n"])
 
 
 def calibration(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Rows, float]:
     """Right answers by confidence, and the expected calibration error."""
-    bins = ask(connection, f"select * exclude (split) from calibration({table})")
-    return bins, float(ask(connection, f"from calibration_error({table})")[0]["calibration_error"])
+    bins = fetch(connection, f"select * exclude (split) from calibration({table})")
+    return bins, float(fetch(connection, f"from calibration_error({table})")[0]["calibration_error"])
 
 
 def label_calibration(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Rows, float]:
     """How often labels hold by the probability that each is given by itself, and the expected calibration error."""
-    bins = ask(
+    bins = fetch(
         connection,
         f"select bin / 10 as confidence_from, (bin + 1) / 10 as confidence_to, count(*) as n, avg(p) as confidence, "
         f"avg(is_gold::int) as accuracy from (select *, least(floor(p * 10), 9)::int as bin from "
@@ -52,7 +52,7 @@ def label_calibration(connection: duckdb.DuckDBPyConnection, table: str) -> tupl
 
 def label_certainty(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     """Labels of rows by the probability that each is given by itself, right and wrong ones apart."""
-    return ask(
+    return fetch(
         connection,
         f"select least(floor(p * {BINS}), {BINS - 1})::int as bin, (p > 0.5) = is_gold as is_right, count(*) as n "
         f"from ({_labels_sql(table)} where variant = 0) group by all order by all",
@@ -61,18 +61,18 @@ def label_certainty(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
 
 def confusion(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     """What each class is taken for."""
-    return ask(connection, f"select label as a, teacher as b, n from confusion({table})")
+    return fetch(connection, f"select label as a, teacher as b, n from confusion({table})")
 
 
 def confused(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     """Which class is most often taken for which other one."""
     wrong = f"select label, teacher as said, n, share from confusion({table}) where label <> teacher"
-    return ask(connection, f"{wrong} order by n desc, label, said limit {SHOWN_ROWS}")
+    return fetch(connection, f"{wrong} order by n desc, label, said limit {SHOWN_ROWS}")
 
 
 def answers(connection: duckdb.DuckDBPyConnection, a: str, b: str) -> Rows:
     """What table ``b`` answers where table ``a`` gives an answer."""
-    return ask(
+    return fetch(
         connection,
         f"select argmax(x.logits) as a, argmax(y.logits) as b, count(*) as n "
         f"from {a} x join {b} y using (split, source_row, variant) group by all order by all",
@@ -81,7 +81,7 @@ def answers(connection: duckdb.DuckDBPyConnection, a: str, b: str) -> Rows:
 
 def certainty(connection: duckdb.DuckDBPyConnection, table: str, macro: str, top: float) -> Rows:
     """Rows by tenths and so on of ``margin`` or ``entropy``, which end at ``top``, right and wrong answers apart."""
-    return ask(
+    return fetch(
         connection,
         f"select greatest(least(floor({macro}(logits) / {top!r} * {BINS}), {BINS - 1}), 0)::int as bin, "
         f"argmax(logits) = label as is_right, count(*) as n from {table} where variant = 0 group by all order by all",
@@ -90,15 +90,15 @@ def certainty(connection: duckdb.DuckDBPyConnection, table: str, macro: str, top
 
 def hardest(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     """The rows of which the teacher is least sure."""
-    return ask(connection, f"from hardest({table}) where variant = 0 limit {SHOWN_ROWS}")
+    return fetch(connection, f"from hardest({table}) where variant = 0 limit {SHOWN_ROWS}")
 
 
 def label_errors(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Rows, int]:
     """Rows whose gold is likely wrong, and of how many rows one was looked at."""
-    rows = ask(connection, f"select count(label) as n from {table}")[0]["n"]
+    rows = fetch(connection, f"select count(label) as n from {table}")[0]["n"]
     every = -(-rows // MOST_SORTED_ROWS)
     connection.execute(f"create view looked_at as select * from {table} where source_row % {every} = 0")
-    errors = ask(connection, f"from label_errors(looked_at) limit {SHOWN_ROWS}")
+    errors = fetch(connection, f"from label_errors(looked_at) limit {SHOWN_ROWS}")
     connection.execute("drop view looked_at")
     return errors, every
 
@@ -107,13 +107,13 @@ def label_scores(connection: duckdb.DuckDBPyConnection, table: str, target: Targ
     """How good somebody is at each label, the commonest in gold first."""
     macro = "label_scores" if target.kind == "labels" else "class_scores"
     scores = f"select * exclude (predicted), predicted as num_predicted from {macro}({table})"
-    return ask(connection, f"{scores} order by gold desc, label")
+    return fetch(connection, f"{scores} order by gold desc, label")
 
 
 def label_doubts(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     """Labels that the teacher is surest of against gold."""
     shown = "source_row, label, if(is_gold, 'yes', 'no') as gold, p, sentence1, sentence2"
-    return ask(connection, f"select {shown} from label_doubts({table}) limit {SHOWN_ROWS}")
+    return fetch(connection, f"select {shown} from label_doubts({table}) limit {SHOWN_ROWS}")
 
 
 def score_sql(target: Target, logits: str = "logits") -> str:
@@ -125,7 +125,7 @@ def score_limits(connection: duckdb.DuckDBPyConnection, tables: list[str], targe
     """The lowest and the highest score, of gold or said."""
     scores = " union all ".join(f"select {score_sql(target)} as said, score from {table}" for table in tables)
     ends = "least(min(said), min(score)) as low, greatest(max(said), max(score)) as high"
-    row = ask(connection, f"select {ends} from ({scores})")[0]
+    row = fetch(connection, f"select {ends} from ({scores})")[0]
     low, high = float(row["low"]), float(row["high"])
     return (low, high) if high > low else (low - 0.5, low + 0.5)
 
@@ -134,7 +134,7 @@ def score_grid(connection: duckdb.DuckDBPyConnection, pairs: str, limits: tuple[
     """Rows by cell of ``a`` and ``b`` of a SELECT, over a square with these limits."""
     low, high = limits
     cell = f"greatest(least(floor(({{}} - {low!r}) / {high - low!r} * {CELLS}), {CELLS - 1}), 0)::int"
-    return ask(
+    return fetch(
         connection,
         f"with said as materialized ({pairs}) "
         f"select {cell.format('a')} as a, {cell.format('b')} as b, count(*) as n from said "
@@ -144,7 +144,7 @@ def score_grid(connection: duckdb.DuckDBPyConnection, pairs: str, limits: tuple[
 
 def residuals(connection: duckdb.DuckDBPyConnection, table: str, target: Target, widest: float) -> Rows:
     """Rows by how far the score that was said lies above gold, from ``-widest`` to ``widest``."""
-    return ask(
+    return fetch(
         connection,
         f"select greatest(least(floor(({score_sql(target)} - score + {widest!r}) / {2 * widest!r} * {BINS}), "
         f"{BINS - 1}), 0)::int as bin, count(*) as n from {table} where score is not null group by all order by all",
@@ -153,7 +153,7 @@ def residuals(connection: duckdb.DuckDBPyConnection, table: str, target: Target,
 
 def farthest(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
     """The rows on which the score that was said lies farthest from gold."""
-    return ask(
+    return fetch(
         connection,
         f"select source_row, score, {score_sql(target)} as said, sentence1, sentence2 from {table} "
         f"where score is not null order by abs(said - score) desc, source_row limit {SHOWN_ROWS}",
@@ -164,14 +164,14 @@ def only_teacher_right(connection: duckdb.DuckDBPyConnection, target: Target) ->
     """The rows of the tables ``teacher`` and ``student`` that only the student has wrong, or has far more wrong."""
     both = "teacher t join student s using (split, source_row, variant)"
     if target.kind == "classes":
-        return ask(
+        return fetch(
             connection,
             "select source_row, t.label, argmax(s.logits) as student, list_max(softmax(s.logits)) as confidence, "
             f"t.sentence1, t.sentence2 from {both} where argmax(t.logits) = t.label and argmax(s.logits) <> t.label "
             f"order by confidence desc, source_row limit {SHOWN_ROWS}",
         )
     teacher, student = score_sql(target, "t.logits"), score_sql(target, "s.logits")
-    return ask(
+    return fetch(
         connection,
         f"select source_row, t.score, {teacher} as teacher, {student} as student, t.sentence1, t.sentence2 from {both} "
         f"where t.score is not null order by abs({student} - t.score) - abs({teacher} - t.score) desc, source_row "
@@ -182,13 +182,15 @@ def only_teacher_right(connection: duckdb.DuckDBPyConnection, target: Target) ->
 def changed_mind(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
     """By origin of the variants how many there are, and how far what the teacher says moves."""
     if target.kind == "classes":
-        return ask(connection, f"from variant_agreement({table})")
+        return fetch(connection, f"from variant_agreement({table})")
     if target.kind == "labels":
         both = _variants(table, "v.origin, o.logits as a, v.logits as b")
-        said = "avg((likely_labels(a) = likely_labels(b))::int) as agreement, avg(label_kl(a, b)) as kl"
-        return ask(connection, f"select origin, count(*) as n, {said} from ({both}) group by origin order by origin")
+        measures = "avg((likely_labels(a) = likely_labels(b))::int) as agreement, avg(label_kl(a, b)) as kl"
+        return fetch(
+            connection, f"select origin, count(*) as n, {measures} from ({both}) group by origin order by origin"
+        )
     pairs = variant_scores_sql(table, target)
-    return ask(
+    return fetch(
         connection,
         f"select origin, count(*) as n, avg(abs(b - a)) as moved from ({pairs}) group by origin order by origin",
     )
@@ -197,7 +199,9 @@ def changed_mind(connection: duckdb.DuckDBPyConnection, table: str, target: Targ
 def variant_answers(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     """What the teacher answers to variants, by what it answers to the rows that they were made from."""
     answered = "argmax(o.logits) as a, argmax(v.logits) as b"
-    return ask(connection, f"select a, b, count(*) as n from ({_variants(table, answered)}) group by all order by all")
+    return fetch(
+        connection, f"select a, b, count(*) as n from ({_variants(table, answered)}) group by all order by all"
+    )
 
 
 def both_scores_sql(target: Target) -> str:

@@ -107,8 +107,8 @@ def _facts(record: RunRecord, made_of: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(settings: dict[str, Any]) -> dict[str, Any]:
-    told = {"logit_set_fingerprints", "rows", "rows_sha256", "query"}
-    return {name: value for name, value in settings.items() if value is not None and name not in told}
+    shown_elsewhere = {"logit_set_fingerprints", "rows", "rows_sha256", "query"}
+    return {name: value for name, value in settings.items() if value is not None and name not in shown_elsewhere}
 
 
 def joint_page(folder: Path, record: RunRecord) -> Page:

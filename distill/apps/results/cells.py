@@ -46,9 +46,9 @@ class TaskCells:
         """The teacher: its scores from the set, its speed from asking it again."""
 
         def measure() -> Cell:
-            said = {split: [rows.teacher_NC] for split, rows in self.dev.items()}
+            outputs = {split: [rows.teacher_NC] for split, rows in self.dev.items()}
             system = teacher_system(self._task, folder, self._set)
-            return self._scored(system.target, said) | self._size(system) | self._speed(system)
+            return self._scored(system.target, outputs) | self._size(system) | self._speed(system)
 
         return self._measured_once("teacher", reads, measure)
 
@@ -57,11 +57,11 @@ class TaskCells:
 
         def measure() -> Cell:
             systems = [student_system(run) for run in runs]
-            said = {
+            outputs = {
                 split: [system.logits(rows.texts1, rows.texts2) for system in systems]
                 for split, rows in self.dev.items()
             }
-            return self._scored(systems[0].target, said) | self._size(systems[0]) | self._speed(systems[0])
+            return self._scored(systems[0].target, outputs) | self._size(systems[0]) | self._speed(systems[0])
 
         return self._measured_once(f"student-{name}", reads, measure)
 
@@ -73,9 +73,9 @@ class TaskCells:
             start = time.perf_counter()
             system = baseline.fit(self._train, self._set.record.target, vectors)
             seconds = time.perf_counter() - start
-            said = {split: [system.logits(rows.texts1, rows.texts2)] for split, rows in self.dev.items()}
+            outputs = {split: [system.logits(rows.texts1, rows.texts2)] for split, rows in self.dev.items()}
             timed = self._speed(system) if system.num_parameters else {}
-            return self._scored(system.target, said) | self._size(system) | timed | {"training_seconds": [seconds]}
+            return self._scored(system.target, outputs) | self._size(system) | timed | {"training_seconds": [seconds]}
 
         return self._measured_once(f"baseline-{name}", reads, measure)
 
@@ -86,13 +86,13 @@ class TaskCells:
             work.finish(measure())
         return work.result()
 
-    def _scored(self, target: Target, said: dict[str, list[Floats]]) -> Cell:
-        """Scores by split, with a value for each seed of ``said``."""
+    def _scored(self, target: Target, outputs: dict[str, list[Floats]]) -> Cell:
+        """Scores by split, with a value for each seed of ``outputs``."""
         metrics, teacher = self._task.metrics, self._set.record.target
         return {
             "splits": {
                 split: [scores(metrics, target, logits_NC, teacher, self.dev[split]) for logits_NC in seeds]
-                for split, seeds in said.items()
+                for split, seeds in outputs.items()
             }
         }
 
@@ -125,8 +125,8 @@ def scores(
     if target.has_labels:
         alike = fidelity(target, logits_NC, rows.teacher_NC)["agreement"]
     else:
-        said = (predicted_scores(t, part)[:, None] for t, part in ((target, logits_NC), (teacher, rows.teacher_NC)))
-        alike = fidelity(SCORE, *said)["pearson"]
+        outputs = (predicted_scores(t, part)[:, None] for t, part in ((target, logits_NC), (teacher, rows.teacher_NC)))
+        alike = fidelity(SCORE, *outputs)["pearson"]
     return {
         "scores": score_logits(metrics, target, logits_NC, *gold),
         "intervals": bootstrap_intervals(metrics, target, logits_NC, *gold),

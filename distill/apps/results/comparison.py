@@ -46,53 +46,53 @@ def page(found: dict[str, Any]) -> str:
         summary(tasks),
         PREFACE,
         "\n".join(f"- **{name}**: {about}" for name, about in found["about"].items()),
-        *(section(name, told) for name, told in tasks.items()),
+        *(section(name, entry) for name, entry in tasks.items()),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def summary(tasks: dict[str, Any]) -> str:
     """One table: tasks and systems, by the first metric on the first dev split."""
-    systems = list(dict.fromkeys(name for told in tasks.values() for name in told["systems"]))
+    systems = list(dict.fromkeys(name for entry in tasks.values() for name in entry["systems"]))
     rows = []
-    for task, told in tasks.items():
-        metric = told["metrics"][0]
-        scores = {name: _score(cell, metric) for name, cell in told["systems"].items()}
-        means = {name: _mean(cell, metric) for name, cell in told["systems"].items() if cell.get("kind") != "teacher"}
+    for task, entry in tasks.items():
+        metric = entry["metrics"][0]
+        scores = {name: _score(cell, metric) for name, cell in entry["systems"].items()}
+        means = {name: _mean(cell, metric) for name, cell in entry["systems"].items() if cell.get("kind") != "teacher"}
         best = max((mean for mean in means.values() if mean is not None), default=None)
         marked = {name: f"**{text}**" if text and means.get(name) == best else text for name, text in scores.items()}
         rows.append([f"[{task}](#{task})", metric, *(marked.get(name, NOTHING) for name in systems)])
     return _table(["task", "metric", *systems], rows)
 
 
-def section(task: str, told: dict[str, Any]) -> str:
+def section(task: str, entry: dict[str, Any]) -> str:
     """A task: its rows, its teacher, its table, its commands."""
-    parts = [f"## {task}", _rows(told)]
-    why = told.get("left_out") or told.get("failed")
+    parts = [f"## {task}", _rows(entry)]
+    why = entry.get("left_out") or entry.get("failed")
     if why:
         return "\n\n".join([*parts, f"Not compared: {_line(why)}."])
     absent = [
         f"- {name}: {_line(cell.get('left_out') or cell['failed'])}"
-        for name, cell in told["systems"].items()
+        for name, cell in entry["systems"].items()
         if "splits" not in cell
     ]
-    commands = "```sh\n" + "\n".join(told["commands"]) + "\n```"
-    return "\n\n".join([*parts, _teacher(told), _systems(told), *(["\n".join(absent)] if absent else []), commands])
+    commands = "```sh\n" + "\n".join(entry["commands"]) + "\n```"
+    return "\n\n".join([*parts, _teacher(entry), _systems(entry), *(["\n".join(absent)] if absent else []), commands])
 
 
-def _rows(told: dict[str, Any]) -> str:
+def _rows(entry: dict[str, Any]) -> str:
     counts = [
         f"{split} {part['rows']:,}" + (f" of {part['whole']:,}" if part["whole"] not in (None, part["rows"]) else "")
-        for split, part in told["rows"].items()
+        for split, part in entry["rows"].items()
     ]
-    absent = f" Not here: {', '.join(told['absent'])}." if told["absent"] else ""
+    absent = f" Not here: {', '.join(entry['absent'])}." if entry["absent"] else ""
     return f"Rows: {', '.join(counts)}.{absent}"
 
 
-def _teacher(told: dict[str, Any]) -> str:
+def _teacher(entry: dict[str, Any]) -> str:
     """Which teacher it is, and how it was chosen: by the first split that its epochs were scored on."""
-    teacher, seeds = told["teacher"]["folder"], told["teacher"]["seeds"]
-    start, absent = told["teacher"].get("from"), told["teacher"].get("absent_start")
+    teacher, seeds = entry["teacher"]["folder"], entry["teacher"]["seeds"]
+    start, absent = entry["teacher"].get("from"), entry["teacher"].get("absent_start")
     started = f", fine-tuned from `{start}`" if start else NOTHING
     why = f" It started from the encoder: no training rows of {absent} are here, from whose teacher it would start."
     chosen = NOTHING
@@ -104,17 +104,17 @@ def _teacher(told: dict[str, Any]) -> str:
     sets = [
         f"`{name}` {size(part['bytes'])}"
         + (f" in {part['seconds']:,.0f} s" if part["seconds"] is not None else NOTHING)
-        for name, part in told["sets"].items()
+        for name, part in entry["sets"].items()
     ]
-    student_seeds = ", ".join(map(str, told["seeds"]))
+    student_seeds = ", ".join(map(str, entry["seeds"]))
     made = f"Teacher `{teacher}`{started}{chosen}.{why if absent else NOTHING}"
     return f"{made} Sets: {', '.join(sets)}. Seeds of students: {student_seeds}."
 
 
-def _systems(told: dict[str, Any]) -> str:
-    measured = {name: cell for name, cell in told["systems"].items() if "splits" in cell}
+def _systems(entry: dict[str, Any]) -> str:
+    measured = {name: cell for name, cell in entry["systems"].items() if "splits" in cell}
     splits = list(next(iter(measured.values()))["splits"])
-    places = [(split, metric) for split in splits for metric in told["metrics"]]
+    places = [(split, metric) for split in splits for metric in entry["metrics"]]
     titles = [metric if len(splits) == 1 else f"{split} {metric}" for split, metric in places]
     rows = [
         [
@@ -217,20 +217,20 @@ def planned(config: ResultsConfig) -> list[str]:
 
 def _task(plan: TaskPlan) -> Results:
     """All that is told of a task; what fails does not keep the others from being computed."""
-    splits, whole = plan.source.splits, plan.task.splits
-    told: Results = {
+    splits, sizes = plan.source.splits, plan.task.splits
+    entry: Results = {
         "metrics": list(plan.task.metrics),
-        "rows": {split: {"rows": rows.num_rows, "whole": whole[split]} for split, rows in splits.items()},
-        "absent": [split for split in whole if split not in splits],
+        "rows": {split: {"rows": rows.num_rows, "whole": sizes[split]} for split, rows in splits.items()},
+        "absent": [split for split in sizes if split not in splits],
         "systems": {},
     }
     if "train" not in splits:
-        return told | {"left_out": "no training rows are here, so that nothing can be trained or asked"}
+        return entry | {"left_out": "no training rows are here, so that nothing can be trained or asked"}
     try:
-        return told | _measured(plan)
+        return entry | _measured(plan)
     except DistillError as error:
         console.error(str(error))
-        return told | {"failed": str(error)}
+        return entry | {"failed": str(error)}
 
 
 def _measured(plan: TaskPlan) -> Results:
@@ -238,15 +238,15 @@ def _measured(plan: TaskPlan) -> Results:
     for step in plan.chain:
         for command in step.finetune():  # which reads what the step before has made
             seconds[str(command.makes.parent)] = run_once(command)["seconds"]
-    asked = {name: _try([plan.dump(name)]) for name in plan.parts.sets}
+    dumped = {name: _try([plan.dump(name)]) for name in plan.parts.sets}
     trained = {
-        name: None if asked[plan.parts.set_of[name]] is None else _try(plan.train(name, s) for s in plan.student_seeds)
+        name: None if dumped[plan.parts.set_of[name]] is None else _try(plan.train(name, s) for s in plan.student_seeds)
         for name in plan.parts.students
     }
     first, default = next(iter(plan.parts.sets)), next(iter(plan.parts.students))
-    if asked[first] is None or trained[default] is None:
+    if dumped[first] is None or trained[default] is None:
         raise DistillError(f"the set {first!r} or the student {default!r}, of which all others need something, failed")
-    sets = {name: ExampleSet.open(plan.set_folder(name)) for name, seconds in asked.items() if seconds is not None}
+    sets = {name: ExampleSet.open(plan.set_folder(name)) for name, seconds in dumped.items() if seconds is not None}
     teacher, reference = plan.teacher(), plan.run_folder(default, plan.student_seeds[0])
     cells = TaskCells(plan.task, sets[first], reference, plan.records)
     reads = (plan.dump(first).makes,)
@@ -259,15 +259,15 @@ def _measured(plan: TaskPlan) -> Results:
         if times is None:
             systems[name] = {"kind": "student", "failed": "its training failed"}
             continue
-        told = {"training_seconds": times, "set_bytes": sets[plan.parts.set_of[name]].record.num_bytes}
-        systems[name] = _student(plan, cells, name, reads) | {"kind": "student"} | told
+        entry = {"training_seconds": times, "set_bytes": sets[plan.parts.set_of[name]].record.num_bytes}
+        systems[name] = _student(plan, cells, name, reads) | {"kind": "student"} | entry
     systems["teacher"] = cells.teacher(teacher, (*reads, *weights_of(teacher)))
     systems["teacher"] |= {"kind": "teacher", "training_seconds": [seconds.get(str(teacher))]}
     return {
         "teacher": {"folder": str(teacher), "seeds": _teachers(plan)} | _start(plan, teacher),
         "sets": {
             name: {"bytes": sets[name].record.num_bytes, "seconds": seconds[0]}
-            for name, seconds in asked.items()
+            for name, seconds in dumped.items()
             if seconds is not None
         },
         "seeds": list(plan.student_seeds),

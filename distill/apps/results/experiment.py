@@ -73,24 +73,24 @@ class TaskParts:
     Args:
         experiment: the whole of it.
         task: the task's name.
-        subject: the file, for messages.
+        context: the file, for messages.
 
     Raises:
         ConfigError: naming a setting that its command does not know or take.
     """
 
-    def __init__(self, experiment: Experiment, task: str, subject: str) -> None:
+    def __init__(self, experiment: Experiment, task: str, context: str) -> None:
         own = experiment.tasks.get(task, Parts())
         teacher = {k: v for k, v in experiment.teacher_of(task).items() if k != FROM}
-        self.teacher = _flags(FinetuneTask, {"held_out": HELD_OUT} | teacher, f"{subject}: teacher", FINETUNED)
+        self.teacher = _flags(FinetuneTask, {"held_out": HELD_OUT} | teacher, f"{context}: teacher", FINETUNED)
         self.sets = {
-            name: _flags(DumpTask, settings, f"{subject}: sets: {name}")
+            name: _flags(DumpTask, settings, f"{context}: sets: {name}")
             for name, settings in _merged(experiment.sets, own.sets).items()
         }
         self.students: dict[str, list[str]] = {}
         self.set_of: dict[str, str] = {}
         for name, settings in _merged(experiment.students, own.students).items():
-            place = f"{subject}: students: {name}"
+            place = f"{context}: students: {name}"
             wanted = settings.get(SET)
             chosen = self.set_of[name] = next(iter(self.sets)) if wanted is None else str(wanted)
             if chosen not in self.sets:
@@ -109,8 +109,8 @@ def load_experiment(path: Path | None) -> tuple[Experiment, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--experiment {path}: {unreadable(error)}") from error
     text = own if own is not None else files("distill.apps.results").joinpath("glue.yaml").read_text(encoding="utf-8")
-    subject = f"--experiment {path}" if path else "glue.yaml"
-    return parse_model(Experiment, parse_yaml(text, subject), subject), subject
+    context = f"--experiment {path}" if path else "glue.yaml"
+    return parse_model(Experiment, parse_yaml(text, context), context), context
 
 
 def as_file(name: str) -> str:
@@ -122,13 +122,13 @@ def _merged(general: dict[str, Settings], own: dict[str, Settings]) -> dict[str,
     return {name: general.get(name, {}) | own.get(name, {}) for name in general | own}
 
 
-def _flags(kind: type[Config], settings: Settings, subject: str, needed: Settings | None = None) -> list[str]:
+def _flags(kind: type[Config], settings: Settings, context: str, needed: Settings | None = None) -> list[str]:
     """The settings as flags of a command; those of a recipe are written out."""
     wrong = [name for name in settings if name in PLACES]
     if wrong:
-        raise ConfigError(f"{subject}: {wrong[0]!r} is not for an experiment: `distill results` decides it")
-    config: Config = parse_model(kind, settings | (needed or {}), subject)
+        raise ConfigError(f"{context}: {wrong[0]!r} is not for an experiment: `distill results` decides it")
+    config: Config = parse_model(kind, settings | (needed or {}), context)
     if isinstance(config, TrainConfig):
         config = with_recipe(config)
-    asked = config.model_fields_set - {"recipe", *PLACES}
-    return as_flags(config, asked)
+    given = config.model_fields_set - {"recipe", *PLACES}
+    return as_flags(config, given)

@@ -228,10 +228,10 @@ def plans(config: ResultsConfig) -> list[TaskPlan]:
         ConfigError: if a task, a manifest or the experiment is wrong.
         DataError: if rows that were asked for are not there.
     """
-    experiment, subject = load_experiment(config.experiment)
+    experiment, context = load_experiment(config.experiment)
     tasks = {task.name: (task, manifest) for task, manifest in chosen(config)}
-    raise_all(ConfigError, subject, task_problems(experiment, tasks, {*task_names(), *tasks}))
-    planner = Planner(config, experiment, subject, tasks)
+    raise_all(ConfigError, context, task_problems(experiment, tasks, {*task_names(), *tasks}))
+    planner = Planner(config, experiment, context, tasks)
     return [planner.plan(name) for name in tasks]
 
 
@@ -273,7 +273,7 @@ class Planner:
     Args:
         config: the settings.
         experiment: what the file says.
-        subject: the file, for messages.
+        context: the file, for messages.
         tasks: the tasks that are compared, and their manifests, by name.
 
     Raises:
@@ -281,11 +281,11 @@ class Planner:
     """
 
     def __init__(
-        self, config: ResultsConfig, experiment: Experiment, subject: str, tasks: dict[str, tuple[Task, Path | None]]
+        self, config: ResultsConfig, experiment: Experiment, context: str, tasks: dict[str, tuple[Task, Path | None]]
     ) -> None:
-        self._config, self._experiment, self._subject, self._tasks = config, experiment, subject, tasks
+        self._config, self._experiment, self._context, self._tasks = config, experiment, context, tasks
         names = dict.fromkeys([*tasks, *(start for _, start in _starts(experiment))])
-        self._parts = {name: TaskParts(experiment, name, subject) for name in names}
+        self._parts = {name: TaskParts(experiment, name, context) for name in names}
         self._plans: dict[str, TaskPlan] = {}
 
     def plan(self, name: str) -> TaskPlan:
@@ -310,9 +310,9 @@ class Planner:
         name, absent = plan.task.name, f"no training rows of {start!r} in {_folder(self._config)}"
         if self._config.experiment is not None:  # which asks for it; the plan of the package only prefers it
             advice = f"put them there, in a folder {start!r}, or leave `{FROM}` out"
-            raise DataError(f"{self._subject}: teacher of {name}: {FROM}: {start}: {absent}; {advice}")
+            raise DataError(f"{self._context}: teacher of {name}: {FROM}: {start}: {absent}; {advice}")
         console.warn(f"{name}: its teacher starts from the encoder, and not from that of {start}: {absent}")
-        parts = TaskParts(self._experiment.without_teacher(name), name, self._subject)
+        parts = TaskParts(self._experiment.without_teacher(name), name, self._context)
         return replace(plan, parts=parts, absent_start=start)
 
     def _has_rows(self, start: str, task: Task) -> bool:

@@ -26,7 +26,7 @@ from pipeline.tasks.task import TRAIN, Task
 
 Predict = Callable[[Sequence[str], Sequence[str] | None], Floats]
 SCORE = Target(kind="score", names=("score",))
-KEPT = ("config.json", "model.safetensors", "model-*.safetensors", "tokenizer.json")
+STORED_FILES = ("config.json", "model.safetensors", "model-*.safetensors", "tokenizer.json")
 COLUMNS = ("sentence1", "sentence2", "label", "score", "logits")
 CHOSEN = "variant = 0 and (label is not null or score is not null)"
 
@@ -79,7 +79,7 @@ def teacher_system(task: Task, folder: Path, logit_set: ExampleSet) -> System:
 
 def bytes_of(folder: Path) -> int:
     """Bytes of what a model needs to read text: settings, weights, tokenizer."""
-    return sum(path.stat().st_size for name in KEPT for path in folder.glob(name))
+    return sum(path.stat().st_size for name in STORED_FILES for path in folder.glob(name))
 
 
 @dataclass(frozen=True)

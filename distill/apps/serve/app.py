@@ -129,8 +129,8 @@ async def _rows(served: Served, batches: Batches[R], texts: Texts, truncate: boo
     """The student's answer to texts, which are cut if they are too long, unless the client will not have it."""
     try:
         if truncate is False:
-            _check_lengths(await served.lengths.ask(texts), served.config.max_seq_length)
-        return await batches.ask(texts)
+            _check_lengths(await served.lengths.submit(texts), served.config.max_seq_length)
+        return await batches.submit(texts)
     except TimeoutError as error:
         raise RefusedError(429, "Overloaded", "Model is overloaded") from error
     except DistillError as error:

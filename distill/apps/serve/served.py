@@ -86,7 +86,7 @@ class Batches(Generic[R]):
         self._waiting: list[Waiting[R]] = []
         self._work: asyncio.Task[None] | None = None
 
-    async def ask(self, texts: Texts) -> R:
+    async def submit(self, texts: Texts) -> R:
         """The rows of these texts, once they have had their turn.
 
         Raises:
@@ -113,9 +113,9 @@ class Batches(Generic[R]):
             batch, self._waiting = _next(waiting)
             self._metrics.observe("te_batch_next_size", sum(len(texts) for texts, _ in batch))
             started = loop.time()
-            asked = [texts for texts, _ in batch]
+            batch_texts = [texts for texts, _ in batch]
             try:
-                answers = await self._worker.do(partial(self._answers, asked), is_short=_is_short(asked))
+                answers = await self._worker.do(partial(self._answers, batch_texts), is_short=_is_short(batch_texts))
             except RuntimeError as error:  # no thread could be started: the next batch may have more luck
                 answers = [error] * len(batch)
             self._metrics.observe("te_request_inference_duration", loop.time() - started)

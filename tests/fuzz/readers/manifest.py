@@ -47,8 +47,8 @@ def read(data: bytes) -> None:
     if kind == "recipe":
         load_recipe(str(path))
     elif kind == "experiment":
-        experiment, subject = load_experiment(path)
-        raise_all(ConfigError, subject, task_problems(experiment, ["mnli"], task_names()))
-        TaskParts(experiment, "mnli", subject)
+        experiment, context = load_experiment(path)
+        raise_all(ConfigError, context, task_problems(experiment, ["mnli"], task_names()))
+        TaskParts(experiment, "mnli", context)
     else:
         own_manifest(Task if kind == "task" else Corpus, path, None, "--task")

@@ -47,7 +47,7 @@ def texts(*first: str) -> Texts:
 
 async def while_busy(waiting: Batches[Floats], lengths: Lengths, *others: Coroutine[Any, Any, Any]) -> list[Any]:
     """Asks for one text, everything else while that is being answered; returns all answers or what was raised."""
-    first = asyncio.create_task(waiting.ask(texts("alone")))
+    first = asyncio.create_task(waiting.submit(texts("alone")))
     await asyncio.to_thread(lengths.has_begun.wait, 60)
     tasks = [asyncio.create_task(other) for other in others]
     await asyncio.sleep(0)  # each of them gets into the queue
@@ -56,7 +56,7 @@ async def while_busy(waiting: Batches[Floats], lengths: Lengths, *others: Corout
 
 
 def test_what_comes_while_it_works_is_one_batch(waiting: Batches[Floats], lengths: Lengths) -> None:
-    asked = [waiting.ask(texts("a", "bb")), waiting.ask(texts("ccc")), waiting.ask(texts("dddd"))]
+    asked = [waiting.submit(texts("a", "bb")), waiting.submit(texts("ccc")), waiting.submit(texts("dddd"))]
     answers = asyncio.run(while_busy(waiting, lengths, *asked))
     assert lengths.asked == [["alone"], ["a", "bb", "ccc", "dddd"]]
     assert [answer[:, 0].tolist() for answer in answers] == [[5], [1, 2], [3], [4]]
@@ -65,9 +65,9 @@ def test_what_comes_while_it_works_is_one_batch(waiting: Batches[Floats], length
 def test_what_has_just_arrived_comes_along(lengths: Lengths) -> None:
     async def story() -> list[Floats]:
         idle = Batches(lengths, Worker(is_quick=True), Metrics(1))
-        first = asyncio.create_task(idle.ask(texts("a")))
+        first = asyncio.create_task(idle.submit(texts("a")))
         await asyncio.sleep(0)  # it waits for its answer before there is another
-        return [*await asyncio.gather(first, idle.ask(texts("bb")))]
+        return [*await asyncio.gather(first, idle.submit(texts("bb")))]
 
     lengths.may_go_on.set()
     assert [answer[:, 0].tolist() for answer in asyncio.run(story())] == [[1], [2]]
@@ -76,12 +76,12 @@ def test_what_has_just_arrived_comes_along(lengths: Lengths) -> None:
 
 def test_pairs_stay_together(waiting: Batches[Floats], lengths: Lengths) -> None:
     lengths.may_go_on.set()
-    answer = asyncio.run(waiting.ask(Texts(["a", "bb"], ["ccc", "dddd"])))
+    answer = asyncio.run(waiting.submit(Texts(["a", "bb"], ["ccc", "dddd"])))
     assert answer.tolist() == [[1, 3], [2, 4]]
 
 
 def test_a_text_that_cannot_be_read_spoils_no_other(waiting: Batches[Floats], lengths: Lengths) -> None:
-    asked = [waiting.ask(texts("a")), waiting.ask(texts("poison")), waiting.ask(texts("bb"))]
+    asked = [waiting.submit(texts("a")), waiting.submit(texts("poison")), waiting.submit(texts("bb"))]
     _, a, poison, b = asyncio.run(while_busy(waiting, lengths, *asked))
     assert (a[:, 0].tolist(), b[:, 0].tolist()) == ([1], [2])
     assert isinstance(poison, IntegrityError)
@@ -90,8 +90,8 @@ def test_a_text_that_cannot_be_read_spoils_no_other(waiting: Batches[Floats], le
 def test_after_a_failure_it_goes_on(waiting: Batches[Floats], lengths: Lengths) -> None:
     async def twice() -> Floats:
         with pytest.raises(IntegrityError):
-            await waiting.ask(texts("poison"))
-        return await waiting.ask(texts("abc"))
+            await waiting.submit(texts("poison"))
+        return await waiting.submit(texts("abc"))
 
     lengths.may_go_on.set()
     assert asyncio.run(twice())[:, 0].tolist() == [3]
@@ -101,13 +101,13 @@ def test_who_has_gone_is_not_worked_for(waiting: Batches[Floats], lengths: Lengt
     async def gives_up() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await waiting.ask(texts("given up"))
+                await waiting.submit(texts("given up"))
 
     async def story() -> list[Any]:
-        first = asyncio.create_task(waiting.ask(texts("alone")))
+        first = asyncio.create_task(waiting.submit(texts("alone")))
         await asyncio.to_thread(lengths.has_begun.wait, 60)
         await gives_up()
-        last = asyncio.create_task(waiting.ask(texts("last")))
+        last = asyncio.create_task(waiting.submit(texts("last")))
         lengths.may_go_on.set()
         return [*await asyncio.gather(first, last)]
 
@@ -119,8 +119,8 @@ def test_a_crowd_is_answered_in_parts(
     waiting: Batches[Floats], lengths: Lengths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "MOST_AT_ONCE", 3)
-    asked = [waiting.ask(texts("a", "b")), waiting.ask(texts("c", "d")), waiting.ask(texts("e"))]
-    asyncio.run(while_busy(waiting, lengths, *asked, waiting.ask(texts("f", "g", "h", "i"))))
+    asked = [waiting.submit(texts("a", "b")), waiting.submit(texts("c", "d")), waiting.submit(texts("e"))]
+    asyncio.run(while_busy(waiting, lengths, *asked, waiting.submit(texts("f", "g", "h", "i"))))
     assert lengths.asked == [["alone"], ["a", "b"], ["c", "d", "e"], ["f", "g", "h", "i"]]
 
 
@@ -135,8 +135,8 @@ def test_who_comes_after_a_thread_that_could_not_start_is_answered(
         with monkeypatch.context() as short_of_threads:
             short_of_threads.setattr(threading.Thread, "start", no_more)
             with pytest.raises(RuntimeError, match="can't start new thread"):
-                await waiting.ask(texts("a"))
-        assert (await waiting.ask(texts("bb"))).tolist() == [[2, 2]]
+                await waiting.submit(texts("a"))
+        assert (await waiting.submit(texts("bb"))).tolist() == [[2, 2]]
 
     monkeypatch.setattr(batches, "ANSWER_SECONDS", 5)
     asyncio.run(story())
@@ -196,6 +196,6 @@ def test_the_event_loop_waits_for_few_short_texts_of_a_quick_student_alone(
         threads.append(threading.get_ident())
         return np.zeros((len(first), 1), np.float32)
 
-    answers = asyncio.run(Batches(answer, Worker(is_quick), Metrics(1)).ask(Texts(texts, None)))
+    answers = asyncio.run(Batches(answer, Worker(is_quick), Metrics(1)).submit(Texts(texts, None)))
     assert len(answers) == len(texts)
     assert (threads == [threading.get_ident()]) == waits
