@@ -16,11 +16,11 @@ from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from student.answers.certificate import certified_threshold
 from student.answers.labels import answer_columns, chosen, label_bias
-from student.explain import effects, without_each_word
 from student.model.architecture import sequences
 from student.model.config_file import labels_words
 from student.model.model import Student, default_device, load_student
 from student.numpy_forward import FEW, numpy_forward
+from student.word_effects import effects, without_each_word
 
 BATCH_SIZE = 1024
 Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -149,7 +149,7 @@ class Predictor:
             sentences2: the second sentences, for a pair task.
 
         Returns:
-            What calling gives, with the list ``words``: a dict for each word, see `student.explain.effects`.
+            What calling gives, with the list ``words``: a dict for each word, see `student.word_effects.effects`.
 
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.

@@ -23,7 +23,7 @@ from pipeline.sets.config import CodecFlags, VectorFlags
 from pipeline.sets.record_parts import SET_NAME, UNLABELLED, WindowsRecord
 from pipeline.settings import flag_name
 from pipeline.tasks.task import TRAIN, Objective
-from teacher.augment.config import AugmentConfig
+from teacher.augment.augment_settings import AugmentConfig
 from teacher.augment.methods import METHODS, AugmentFlags, MethodOrNone, check_flags, flags_of_others
 from teacher.dump.layer_flags import LayerFlags, WhichLayers
 from teacher.models.config import ForwardFlags, ModelFlags

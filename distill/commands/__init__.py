@@ -113,13 +113,13 @@ COMMANDS = {
         "report": Entry("applications", "Make an HTML page with pictures of a logit set, a run or a sweep."),
     },
     "Data": {
-        "tasks": Entry("data", "List the tasks that need nothing but their name."),
-        "corpora": Entry("data", "List the corpora that need nothing but their name."),
+        "tasks": Entry("manifests", "List the tasks that need nothing but their name."),
+        "corpora": Entry("manifests", "List the corpora that need nothing but their name."),
     },
 }
 SUBCOMMANDS = {
-    "tasks show": Entry("data", "Print a task's manifest, checked."),
-    "corpora show": Entry("data", "Print a corpus's manifest, checked."),
+    "tasks show": Entry("manifests", "Print a task's manifest, checked."),
+    "corpora show": Entry("manifests", "Print a corpus's manifest, checked."),
 }
 ALL = {name: entry for commands in COMMANDS.values() for name, entry in commands.items()} | SUBCOMMANDS
 OTHER_NAMES = {"teacher-dump": "dump_teacher", "import": "import_answers"}  # `import` is a word of Python's

@@ -7,7 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distill.apps.config import PEERS, TRANSFORMERS, BenchConfig, DemoConfig, ReportConfig, ResultsConfig, ServeConfig
+from distill.apps.app_settings import (
+    PEERS,
+    TRANSFORMERS,
+    BenchConfig,
+    DemoConfig,
+    ReportConfig,
+    ResultsConfig,
+    ServeConfig,
+)
 from distill.commands.command import called, command, needs_libraries, needs_teacher_libraries
 from distill.result import Result, Text
 from pipeline.errors import ConfigError, DataError, MissingDependencyError
@@ -16,7 +24,7 @@ from pipeline.training.run_record import kind_of_folder
 if TYPE_CHECKING:
     import torch
 
-    from distill.apps.bench.students import Reader
+    from distill.apps.bench.readers import Reader
     from distill.apps.report.page import Page
     from student.predict import Predictor
 
@@ -116,7 +124,7 @@ def bench(config: BenchConfig) -> Result:
         needs_libraries("distill bench --output", "report", "matplotlib")
     left_out = _not_installed(config)
     wanted = [peer for peer in config.peers if peer not in left_out]
-    from distill.apps.bench.students import load_or_make, load_peers, sentences_for
+    from distill.apps.bench.readers import load_or_make, load_peers, sentences_for
     from distill.apps.bench.timing import as_json, measure, speed_tables
     from pipeline.devices import has_fast_bf16
 
@@ -155,13 +163,13 @@ def _not_installed(config: BenchConfig) -> dict[str, str]:
 
 def _readers(students: "dict[str, Predictor]", wanted: list[str], device: "torch.device") -> "list[Reader]":
     """The students, of which the first is the one that is asked about, and the peers that are wanted, on a device."""
-    from distill.apps.bench.students import student_reader
+    from distill.apps.bench.readers import student_reader
 
     first = next(iter(students.values()))
     tokenizer, student = first.reader.tokenizer, first.student.config
     readers = [student_reader(name, predictor, device) for name, predictor in students.items()]
     if "model2vec" in wanted and device.type == "cpu":
-        from distill.apps.bench.students import static_reader
+        from distill.apps.bench.readers import static_reader
 
         readers.append(static_reader("model2vec", tokenizer, student.vocabulary_size))
     transformers = {peer: PEERS[peer] for peer in TRANSFORMERS if peer in wanted}

@@ -172,7 +172,7 @@ def certify(config: CertifyConfig) -> Result:
 @command(ExportConfig)
 def export(config: ExportConfig) -> Result:
     """Write a student as an ONNX or an HTML file, or with smaller tables, and measure what that costs."""
-    from student.export.run import export as export_student
+    from student.export.export import export as export_student
 
     exported = export_student(config)
     before, after = exported["bytes"]["before"], exported["bytes"]["after"]

@@ -8,11 +8,11 @@ from distill.commands.command import called, command, needs_teacher_libraries
 from distill.result import Result, Text
 from pipeline import console
 from pipeline.errors import ConfigError, short
-from pipeline.query.config import DiffConfig
+from pipeline.query.query_settings import DiffConfig
 from pipeline.sets.config import RecodeConfig
-from pipeline.sharing.config import CardConfig, JoinConfig, PullConfig, PushConfig, VerifyConfig
+from pipeline.sharing.sharing_settings import CardConfig, JoinConfig, PullConfig, PushConfig, VerifyConfig
 from pipeline.tasks.task import TRAIN
-from teacher.answers.config import ImportConfig
+from teacher.answers.import_settings import ImportConfig
 from teacher.config import BudgetConfig, BudgetTask
 
 if TYPE_CHECKING:

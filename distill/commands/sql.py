@@ -8,12 +8,12 @@ from distill.result import Csv, Result, Table
 from pipeline import console
 from pipeline.environment import history_file
 from pipeline.errors import ConfigError, DataError, unreadable
-from pipeline.query.config import IndexConfig, SqlConfig
+from pipeline.query.query_settings import IndexConfig, SqlConfig
 
 if TYPE_CHECKING:
     import duckdb
 
-STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "scores", "spans")  # of `student.sql`
+STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "scores", "spans")  # of `student.sql_functions`
 
 
 @command(IndexConfig)
@@ -67,7 +67,7 @@ def _answer(connection: "duckdb.DuckDBPyConnection", query: str, config: SqlConf
 
     runs = first_arguments(query, STUDENTS_FUNCTIONS)
     if runs:
-        from student.sql import register
+        from student.sql_functions import register
 
         register(connection, *runs)
     relation = select(connection, query)
@@ -83,7 +83,7 @@ def _answer(connection: "duckdb.DuckDBPyConnection", query: str, config: SqlConf
 
 
 def _explain(config: SqlConfig) -> Result:
-    from pipeline.query.explain import explain_row
+    from pipeline.query.explain_row import explain_row
 
     assert config.explain_row is not None
     sections = explain_row(config.store, config.explain_row)

@@ -73,7 +73,7 @@ def train_student(config: TrainConfig) -> Result:
 @command(SweepConfig)
 def sweep(config: SweepConfig) -> Result:
     """Train a student for every combination of values and seed, and compare them."""
-    from student.sweep.run import sweep as run_sweep
+    from student.sweep.sweep import sweep as run_sweep
 
     found = run_sweep(config, called())["result"]
     result = Result(found).table(*point_table(found), found["metric"])

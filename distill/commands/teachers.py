@@ -8,7 +8,7 @@ from distill.result import Result
 from pipeline import console
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
-from teacher.augment.config import AugmentConfig
+from teacher.augment.augment_settings import AugmentConfig
 from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 KIND = ("task", "corpus")

@@ -8,8 +8,8 @@ from typing import Any
 import duckdb
 
 from pipeline.errors import ConfigError
-from pipeline.query.config import DiffConfig
 from pipeline.query.mixture import SAME_HASH, SAME_SENTENCES
+from pipeline.query.query_settings import DiffConfig
 from pipeline.sets.reader import find_set, usable_record
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Setting

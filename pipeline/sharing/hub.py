@@ -14,9 +14,9 @@ from huggingface_hub.hf_api import RepoFile
 from pipeline.errors import ConfigError
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, to_json
-from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, transport_errors, unreachable
 from pipeline.sharing.set_files import paths_of
+from pipeline.sharing.sharing_settings import PushConfig
 
 if TYPE_CHECKING:
     from pipeline.sharing.set_files import SetFile

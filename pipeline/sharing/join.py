@@ -23,8 +23,8 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.token_vectors import take_over_token_vectors
 from pipeline.sets.verify import require_shards
 from pipeline.sets.writer import complete_and_verify, plan_shards, shards_to_write, start_set, write_shard
-from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.push import TEXT_SETTING
+from pipeline.sharing.sharing_settings import JoinConfig
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.sources.source import sentences
 from pipeline.sql.gate import open_files, select, to_arrow

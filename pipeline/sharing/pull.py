@@ -23,10 +23,10 @@ from pipeline.sets.record_parts import Shard
 from pipeline.sets.shard_file import check_bytes
 from pipeline.sets.writer import finish_set
 from pipeline.sharing import hub
-from pipeline.sharing.config import PullConfig
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
 from pipeline.sharing.set_files import all_at_once, other_files, paths_of
+from pipeline.sharing.sharing_settings import PullConfig
 from pipeline.text.tokenizer import is_tokenizer
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet

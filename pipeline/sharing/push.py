@@ -40,9 +40,9 @@ from pipeline.sets.token_vectors import take_over_token_vectors
 from pipeline.sets.verify import require_shards
 from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.sharing import hub
-from pipeline.sharing.config import PushConfig
 from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.set_files import SetFile, all_at_once, files_of, paths_of
+from pipeline.sharing.sharing_settings import PushConfig
 from pipeline.text.tokenizer import read_tokenizer_json
 
 JOURNAL = "distill.push.json"

@@ -12,7 +12,7 @@ from pipeline.sets.card import CARD_FILE
 from pipeline.sets.reader import find_set, load_set_tokenizer
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
 from pipeline.sets.verify import require_shards, verify_shards
-from pipeline.sharing.config import VerifyConfig
+from pipeline.sharing.sharing_settings import VerifyConfig
 from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, read_tokenizer_json
 
 TRANSFERS_AT_ONCE = 8

@@ -15,7 +15,7 @@ from pipeline import console
 from pipeline.environment import data_folder
 from pipeline.errors import DataError, did_you_mean
 from pipeline.files import sha256
-from pipeline.sources.hub import load_rows, place
+from pipeline.sources.hub_rows import load_rows, place
 from pipeline.tasks.task import Corpus
 
 EXTENSIONS = (".parquet", ".jsonl", ".txt")

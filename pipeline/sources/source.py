@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, raise_all
-from pipeline.sources import hub
+from pipeline.sources import hub_rows
 from pipeline.sources.checks import check_split
 from pipeline.sources.row_files import FORMATS, open_rows
 from pipeline.sources.split_files import EXTENSIONS, expected_names, find_files, is_rows, passed_over
@@ -97,7 +97,7 @@ def _read(
 ) -> tuple[str, dict[str, tuple[str, pa.Table]], list[str]]:
     folder = data or _local_folder(task)
     if folder is None:
-        description, tables = hub.read(task, splits)
+        description, tables = hub_rows.read(task, splits)
         return description, tables, []
     files = find_files(task, folder, splits)
     if not files:

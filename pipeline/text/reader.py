@@ -14,7 +14,7 @@ from tokenizers import Encoding, Tokenizer
 from pipeline.arrays import Ints, Ragged, stacked
 from pipeline.errors import DataError
 from pipeline.text.tokenizer import FAILURE, Tokenized, frame_of, framed, reported, tokenize
-from pipeline.text.wordpiece.compiled import (
+from pipeline.text.wordpiece.compiled_wordpiece import (
     CompiledWordPiece,
     Int32s,
     character_table,

@@ -23,7 +23,7 @@ from torch import Tensor
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import write_text_alone
-from pipeline.text.wordpiece.compiled import apply_to_characters, is_compatible
+from pipeline.text.wordpiece.compiled_wordpiece import apply_to_characters, is_compatible
 from student.model.architecture import StudentConfig
 from student.model.bigrams import BigramSums
 from student.model.embeddings import matrix_encoder

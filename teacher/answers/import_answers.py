@@ -38,8 +38,8 @@ from pipeline.text.tokenizer import (
     wordpiece,
 )
 from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
-from teacher.answers.answers import FLOOR, Answers, read_answers
-from teacher.answers.config import ImportConfig
+from teacher.answers.answer_rows import FLOOR, Answers, read_answers
+from teacher.answers.import_settings import ImportConfig
 from teacher.answers.matching import Matched, match
 from teacher.dump.source_parts import all_shards, amount, split_records, task_record, tokenizer_record
 from teacher.models.label_order import check_label_order

@@ -15,7 +15,7 @@ from pipeline.errors import DataError, raise_all
 from pipeline.sources import Source
 from pipeline.sources.columns import text_column
 from pipeline.tasks.task import Task
-from teacher.answers.answers import Answers
+from teacher.answers.answer_rows import Answers
 
 KEYS = ("split", "source_row")
 

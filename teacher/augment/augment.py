@@ -19,7 +19,7 @@ from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.stopping import stop_between
 from pipeline.tasks.task import Task, load_task
-from teacher.augment.config import AugmentConfig
+from teacher.augment.augment_settings import AugmentConfig
 from teacher.augment.distinct import write_distinct
 from teacher.augment.methods import METHODS, AugmentFlags, PlannedVariants, Sides
 from teacher.augment.variants import Variants, VariantsFolder, make_variants, open_variants, require_same_variants

@@ -6,7 +6,7 @@ from pipeline import console
 from pipeline.errors import ConfigError, did_you_mean
 from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.tasks.task import TRAIN, Task, load_task
-from teacher.augment.config import AugmentConfig
+from teacher.augment.augment_settings import AugmentConfig
 from teacher.augment.methods import METHODS, NO_METHOD
 from teacher.config import DumpTask
 

@@ -21,7 +21,7 @@ from pipeline.sets.vector_codecs import ROUNDING, fit_basis, state_codec
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.task import TRAIN, Task, load_task
 from teacher.augment.augment import sides_for
-from teacher.augment.config import AugmentConfig
+from teacher.augment.augment_settings import AugmentConfig
 from teacher.config import BudgetTask
 from teacher.dump.default_variants import default_method
 from teacher.dump.layers import BLOCKS, STATES

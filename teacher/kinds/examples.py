@@ -24,7 +24,7 @@ from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import load_task
 from pipeline.text.tokenizer import Tokenized, require_known
 from teacher.augment.augment import read_source, sides_for, variants_for
-from teacher.augment.config import AugmentConfig
+from teacher.augment.augment_settings import AugmentConfig
 from teacher.augment.methods import METHODS
 from teacher.config import DumpTask
 from teacher.dump.answers import Inputs, Known, LogitsJob

@@ -9,14 +9,14 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distill.apps.bench.students import random_student
+from distill.apps.bench.readers import random_student
 from pipeline.files import write_text
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import pad_id
 from student.answers.file import predict_file
 from student.config import PredictConfig, TrainConfig
 from student.predict import Predictor
-from student.sql import register
+from student.sql_functions import register
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
 
 TIMES = 5  # so that what a file costs once, the hash of the weights above all, does not count for more than it does

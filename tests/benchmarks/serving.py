@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from distill.apps.bench.students import sentences_for, write_default_student
-from distill.apps.config import ServeConfig
+from distill.apps.app_settings import ServeConfig
+from distill.apps.bench.readers import sentences_for, write_default_student
 from distill.apps.serve.app import App
-from distill.apps.serve.metrics import Metrics
+from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served
 from distill.apps.serve.server import server_of
 from pipeline import console

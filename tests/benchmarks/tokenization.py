@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from distill.apps.bench.students import random_student
+from distill.apps.bench.readers import random_student
 from pipeline.text.reader import TextReader
 from student.config import TrainConfig
 

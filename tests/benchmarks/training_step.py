@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from distill.apps.bench.students import random_student
+from distill.apps.bench.readers import random_student
 from pipeline.arrays import Ints, Ragged
 from student.config import TrainConfig
 from student.data import Examples

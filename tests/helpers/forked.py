@@ -16,7 +16,7 @@ LIBRARIES = [
     "student.evaluate",
     "student.predict",
     "student.pretrain",
-    "student.sweep.run",
+    "student.sweep.sweep",
     "student.fit",
     "teacher.augment.augment",
     "teacher.finetune.classifier",

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.join import Joined, join
+from pipeline.sharing.sharing_settings import JoinConfig
 
 Lines = list[dict[str, Any]]
 Change = Callable[[Lines], Lines]

@@ -21,8 +21,8 @@ from student.model.config_file import read_config
 from student.model.model import Student
 from student.model.pretrained import MaskedWordStudent
 from student.model.weights import CONFIG_FILE
-from teacher.answers.answers import read_answers
-from teacher.answers.config import ImportConfig
+from teacher.answers.answer_rows import read_answers
+from teacher.answers.import_settings import ImportConfig
 from tests.helpers.formats import FOLDER
 from tests.helpers.messages import naming
 

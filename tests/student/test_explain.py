@@ -14,9 +14,9 @@ import pytest
 from distill.commands.predictions import bar
 from pipeline.arrays import Floats
 from pipeline.tasks.target import Target
-from student import explain
-from student.explain import Word, effects, entropies, without_each_word
+from student import word_effects as explain
 from student.predict import Predictor
+from student.word_effects import Word, effects, entropies, without_each_word
 from tests.helpers.commands import invoke
 
 PAGE = Path(__file__).parents[2] / "student" / "page" / "page.html"

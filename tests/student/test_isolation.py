@@ -18,7 +18,7 @@ ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
 METHODS = ("config", "edits", "methods")
 ALLOWED = {"teacher", "teacher.config", "teacher.augment", "teacher.models", "teacher.models.config"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
-ALLOWED |= {"teacher.answers", "teacher.answers.config", "teacher.dump", "teacher.dump.layer_flags"}
+ALLOWED |= {"teacher.answers", "teacher.answers.import_settings", "teacher.dump", "teacher.dump.layer_flags"}
 
 
 def absent(name):

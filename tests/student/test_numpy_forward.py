@@ -7,7 +7,7 @@ import torch
 from pipeline.arrays import Ragged
 from pipeline.tasks.target import Target
 from student.config import TrainConfig
-from student.export.run import with_small_tables
+from student.export.export import with_small_tables
 from student.kernels import compiled
 from student.model.build_config import build_config
 from student.model.model import Student

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from distill.apps.bench.students import made_up_tokenizer, random_student
+from distill.apps.bench.readers import made_up_tokenizer, random_student
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import write_text

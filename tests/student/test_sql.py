@@ -13,7 +13,7 @@ import pytest
 from pipeline.errors import QueryError
 from pipeline.tasks.target import softmax
 from student.predict import Predictor
-from student.sql import register
+from student.sql_functions import register
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConfig, PreTrainedModel
 
-from distill.apps.bench.students import Reader, wait_for
+from distill.apps.bench.readers import Reader, wait_for
 from pipeline.arrays import Ragged
 from pipeline.devices import has_fast_bf16
 from pipeline.text.reader import TextReader

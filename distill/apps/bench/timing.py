@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distill.apps.bench.students import MEASURES, ROWS, Reader, Sentences
+from distill.apps.bench.readers import MEASURES, ROWS, Reader, Sentences
 from distill.result import Table
 from pipeline import console
 from pipeline.environment import tokenizers_in_parallel

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distill.apps.config import ReportConfig
+from distill.apps.app_settings import ReportConfig
 from distill.apps.report import charts
 from distill.apps.report.dev_rows import SpeedTest, certificate_sections, dev_sections, machine, scores_section
 from distill.apps.report.page import Page, Picture, Section, Table, clipped
@@ -23,7 +23,7 @@ from student.model.config_file import is_pretrained, read_task_config
 from student.model.weights import CONFIG_FILE
 from student.summary import point_table
 from student.sweep.grid import run_name
-from student.sweep.run import rank
+from student.sweep.sweep import rank
 from student.trained_sets import trained_sets
 from student.word_importance import RESULT_COLUMNS, MaskedRow, MaskedWords, result_rows
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from distill.apps.app_settings import ResultsConfig
 from distill.apps.bench.timing import processor
-from distill.apps.config import ResultsConfig
 from distill.apps.results.cells import MOST_ROWS, Cell, TaskCells
 from distill.apps.results.experiment import as_file
 from distill.apps.results.plan import Command, TaskPlan, plans, run_once, weights_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distill.apps.config import ResultsConfig
+from distill.apps.app_settings import ResultsConfig
 from distill.apps.results.experiment import FROM, Experiment, TaskParts, as_file, load_experiment
 from pipeline import console
 from pipeline.environment import data_folder

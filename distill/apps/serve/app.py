@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from distill.apps.config import ServeConfig
-from distill.apps.serve.metrics import Metrics
+from distill.apps.app_settings import ServeConfig
+from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.requests import (
     ENCODER,
     Body,

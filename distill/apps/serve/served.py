@@ -21,8 +21,8 @@ from typing import Any, Generic, TypeVar, get_args
 
 import numpy as np
 
-from distill.apps.config import ServeConfig
-from distill.apps.serve.metrics import GAUGE, Metrics
+from distill.apps.app_settings import ServeConfig
+from distill.apps.serve.prometheus import GAUGE, Metrics
 from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
 from pipeline import console
 from pipeline.arrays import Floats, Ints

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 import uvicorn
 
-from distill.apps.config import ServeConfig
+from distill.apps.app_settings import ServeConfig
 from distill.apps.serve.app import App
-from distill.apps.serve.metrics import Metrics
+from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served, name_of
 from pipeline import console
 from pipeline.errors import ConfigError, did_you_mean, raise_all

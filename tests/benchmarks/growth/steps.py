@@ -13,8 +13,8 @@ from pathlib import Path
 from pipeline.query.catalog import build_catalog, open_catalog
 from pipeline.sets.record import read_set_record
 from pipeline.sets.verify import verify_shards
-from pipeline.sharing.config import PushConfig
 from pipeline.sharing.push import push
+from pipeline.sharing.sharing_settings import PushConfig
 from pipeline.sql.gate import select
 from student.config import TrainConfig
 from student.fit import train

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import Result
 
-from distill.apps.bench.students import MEASURES
+from distill.apps.bench.readers import MEASURES
 from pipeline.devices import has_fast_bf16
 from tests.helpers.commands import invoke
 

@@ -25,7 +25,7 @@ from student.evaluate import evaluate
 from student.fit import train
 from student.model.model import Student
 from student.predict import Predictor
-from student.sql import register
+from student.sql_functions import register
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.multilabel import TOPICS, dump_topics

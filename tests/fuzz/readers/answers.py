@@ -1,11 +1,11 @@
 """Imported answers, which anybody may have given."""
 
 from pipeline.tasks.task import load_task
-from teacher.answers.answers import read_answers
-from teacher.answers.config import ImportConfig
+from teacher.answers.answer_rows import read_answers
+from teacher.answers.import_settings import ImportConfig
 from tests.fuzz.files import FOLDER, of_a_kind, seeds, written
 
-COVERS = ("teacher.answers.answers", "teacher.answers.answers")
+COVERS = ("teacher.answers.answer_rows", "teacher.answers.answer_rows")
 KINDS = (".csv", ".jsonl")
 TASK = load_task("rte")
 CONFIGS = {

@@ -8,7 +8,7 @@ from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer, tokenizer_sha256
 from tests.fuzz.files import written
 
-COVERS = ("pipeline.text.tokenizer", "pipeline.text.tokenizer", "pipeline.text.wordpiece.compiled")
+COVERS = ("pipeline.text.tokenizer", "pipeline.text.tokenizer", "pipeline.text.wordpiece.compiled_wordpiece")
 
 
 def seed(model: Any, **parts: Any) -> bytes:

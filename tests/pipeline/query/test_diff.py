@@ -12,8 +12,8 @@ import torch
 from typer.testing import Result
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.query.config import DiffConfig
 from pipeline.query.diff import Diff, diff
+from pipeline.query.query_settings import DiffConfig
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import write_set_record
 from pipeline.sets.writer import finish_set

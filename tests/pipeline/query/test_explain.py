@@ -16,7 +16,7 @@ from distill.commands import app
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
-from pipeline.query.explain import explain_row
+from pipeline.query.explain_row import explain_row
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import write_set_record
 from pipeline.sets.signals import Logits, Signals

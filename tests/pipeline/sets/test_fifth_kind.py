@@ -10,7 +10,7 @@ import pytest
 from distill.apps.report.set_page import set_page
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.catalog import open_catalog
-from pipeline.query.explain import explain_row
+from pipeline.query.explain_row import explain_row
 from pipeline.sets.card import CARD_FILE
 from pipeline.sets.kinds import KINDS
 from pipeline.sets.reader import ExampleSet, usable_record

@@ -18,9 +18,9 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.shard_file import footer_of
 from pipeline.sets.verify import verify_shards
-from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.join import join
 from pipeline.sharing.push import without_text
+from pipeline.sharing.sharing_settings import JoinConfig
 from pipeline.tasks.target import NO_LABEL
 from student.data import load_examples
 from student.fit import train

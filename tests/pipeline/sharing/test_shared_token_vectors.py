@@ -19,8 +19,8 @@ from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
-from pipeline.sharing.config import JoinConfig
 from pipeline.sharing.join import join
+from pipeline.sharing.sharing_settings import JoinConfig
 from pipeline.sql.gate import select
 from tests.helpers.messages import naming
 from tests.helpers.places import contents, fetch, objects, send

@@ -6,7 +6,7 @@ import pytest
 from pipeline.errors import QueryError
 from pipeline.sql.gate import add_macros
 from pipeline.sql.statement import check_select, listed_functions
-from student.sql import FUNCTIONS
+from student.sql_functions import FUNCTIONS
 from tests.helpers.messages import naming
 
 KINDS = {"table": "tables", "table_macro": "tables", "pragma": "pragmas"}

@@ -15,7 +15,7 @@ from tokenizers.models import WordPiece
 from pipeline.errors import DataError, IntegrityError
 from pipeline.text.reader import SENTENCES_AT_ONCE, TextReader
 from pipeline.text.tokenizer import tokenize, wordpiece
-from pipeline.text.wordpiece.compiled import BYTES_PER_THREAD, is_compatible, library
+from pipeline.text.wordpiece.compiled_wordpiece import BYTES_PER_THREAD, is_compatible, library
 from tests.helpers.messages import naming
 from tests.helpers.tokenizers import (
     TOKENS,

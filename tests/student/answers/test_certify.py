@@ -20,7 +20,7 @@ from student.answers.labels import margins
 from student.fit import train
 from student.model.model import Student
 from student.predict import Predictor
-from student.sql import register
+from student.sql_functions import register
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import Row, rewritten

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from student.export.export import with_small_tables
 from student.export.html_file import LARGEST, coarse, packed
-from student.export.run import with_small_tables
 from tests.helpers.toy_students import student
 
 weights = arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 7)), elements=st.floats(-2, 2, width=32))

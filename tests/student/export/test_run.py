@@ -17,8 +17,8 @@ from pipeline.record_file import read_record
 from student.config import EvaluateConfig, ExportConfig
 from student.describe import describe
 from student.evaluate import evaluate
+from student.export.export import export, with_small_tables
 from student.export.onnx_file import write_onnx
-from student.export.run import export, with_small_tables
 from student.fit import train
 from student.model.embeddings import matrix_encoder
 from student.model.model import Student, num_bytes

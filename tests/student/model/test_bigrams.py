@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.arrays import Ragged
 from pipeline.errors import IntegrityError
 from student.describe import describe_config
-from student.export.run import with_small_tables
+from student.export.export import with_small_tables
 from student.model.bigrams import BigramSums
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.encoder import EncoderShape, without_padding

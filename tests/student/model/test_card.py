@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RunRecord
-from student.export.run import with_small_tables
+from student.export.export import with_small_tables
 from student.fit import train
 from student.model.card import card_text
 from student.model.model import Student, num_bytes, num_parameters

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from pipeline.errors import IntegrityError
 from pipeline.record_file import read_record
-from student.export.run import with_small_tables
+from student.export.export import with_small_tables
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, num_bytes, num_parameters
 from student.model.tables import INT8_MAX, SmallDtype, SmallTable, put_side_by_side, trained_table

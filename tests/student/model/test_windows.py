@@ -9,7 +9,7 @@ import torch
 from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from student.config import ExportConfig
-from student.export.run import export
+from student.export.export import export
 from student.fit import train
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import EncoderShape

@@ -34,8 +34,8 @@ from pipeline.training.run_record import RunRecord
 from student.config import SweepConfig, TrainConfig
 from student.fit import train
 from student.sweep.grid import Trial
-from student.sweep.run import sweep
 from student.sweep.study import Study, open_study
+from student.sweep.sweep import sweep
 from student.sweep.workers import train_all, train_on_cluster
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
@@ -120,7 +120,7 @@ def test_a_sweep_on_a_cluster_is_a_sweep(ray_cluster: Any, rating_set: Path, tmp
 def test_a_sweep_that_the_workers_do_not_see_is_refused(
     ray_cluster: Any, rating_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("student.sweep.run.train_on_cluster", elsewhere)
+    monkeypatch.setattr("student.sweep.sweep.train_on_cluster", elsewhere)
     with pytest.raises(ConfigError, match=naming("sweep/elsewhere")):
         sweep(sweep_config(rating_set, tmp_path / "sweep", ray="local", ray_workers=1), "sweep")
 

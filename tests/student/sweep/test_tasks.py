@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distill.apps.config import ReportConfig
+from distill.apps.app_settings import ReportConfig
 from distill.apps.report.page import render
 from distill.apps.report.run_page import sweep_page
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
@@ -16,7 +16,7 @@ from pipeline.training.run_record import read_run_record, write_run_record
 from student.config import EvaluateConfig, SweepConfig, TrainConfig
 from student.evaluate import evaluate
 from student.fit import train
-from student.sweep.run import sweep
+from student.sweep.sweep import sweep
 from tests.helpers.commands import invoke
 from tests.helpers.joint_runs import same
 from tests.helpers.messages import naming

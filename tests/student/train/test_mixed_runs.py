@@ -17,11 +17,11 @@ from pipeline.tasks.metrics import fidelity
 from student.config import EvaluateConfig, ExportConfig, SweepConfig, TrainConfig
 from student.data import load_examples
 from student.evaluate import evaluate
-from student.export.run import export
+from student.export.export import export
 from student.fit import train
 from student.kinds.examples import student_logits
 from student.model.model import Student
-from student.sweep.run import sweep
+from student.sweep.sweep import sweep
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import rewritten, with_logits
 from tests.helpers.students import tiny_config, weights

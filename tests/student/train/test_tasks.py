@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from distill.apps.config import ReportConfig
+from distill.apps.app_settings import ReportConfig
 from distill.apps.report.page import render
 from distill.apps.report.run_page import run_page
 from pipeline.errors import ConfigError, IntegrityError

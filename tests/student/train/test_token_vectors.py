@@ -15,7 +15,7 @@ from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from student.config import ReproduceConfig, SweepConfig
 from student.data import load_examples
-from student.export.run import with_small_tables
+from student.export.export import with_small_tables
 from student.fit import train
 from student.model.encoder import Encoder
 from student.model.model import Student
@@ -26,7 +26,7 @@ from student.start import (
     start_from_teacher,
     start_vectors,
 )
-from student.sweep.run import sweep
+from student.sweep.sweep import sweep
 from student.vocabulary_pruning import active_ids
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

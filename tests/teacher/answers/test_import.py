@@ -18,9 +18,9 @@ from distill.apps.report.set_page import set_page
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, TeacherError
 from pipeline.query.catalog import open_catalog
-from pipeline.query.config import DiffConfig
 from pipeline.query.diff import diff
 from pipeline.query.mixture import open_sets
+from pipeline.query.query_settings import DiffConfig
 from pipeline.sets.card import card_text
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import read_set_record
@@ -28,8 +28,8 @@ from pipeline.sets.verify import verify_shards
 from pipeline.tasks.task import load_task
 from pipeline.text.tokenizer import wordpiece
 from student.fit import train
-from teacher.answers.config import ImportConfig
 from teacher.answers.import_answers import Imported, import_answers
+from teacher.answers.import_settings import ImportConfig
 from teacher.check import check
 from teacher.config import CheckConfig
 from tests.helpers.damage import with_other_bytes
@@ -325,7 +325,7 @@ def test_it_needs_neither_torch_nor_transformers(said: Rows, work: Path, tmp_pat
     code = f"""
 import sys
 from pathlib import Path
-from teacher.answers.config import ImportConfig
+from teacher.answers.import_settings import ImportConfig
 from teacher.answers.import_answers import import_answers
 sys.modules |= dict.fromkeys(("torch", "transformers", "datasets", "accelerate"))
 import_answers(ImportConfig(file=Path({str(file)!r}), teacher="t", store=Path({str(tmp_path)!r}),

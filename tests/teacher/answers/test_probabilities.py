@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.tasks.target import softmax
-from teacher.answers.answers import FLOOR, to_logits, wrong_numbers
-from teacher.answers.config import AnswersKind
+from teacher.answers.answer_rows import FLOOR, to_logits, wrong_numbers
+from teacher.answers.import_settings import AnswersKind
 
 NAMES = ("a", "b", "c")
 GAP = float("nan")

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.text.reader import TextReader
-from pipeline.text.wordpiece.compiled import library
+from pipeline.text.wordpiece.compiled_wordpiece import library
 from teacher.answers.import_answers import read_tokenizer, tokenizer_of_texts
 from tests.helpers.messages import naming
 

@@ -19,7 +19,7 @@ from student.config import EvaluateConfig
 from student.data import load_dev
 from student.evaluate import evaluate
 from teacher.augment.augment import variants_for
-from teacher.augment.config import AugmentConfig
+from teacher.augment.augment_settings import AugmentConfig
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming

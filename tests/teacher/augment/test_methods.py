@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.tasks.task import Task
-from teacher.augment.config import AugmentConfig
+from teacher.augment.augment_settings import AugmentConfig
 from teacher.augment.methods import METHODS, AugmentFlags, flags_of_others
 from tests.helpers.messages import naming
 

@@ -27,7 +27,7 @@ from pipeline.tasks.task import Task
 from teacher.augment import candidates
 from teacher.augment import variants as variants_module
 from teacher.augment.augment import variants_for
-from teacher.augment.config import AugmentConfig
+from teacher.augment.augment_settings import AugmentConfig
 from teacher.augment.edits import replaceable
 from teacher.augment.variants import open_variants
 from teacher.dump.rows import COLUMNS, Rows

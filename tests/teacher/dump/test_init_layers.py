@@ -16,9 +16,9 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
 from pipeline.sets.signals.init import INIT_FILE
 from pipeline.sets.verify import verify_shards
-from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
+from pipeline.sharing.sharing_settings import PullConfig, PushConfig
 from student.bert_start import BertStart, bert_start, copy_layers
 from student.model.model import Student
 from student.model.weights import WEIGHTS_FILE

@@ -31,9 +31,9 @@ from pipeline.sets.signals import States
 from pipeline.sets.vector_codecs import Basis, fit_basis, state_codec
 from pipeline.sets.verify import check_layers, layer_footer, verify_shards
 from pipeline.sets.writer import reopen_set
-from pipeline.sharing.config import PullConfig, PushConfig
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
+from pipeline.sharing.sharing_settings import PullConfig, PushConfig
 from teacher.dump.layer_shards import row_groups
 from teacher.kinds.examples import ExamplesJob
 from teacher.models.layers import layer_outputs

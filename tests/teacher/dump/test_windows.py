@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError
-from pipeline.query.config import DiffConfig
 from pipeline.query.diff import diff
+from pipeline.query.query_settings import DiffConfig
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.logits import logits_of

@@ -2,9 +2,9 @@ import pytest
 import torch
 from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConfig
 
+from distill.apps.app_settings import TRANSFORMERS
 from distill.apps.bench.peers import new_peer, peer_config, peer_reader
-from distill.apps.bench.students import made_up_tokenizer
-from distill.apps.config import TRANSFORMERS
+from distill.apps.bench.readers import made_up_tokenizer
 from pipeline.arrays import Ragged
 
 SMALL = {"vocab_size": 90}

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from distill.apps.bench.students import MAX_LENGTH, MEAN_LENGTH, PAPER_LENGTH, ROWS, made_up_tokenizer, make_sentences
+from distill.apps.bench.readers import MAX_LENGTH, MEAN_LENGTH, PAPER_LENGTH, ROWS, made_up_tokenizer, make_sentences
 from pipeline.arrays import Ragged
 from pipeline.text.tokenizer import SPECIAL_TOKENS
 

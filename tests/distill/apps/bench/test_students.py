@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from distill.apps.bench.students import student_reader, write_default_student
+from distill.apps.bench.readers import student_reader, write_default_student
 from pipeline.arrays import Ragged
 from student.predict import Predictor
 

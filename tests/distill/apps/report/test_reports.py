@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distill.apps.config import ReportConfig
+from distill.apps.app_settings import ReportConfig
 from distill.apps.report.dev_rows import cascade, certificate_sections
 from distill.apps.report.page import Page, Rows, render
 from distill.apps.report.run_page import run_page, sweep_page
@@ -21,7 +21,7 @@ from student.fit import train
 from student.kinds.examples import student_logits
 from student.model.model import Student, num_parameters
 from student.pretrain import pretrain
-from student.sweep.run import sweep
+from student.sweep.sweep import sweep
 from teacher.kinds import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distill.apps.config import ResultsConfig
+from distill.apps.app_settings import ResultsConfig
 from distill.apps.results.comparison import planned
 from distill.apps.results.plan import plans
 from pipeline.errors import ConfigError, DataError

@@ -14,10 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
-from distill.apps.config import ServeConfig
+from distill.apps.app_settings import ServeConfig
 from distill.apps.serve import served as batches
 from distill.apps.serve.app import App, page
-from distill.apps.serve.metrics import Metrics
+from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served, name_of
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax

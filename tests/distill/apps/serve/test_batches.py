@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distill.apps.serve import served as batches
-from distill.apps.serve.metrics import Metrics
+from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.requests import Texts
 from distill.apps.serve.served import SHORT_CHARACTERS, SHORT_TEXTS, Batches, Worker
 from pipeline.arrays import Floats

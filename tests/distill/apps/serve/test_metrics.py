@@ -1,6 +1,6 @@
 import os
 
-from distill.apps.serve.metrics import Metrics
+from distill.apps.serve.prometheus import Metrics
 
 
 def samples(metrics: Metrics) -> dict[str, float]:

@@ -20,7 +20,7 @@ from pipeline.sources.row_files import open_rows, reading
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import Task
 from pipeline.untrusted import parse_json
-from teacher.answers.config import AnswersKind, ImportConfig
+from teacher.answers.import_settings import AnswersKind, ImportConfig
 from teacher.models.label_order import label_places, stated_labels
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)

@@ -160,7 +160,7 @@ def _train_missing(config: SweepConfig, folder: Path, trials: Sequence[Trial], s
 
 
 def sweep_result(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str, Any]:
-    """The result of a sweep for its record, see `student.sweep.run.sweep`.
+    """The result of a sweep for its record, see `student.sweep.sweep.sweep`.
 
     Args:
         trials: all of the grid.
