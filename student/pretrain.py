@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-import yaml
+from huggingface_hub import ModelCardData
 
 from pipeline import console
 from pipeline.arrays import Ints
@@ -27,7 +27,7 @@ from pipeline.training.loop import B, Schedule, TrainTask, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import RunRecord
 from student.config import PretrainConfig
-from student.model.card import CARD_FILE
+from student.model.card import CARD_FILE, filled
 from student.model.pretrained import PretrainedStudent
 from student.model.words import embedding_summary, used_summary
 from student.optimizer import RowAdam, RowOptimizer
@@ -323,29 +323,20 @@ def card_text(
     own: dict[str, str],
 ) -> str:
     """Fills the card of a student from its run, the set that it was pretrained on, and what its kind adds."""
-    template = files("student.kinds").joinpath(template_name).read_text(encoding="utf-8")
-    front_matter = {
-        "library_name": "distill",
-        "pipeline_tag": tag,
-        "license": "other",
-        "license_name": record.licence,
-        "tags": ["distillation", "cmow", "matrix-embeddings"],
-    }
-    scores: dict[str, float] = next(iter(run_record["result"]["history"][-1]["metrics"].values()), {})
-    lines = ["| held out | student |", "|---|---|", *(f"| {name} | {value:.4f} |" for name, value in scores.items())]
-    values = {
-        "front_matter": yaml.safe_dump(front_matter, sort_keys=False).strip(),
-        "corpus": record.dataset_name,
-        "teacher": record.teacher.name,
-        "embedding": f"{embedding_summary(student.config)}; {used_summary(student.config)}",
-        "num_parameters": f"{sum(p.numel() for p in student.parameters()):,}",
-        "scores": "\n".join(lines) if scores else "Nothing was held out.",
-        "fingerprint": record.fingerprint,
-        "licence": record.licence,
-        "command": run_record["command"],
-        "versions": ", ".join(f"{name} {version}" for name, version in run_record["result"]["versions"].items()),
+    return filled(
+        files("student.kinds").joinpath(template_name).read_text(encoding="utf-8"),
+        ModelCardData(
+            library_name="distill",
+            pipeline_tag=tag,
+            license="other",
+            license_name=record.licence,
+            tags=["distillation", "cmow", "matrix-embeddings"],
+        ),
+        record=record,
+        embedding=f"{embedding_summary(student.config)}; {used_summary(student.config)}",
+        num_parameters=f"{sum(p.numel() for p in student.parameters()):,}",
+        scores=next(iter(run_record["result"]["history"][-1]["metrics"].values()), {}),
+        command=run_record["command"],
+        versions=run_record["result"]["versions"],
         **own,
-    }
-    for key, value in values.items():
-        template = template.replace("{{" + key + "}}", value)
-    return template
+    )
