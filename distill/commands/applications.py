@@ -72,7 +72,7 @@ def _has_failed(task: dict[str, Any]) -> bool:
 @command(ReportConfig)
 def report(config: ReportConfig) -> Result:
     """Make an HTML page with pictures of a logit set, a run or a sweep."""
-    needs_libraries("distill report", "report", "jinja2", "matplotlib")
+    needs_libraries("distill report", "report", "matplotlib")
     from distill.apps.report.page import render
     from pipeline.files import make_folder, write_text_alone
 

@@ -148,7 +148,7 @@ def describe(config: DescribeConfig) -> Result:
 def masked_words(config: MaskedWordsConfig) -> Result:
     """Compare which words matter to students and to their teacher, by its answers to rows with each word masked."""
     if config.output is not None:
-        needs_libraries("distill masked-words --output", "report", "jinja2", "matplotlib")
+        needs_libraries("distill masked-words --output", "report", "matplotlib")
         if config.output.is_dir():
             raise ConfigError(f"--output {config.output}: is a folder; give the name of a file")
     from student.word_importance import RESULT_COLUMNS, result_rows
