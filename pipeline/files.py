@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from pipeline.errors import DataError, DistillError, IntegrityError, PassingError, errno_of, unless_passing
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 TEMPORARY_SUFFIX = ".distill-tmp"
 TEMPORARIES = (f".*{TEMPORARY_SUFFIX}", ".tmp??????")  # ours; those that safetensors makes on its way to ours
 
@@ -196,6 +197,13 @@ def read_small_file(path: Path, max_bytes: int, may_be_link: bool = False) -> by
         raise FileNotFoundError(path) from error
     except OSError as error:
         raise IntegrityError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def refuse_lfs_pointer(path: Path) -> None:
+    """Raises DataError if a file is a pointer of git-lfs, as a clone without git-lfs has in place of large files."""
+    with path.open("rb") as stream:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise DataError(f"{path}: is a pointer of git-lfs and not the file itself; run `git lfs pull`")
 
 
 def is_plain(path: Path) -> bool:

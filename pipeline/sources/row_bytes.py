@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from pipeline.errors import DataError
+from pipeline.files import refuse_lfs_pointer
 
 CODECS: dict[str, Callable[[Path], Any]] = {
     ".gz": gzip.open,
@@ -18,7 +19,6 @@ CODECS: dict[str, Callable[[Path], Any]] = {
     ".xz": lzma.open,
     ".zst": lambda path: io.BufferedReader(pa.input_stream(path, compression="zstd")),
 }
-POINTER = b"version https://git-lfs.github.com/spec/"
 UTF16, UTF32 = (b"\xff\xfe", b"\xfe\xff"), (b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")
 MAGIC = {  # what begins files that people give by mistake, and what they are
     b"PAR1": "a Parquet file; let its name end in .parquet",
@@ -65,9 +65,7 @@ def refuse_foreign(path: Path, is_text: bool) -> None:
         path: the file.
         is_text: whether text is expected, where any of `MAGIC` is wrong.
     """
-    with path.open("rb") as stream:
-        if stream.read(len(POINTER)) == POINTER:
-            raise DataError(f"{path}: is a pointer of git-lfs and not the file itself; run `git lfs pull`")
+    refuse_lfs_pointer(path)
     if not is_text:
         return
     with open_bytes(path) as stream:

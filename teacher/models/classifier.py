@@ -111,6 +111,8 @@ def outputs(
     _check_head(task, name, config)
     _check_problem_type(task, name, getattr(config, "problem_type", None))
     labels = tuple(str(config.id2label.get(k, f"LABEL_{k}")) for k in range(config.num_labels))
+    if not teacher_labels:
+        _check_label_numbers(name, config, labels)
     target = target_of_width(task, config.num_labels)
     if target is None:
         raise TeacherError(
@@ -142,6 +144,17 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
     )
     require_encoder(name, missing, f"{model.base_model_prefix}.")
     return Teacher(name, revision, model, tokens, target, target.names, tuple(range(target.num_logits)))
+
+
+def _check_label_numbers(name: str, config: Any, labels: Sequence[str]) -> None:
+    """Raises TeacherError for a config that numbers its labels in two ways: either may be that of the training."""
+    for number, label in enumerate(labels):
+        other = (config.label2id or {}).get(label, number)
+        if other != number:
+            raise TeacherError(
+                f"teacher {name}: its config.json calls output {number} {label!r} in id2label, and {label!r} number "
+                f"{other} in label2id; correct one, or state the order with --teacher-labels"
+            )
 
 
 def _labels(task: Task) -> str:

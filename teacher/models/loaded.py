@@ -18,6 +18,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import ConfigError, DataError, TeacherError
+from pipeline.files import refuse_lfs_pointer
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import frame_ids, reported, vocabulary_size
 from pipeline.training.checkpoint import tensors_sha256
@@ -156,6 +157,11 @@ def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length:
             "`tokenizer.save_pretrained` writes them beside the model"
         )
     _check_fit(name, config, tokenizer, max_seq_length)
+    if wrapped.truncation_side != "right":  # sets, windows and students read a text from its beginning
+        raise TeacherError(
+            f"teacher {name}: its tokenizer truncates texts on the {wrapped.truncation_side}, and here the right end "
+            "is cut off; if its texts are short, set `truncation_side` to right in its tokenizer_config.json"
+        )
     return LoadedTokenizer(
         tokenizer=tokenizer,
         pad_id=int(wrapped.pad_token_id or 0),
@@ -179,6 +185,7 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
 
     Raises:
         DataError: if the weights cannot be found or read.
+        TeacherError: if a weight is NaN or Inf.
     """
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # it reports a new head as missing weights
@@ -192,7 +199,11 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
             **settings,
         )
     other_sizes = [weight for weight, *_ in info["mismatched_keys"]]
-    return model.eval(), sorted({*info["missing_keys"], *other_sizes})
+    missing = sorted({*info["missing_keys"], *other_sizes})
+    wrong = [key for key, weight in model.named_parameters() if key not in missing and not weight.isfinite().all()]
+    if wrong:  # as an fp16 overflow leaves them; the first batch would only tell that something is NaN
+        raise TeacherError(f"model {name}: its weights hold NaN or Inf, in {', '.join(wrong[:3])}; save it anew")
+    return model.eval(), missing
 
 
 def require_encoder(name: str, missing: Sequence[str], prefix: str = "") -> None:
@@ -252,6 +263,8 @@ def require_model_folder(name: str) -> None:
     folder = Path(name)
     if name.startswith((".", "/")) and not folder.exists():
         raise DataError(f"model {name}: no such folder")
+    for path in [*folder.glob("*.json"), *folder.glob("*.safetensors")]:
+        refuse_lfs_pointer(path)
     if _has(folder, ADAPTER):
         raise DataError(
             f"model {name}: holds an adapter (LoRA or its like), not a model. Merge the two, with `peft`: "

@@ -54,6 +54,16 @@ def test_order_by_the_config(
     assert load(task, word_teacher((0, 1, 2), id2label)).order == order
 
 
+def test_a_config_that_numbers_its_labels_in_two_ways_is_refused(task: Task, word_teacher: MakeTeacher) -> None:
+    folder = word_teacher((0, 1, 2), list(LABELS))
+    config = json.loads((folder / "config.json").read_text())
+    config["label2id"] = dict(zip(LABELS, (2, 0, 1), strict=True))
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(TeacherError, match=naming("id2label", "label2id", "--teacher-labels")):
+        load(task, folder)
+    assert load(task, folder, tuple(LABELS)).order == (0, 1, 2)
+
+
 def test_order_by_the_flag_goes_before_all_else(task: Task, word_teacher: MakeTeacher) -> None:
     folder = word_teacher((0, 1, 2), ["ash", "birch", "cedar"])
     default = task.model_copy(update={"teacher": DefaultTeacher(model=str(folder), labels=("birch", "ash", "cedar"))})

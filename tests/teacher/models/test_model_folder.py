@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, TeacherError
 from teacher.models.encoder import stated_pooling
-from teacher.models.loaded import load_config, load_weights, require_model_folder, weights_sha256
+from teacher.models.loaded import load_config, load_tokenizer, load_weights, require_model_folder, weights_sha256
 from tests.helpers.messages import naming
 
 
@@ -81,3 +81,29 @@ def test_pooling_is_what_sentence_transformers_says(
         (folder / "1_Pooling").mkdir()
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))
     assert stated_pooling(str(folder), None) == pooling
+
+
+def changed(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_texts_that_are_truncated_on_the_left_are_refused(folder: Path) -> None:
+    changed(folder / "tokenizer_config.json", truncation_side="left")
+    with pytest.raises(TeacherError, match=naming("truncation_side", "left")):
+        load_tokenizer(str(folder), None, load_config(str(folder), None), 16)
+
+
+def test_weights_that_are_not_finite_are_named(folder: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    name = "bert.embeddings.word_embeddings.weight"
+    model.get_parameter(name).data[3, 4] = float("nan")
+    model.save_pretrained(folder)
+    with pytest.raises(TeacherError, match=naming(name)):
+        load_weights(AutoModelForSequenceClassification, str(folder), None)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_pointers_of_git_lfs_are_refused(folder: Path, file: str) -> None:
+    (folder / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+    with pytest.raises(DataError, match=naming(file, "git lfs pull")):
+        load_config(str(folder), None)
