@@ -13,6 +13,9 @@ from typing import Any
 OBJECTS = {
     "ExampleSet": "pipeline.sets.reader",
     "LogitSet": "pipeline.sets.reader",
+    "MaskedWordSet": "pipeline.sets.kinds.masked_words",
+    "SentenceSet": "pipeline.sets.kinds.sentences",
+    "TokenLabelSet": "pipeline.sets.kinds.token_labels",
     "open_set": "pipeline.sets.reader",
     "Predictor": "student.predict",
     "Student": "student.model.model",

@@ -9,6 +9,9 @@ from pipeline.errors import ConfigError as ConfigError
 from pipeline.errors import DataError as DataError
 from pipeline.errors import DistillError as DistillError
 from pipeline.errors import IntegrityError as IntegrityError
+from pipeline.sets.kinds.masked_words import MaskedWordSet as MaskedWordSet
+from pipeline.sets.kinds.sentences import SentenceSet as SentenceSet
+from pipeline.sets.kinds.token_labels import TokenLabelSet as TokenLabelSet
 from pipeline.sets.reader import ExampleSet as ExampleSet
 from pipeline.sets.reader import LogitSet as LogitSet
 from pipeline.sets.reader import open_set as open_set
@@ -22,9 +25,12 @@ __all__ = [
     "ExampleSet",
     "IntegrityError",
     "LogitSet",
+    "MaskedWordSet",
     "Predictor",
     "Result",
+    "SentenceSet",
     "Student",
+    "TokenLabelSet",
     "augment",
     "bench",
     "budget",
