@@ -12,10 +12,10 @@ from pipeline.tasks.task import load_task
 from student.kinds import KINDS
 from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import build_config
+from student.model.card import summary
 from student.model.config_file import read_task_config
 from student.model.model import TaskStudent, num_bytes, num_parameters
 from student.model.weights import CONFIG_FILE
-from student.model.words import summary
 from student.recipe import load_recipe
 
 BERT_BASE_UNCASED: Facts = {"vocabulary_size": 30522, "pad_id": 0, "special_ids": ((101,), (102,), (102,))}

@@ -17,7 +17,7 @@ from student.model.architecture import SentenceConfig, TaskConfig
 from student.model.config_file import read_encoder_config
 from student.model.model import default_device, load_student
 from student.model.weights import CONFIG_FILE
-from student.trained_sets import evaluated_sets
+from student.reproduce import evaluated_sets
 
 Evaluation = dict[str, Any]
 

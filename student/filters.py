@@ -26,7 +26,7 @@ from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit, see
 from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics, RunRecord, read_run_record
 from student.data import Examples, gold_tensor, load_dev, load_examples
-from student.filters_config import FiltersConfig
+from student.layer_flags import FiltersConfig
 from student.losses.layer_targets import LayerTargets
 from student.losses.logits import task_loss
 from student.losses.objectives import first_signal, named_layers, stored_layers

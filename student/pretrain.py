@@ -27,9 +27,8 @@ from pipeline.training.loop import B, Schedule, TrainTask, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import RunRecord
 from student.config import PretrainConfig
-from student.model.card import CARD_FILE, filled
+from student.model.card import CARD_FILE, embedding_summary, filled, used_summary
 from student.model.pretrained import PretrainedStudent
-from student.model.words import embedding_summary, used_summary
 from student.optimizer import RowAdam, RowOptimizer
 from student.start import start_from_teacher
 from student.vocabulary_pruning import neutralise_unmoved, with_used_rows

@@ -19,8 +19,8 @@ from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
 from student.answers.labels import as_logits, best_thresholds
 from student.layer_flags import LayerFlags
 from student.layers import objective_settings
-from student.model.bert_folder import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.card import CARD_FILE, card_text
+from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.flags import BertFlags
 from student.model.model import TaskStudent, num_bytes, num_parameters
 from student.start import FLAG, has_head_for, source_sha256

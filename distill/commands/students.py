@@ -17,7 +17,7 @@ from student.config import (
     SweepConfig,
     TrainConfig,
 )
-from student.filters_config import FiltersConfig
+from student.layer_flags import FiltersConfig
 from student.summary import SCORE_COLUMNS, point_table, score_rows
 
 if TYPE_CHECKING:

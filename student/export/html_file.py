@@ -27,8 +27,8 @@ from pipeline.text.wordpiece.compiled_wordpiece import apply_to_characters, is_c
 from student.model.architecture import StudentConfig
 from student.model.bigrams import BigramSums
 from student.model.embeddings import matrix_encoder
+from student.model.heads import PAIRINGS
 from student.model.model import Student
-from student.model.pairings import PAIRINGS
 from student.page.compose import compose, hashes
 
 HEADS_WRITTEN = ("linear", "mlp")

@@ -13,9 +13,8 @@ from torch import nn
 from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError, raise_all
 from pipeline.files import write_alone
 from student.model.encoder import without_padding
-from student.model.heads import HEADS
+from student.model.heads import HEADS, PAIRINGS
 from student.model.model import Student, TaskStudent, TokenLabelStudent
-from student.model.pairings import PAIRINGS
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -16,8 +16,7 @@ from student.model.bert_shape import BertShape
 from student.model.encoder import EncoderShape, LstmShape
 from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingKind, PoolerKind, PoolingKind
-from student.model.heads import HEADS, HeadShape
-from student.model.pairings import PAIRINGS
+from student.model.heads import HEADS, PAIRINGS, HeadShape
 
 FORMAT_VERSION, MAX_SIZE = 1, 2**22
 MOST_COMPARED = 1024  # tokens; 256 such texts at once take some gigabytes

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from student.kernels.reference import largest
-from student.model.bilstm import BiLstm, tokens_alone, without_gaps
 from student.model.encoder import EncoderShape, padded
-from student.model.lstm import VectorEncoder, Vectors, lstm_shape
+from student.model.lstm import BiLstm, VectorEncoder, Vectors, lstm_shape, tokens_alone, without_gaps
 from student.model.products import SparseGrads
 
 Sentences = tuple[torch.Tensor, torch.Tensor]  # the first LSTM's states end to end, and where each sentence starts

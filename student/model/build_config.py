@@ -12,8 +12,7 @@ from student.model.architecture import MOST_COMPARED, Facts, StudentConfig, Toke
 from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
 from student.model.encoders import ENCODERS, SIZES
 from student.model.flags import BertFlags, EmbeddingFlags
-from student.model.heads import HEADS
-from student.model.pairings import PAIRINGS
+from student.model.heads import HEADS, PAIRINGS
 
 BIGRAM_SIZE = 32
 NOT_FOR_WORDS = {  # rows are sentences of tokens with a label each: nothing is pooled, paired or compared by layers

@@ -16,13 +16,17 @@ from pipeline.files import write_atomically
 from pipeline.sets.record import TOKENIZER_FILE
 from student.answers.labels import thresholds_file
 from student.model.architecture import StudentConfig, TokenLabelConfig
-from student.model.bert_folder import TOKENIZER_CONFIG_FILE, bert_json
 from student.model.card import CARD_FILE, card_text
-from student.model.config_file import read_config, read_task_config, read_token_label_config
+from student.model.config_file import (
+    TOKENIZER_CONFIG_FILE,
+    bert_json,
+    read_config,
+    read_task_config,
+    read_token_label_config,
+)
 from student.model.encoder import Encoder, remaining_starts, without_padding
 from student.model.encoders import ENCODERS
-from student.model.heads import HEADS
-from student.model.pairings import PAIRINGS
+from student.model.heads import HEADS, PAIRINGS
 from student.model.products import SparseGrads
 from student.model.tables import SmallTable
 from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights

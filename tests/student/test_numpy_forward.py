@@ -11,8 +11,7 @@ from student.export.export import with_small_tables
 from student.kernels import compiled
 from student.model.build_config import build_config
 from student.model.model import Student
-from student.numpy_forward import numpy_forward
-from student.predict import in_batches
+from student.predict import in_batches, numpy_forward
 from tests.helpers.messages import naming
 
 needs_compiled = pytest.mark.skipif(compiled.library() is None, reason="there are no compiled kernels")

@@ -20,8 +20,7 @@ from student.config import TrainConfig
 from student.data import load_examples
 from student.kinds.examples import student_logits
 from student.model.model import Student
-from student.numpy_forward import FEW
-from student.predict import Predictor
+from student.predict import FEW, Predictor
 from tests.helpers.messages import naming
 
 

@@ -20,9 +20,9 @@ from student.bert_start import bert_start, copy_layers
 from student.config import TrainConfig
 from student.data import Examples, as_read, load_chosen, load_examples
 from student.filters import train_filters
-from student.filters_config import FiltersConfig
 from student.fit import train
 from student.kinds.examples import ExampleTask
+from student.layer_flags import FiltersConfig
 from student.layers import LayerTask, layer_loss
 from student.losses.layers import LayerLoss
 from student.losses.objectives import kinds, negatives

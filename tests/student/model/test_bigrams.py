@@ -17,7 +17,7 @@ from student.model.bigrams import BigramSums
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.encoder import EncoderShape, without_padding
 from student.model.model import Student
-from student.numpy_forward import numpy_forward
+from student.predict import numpy_forward
 from student.vocabulary_pruning import prune, restore
 from tests.helpers.messages import naming
 from tests.helpers.toy_students import BIGRAMS, PAIRS, fill, padded, pair_student, student, student_config

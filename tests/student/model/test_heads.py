@@ -16,9 +16,8 @@ from student.model.build_config import build_config
 from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingKind
 from student.model.heads import HEADS as KINDS_OF_HEAD
-from student.model.heads import MIN_CNN_SIDE, BiLstmHead, cnn_head, linear_head, mlp_head
+from student.model.heads import MIN_CNN_SIDE, PAIRINGS, BiLstmHead, cnn_head, linear_head, mlp_head
 from student.model.model import Student
-from student.model.pairings import PAIRINGS
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import padded, student, student_config

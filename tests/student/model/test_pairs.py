@@ -23,8 +23,8 @@ from student.fit import train
 from student.kinds.examples import student_logits
 from student.model.architecture import sequences
 from student.model.build_config import build_config
+from student.model.heads import concatenate_compare
 from student.model.model import Student
-from student.model.pairings import concatenate_compare
 from student.predict import Predictor
 from student.training_data import task_facts
 from tests.helpers.messages import naming

@@ -11,9 +11,8 @@ from pipeline.sets.reader import ExampleSet
 from student.config import ExportConfig
 from student.export.export import export
 from student.fit import train
-from student.model.embeddings import MatrixEncoder
+from student.model.embeddings import MatrixEncoder, window_starts
 from student.model.encoder import EncoderShape
-from student.model.windows import window_starts
 from student.predict import Predictor
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config

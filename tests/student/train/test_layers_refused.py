@@ -8,8 +8,8 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
 from student.filters import train_filters
-from student.filters_config import FiltersConfig
 from student.fit import train
+from student.layer_flags import FiltersConfig
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 

@@ -16,8 +16,8 @@ from student.fit import train
 from student.kinds.examples import score_student
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
+from student.model.card import summary
 from student.model.model import Student
-from student.model.words import summary
 from student.predict import Predictor
 from student.training_data import task_facts
 from teacher.kinds import dump
