@@ -81,7 +81,7 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
                 except BeyondHalfError as error:
                     raise DataError(f"{source.root / shard.path}, codec {codec}: {error}") from error
             steps.advance()
-    return complete_and_verify(root, record, lambda complete: MaskedWordSet(root, complete).scores())
+    return complete_and_verify(root, record)
 
 
 def recoded_groups(

@@ -164,18 +164,20 @@ def without_lost_layers(root: Path, signals: Signals, names: Container[str] | No
     return signals.model_copy(update=parts)
 
 
-def complete_and_verify(root: Path, record: SetRecord, scores: Callable[[SetRecord], Scores]) -> SetRecord:
+def complete_and_verify(
+    root: Path, record: SetRecord, scores: Callable[[SetRecord], Scores] | None = None
+) -> SetRecord:
     """The record of a set once it is verified; all its shards have to be there.
 
     Args:
         root: the set's folder.
         record: of the set, in any state.
-        scores: the teacher's metrics per split, from the complete set.
+        scores: the teacher's metrics per split, from the complete set. (default: those of the opened set)
     """
     if record.state == "verified":
         return record
     complete = complete_set(root, record)
-    return finish_set(root, complete, scores(complete))
+    return finish_set(root, complete, scores(complete) if scores else complete.row_kind.open(root, complete).scores())
 
 
 def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:

@@ -108,7 +108,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     joined, unfinished = shards_to_write(new_root, start_set(new_root, planned, logits.tokenizer_json()))
     for shard in unfinished:
         write_shard(new_root, joined, shard, [_rows(joined, shard, source, reader, matched)])
-    joined = complete_and_verify(new_root, joined, lambda complete: ExampleSet(new_root, complete).scores())
+    joined = complete_and_verify(new_root, joined)
     joined = take_over_token_vectors(root, record, new_root, joined)
     found = _report(source, matched)
     others = _by_split(missing, record), _other_gold(source, matched)

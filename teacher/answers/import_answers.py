@@ -20,7 +20,6 @@ from pipeline.config import as_names
 from pipeline.errors import ConfigError
 from pipeline.files import make_folder, read_small_file, require_space, sha256
 from pipeline.sets.kinds.examples import shard_table, text_hashes
-from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, staged
 from pipeline.sets.record_parts import Setting, Shard, TeacherRecord
 from pipeline.sets.signals import Logits, Signals
@@ -101,7 +100,7 @@ def import_answers(config: ImportConfig, command: str) -> Imported:
     require_space(config.store, amount(answered).expected_bytes)
     record, unfinished = shards_to_write(root, start_set(root, planned, reader.tokenizer_json()))
     _write(root, record, unfinished, answered, matched, reader)
-    record = complete_and_verify(root, record, lambda complete: ExampleSet(root, complete).scores())
+    record = complete_and_verify(root, record)
     return Imported(root, record, answers.table.num_rows - len(answers.row_A), unused, missing)
 
 

@@ -19,12 +19,11 @@ from pipeline.files import require_space, sha256, write_atomically
 from pipeline.sets.kinds.sentences import (
     SENTENCES_PER_GROUP,
     Sentences,
-    SentenceSet,
     add_statistics,
     no_vector_statistics,
     sentences_table,
 )
-from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_set_record
+from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.shard_file import Statistics
 from pipeline.sets.vector_codecs import BASIS_FILE, AnyVectorCodec, Basis, fit_basis, read_basis, vector_codec_for
@@ -105,10 +104,6 @@ class SentencesDump(TeacherDump[DumpTask | DumpCorpus]):
     def job(self, record: SetRecord) -> "SentencesJob":
         """See `Dump`."""
         return SentencesJob(record, self.model, self.config.precision, self.max_tokens, self.basis)
-
-    def scores(self, record: SetRecord) -> Scores:
-        """See `Dump`."""
-        return SentenceSet(self.root, record).scores()
 
     def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
         """See `Dump`."""

@@ -97,7 +97,7 @@ def write_span_set(root: Path, examples: ExampleSet) -> SpanSet:
     started = start_set(root, planned, examples.tokenizer_json())
     for shard in started.shards:
         write_shard(root, started, shard, [_table(started, shard, examples)])
-    return SpanSet(root, complete_and_verify(root, started, lambda complete: SpanSet(root, complete).scores()))
+    return SpanSet(root, complete_and_verify(root, started))
 
 
 def _table(record: SetRecord, shard: Shard, examples: ExampleSet) -> pa.Table:

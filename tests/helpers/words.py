@@ -7,8 +7,7 @@ import torch
 
 from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.sets.record_parts import fingerprint
-from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
-from pipeline.tasks.spans import word_scores
+from pipeline.sets.writer import complete_and_verify, start_set, write_shard
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.config import DumpTask
@@ -58,8 +57,4 @@ def right_teacher(words: TokenLabelSet) -> TokenLabelSet:
         place = table.schema.get_field_index("logits")
         column = pa.array(logits, table.schema.field(place).type)
         write_shard(root, started, shard, [table.set_column(place, table.schema.field(place), column)])
-    complete = complete_set(root, started)
-    rows = {split: TokenLabelSet(root, complete).read(split) for split in complete.splits}
-    metrics = complete.metrics
-    scores = {split: word_scores(metrics, part.tallies(part.teacher_TC)) for split, part in rows.items()}
-    return TokenLabelSet(root, finish_set(root, complete, scores))
+    return TokenLabelSet(root, complete_and_verify(root, started))
