@@ -44,7 +44,6 @@ def card_text(record: SetRecord) -> str:
         code=code,
         plain=plain,
         is_open=is_open,
-        **record.row_kind.card_values(record),
     )
     return f"{card}\n"
 

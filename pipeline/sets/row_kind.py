@@ -165,12 +165,8 @@ class RowKind(ABC):
         """What a set holds, as a sentence."""
 
     def card_template(self) -> str:
-        """The Markdown of a set's card, with the names of values in double braces."""
+        """The Jinja template of a set's card; the macros of ``card_parts.md`` are in scope."""
         return files("pipeline.sets.kinds").joinpath(f"{self.name}.md").read_text(encoding="utf-8")
-
-    def card_values(self, record: SetRecord) -> dict[str, str]:
-        """Values of the template that only this kind has."""
-        return {}
 
 
 def _ascends(keys: Sequence[Ints], last: Key) -> Bools:

@@ -15,14 +15,14 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.writer import complete_and_verify, plan_shards, start_set, write_shard
 
 CARD = """---
-{{front_matter}}
+{{ card_data }}
 ---
 
-# {{name}}
+# {{ record.name }}
 
-Spans of the sentences of {{dataset_name}}, by {{teacher}}.
+Spans of the sentences of {{ record.dataset_name }}, by {{ record.teacher.name }}.
 
-{{splits}}
+{{ splits() }}
 """
 
 

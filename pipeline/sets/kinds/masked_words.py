@@ -23,7 +23,6 @@ from pipeline.sets.row_kind import RowKind, View, ids_problem, signals_problem
 from pipeline.sets.shard_file import Statistics
 from pipeline.sql.database import words_view_name
 from pipeline.sql.gate import parquet
-from pipeline.untrusted import plain
 
 if TYPE_CHECKING:
     import torch
@@ -163,20 +162,6 @@ class MaskedWordsKind(RowKind):
     def summary(self, record: SetRecord) -> str:
         """See `RowKind`."""
         return f"What {record.teacher.name} says about masked words: {record.num_rows:,} masked sequences."
-
-    def card_values(self, record: SetRecord) -> dict[str, str]:
-        """See `RowKind`."""
-        corpus, masking = record.corpus, record.masking
-        assert corpus is not None, "a set of masked words has a corpus"
-        assert masking is not None, "a set of masked words was masked"
-        return {
-            "packing": plain(corpus.packing),
-            "min_seq_length": str(corpus.min_seq_length),
-            "probability": f"{masking.probability:.0%}",
-            "masking": plain(masking.kind),
-            "num_copies": str(masking.num_copies),
-            "seed": str(masking.seed),
-        }
 
 
 def _row_columns(vocabulary_size: int) -> list[pa.Field]:
