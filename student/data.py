@@ -16,7 +16,7 @@ from pipeline.errors import DataError, IntegrityError
 from pipeline.query.selection import read_chosen
 from pipeline.sets.reader import KEYS, ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sets.signals.logits import logits_of
-from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, gold_classes, has_gold
+from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold
 from pipeline.training.batches import EpochBatches, held_out_rows
 from student.config import HeadKind, TrainConfig
 from student.model.architecture import StudentConfig, sequences
@@ -144,11 +144,7 @@ def as_read(examples: Examples, config: StudentConfig) -> Examples:
 
 def gold_tensor(target: Target, examples: Examples) -> torch.Tensor:
     """Training targets [N]: float32 scores for a score, else int64 classes, or [N, C] of 0 and 1 for labels apart."""
-    if target.kind == "labels":
-        return torch.from_numpy(examples.label_N)
-    if target.kind == "score":
-        return torch.from_numpy(examples.score_N)
-    return torch.from_numpy(gold_classes(target, examples.label_N, examples.score_N))
+    return torch.from_numpy(target.gold(examples.label_N, examples.score_N))
 
 
 def classes_of(gold_N: Ints, teacher_NC: Floats) -> Ints:

@@ -12,7 +12,7 @@ from duckdb.func import ARROW
 
 from pipeline.arrays import Floats
 from pipeline.errors import QueryError, did_you_mean
-from pipeline.tasks.target import predicted_scores, probabilities, softmax
+from pipeline.tasks.target import softmax
 from student.answers.certificate import certified_threshold
 from student.answers.labels import labels
 from student.predict import Predictor
@@ -127,8 +127,7 @@ def _scores(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
     if student.labels_words:
         raise QueryError("scores: this student labels words; ask for predict(run, text), or spans(run, text)")
     logits_NC = student.logits(texts)
-    target = student.target
-    scores_NC = probabilities(target, logits_NC) if target.has_labels else predicted_scores(target, logits_NC)[:, None]
+    scores_NC = student.target.answers(logits_NC)
     width = scores_NC.shape[1]
     offsets = pa.array(range(0, scores_NC.size + 1, width), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(scores_NC.reshape(-1)))

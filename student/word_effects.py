@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.arrays import Floats, Floats64
-from pipeline.tasks.target import Target, predicted_scores, probabilities
+from pipeline.tasks.target import Target, probabilities
 from pipeline.text.word_pieces import with_each_word_replaced
 
 AT_ONCE = 1024  # texts, of which each word of a long one makes another
@@ -82,7 +82,7 @@ def effects(target: Target, logits_NC: Floats, words: Sequence[Word], logits_WC:
     """
     row_W = np.array([word.row for word in words], dtype=np.int64)
     names = target.names if target.has_labels else ("score",)
-    effect_WC = _answers(target, logits_NC)[row_W] - _answers(target, logits_WC)
+    effect_WC = target.answers(logits_NC)[row_W] - target.answers(logits_WC)
     entropy_W = entropies(target, logits_WC) - entropies(target, logits_NC)[row_W] if target.has_labels else None
     told: list[list[dict[str, Any]]] = [[] for _ in logits_NC]
     for number, word in enumerate(words):
@@ -90,11 +90,6 @@ def effects(target: Target, logits_NC: Floats, words: Sequence[Word], logits_WC:
         entropy = {} if entropy_W is None else {"entropy": float(entropy_W[number])}
         told[word.row].append({"word": word.text, "sentence": word.side + 1, "effect": effect, **entropy})
     return told
-
-
-def _answers(target: Target, logits_NC: Floats) -> Floats:
-    """Probabilities of the labels [N, C], or scores [N, 1]."""
-    return probabilities(target, logits_NC) if target.has_labels else predicted_scores(target, logits_NC)[:, None]
 
 
 def entropies(target: Target, logits_NC: Floats) -> Floats64:

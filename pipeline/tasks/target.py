@@ -62,6 +62,16 @@ class Target(BaseModel):
         )
         return fitting
 
+    def gold(self, label_N: Ints, score_N: Floats) -> Ints | Floats:
+        """What is learnt of `gold_arrays`: label_NC of labels apart, float32 scores of a score, else int64 classes."""
+        if self.kind == "score":
+            return score_N
+        return label_N if self.kind == "labels" else gold_classes(self, label_N, score_N)
+
+    def answers(self, logits_NC: Floats) -> Floats:
+        """What rows of logits say, float32: probabilities of the labels [N, C], or scores [N, 1]."""
+        return probabilities(self, logits_NC) if self.has_labels else predicted_scores(self, logits_NC)[:, None]
+
 
 def make_target(task: Task, objective: Objective | None = None) -> Target:
     """Decides what the logits of a task mean; ``objective`` chooses between bins and the score for regression.

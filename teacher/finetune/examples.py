@@ -18,7 +18,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.errors import DataError
 from pipeline.sources import ROWS_AT_ONCE, Source, load_source, load_word_source, sentences
 from pipeline.tasks.metrics import score_logits
-from pipeline.tasks.target import Target, gold_arrays, gold_classes, has_gold
+from pipeline.tasks.target import Target, gold_arrays, has_gold
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
 from pipeline.text.tokenizer import Tokenized, require_known
@@ -54,9 +54,7 @@ class Split:
         """Training targets [N] of every row, [N, C] of a multi-label task, and the numbers of the rows with one."""
         target, label_N, score_N = teacher.target, self.label_N, self.score_N
         gold_rows = np.flatnonzero(has_gold(target, label_N, score_N))
-        if target.kind == "score":
-            return score_N, gold_rows
-        return label_N if target.kind == "labels" else gold_classes(target, label_N, score_N), gold_rows
+        return target.gold(label_N, score_N), gold_rows
 
 
 class ExampleTask(BatchedTask):
