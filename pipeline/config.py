@@ -13,9 +13,10 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, did_you_mean, raise_all
-from pipeline.settings import Settings, build, flag_name
+from pipeline.settings import Settings, build, flag_name, flags
 
 C = TypeVar("C", bound="Config")
+S = TypeVar("S", bound=Settings)
 M = TypeVar("M", bound=BaseModel)
 ReportTo = Literal["none", "tensorboard"]
 MOST_SHOWN = 100  # characters of a wrong value
@@ -35,13 +36,17 @@ class Config(Settings):
 class JsonFlags(Config):
     """For the commands that print a result."""
 
-    json_output: bool = Field(False, description="Print the result as JSON.")
+    json_output: bool = Field(False, description="Print the result as JSON.", json_schema_extra={"decides": False})
 
 
 class StoreFlags(Config):
     """For the commands that find sets by their names."""
 
-    store: Path = Field(default_factory=store_folder, description="Folder of logit sets (DISTILL_STORE).")
+    store: Path = Field(
+        default_factory=store_folder,
+        description="Folder of logit sets (DISTILL_STORE).",
+        json_schema_extra={"decides": False},
+    )
 
 
 class SetFlags(StoreFlags):
@@ -53,14 +58,18 @@ class SetFlags(StoreFlags):
 class UnverifiedFlags(Config):
     """For the commands that read sets, and by themselves only verified ones."""
 
-    allow_unverified: bool = Field(False, description="Use sets that are complete but not verified, too.")
+    allow_unverified: bool = Field(
+        False, description="Use sets that are complete but not verified, too.", json_schema_extra={"decides": False}
+    )
 
 
 class ReportFlags(Config):
     """For the commands that train."""
 
     report_to: ReportTo = Field(
-        "none", description="Where evaluations are reported, besides metrics.jsonl in the run's folder."
+        "none",
+        description="Where evaluations are reported, besides metrics.jsonl in the run's folder.",
+        json_schema_extra={"decides": False},
     )
 
     @field_validator("report_to")
@@ -98,9 +107,9 @@ def build_kind(kinds: Mapping[str, type[C]], values: Mapping[str, Any]) -> C:
         ConfigError: with every flag that is out of range, or is for another kind alone.
     """
     chosen = next((flag for flag in reversed(list(kinds)) if values.get(flag) is not None), next(iter(kinds)))
-    fields, reasons = kinds[chosen].model_fields, {}
+    fields, reasons = flags(kinds[chosen]), {}
     for name in values.keys() - fields.keys():
-        others = [flag for flag, kind in kinds.items() if name in kind.model_fields]
+        others = [flag for flag, kind in kinds.items() if name in flags(kind)]
         if name in kinds:
             reasons[name] = f"give {flag_name(name)} or {flag_name(chosen)}, one of them"
             continue
@@ -124,6 +133,17 @@ def parse_yaml(text: str, context: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:  # the latter by odd tags
         reason = "nested too deep" if isinstance(error, RecursionError) else error
         raise ConfigError(f"{context}: not YAML: {reason}") from error
+
+
+def parse_settings(kind: type[S], values: Mapping[Any, Any], subject: str) -> S:
+    """Builds settings of what a file says of them, flag by flag.
+
+    Raises:
+        ConfigError: with every unknown key, wrong value, and flag of a part that was not chosen.
+    """
+    known = flags(kind)
+    unknown = [f"unknown key {str(name)!r}: {did_you_mean(str(name), known)}" for name in values if name not in known]
+    return build(kind, {name: value for name, value in values.items() if name in known}, unknown, subject)
 
 
 def names_of(text: str | None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import functools
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,6 +20,15 @@ from pydantic.fields import FieldInfo
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 
 S = TypeVar("S", bound="Settings")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Marks a field that holds flags of other settings as they were given, unbuilt: what completes them comes later."""
+
+    kind: "type[Settings]"
+
+
 SPELLINGS = {"json_output": "--json"}  # pydantic's models have a method `json`
 
 
@@ -47,6 +56,11 @@ class Settings(BaseModel):
         return build(cls, values)
 
     @classmethod
+    def complete(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns given values with those that they stand for, such as a file's, before anything is built of them."""
+        return given
+
+    @classmethod
     def member_for(cls, options: Sequence[type["Settings"]], name: str, given: Mapping[str, Any]) -> "type[Settings]":
         """Returns the member of the union ``name`` that holds if no flag names one; the first unless overridden."""
         return options[0]
@@ -62,6 +76,8 @@ class Flag:
         owners: the parts that have it.
         annotation: the type of its value on the command line.
         choices: for the flag that names a union's member, all names.
+        is_of_choice: whether only parts have it that need not be chosen.
+        text: what the command says of it, where that is not what its part says.
     """
 
     name: str
@@ -69,10 +85,26 @@ class Flag:
     owners: tuple[type[Settings], ...]
     annotation: Any
     choices: tuple[str, ...] = ()
+    is_of_choice: bool = False
+    text: str | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether every use of the command needs it."""
+        return self.field.is_required() and not self.is_of_choice
+
+    @property
+    def default(self) -> Any:
+        """The value that ``--help`` shows; where members of a union differ in it, their descriptions name theirs."""
+        if self.field.is_required():
+            return () if typing.get_origin(self.annotation) is tuple else None
+        return self.field.get_default(call_default_factory=True) if self.is_shared_default else None
 
     @property
     def help(self) -> str:
-        """The help text: that of the owner, or of the nearest of its bases that has one."""
+        """The help text: the command's, that of the owner, or of the nearest of its bases that has one."""
+        if self.text is not None:
+            return self.text
         texts = (part.__dict__.get("helps", {}).get(self.name) for part in self.owners[0].__mro__)
         return next((text for text in texts if text is not None), self.field.description) or ""
 
@@ -126,32 +158,65 @@ def flags(kind: type[Settings]) -> dict[str, Flag]:
             continue
         owners = tuple(dict.fromkeys(known.owners + flag.owners))
         choices = tuple(dict.fromkeys(known.choices + flag.choices))
-        found[flag.name] = Flag(flag.name, known.field, owners, known.annotation, choices)
+        is_of_choice = known.is_of_choice and flag.is_of_choice
+        found[flag.name] = replace(known, owners=owners, choices=choices, is_of_choice=is_of_choice)
+    for name, text in kind.helps.items():
+        if name in found:
+            found[name] = replace(found[name], text=text)
     return dict(sorted(found.items(), key=lambda item: not item[1].is_argument))
 
 
-def build(kind: type[S], values: Mapping[str, Any], known_problems: Sequence[str] = ()) -> S:
-    """Returns the tree of settings that flat values describe; None stands for a flag that was not given.
+def build(
+    kind: type[S], values: Mapping[str, Any], known_problems: Sequence[str] = (), subject: str = "wrong flags"
+) -> S:
+    """Returns the tree of settings that flat values describe; None and () stand for a flag that was not given.
 
     Args:
         kind: the settings' class.
         values: by field name.
         known_problems: what else is wrong with them, to be reported with the rest.
+        subject: where they come from, for the message.
 
     Raises:
         ConfigError: naming every flag that is unknown, out of range, or of a part that was not chosen.
     """
-    known, problems = flags(kind), list(known_problems)
-    names = {alias: name for name, flag in known.items() for alias in flag.aliases}
-    given = {names.get(name, name): value for name, value in values.items() if value is not None}
-    problems += [f"{flag_name(name)}: {did_you_mean(name, list(known))}" for name in given.keys() - known.keys()]
-    given = {name: value for name, value in given.items() if name in known}
-    used: dict[str, type[Settings]] = {}
-    made = _build(kind, given, used, problems)
-    problems += [_misplaced(kind, known[name]) for name in given.keys() - used.keys()]
-    raise_all(ConfigError, "wrong flags", sorted(set(problems)))
+    made, problems = attempt(kind, values)
+    raise_all(ConfigError, subject, sorted({*problems, *known_problems}))
     assert made is not None, "or there would have been problems"
     return made
+
+
+def attempt(kind: type[S], values: Mapping[str, Any]) -> tuple[S | None, list[str]]:
+    """Returns what `build` does, or what is wrong with the values.
+
+    Raises:
+        ConfigError: if what completes them cannot be read.
+    """
+    known, problems = flags(kind), list[str]()
+    names = {alias: name for name, flag in known.items() for alias in flag.aliases}
+    given = {names.get(name, name): value for name, value in values.items() if value not in (None, ())}
+    problems += [f"{flag_name(name)}: {did_you_mean(name, list(known))}" for name in given.keys() - known.keys()]
+    given = dict(kind.complete({name: value for name, value in given.items() if name in known}))
+    used: dict[str, type[Settings]] = {}
+    made = _build(kind, given, used, problems)
+    problems += [_misplaced(kind, known[name], given) for name in given.keys() - used.keys()]
+    return None if problems else made, sorted(set(problems))
+
+
+def narrowed(settings: Settings, kind: type[S], reason: str) -> S:
+    """Returns what a use of a command takes that has fewer flags than the command.
+
+    Args:
+        settings: the command's.
+        kind: the settings of this use.
+        reason: why other flags are not for it.
+
+    Raises:
+        ConfigError: naming every flag that was given and is not for it, or is of a part of it that was not chosen.
+    """
+    values = given(settings)
+    foreign = [f"{flag_name(name)}: {reason}" for name in values if name not in flags(kind)]
+    return build(kind, {name: value for name, value in values.items() if name in flags(kind)}, foreign)
 
 
 def flat(settings: Settings, only_given: bool = False) -> dict[str, Any]:
@@ -161,6 +226,8 @@ def flat(settings: Settings, only_given: bool = False) -> dict[str, Any]:
         value = getattr(settings, name)
         if _members(field):
             values |= flat(value, only_given) if value is not None else {}
+        elif _draft(field) is not None:
+            values |= value
         elif not only_given or name in settings.model_fields_set:
             values[name] = value
     return values
@@ -184,6 +251,11 @@ def deciding(*parts: Settings | None) -> dict[str, Any]:
             elif not isinstance(field.json_schema_extra, dict) or field.json_schema_extra.get("decides", True):
                 values[name] = leaves[name]
     return values
+
+
+def defaults(kind: type[Settings]) -> dict[str, Any]:
+    """Returns the defaults of all flags that decide a result; of those that have another in each part, None."""
+    return {flag.name: flag.default for flag in flags(kind).values() if flag.decides}
 
 
 def changed(settings: S, **values: Any) -> S:
@@ -214,6 +286,11 @@ def _members(field: FieldInfo) -> tuple[type[Settings], ...]:
     return tuple(one for one in options if isinstance(one, type) and issubclass(one, Settings))
 
 
+def _draft(field: FieldInfo) -> type[Settings] | None:
+    """The settings whose flags a field holds unbuilt."""
+    return next((one.kind for one in field.metadata if isinstance(one, Draft)), None)
+
+
 def _is_union(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
@@ -238,19 +315,23 @@ def _walk(kind: type[Settings]) -> Iterator[Flag]:
 
     for name in sorted(kind.model_fields, key=introduced_by):
         field = kind.model_fields[name]
-        members = _members(field)
+        members, draft = _members(field), _draft(field)
+        if draft is not None:
+            yield from _walk(draft)
+            continue
         if not members:
             yield Flag(name, field, (kind,), field.annotation)
             continue
         discriminator = field.discriminator
         for member in members:
-            for flag in _walk(member):
+            is_of_choice = len(members) > 1 or _is_optional(field)
+            for flag in sorted(_walk(member), key=lambda flag: flag.name != discriminator):
                 if flag.name == discriminator:
                     choices = tuple(one for option in members for one in _names_of_member(option, flag.name))
                     every = typing.Literal[choices]  # type: ignore[valid-type]
-                    yield Flag(flag.name, flag.field, flag.owners, every, choices)
+                    yield replace(flag, annotation=every, choices=choices)
                 else:
-                    yield flag
+                    yield replace(flag, is_of_choice=flag.is_of_choice or is_of_choice)
 
 
 def _choose(kind: type[Settings], name: str, given: Mapping[str, Any], problems: list[str]) -> type[Settings] | None:
@@ -262,7 +343,7 @@ def _choose(kind: type[Settings], name: str, given: Mapping[str, Any], problems:
         value = given[discriminator]
         if value not in by_name:
             problems.append(f"{flag_name(discriminator)} {value}: {did_you_mean(str(value), list(by_name))}")
-        return by_name.get(value, members[0])
+        return by_name.get(value)
     chosen = [member for member in members if member.chosen_by is not None and member.chosen_by in given]
     if len(chosen) > 1:
         both = " or ".join(flag_name(str(member.chosen_by)) for member in chosen)
@@ -280,18 +361,23 @@ def _build(kind: type[S], given: Mapping[str, Any], used: dict[str, type[Setting
     values: dict[str, Any] = {}
     is_complete = True
     for name, field in kind.model_fields.items():
-        if not _members(field):
+        draft = _draft(field)
+        if draft is not None:
+            values[name] = {flag: given[flag] for flag in flags(draft) if flag in given}
+            used |= dict.fromkeys(values[name], kind)
+        elif not _members(field):
             if name in given:
                 values[name], used[name] = given[name], kind
-            continue
-        member = _choose(kind, name, given, problems)
-        if member is None:
-            continue
-        part = _build(member, given, used, problems)
-        if part is None:
-            is_complete = False
         else:
-            values[name] = part
+            member = _choose(kind, name, given, problems)
+            used |= {str(one.chosen_by): one for one in _members(field) if one.chosen_by in given}  # or told of there
+            part = None if member is None else _build(member, given, used, problems)
+            is_complete &= member is None or part is not None
+            if member is None and field.discriminator in given:  # by a name that there is not
+                others = {flag: kind for one in _members(field) for flag in flags(one) if flag in given}
+                is_complete = False
+                used |= others
+            values |= {} if part is None else {name: part}
     try:
         return kind(**values)
     except ValidationError as error:
@@ -310,10 +396,26 @@ def _problem(error: Any) -> str:
     return f"{where}: {message} (got {error['input']!r})"
 
 
-def _misplaced(kind: type[Settings], flag: Flag) -> str:
+def _misplaced(kind: type[Settings], flag: Flag, given: Mapping[str, Any]) -> str:
     """Why a flag that the command has is of no use beside the others: it is of parts that were not chosen."""
+    typed = flag_name(flag.name)
+    if given[flag.name] is False and flag.field.default is True:
+        typed = typed.replace("--", "--no-", 1)
+    rivals = [one for owner in flag.owners for one in _rivals(kind, owner) if one in given]
+    if rivals:
+        return f"{typed}: does not go with {flag_name(rivals[0])}; give one of them"
     homes = dict.fromkeys(home for owner in flag.owners for home in _homes(kind, owner, flag.name))
-    return f"{flag_name(flag.name)}: belongs to {' or '.join(homes) or 'another part'}"
+    return f"{typed}: belongs to {' or '.join(homes) or 'another part'}"
+
+
+def _rivals(kind: type[Settings], owner: type[Settings]) -> Iterator[str]:
+    """The flags that choose other parts than one that no flag chooses, but which holds without them."""
+    for field in kind.model_fields.values():
+        members = _members(field)
+        if owner in members and owner.chosen_by is None and field.discriminator is None:
+            yield from (one.chosen_by for one in members if one.chosen_by is not None)
+        for member in members:
+            yield from _rivals(member, owner)
 
 
 def _homes(kind: type[Settings], owner: type[Settings], flag: str) -> Iterator[str]:
@@ -321,7 +423,7 @@ def _homes(kind: type[Settings], owner: type[Settings], flag: str) -> Iterator[s
     for field in kind.model_fields.values():
         for member in _members(field):
             if member is owner:
-                if field.discriminator != flag:  # a flag cannot be chosen by itself
+                if flag not in (field.discriminator, member.chosen_by):  # a flag cannot be chosen by itself
                     yield from _choice(field, member)
             elif owner in _parts(member):
                 yield from list(_homes(member, owner, flag)) or _choice(field, member)

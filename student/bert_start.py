@@ -29,11 +29,11 @@ from pipeline.sets.signals.init import INIT_FILE
 from pipeline.text.tokenizer import example
 from pipeline.training.checkpoint import check_tensors, tensors_sha256
 from pipeline.untrusted import parse_json
-from student.config import TrainConfig
+from student.config import Start
 from student.model.bert import BertEncoder
 from student.model.bert_shape import NUM_LAYERS, BertShape, Inherited
 from student.model.encoder import Encoder
-from student.model.encoders import ENCODERS
+from student.model.flags import Bert, EncoderSettings
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -84,7 +84,7 @@ class BertStart:
         return f"layers {', '.join(map(str, self.layers))} of {self.folder}"
 
 
-def bert_start(flags: TrainConfig, logit_set: ExampleSet) -> BertStart | None:
+def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) -> BertStart | None:
     """What a student of a set starts from; None if it is no bert, or starts from noise.
 
     Of several sets the teacher of the first one counts.
@@ -94,22 +94,22 @@ def bert_start(flags: TrainConfig, logit_set: ExampleSet) -> BertStart | None:
         IntegrityError: if its files are damaged.
     """
     first = logit_set.sets[0]
-    if not ENCODERS[flags.embedding].is_bert:
+    if not isinstance(encoder, Bert):
         return None
     _check_types(first)
-    if flags.init == "noise":
+    if start.init == "noise":
         return None
-    folder = flags.init_from or _teachers_folder(first)
+    folder = start.init_from or _teachers_folder(first)
     init = first.record.signals.init
     if init is not None and folder == first.root:
         init.check_files(folder)
         files: tuple[Path, ...] = (folder / INIT_FILE,)
         sizes = parse_model(BertFile, {"model_type": "bert"} | init.shape.model_dump(), str(folder))
-        layers = _layers(flags, init.layers, folder)
+        layers = _layers(encoder, init.layers, folder)
     else:
         sizes, files = _read_sizes(folder), weight_files(folder)
-        layers = _layers(flags, tuple(range(1, sizes.num_hidden_layers + 1)), folder)
-        (_check_weights if flags.init_from is None else _check_vocabulary)(folder, first)
+        layers = _layers(encoder, tuple(range(1, sizes.num_hidden_layers + 1)), folder)
+        (_check_weights if start.init_from is None else _check_vocabulary)(folder, first)
     shape = {name: getattr(sizes, name) for name in BertShape.model_fields} | {"num_hidden_layers": len(layers)}
     return BertStart(folder, files, layers, Inherited(sizes.hidden_size, BertShape(**shape)))
 
@@ -178,17 +178,17 @@ def _read_sizes(folder: Path) -> BertFile:
     return parse_model(BertFile, values, str(path))
 
 
-def _layers(flags: TrainConfig, there: tuple[int, ...], folder: Path) -> tuple[int, ...]:
+def _layers(encoder: Bert, there: tuple[int, ...], folder: Path) -> tuple[int, ...]:
     """Which of the layers that are there the student starts from."""
-    if flags.init_layers is None:
-        wanted = flags.num_hidden_layers or min(NUM_LAYERS, len(there))
+    if encoder.init_layers is None:
+        wanted = encoder.num_hidden_layers or min(NUM_LAYERS, len(there))
         if wanted > len(there):
             raise ConfigError(f"--num-hidden-layers {wanted}: {folder} has {len(there)} to start from; {ADVICE}")
         return tuple(there[place - 1] for place in spread_evenly(wanted, len(there)))
-    layers = tuple(map(int, flags.init_layers.split(",")))
+    layers = tuple(map(int, encoder.init_layers.split(",")))
     if not set(layers) <= set(there):
         named = ", ".join(map(str, there))
-        raise ConfigError(f"--init-layers {flags.init_layers}: {folder} has {len(there)} layers: {named}")
+        raise ConfigError(f"--init-layers {encoder.init_layers}: {folder} has {len(there)} layers: {named}")
     return layers
 
 

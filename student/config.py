@@ -1,15 +1,32 @@
-"""Settings of the student's commands; free of torch, so that ``--help`` is quick."""
+"""Settings of the student's commands; free of torch, so that ``--help`` is quick.
 
+`TrainSettings` is a tree of parts: a function takes the part that it needs. On the command line, in Python, recipes and
+grids of sweeps all parts' flags stand side by side; see `pipeline.settings`.
+"""
+
+from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.cluster.ray_pool import RayFlags
 from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
+from pipeline.errors import did_you_mean
+from pipeline.settings import Draft, Settings
 from pipeline.tasks.task import Metric
-from student.layer_flags import LayerFlags
-from student.model.flags import BertFlags, EmbeddingFlags, LstmFlags
+from student.model.flags import (
+    AnyEncoder,
+    Cbow,
+    Cmow,
+    EmbeddingKind,
+    EncoderSettings,
+    Hybrid,
+    HybridOfTexts,
+    InitKind,
+    Lstm,
+    WithVectors,
+)
 
 PairingKind = Literal["diffcat", "joint", "compare", "attention"]
 HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"]
@@ -19,6 +36,10 @@ ClassWeights = Literal["balanced"]
 TableDtype = Literal["float32", "float16", "int8"]
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
 VectorMap = Literal["linear", "none"]
+ObjectiveName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
+OBJECTIVES = get_args(ObjectiveName)
+LAYERS = r"^\d+(,\d+)*$"
+PLACE: dict[str, Any] = {"decides": False}  # what lies there decides, and records have its hash
 STDIN = Path("-")
 FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set
 LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
@@ -28,54 +49,252 @@ ROWS_READ = 1_000_000  # in all epochs, where these are between the two
 ROWS_OF_BIGRAMS = 10_000  # of more rows products learn by themselves which token follows which
 
 
-class TrainConfig(
-    LayerFlags, BertFlags, LstmFlags, EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags
-):
-    """Flags of ``distill train-student``. The defaults are the paper's best student, and what was seen to better it."""
+class Where(Settings):
+    """The rows that fulfil a condition."""
 
-    helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
-    task: str | None = Field(None, description="Train from the logit set of this name in the store.")
+    chosen_by: ClassVar = "where"
+    where: str = Field(description="SQL condition that selects training rows, like 'margin(logits) < 0.9'")
+
+
+class Query(Settings):
+    """The rows that a query chooses."""
+
+    chosen_by: ClassVar = "query"
+    query: str = Field(
+        description="SELECT that chooses training rows by source_row, variant, and if given weight and logits."
+    )
+
+
+class OneName(Settings):
+    """The set of this name in the store."""
+
+    chosen_by: ClassVar = "task"
+    task: str = Field(description="Train from the logit set of this name in the store.", json_schema_extra=PLACE)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sets that a student is trained from."""
+        return (self.task,)
+
+
+class OneTask(OneName):
+    """All rows of it, or some."""
+
+    chosen: Where | Query | None = None
+    mix: ClassVar = None
+
+
+class OneSet(Settings):
+    """A set by its path, or its name."""
+
+    chosen_by: ClassVar = "set"
     set: tuple[str, ...] = Field(
-        (),
+        min_length=1,
         description="Train from this logit set: a path, or a name in the store; repeat for several teachers.",
-        json_schema_extra=FORMERLY_LOGITS,
+        json_schema_extra=FORMERLY_LOGITS | PLACE,
     )
-    tasks: str | None = Field(
-        None,
-        description="Train a student for each of these sets, names or paths with commas, that share one encoder.",
-    )
+
+    @field_validator("set", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value  # a recipe names a single set without a list
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sets that a student is trained from."""
+        return self.set
+
+
+class Sets(OneSet):
+    """One set, or those of several teachers of the same rows; all rows, or some."""
+
     mix: str | None = Field(
         None, description="How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)"
     )
-    output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
-    where: str | None = Field(None, description="SQL condition that selects training rows, like 'margin(logits) < 0.9'")
-    query: str | None = Field(
-        None, description="SELECT that chooses training rows by source_row, variant, and if given weight and logits."
+    chosen: Where | Query | None = None
+
+    @model_validator(mode="after")
+    def _mixes_several(self) -> Self:
+        if self.mix is not None and isinstance(self.chosen, Query):
+            raise ValueError("--mix: --query mixes by itself: select mix([a.logits, b.logits], [0.7, 0.3]) as logits …")
+        if self.mix is not None and len(self.set) < 2:
+            raise ValueError(f"--mix {self.mix}: needs several teachers; repeat --set for each set")
+        return self
+
+
+class SeveralTasks(Settings):
+    """A set for each of several students that share one encoder."""
+
+    chosen_by: ClassVar = "tasks"
+    tasks: str = Field(
+        description="Train a student for each of these sets, names or paths with commas, that share one encoder.",
+        json_schema_extra=PLACE,
     )
-    recipe: str | None = Field(None, description="Settings from a shipped recipe (a task's name) or a YAML file.")
-    init_from: Path | None = Field(
+    chosen: Where | None = None
+
+    @field_validator("tasks")
+    @classmethod
+    def _some(cls, value: str) -> str:
+        if not names_of(value):
+            raise ValueError(f"{value!r} names no set")
+        return value
+
+    @property
+    def each(self) -> list[Sets]:
+        """The set of each student."""
+        return [Sets(set=(name,), chosen=self.chosen) for name in names_of(self.tasks)]
+
+
+Source = OneTask | Sets
+
+
+class FromTeacher(Settings):
+    """A student's weights start from what its set stores of the teacher, or from noise."""
+
+    panel: ClassVar = EncoderSettings.panel
+    init: InitKind | None = Field(
         None,
+        description="teacher: vectors start from the set's token vectors, a bert from its teacher's layers; noise: "
+        "from random numbers. (default: teacher, of vectors if the set has them)",
+        json_schema_extra=PLACE,
+    )
+    init_from: ClassVar = None
+    init_vectors: ClassVar = None
+
+
+class FromRun(Settings):
+    """They start from those of another run, or a BERT's."""
+
+    chosen_by: ClassVar = "init_from"
+    init_from: Path = Field(
         description="Start from the encoder of this run, and if it is one of the same task from its head; a bert from "
         "the layers of a BERT's folder.",
+        json_schema_extra=PLACE,
     )
-    init_vectors: Path | None = Field(
-        None, description="Vectors of tokens start from those of words in this file, of word2vec or GloVe as text."
+    init: ClassVar = None
+    init_vectors: ClassVar = None
+
+
+class FromWords(Settings):
+    """Vectors of tokens start from those of words in a file."""
+
+    chosen_by: ClassVar = "init_vectors"
+    init_vectors: Path = Field(
+        description="Vectors of tokens start from those of words in this file, of word2vec or GloVe as text.",
+        json_schema_extra=PLACE,
     )
-    window_size: int | None = Field(
-        None, ge=1, description="Read longer texts by windows of so many tokens, and average what they give."
+    init: InitKind | None = None
+    init_from: ClassVar = None
+
+    @model_validator(mode="after")
+    def _no_others(self) -> Self:
+        if self.init == "teacher":
+            raise ValueError(
+                "--init-vectors: with --init teacher the vectors start from the teacher's; give one of them"
+            )
+        return self
+
+
+Start = FromTeacher | FromRun | FromWords
+
+
+class Divergence(Settings):
+    """The teacher's term: how far the student's distribution is from its own."""
+
+    soft_loss: Literal["kl"] = Field(
+        "kl", description="The teacher's term: divergence, or squared error of the logits."
     )
-    num_bigrams: int | None = Field(
+    temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
+
+
+class SquaredError(Settings):
+    """The teacher's term: the squared error of the logits."""
+
+    soft_loss: Literal["mse"] = "mse"
+    temperature: ClassVar = 1.0
+
+
+class TokenLoss(Settings):
+    """What a student learns from gold, and what from its teacher."""
+
+    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
+    soft: Divergence | SquaredError = Field(default_factory=Divergence, discriminator="soft_loss")
+
+
+class Loss(TokenLoss):
+    """What a student learns from a row."""
+
+    class_weights: ClassWeights | None = Field(
+        None, description="balanced: rows of a rare class count more, so that all classes do the same. (default: alike)"
+    )
+
+    def of_task(self, kind: str, kinds: Set[str]) -> "Loss":
+        """The loss of one of several tasks: without what is for tasks of another kind, if there are such.
+
+        Args:
+            kind: of the task's target.
+            kinds: of all tasks' targets.
+        """
+        soft = Divergence() if kind == "score" and kinds != {"score"} else self.soft
+        weights = None if kind != "classes" and "classes" in kinds else self.class_weights
+        return self.model_copy(update={"soft": soft, "class_weights": weights})
+
+
+class LayerLosses(Settings):
+    """What a student learns from its teacher's stored layers."""
+
+    panel: ClassVar = "Learning from the teacher's layers"
+    chosen_by: ClassVar = "objective"
+    objective: str = Field(
+        description=f"Losses between layers, joined by +, of {', '.join(OBJECTIVES)}. (default: logits alone)"
+    )
+    layers: str | None = Field(
         None,
-        ge=0,
-        le=2**20,
-        description="How many pairs of neighbouring tokens have a vector of their own: the most frequent that several "
-        "training rows have. (default: 16384 up to 10,000 training rows, where sums and products are read whole)",
+        pattern=LAYERS,
+        description="The teacher's layers that the student's last ones learn from, like 2,4,6. "
+        "(default: those of --init-layers, or that the set has; of another student the last)",
     )
-    pairing: PairingKind | None = Field(
-        None,
-        description="How pairs are joined: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint as one "
-        "sequence, attention each in view of the other. (default: compare; attention for biattentive, joint for bert)",
+    intermediate_epochs: int = Field(
+        0, ge=0, description="Epochs of the objective alone, before those of the logits; 0: beside them."
     )
+    objective_weight: float | None = Field(
+        None, gt=0, description="Weight of the objective beside the logits. (default: 1)"
+    )
+    filters: Path | None = Field(
+        None, description="Folder of `distill filters`, through which hid-seq compares: TED.", json_schema_extra=PLACE
+    )
+
+    @field_validator("objective")
+    @classmethod
+    def _are_objectives(cls, value: str) -> str:
+        for name in value.split("+"):
+            if name not in OBJECTIVES:
+                raise ValueError(f"{name!r} is no objective; {did_you_mean(name, OBJECTIVES)}")
+        return value
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if self.intermediate_epochs and self.objective_weight is not None:
+            raise ValueError(
+                "--objective-weight: is for an objective beside the logits, not with --intermediate-epochs"
+            )
+        if self.filters is not None and "hid-seq" not in self.objectives:
+            raise ValueError("--filters: are for --objective hid-seq")
+        return self
+
+    def for_encoder(self, encoder: EncoderSettings) -> "LayerLosses":
+        """The same with the layers that a bert starts from, if no others are named."""
+        return self.model_copy(update={"layers": self.layers or getattr(encoder, "init_layers", None)})
+
+    @property
+    def objectives(self) -> tuple[ObjectiveName, ...]:
+        """The objectives, each once."""
+        return tuple(dict.fromkeys(self.objective.split("+")))  # type: ignore[arg-type]
+
+
+class TokenHead(Settings):
+    """What reads a representation, of a text or a token."""
+
     head: HeadKind | None = Field(
         None, description="Classifier on top of the representation. (default: mlp; dense bert)"
     )
@@ -85,19 +304,22 @@ class TrainConfig(
     hidden_dropout: float | None = Field(
         None, ge=0, lt=1, description="Dropout on the representation, and in a bert's layers. (default: 0.2; 0.1 bert)"
     )
-    token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens left out of each training step.")
-    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
-    soft_loss: SoftLoss = Field("kl", description="The teacher's term: divergence, or squared error of the logits.")
-    temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
-    class_weights: ClassWeights | None = Field(
-        None, description="balanced: rows of a rare class count more, so that all classes do the same. (default: alike)"
-    )
-    num_train_epochs: int | None = Field(
+
+
+class Head(TokenHead):
+    """What reads the representation of a text, or of two."""
+
+    pairing: PairingKind | None = Field(
         None,
-        ge=1,
-        description="Most passes over the training rows. (default: 20; above 50,000 rows as many as read 1,000,000 in "
-        "all, at least 3)",
+        description="How pairs are joined: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint as one "
+        "sequence, attention each in view of the other. (default: compare; attention for biattentive, joint for bert)",
     )
+    token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens left out of each training step.")
+
+
+class BestEpoch(Settings):
+    """By what the best epoch is chosen, whose weights are kept, and on which rows."""
+
     metric_for_best_model: Metric | None = Field(
         None, description="Metric that chooses the best epoch, such as macro_f1. (default: the task's first)"
     )
@@ -108,66 +330,201 @@ class TrainConfig(
         description="Share of the training rows held out to choose the best epoch, so that dev chooses nothing. "
         "(default: by dev)",
     )
-    early_stopping_patience: int = Field(5, ge=1, description="Stop after so many epochs without a better one.")
+
+
+class Optimizer(Settings):
+    """What moves the weights."""
+
     optimizer: OptimizerKind = Field("adam", description="Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).")
     learning_rate: float | None = Field(
         None, gt=0, description="Peak learning rate; decays linearly to 0. (default: 5e-4, of a bert 5e-5; 1 adadelta)"
     )
-    warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
-    per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
 
     @property
-    def task_names(self) -> tuple[str, ...]:
-        """The sets of ``tasks``."""
-        return names_of(self.tasks)
+    def rate(self) -> float:
+        """The peak learning rate: as given, or the optimizer's own."""
+        return self.learning_rate or LEARNING_RATES[self.optimizer]
 
-    @field_validator("set", mode="before")
+    def for_encoder(self, embedding: EmbeddingKind) -> "Optimizer":
+        """The same with the rate that an encoder asks for, which for layers that know something already is lower."""
+        is_tuned = embedding == "bert" and self.optimizer == "adam" and self.learning_rate is None
+        return self.model_copy(update={"learning_rate": BERT_LEARNING_RATE}) if is_tuned else self
+
+
+class Epochs(Settings):
+    """How often which rows are read."""
+
+    num_train_epochs: int | None = Field(
+        None,
+        ge=1,
+        description="Most passes over the training rows. (default: 20; above 50,000 rows as many as read 1,000,000 in "
+        "all, at least 3)",
+    )
+    early_stopping_patience: int = Field(5, ge=1, description="Stop after so many epochs without a better one.")
+    warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
+    per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
+
+    def for_rows(self, num_rows: int) -> "Epochs":
+        """The same with as many epochs as so many training rows ask for, if the flags leave that open."""
+        usual = max(FEWEST_EPOCHS, min(MOST_EPOCHS, ROWS_READ // max(1, num_rows)))
+        return self.model_copy(update={"num_train_epochs": self.num_train_epochs or usual})
+
+
+def num_bigrams(encoder: EncoderSettings, num_rows: int) -> int | None:
+    """Returns for how many pairs of tokens vectors are asked for; None for as many as are usual."""
+    asked: int | None = getattr(encoder, "num_bigrams", None)
+    return 0 if asked is None and num_rows > ROWS_OF_BIGRAMS else asked
+
+
+class RunPlaces(StoreFlags, UnverifiedFlags, JsonFlags):
+    """Where a run finds and puts things: nothing that a recipe says."""
+
+    output_dir: Path | None = Field(
+        None, description="Folder of the run. (default: runs/NAME-OF-SET)", json_schema_extra=PLACE
+    )
+    recipe: str | None = Field(
+        None,
+        description="Settings from a shipped recipe (a task's name) or a YAML file.",
+        json_schema_extra=PLACE,
+    )
+
+
+class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
+    """Settings of ``distill train-student``. The defaults are the paper's best student, and what bettered it."""
+
+    helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
+    source: OneTask | Sets | SeveralTasks | None = None
+    encoder: AnyEncoder = Field(default_factory=HybridOfTexts, discriminator="embedding")
+    start: Start = Field(default_factory=FromTeacher)
+    head: Head = Field(default_factory=Head)
+    loss: Loss = Field(default_factory=Loss)
+    layer_losses: LayerLosses | None = None
+    best: BestEpoch = Field(default_factory=BestEpoch)
+    optimizer: Optimizer = Field(default_factory=Optimizer)
+    epochs: Epochs = Field(default_factory=Epochs)
+
     @classmethod
-    def _one_or_several(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value  # a recipe names a single set without a list
+    def complete(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Adds the settings of the recipe that was given, if one was; those that were given themselves beat its."""
+        from student.recipe import with_recipe
+
+        return with_recipe(given)
 
     @property
-    def peak_learning_rate(self) -> float:
-        """That of the flag, or the optimizer's own, which for layers that know something already is lower."""
-        is_tuned = self.embedding == "bert" and self.optimizer == "adam"
-        return self.learning_rate or (BERT_LEARNING_RATE if is_tuned else LEARNING_RATES[self.optimizer])
+    def layers(self) -> LayerLosses | None:
+        """What is learnt from layers, and from which, if a bert's are to be those that it starts from."""
+        return None if self.layer_losses is None else self.layer_losses.for_encoder(self.encoder)
 
     def for_rows(self, num_rows: int) -> Self:
-        """The settings with what so many training rows ask for, if the flags leave that open: epochs, no bigrams."""
-        epochs = max(FEWEST_EPOCHS, min(MOST_EPOCHS, ROWS_READ // max(1, num_rows)))
-        num_bigrams = 0 if self.num_bigrams is None and num_rows > ROWS_OF_BIGRAMS else self.num_bigrams
-        return self.model_copy(update={"num_train_epochs": self.num_train_epochs or epochs, "num_bigrams": num_bigrams})
+        """The settings with what so many rows and the encoder ask for, if that was left open."""
+        optimizer = self.optimizer.for_encoder(self.encoder.embedding)
+        return self.model_copy(update={"optimizer": optimizer, "epochs": self.epochs.for_rows(num_rows)})
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        embedding, has_vectors, problems = self.encoder.embedding, isinstance(self.encoder, WithVectors), []
+        if isinstance(self.start, FromWords) and (not has_vectors or embedding == "bert"):
+            problems.append(f"--init-vectors: --embedding {embedding} has no vectors of words alone")
+        if self.start.init == "teacher" and not has_vectors:
+            problems.append(f"--init teacher: is for vectors, and --embedding {embedding} has none")
+        if self.layer_losses is not None and isinstance(self.source, SeveralTasks):
+            problems.append("--objective: layers are stored for one task; leave out --tasks")
+        if self.layer_losses is not None and isinstance(self.source, Sets) and len(self.source.set) > 1:
+            problems.append("--objective: layers are those of one teacher; give one --set")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
 
 
-class PretrainConfig(EmbeddingFlags, StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
-    """Flags of ``distill pretrain-student``. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
+class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
+    """What pretraining on any set takes. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
 
     helps: ClassVar = {
         "seed": "Seed of the weights and the order of rows.",
         "embedding": "Ordered products of matrices, sums of vectors, or both.",
     }
+    encoder: Hybrid | Cmow | Cbow = Field(default_factory=Hybrid, discriminator="embedding")
     set: str = Field(
         description="Train from this set of tokens or of sentences: a path, or a name in the store.",
-        json_schema_extra=FORMERLY_LOGITS,
+        json_schema_extra=FORMERLY_LOGITS | PLACE,
     )
-    output_dir: Path | None = Field(None, description="Folder of the run. (default: runs/NAME-OF-SET)")
-    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")
-    temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
-    vector_loss: VectorLoss = Field(
-        "cosine-mse", description="Distance of vectors: 1 - cosine, squared error, or that of similarities (gram)."
-    )
-    vector_map: VectorMap = Field(
-        "linear", description="Projection from the representation to the teacher's vector, or none."
+    output_dir: Path | None = Field(
+        None, description="Folder of the run. (default: runs/NAME-OF-SET)", json_schema_extra=PLACE
     )
     num_train_epochs: int = Field(1, ge=1, description="Passes over the training rows.")
-    max_steps: int | None = Field(None, ge=1, description="Stop after so many steps. (default: all of the passes)")
+    max_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Stop after so many steps. (default: all of the passes)",
+        json_schema_extra={"decides": False},  # but how many there are in all
+    )
     learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW; decays linearly to 0.")
     warmup_ratio: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay of the prediction head.")
     per_device_train_batch_size: int = Field(256, ge=1, description="Masked sequences per step and process.")
     max_grad_norm: float = Field(5.0, gt=0, description="Gradients are clipped to this norm.")
-    save_steps: int = Field(1000, ge=1, description="Steps between two checkpoints to resume from.")
+    save_steps: int = Field(
+        1000,
+        ge=1,
+        description="Steps between two checkpoints to resume from.",
+        json_schema_extra={"decides": False},
+    )
+
+
+class MaskedWordSettings(PretrainFlags):
+    """What pretraining on masked words takes."""
+
+    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")
+    temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
+
+
+class Distances(Settings):
+    """Distances of each vector from the teacher's."""
+
+    vector_loss: Literal["cosine-mse", "cosine", "mse"] = "cosine-mse"
+    temperature: ClassVar = 1.0
+
+
+class Gram(Settings):
+    """Divergence of how alike the vectors of a batch are."""
+
+    vector_loss: Literal["gram"] = "gram"
+    temperature: float = Field(1.0, gt=0, description="Softens teacher and student.")
+
+
+class SentenceFlags(Settings):
+    """What pretraining on vectors of sentences takes beside its loss."""
+
+    init: InitKind | None = Field(
+        None,
+        description="teacher: vectors start from the set's token vectors; noise: from random numbers. (default: "
+        "teacher, if the set has them)",
+        json_schema_extra=PLACE,
+    )
+    vector_map: VectorMap = Field(
+        "linear", description="Projection from the representation to the teacher's vector, or none."
+    )
+
+
+class SentenceSettings(SentenceFlags, PretrainFlags):
+    """What pretraining on vectors of sentences takes."""
+
+    loss: Distances | Gram = Field(default_factory=Distances, discriminator="vector_loss")
+
+    @model_validator(mode="after")
+    def _has_vectors(self) -> Self:
+        if self.init == "teacher" and not isinstance(self.encoder, WithVectors):
+            raise ValueError(f"--init teacher: is for vectors, and --embedding {self.encoder.embedding} has none")
+        return self
+
+
+class PretrainSettings(SentenceFlags, MaskedWordSettings):
+    """Settings of ``distill pretrain-student``; the kind of the set decides which of its uses takes them."""
+
+    vector_loss: VectorLoss = Field(
+        "cosine-mse", description="Distance of vectors: 1 - cosine, squared error, or that of similarities (gram)."
+    )
 
 
 class RunFlags(Config):
@@ -280,12 +637,33 @@ class DescribeConfig(JsonFlags):
     )
 
 
-class SweepConfig(TrainConfig, RayFlags):
-    """Flags of ``distill sweep``: every flag of ``distill train-student``, and what to try.
+class LabelHead(TokenHead):
+    """What reads the representation of a token."""
 
-    ``output_dir`` is the folder of all its runs, ``seed`` the first of its seeds.
+    head: Literal["mlp", "plain-mlp", "linear"] = Field("mlp", description="Classifier of a token.")
+
+
+class LabelSettings(RunPlaces, ReportFlags, SeedFlags):
+    """What ``distill train-student`` takes of `TrainSettings` for a set of labelled words."""
+
+    source: OneName | OneSet
+    num_bigrams: Literal[0] | None = Field(None, description="None: a label is of one token.")
+    encoder: Hybrid | Cmow | Cbow | Lstm = Field(default_factory=Hybrid, discriminator="embedding")
+    start: Start = Field(default_factory=FromTeacher)
+    head: LabelHead = Field(default_factory=LabelHead)
+    loss: TokenLoss = Field(default_factory=TokenLoss)
+    best: BestEpoch = Field(default_factory=BestEpoch)
+    optimizer: Optimizer = Field(default_factory=Optimizer)
+    epochs: Epochs = Field(default_factory=Epochs)
+
+
+class SweepSettings(RayFlags):
+    """Settings of ``distill sweep``: those of its students, and what to try.
+
+    Of a student, ``output_dir`` is the folder of all runs, and ``seed`` the first of the seeds.
     """
 
+    student: Annotated[dict[str, Any], Draft(TrainSettings)] = Field(default_factory=dict)
     grid: tuple[str, ...] = Field(
         (), description="Values to try, like learning_rate=1e-3,5e-4 or tasks=a,b,a+b; repeat for more."
     )
@@ -306,3 +684,24 @@ class ExportConfig(RunFlags, StoreFlags, JsonFlags):
         description="Measure the scores on this set. (default: what it was trained on)",
         json_schema_extra=FORMERLY_LOGITS,
     )
+
+
+class FiltersConfig(StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
+    """Flags of ``distill filters``."""
+
+    helps: ClassVar = {"seed": "Seed of the filters, the order of rows and dropout."}
+    set: str = Field(
+        description="Learn from the states in this set: a path, or a name in the store.",
+        json_schema_extra={"argument": True} | PLACE,
+    )
+    layers: str | None = Field(
+        None, pattern=LAYERS, description="Whose filters, like 2,4,6. (default: all that are stored)"
+    )
+    dim: int = Field(128, ge=1, description="Width of what a filter makes of a state.")
+    output_dir: Path | None = Field(
+        None, description="Folder of the filters. (default: filters/NAME-OF-SET)", json_schema_extra=PLACE
+    )
+    alpha: float = Field(1.0, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
+    num_train_epochs: int = Field(3, ge=1, description="Passes over the training rows.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of Adam; decays linearly to 0.")
+    per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")

@@ -18,7 +18,7 @@ from pipeline.sets.reader import KEYS, ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold
 from pipeline.training.batches import EpochBatches, held_out_rows
-from student.config import HeadKind, TrainConfig
+from student.config import ClassWeights, HeadKind
 from student.model.architecture import StudentConfig, sequences
 from student.model.heads import HEADS
 
@@ -194,9 +194,9 @@ def _taken(rows: Examples, is_taken_N: Bools) -> Examples:
     )
 
 
-def row_weights(flags: TrainConfig, examples: Examples) -> Floats:
+def row_weights(class_weights: ClassWeights | None, examples: Examples) -> Floats:
     """What multiplies the losses of each row, of its logits and of layers, float32 [N]."""
-    if flags.class_weights is None:
+    if class_weights is None:
         return examples.weight_N
     return examples.weight_N * balanced_weights(examples)
 

@@ -9,6 +9,7 @@ from torch import nn
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
+from student.config import OneTask
 from student.kinds import KINDS
 from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import build_config
@@ -53,10 +54,10 @@ def describe_config(config: TaskConfig) -> dict[str, Any]:
 def _config_of(run_or_recipe: str) -> TaskConfig:
     if Path(run_or_recipe).is_dir():
         return read_task_config(Path(run_or_recipe) / CONFIG_FILE)
-    flags = load_recipe(run_or_recipe).settings
-    if flags.task is None:
+    settings = load_recipe(run_or_recipe).settings
+    if not isinstance(settings.source, OneTask):
         raise ConfigError(f"{run_or_recipe}: has no task, which decides the number of logits")
-    task = load_task(flags.task)
+    task = load_task(settings.source.task)
     facts = BERT_BASE_UNCASED | {
         "task": task.name,
         "target": make_target(task, "classification"),
@@ -65,7 +66,7 @@ def _config_of(run_or_recipe: str) -> TaskConfig:
         "tokenizer_sha256": "",
         "max_seq_length": 128,
     }
-    return build_config(flags, facts)
+    return build_config(settings, facts)
 
 
 def _multiply_adds(student: TaskStudent) -> dict[str, int]:

@@ -19,14 +19,15 @@ from torch import Tensor, nn
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.sets.layer_files import open_layers
 from pipeline.sets.reader import ExampleSet, find_set
+from pipeline.settings import deciding
 from pipeline.tasks.metrics import score_logits
 from pipeline.training.batches import EpochBatches
 from pipeline.training.checkpoint import check_tensors, state_of, write_tensors
 from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics, RunRecord, read_run_record
+from student.config import FiltersConfig
 from student.data import Examples, gold_tensor, load_dev, load_examples
-from student.layer_flags import FiltersConfig
 from student.losses.layer_targets import LayerTargets
 from student.losses.logits import task_loss
 from student.losses.objectives import first_signal, named_layers, stored_layers
@@ -214,9 +215,7 @@ def train_filters(config: FiltersConfig, command: str) -> RunRecord:
 
 
 def _settings(config: FiltersConfig, logit_set: ExampleSet, layers: tuple[int, ...], width: int) -> dict[str, Any]:
-    places = {"set", "store", "output_dir", "allow_unverified", "json_output", "layers"}
-    settings = config.model_dump(mode="json", exclude=places)
-    return settings | {
+    return deciding(config) | {
         "layers": list(layers),
         "width": width,
         "logit_set_fingerprint": logit_set.record.fingerprint,

@@ -4,8 +4,7 @@ No teacher is in memory. The run's folder of several tasks holds the record of t
 which is a student's folder and a run's like any other: commands take it by its path.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ from pipeline.training.loop import seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, best_of, finish_run, write_run_record
 from student.bert_start import BertStart, copy_layers
-from student.config import TrainConfig
-from student.layers import end_stage, layer_loss, learn_layers, stage_history
+from student.config import Epochs, FromRun, FromWords, SeveralTasks, TrainSettings, num_bigrams
+from student.data import row_weights
+from student.layers import LayerTask, end_stage, layer_loss, learn_layers, stage_history
 from student.losses.layers import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.embeddings import matrix_encoder
@@ -33,7 +33,7 @@ from student.model.model import Student, TaskStudent, default_device
 from student.model.products import IS_COMPILED
 from student.model.weights import save_sharing
 from student.optimizer import make_optimizer
-from student.run_result import context, note_start, result, settings, write_card, write_tokenizer
+from student.run_result import context, deciding_settings, note_start, result, write_card, write_tokenizer
 from student.start import (
     copy_embeddings,
     copy_head,
@@ -51,6 +51,7 @@ from student.training_data import (
     open_training_set,
     read_data,
     separate,
+    source_of,
     task_facts,
 )
 from student.vocabulary_pruning import active_ids, neutralise_untrained, prune, restore, with_used_rows
@@ -61,14 +62,14 @@ ONE_ENCODER = {  # what sets have in common
 }
 
 
-def train(config: TrainConfig, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
-    """Trains the student that ``config`` describes, or the students of its ``tasks``, or goes on with it.
+def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
+    """Trains the student that settings describe, or the students of their ``tasks``, or goes on with it.
 
     The run folder holds ``run.json`` (settings, query, hashes, metrics per epoch), the best epoch's weights by the
     first metric on the first dev split, the tokenizer and a card; for several tasks see `train_tasks`.
 
     Args:
-        config: everything that decides the student.
+        settings: everything that decides the student.
         command: the command line, for the record.
         data: the rows of each set, see `load_data`, if they have been read already.
 
@@ -80,24 +81,26 @@ def train(config: TrainConfig, command: str, data: Sequence[TrainingData] = ()) 
         DataError: if there is no such set, or it has no rows to train on.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
-    if config.tasks is not None:
-        return train_tasks(config, command, data)
-    logit_set = data[0].logit_set if data else open_training_set(config)
-    student_config, layers = build_student_config(config, logit_set, data[0].facts if data else task_facts(logit_set))
-    rows = data[0] if data else read_data(config, logit_set)
-    config = config.for_rows(len(rows.splits["train"]))
-    folder = config.output_dir or Path("runs") / default_name(logit_set.sets)
-    training = StudentTraining(config, student_config, rows, folder, layers)
-    vectors = rows.start(config)
-    run = Run(folder, settings(training, vectors), command, context(training))
+    if isinstance(settings.source, SeveralTasks):
+        return train_tasks(settings, command, data)
+    source = source_of(settings)
+    logit_set = data[0].logit_set if data else open_training_set(source, settings.store, settings.allow_unverified)
+    facts = data[0].facts if data else task_facts(logit_set)
+    student_config, layers = build_student_config(settings, logit_set, facts)
+    rows = data[0] if data else read_data(source, logit_set)
+    folder, num_rows = settings.output_dir or Path("runs") / default_name(logit_set.sets), len(rows.splits["train"])
+    settings = settings.for_rows(num_rows)
+    training = StudentTraining(settings, student_config, rows, num_rows, folder, layers)
+    vectors = rows.start(settings.encoder.embedding, settings.start)
+    run = Run(folder, deciding_settings(training, vectors), command, context(training))
     finished = run.start()
-    if finished is not None or not config.intermediate_epochs:
+    if finished is not None or settings.layers is None or not settings.layers.intermediate_epochs:
         end_stage(folder)  # which a killed or another run may have left
     if finished is not None:
         return finished
     write_tokenizer(training)
     note_start([training], logit_set if vectors else None)
-    [student], history = fit(config, [training], vectors, run)
+    [student], history = fit([training], vectors, run)
     found = result(training, student, history, best_of(history)) | stage_history(folder)
     write_card(training, student, run.record() | {"result": found})
     record = run.finish(found)
@@ -105,14 +108,14 @@ def train(config: TrainConfig, command: str, data: Sequence[TrainingData] = ()) 
     return record
 
 
-def train_tasks(config: TrainConfig, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
-    """Trains a student for each of ``config.tasks``, or goes on with them.
+def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
+    """Trains a student for each of several tasks, or goes on with them.
 
     A step is a batch of one task, an epoch all batches of all tasks in random order. The best epoch is that of the
     best mean of the tasks' first metrics on their first dev splits.
 
     Args:
-        config: everything that decides the students.
+        settings: everything that decides the students.
         command: the command line, for the record.
         data: the rows of each task, if they have been read already.
 
@@ -124,15 +127,13 @@ def train_tasks(config: TrainConfig, command: str, data: Sequence[TrainingData] 
         DataError: if there is no such set, or it has no rows to train on.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
-    trainings = _trainings(config, data)
-    num_rows = sum(len(training.data.splits["train"]) for training in trainings)
-    config = config.for_rows(num_rows)
-    trainings = [replace(training, config=training.config.for_rows(num_rows)) for training in trainings]
+    trainings = _trainings(settings, data)
     names = [training.name for training in trainings]
     folder = trainings[0].folder.parent
     giver = trainings[vectors_source([one.data.logit_set for one in trainings])]
-    vectors = giver.data.start(config)
-    by_task = {one.name: settings(one, vectors if one is giver else None) | {"tasks": names} for one in trainings}
+    vectors = giver.data.start(settings.encoder.embedding, settings.start)
+    decided = [deciding_settings(one, vectors if one is giver else None) for one in trainings]
+    by_task = {one.name: own | {"tasks": names} for one, own in zip(trainings, decided, strict=True)}
     places = [place for one in trainings for place in context(one)["logit_sets"]]
     run = Run(folder, joint_settings(by_task), command, {STUDENTS: names, "logit_sets": places})
     finished = run.start()
@@ -147,7 +148,7 @@ def train_tasks(config: TrainConfig, command: str, data: Sequence[TrainingData] 
         write_run_record(one.folder / RUN_RECORD, begun)
         write_tokenizer(one)
     note_start(trainings, giver.data.logit_set if vectors else None)
-    students, history = fit(config, trainings, vectors, run)
+    students, history = fit(trainings, vectors, run)
     best = best_of(history)
     chosen = {"chosen_by": f"the mean over {', '.join(names)}"}
     evaluation: dict[str, Any] = {}
@@ -159,26 +160,28 @@ def train_tasks(config: TrainConfig, command: str, data: Sequence[TrainingData] 
     return run.finish({"history": history, "best": best, "evaluation": evaluation})
 
 
-def _trainings(config: TrainConfig, data: Sequence[TrainingData]) -> list[StudentTraining]:
+def _trainings(settings: TrainSettings, data: Sequence[TrainingData]) -> list[StudentTraining]:
     """The tasks, once their sets are known to fit each other; only then rows are read."""
-    configs = separate(config)
-    sets = [one.logit_set for one in data] or [open_training_set(one) for one in configs]
-    designs = build_joint_configs(configs, sets, [one.facts for one in data] or [task_facts(one) for one in sets])
-    rows = data or [read_data(*both) for both in zip(configs, sets, strict=True)]
-    folder = config.output_dir or Path("runs") / default_name(sets)
+    parts = separate(settings)
+    sources, access = [source_of(one) for one in parts], (settings.store, settings.allow_unverified)
+    sets = [one.logit_set for one in data] or [open_training_set(one, *access) for one in sources]
+    designs = build_joint_configs(parts, sets, [one.facts for one in data] or [task_facts(one) for one in sets])
+    rows = data or [read_data(*both) for both in zip(sources, sets, strict=True)]
+    folder = settings.output_dir or Path("runs") / default_name(sets)
+    num_rows = sum(len(one.splits["train"]) for one in rows)
     return [
-        StudentTraining(flags, made, one, folder / one.logit_set.name, layers)
-        for (flags, made, layers), one in zip(designs, rows, strict=True)
+        StudentTraining(own.for_rows(num_rows), made, one, num_rows, folder / one.logit_set.name, layers)
+        for (own, made, layers), one in zip(designs, rows, strict=True)
     ]
 
 
 def build_joint_configs(
-    configs: Sequence[TrainConfig], sets: Sequence[LogitSet], facts: Sequence[Facts]
-) -> list[tuple[TrainConfig, TaskConfig, BertStart | None]]:
-    """Of each task the flags that are for it, the architecture they ask for, and what a bert starts from.
+    parts: Sequence[TrainSettings], sets: Sequence[LogitSet], facts: Sequence[Facts]
+) -> list[tuple[TrainSettings, TaskConfig, BertStart | None]]:
+    """Of each task the settings that are for it, the architecture they ask for, and what a bert starts from.
 
     Args:
-        configs: the flags of each task.
+        parts: the settings of each task.
         sets: the task's sets, opened.
         facts: what they decide.
 
@@ -190,14 +193,15 @@ def build_joint_configs(
     raise_all(ConfigError, "--tasks", [f"{one} is there twice; a task's folder is called as its set" for one in twice])
     check_joint(dict(zip(names, facts, strict=True)))
     kinds = {own["target"].kind for own in facts}
-    fitting = [of_task(one, own["target"].kind, kinds) for one, own in zip(configs, facts, strict=True)]
+    losses = [one.loss.of_task(own["target"].kind, kinds) for one, own in zip(parts, facts, strict=True)]
+    fitting = [one.model_copy(update={"loss": loss}) for one, loss in zip(parts, losses, strict=True)]
     designs = [build_student_config(*each) for each in zip(fitting, sets, facts, strict=True)]
     if len({made.encoder_shape for made, _ in designs}) > 1:  # labelled words are read without maxima and bigrams
         raise ConfigError(
             "--tasks: whole texts and labelled words share an encoder without maxima and bigrams; add --pooling sum "
             "--num-bigrams 0"
         )
-    return [(flags, made, designs[0][1]) for flags, (made, _) in zip(fitting, designs, strict=True)]
+    return [(own, made, designs[0][1]) for own, (made, _) in zip(fitting, designs, strict=True)]
 
 
 def check_joint(facts: Mapping[str, Facts]) -> None:
@@ -211,39 +215,22 @@ def check_joint(facts: Mapping[str, Facts]) -> None:
     raise_all(ConfigError, "--tasks", problems)
 
 
-def of_task(config: TrainConfig, kind: str, kinds: Set[str]) -> TrainConfig:
-    """The flags for one of several tasks: without those that are for tasks of another kind, if there are such.
-
-    Args:
-        config: the flags for all.
-        kind: of the task's target.
-        kinds: of all tasks' targets.
-    """
-    left_out: set[str] = set()
-    if kind == "score" and kinds != {"score"}:
-        left_out |= {"temperature", "soft_loss"}
-    if kind != "classes" and "classes" in kinds:
-        left_out.add("class_weights")
-    defaults = {name: TrainConfig.model_fields[name].default for name in left_out}
-    return config.model_copy(update=defaults)
-
-
 def vectors_source(sets: Sequence[LogitSet]) -> int:
     """Which set's token vectors the encoder may start from: the first that has some, else the first."""
     return next((k for k, one in enumerate(sets) if one.sets[0].record.signals.token_vectors is not None), 0)
 
 
 def fit(
-    config: TrainConfig, trainings: Sequence[StudentTraining], vectors: VocabularyVectors | None, run: Run
+    trainings: Sequence[StudentTraining], vectors: VocabularyVectors | None, run: Run
 ) -> tuple[list[TaskStudent], list[Entry]]:
     """Trains the rows of the tables that the data use.
 
     Returns:
-        The best student of each training, and a record of each epoch. With ``tasks`` its metrics are those of
+        The best student of each training, and a record of each epoch. Of several its metrics are those of
         `joint_scores`.
     """
-    splits = [training.splits for training in trainings]
-    students = _new_students(config, trainings, [part["train"] for part in splits], vectors)
+    splits, first = [training.splits for training in trainings], trainings[0].settings
+    students = _new_students(trainings, [part["train"] for part in splits], vectors)
     active = active_ids((rows for part in splits for rows in part.values()), students[0].config.pad_id)
     smalls: list[TaskStudent] = []
     for student in students:
@@ -253,14 +240,22 @@ def fit(
         for one, part in zip(trainings, splits, strict=True)
     ]
     layers = _layer_loss(trainings[0], smalls[0], renumbered[0]["train"])
-    if layers is not None and config.intermediate_epochs:
+    if layers is not None and first.layers is not None and first.layers.intermediate_epochs:
         assert isinstance(smalls[0], Student), "or there would be no layers"
-        learn_layers(config, smalls[0], layers, renumbered[0]["train"], run)
+        alone = make_optimizer(first.optimizer, smalls[0].encoder, layers)
+        sizes = (first.epochs.per_device_train_batch_size, first.seed)
+        stage = LayerTask(smalls[0], layers, renumbered[0]["train"], alone, *sizes)
+        schedule = loop.Schedule.of_epochs(
+            stage.batches.steps_per_epoch,
+            first.layers.intermediate_epochs,
+            first.seed,
+            warmup_steps=first.epochs.warmup_steps,
+            save_best=False,
+        )
+        learn_layers(stage, schedule, smalls[0], run)
         layers = None
     optimizer = make_optimizer(
-        config.optimizer,
-        config.peak_learning_rate,
-        config.max_grad_norm,
+        first.optimizer,
         smalls[0].encoder,
         *(small.head for small in smalls),
         *([] if layers is None else [layers]),
@@ -275,7 +270,7 @@ def fit(
 
     tasks: dict[str, BatchedTask] = {
         training.name: training.kind.task(
-            training.config, small, part, optimizer, layers, partial(_write, restored, number)
+            training.settings, small, part, optimizer, layers, partial(_write, restored, number)
         )
         for number, (training, small, part) in enumerate(zip(trainings, smalls, renumbered, strict=True))
     }
@@ -288,25 +283,27 @@ def fit(
         else:
             save_sharing({own: (student.config_json, student) for own, student in whole.items()})
 
-    if config.tasks is None:
+    if run.folder == trainings[0].folder:
         (task,) = tasks.values()
-        history = loop.fit(run, task, optimizer, epochs(config, task.batches.steps_per_epoch), config.report_to)
+        schedule = schedule_of(first.epochs, first.seed, task.batches.steps_per_epoch)
+        history = loop.fit(run, task, optimizer, schedule, first.report_to)
     else:
         model = nn.ModuleList([*smalls, *([] if layers is None else [layers])])
-        joint = JointTask(model, tasks, config.seed, save)
-        history = loop.fit(run, joint, optimizer, epochs(config, joint.batches.steps_per_epoch), config.report_to)
+        joint = JointTask(model, tasks, first.seed, save)
+        schedule = schedule_of(first.epochs, first.seed, joint.batches.steps_per_epoch)
+        history = loop.fit(run, joint, optimizer, schedule, first.report_to)
     return [one.kind.student.load(one.folder).to(default_device()) for one in trainings], history
 
 
-def epochs(config: TrainConfig, steps_per_epoch: int) -> loop.Schedule:
+def schedule_of(epochs: Epochs, seed: int, steps_per_epoch: int) -> loop.Schedule:
     """An entry for each epoch; the best one's weights are saved."""
-    assert config.num_train_epochs is not None, "the number of rows has decided it"
+    assert epochs.num_train_epochs is not None, "the number of rows has decided it"
     return loop.Schedule.of_epochs(
         steps_per_epoch,
-        config.num_train_epochs,
-        config.seed,
-        warmup_steps=config.warmup_steps,
-        patience=config.early_stopping_patience,
+        epochs.num_train_epochs,
+        seed,
+        warmup_steps=epochs.warmup_steps,
+        patience=epochs.early_stopping_patience,
     )
 
 
@@ -321,23 +318,24 @@ def _write(restored: Callable[[int], TaskStudent], number: int, folder: Path) ->
 
 
 def _layer_loss(training: StudentTraining, student: TaskStudent, examples: Any) -> LayerLoss | None:
-    if not training.config.objectives:
+    losses, data = training.settings.layers, training.data
+    if losses is None:
         return None
     assert isinstance(student, Student), "which the flags have refused"
-    data = training.data
-    return layer_loss(training.config, student, data.logit_set.sets[0], data.facts["special_ids"], examples)
+    weight_N = row_weights(training.settings.loss.class_weights, examples)
+    return layer_loss(losses, student, data.logit_set.sets[0], data.facts["special_ids"], examples, weight_N)
 
 
 def _new_students(
-    config: TrainConfig,
     trainings: Sequence[StudentTraining],
     trains: Sequence[Any],
     vectors: VocabularyVectors | None,
 ) -> list[TaskStudent]:
     """Students that share the first one's encoder, as they start."""
-    seed_step(config.seed, 0)
+    first, start = trainings[0].settings, trainings[0].settings.start
+    seed_step(first.seed, 0)
     students: list[TaskStudent] = []
-    most = 0 if config.num_bigrams == 0 else trainings[0].student_config.num_bigrams
+    most = 0 if num_bigrams(first.encoder, trainings[0].num_rows) == 0 else trainings[0].student_config.num_bigrams
     pairs_K2 = frequent_pairs(trains, most)
     for training in trainings:
         student_config = with_bigrams(training.student_config, len(pairs_K2))
@@ -347,15 +345,15 @@ def _new_students(
     layers = trainings[0].layers
     if layers is not None:
         copy_layers(layers, students[0].encoder)
-    elif config.init_from is None:
-        neutralise_untrained(students[0], *trains)
-    else:
-        copy_embeddings(config.init_from, students[0].encoder)
+    elif isinstance(start, FromRun):
+        copy_embeddings(start.init_from, students[0].encoder)
         for student in students:
-            if has_head_for(config.init_from, student.config):
-                copy_head(config.init_from, student)
-    if config.init_vectors is not None:
-        start_from_words(students[0].encoder, config.init_vectors, trainings[0].data.logit_set.tokenizer_json())
+            if has_head_for(start.init_from, student.config):
+                copy_head(start.init_from, student)
+    else:
+        neutralise_untrained(students[0], *trains)
+    if isinstance(start, FromWords):
+        start_from_words(students[0].encoder, start.init_vectors, trainings[0].data.logit_set.tokenizer_json())
     if vectors is not None:
         start_from_teacher(students[0].encoder, vectors)
     return students

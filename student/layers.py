@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.arrays import Ints
+from pipeline.arrays import Floats, Ints
 from pipeline.devices import to_device
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
@@ -21,14 +21,12 @@ from pipeline.sets.layer_files import open_layers
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName
-from pipeline.settings import flag_name
 from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit
 from pipeline.training.run import Run
 from pipeline.training.run_record import Entry, Metrics, read_run_record
-from student.config import TrainConfig
-from student.data import Examples, make_batches, row_weights
+from student.config import LayerLosses, ObjectiveName
+from student.data import Examples, make_batches
 from student.filters import FILTERS_FILE, read_filters
-from student.layer_flags import LayerFlags, ObjectiveName
 from student.losses.layer_targets import Frame, LayerTargets
 from student.losses.layers import LayerLoss
 from student.losses.objectives import OBJECTIVES, first_signal, kinds, named_layers, stored_layers
@@ -38,7 +36,7 @@ from student.model.encoders import ENCODERS
 from student.model.heads import HEADS
 from student.model.model import Student
 from student.model.weights import load_weights
-from student.optimizer import make_optimizer, rows_of_batch
+from student.optimizer import rows_of_batch
 
 CONTRAST: ObjectiveName = "hid-cls-contrast"
 
@@ -46,26 +44,28 @@ CONTRAST: ObjectiveName = "hid-cls-contrast"
 FOLDER, RECORD = "intermediate", "stage.json"
 
 
-def check_objective(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> None:
-    """Raises ConfigError, naming every flag about layers that does not fit the others, the student or its set."""
-    raise_all(ConfigError, "wrong flags", _problems(flags, config, record))
+def check_layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> None:
+    """Raises ConfigError, naming every flag about layers that does not fit the student or its set."""
+    raise_all(ConfigError, "wrong flags", _problems(losses, config, record))
 
 
 def layer_loss(
-    flags: TrainConfig,
+    losses: LayerLosses,
     student: Student,
     logit_set: ExampleSet,
     special_ids: SpecialIds,
     examples: Examples,
+    weight_N: Floats,
 ) -> LayerLoss:
     """What a student's layers learn by, from what the set holds of the teacher's.
 
     Args:
-        flags: with an objective, for which `check_objective` has found no problem.
+        losses: which; `check_layers` has found no problem.
         student: the student.
         logit_set: what it is trained from.
         special_ids: what the teacher reads around sentences.
         examples: the training rows, as the student reads them.
+        weight_N: float32, what multiplies the loss of each of them.
 
     Raises:
         ConfigError: if the teacher's attention has another number of heads.
@@ -73,11 +73,11 @@ def layer_loss(
         IntegrityError: if a file was changed.
     """
     config, record = student.config, logit_set.record
-    layers = _layers(flags, config, record)
+    layers = _layers(losses, config, record)
     reads_frame = config.is_joint or isinstance(student.encoder, BertEncoder)
     frame = None if reads_frame else Frame.of(special_ids, config.is_pair)
     lengths_N = examples.lengths if frame is None else frame.lengths(examples)
-    signals = {name: _signal(name, record) for name in flags.objectives}
+    signals = {name: _signal(name, record) for name in losses.objectives}
     targets = {
         signal: LayerTargets(open_layers(logit_set, signal, "train", layers), examples, lengths_N, frame)
         for signal in dict.fromkeys(signals.values())
@@ -87,10 +87,9 @@ def layer_loss(
             raise DataError(f"{logit_set.root}: has {signal} of none of the training rows")
     if config.bert is not None:
         _check_heads(config.bert.num_attention_heads, targets)
-    objectives = [(OBJECTIVES[name], signals[name]) for name in flags.objectives]
-    filters = read_filters(flags.filters, record.fingerprint) if flags.filters else None
+    objectives = [(OBJECTIVES[name], signals[name]) for name in losses.objectives]
+    filters = read_filters(losses.filters, record.fingerprint) if losses.filters else None
     kind_N = _kinds(targets[signals[CONTRAST]], config, examples) if CONTRAST in signals else None
-    weight_N = row_weights(flags, examples)
     return LayerLoss(objectives, layers, student, targets, weight_N, filters, kind_N).to(student.device)
 
 
@@ -101,19 +100,19 @@ def _kinds(target: LayerTargets, config: StudentConfig, examples: Examples) -> I
     return kind_N
 
 
-def objective_settings(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> dict[str, Any]:
+def objective_settings(losses: LayerLosses | None, config: StudentConfig, record: SetRecord) -> dict[str, Any]:
     """What decides what a student learns from layers: which, as they are stored, and through which filters."""
-    if not flags.objectives:
+    if losses is None:
         return {}
-    signals = {_signal(name, record) for name in flags.objectives}
+    signals = {_signal(name, record) for name in losses.objectives}
     files = [shard.sha256 or "" for one in record.signals.layer_signals if one.name in signals for shard in one.shards]
     return {
-        "objective": list(flags.objectives),
-        "layers": list(_layers(flags, config, record)),
-        "intermediate_epochs": flags.intermediate_epochs,
-        "objective_weight": flags.objective_weight or 1.0,
+        "objective": list(losses.objectives),
+        "layers": list(_layers(losses, config, record)),
+        "intermediate_epochs": losses.intermediate_epochs,
+        "objective_weight": losses.objective_weight or 1.0,
         "layers_sha256": hashlib.sha256("".join(files).encode()).hexdigest(),
-        "filters_sha256": sha256(flags.filters / FILTERS_FILE) if flags.filters else None,
+        "filters_sha256": sha256(losses.filters / FILTERS_FILE) if losses.filters else None,
     }
 
 
@@ -131,49 +130,39 @@ def _signal(name: ObjectiveName, record: SetRecord) -> LayersName:
     return first_signal(record) if signal == "cls" else signal
 
 
-def _layers(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> tuple[int, ...]:
+def _layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> tuple[int, ...]:
     """Those that were named, else those that a BERT starts from, else those that are stored; of others the last."""
-    named = named_layers(flags.layers or (flags.init_layers if config.bert else None))
+    named = named_layers(losses.layers)
     if named:
         return named
-    stored = stored_layers(record).get(_signal(flags.objectives[0], record), ())
+    stored = stored_layers(record).get(_signal(losses.objectives[0], record), ())
     return stored if config.bert else stored[-1:]
 
 
-def _problems(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> list[str]:
-    if not flags.objectives:
-        given = [name for name in LayerFlags.model_fields if getattr(flags, name)]
-        return [f"{flag_name(name)}: is for --objective" for name in given]
-    problems = []
-    if len(flags.set) > 1:
-        problems.append("--objective: layers are those of one teacher; give one --set")
-    if flags.intermediate_epochs and flags.objective_weight is not None:
-        problems.append("--objective-weight: is for an objective beside the logits, not with --intermediate-epochs")
-    problems += [
-        f"--objective {name}: compares attention, which --embedding {flags.embedding} has not; take bert"
-        for name in flags.objectives
+def _problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> list[str]:
+    problems = [
+        f"--objective {name}: compares attention, which --embedding {config.embedding} has not; take bert"
+        for name in losses.objectives
         if OBJECTIVES[name].needs_attention and not config.bert
     ]
-    if CONTRAST in flags.objectives and config.target.kind == "score":
+    if CONTRAST in losses.objectives and config.target.kind == "score":
         problems.append(f"--objective {CONTRAST}: negatives are rows of other labels, and a score has none")
     if HEADS[config.head].reads_tokens:
         problems.append(f"--objective: --head {config.head} reads tokens; take another head")
-    if flags.filters is not None and "hid-seq" not in flags.objectives:
-        problems.append("--filters: are for --objective hid-seq")
-    elif flags.filters is not None:
-        known = {int(layer) for layer in read_filters(flags.filters, record.fingerprint).maps}
-        missing = [str(layer) for layer in _layers(flags, config, record) if layer not in known]
-        problems += [f"--filters {flags.filters}: has none of layer {', '.join(missing)}"] if missing else []
-    if "hid-seq" in flags.objectives and ENCODERS[flags.embedding].reads_pairs:
-        problems.append(f"--objective hid-seq: --embedding {flags.embedding} has nothing of each token")
-    if "hid-seq" in flags.objectives and flags.token_dropout:
+    if losses.filters is not None:
+        known = {int(layer) for layer in read_filters(losses.filters, record.fingerprint).maps}
+        missing = [str(layer) for layer in _layers(losses, config, record) if layer not in known]
+        problems += [f"--filters {losses.filters}: has none of layer {', '.join(missing)}"] if missing else []
+    if "hid-seq" in losses.objectives and ENCODERS[config.embedding].reads_pairs:
+        problems.append(f"--objective hid-seq: --embedding {config.embedding} has nothing of each token")
+    if "hid-seq" in losses.objectives and config.token_dropout:
         problems.append("--token-dropout: --objective hid-seq compares every token")
-    return problems + _layer_problems(flags, config, record)
+    return problems + _layer_problems(losses, config, record)
 
 
-def _layer_problems(flags: TrainConfig, config: StudentConfig, record: SetRecord) -> list[str]:
-    stored, layers, problems = stored_layers(record), _layers(flags, config, record), []
-    for name in flags.objectives:
+def _layer_problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> list[str]:
+    stored, layers, problems = stored_layers(record), _layers(losses, config, record), []
+    for name in losses.objectives:
         signal = _signal(name, record)
         missing = [str(layer) for layer in layers if layer not in stored.get(signal, ())]
         if missing or not layers:
@@ -183,7 +172,7 @@ def _layer_problems(flags: TrainConfig, config: StudentConfig, record: SetRecord
             problems.append(f"--objective {name}: the set {what}; {advice}")
     if list(layers) != sorted(set(layers)):
         problems.append(f"--layers {','.join(map(str, layers))}: name each layer once, the lowest first")
-    has_squares = any(OBJECTIVES[name].needs_attention for name in flags.objectives)
+    has_squares = any(OBJECTIVES[name].needs_attention for name in losses.objectives)
     most = config.bert.num_hidden_layers + (not has_squares) if config.bert else 1
     if len(layers) > most:
         problems.append(f"--layers {','.join(map(str, layers))}: the student has {most} that can learn from one")
@@ -194,32 +183,33 @@ class LayerTask(TrainTask[list[int]]):
     """A student whose layers are brought near its teacher's.
 
     Args:
-        config: the settings.
         student: is trained in place, all but its head.
         layers: the loss, whose maps are trained, too.
         examples: the training rows; those that the teacher's layers are not known of are left out.
         optimizer: takes the gradients of the rows of tables that a batch uses.
+        batch_size: rows of a step.
+        seed: of their order.
     """
 
     def __init__(
         self,
-        config: TrainConfig,
         student: Student,
         layers: LayerLoss,
         examples: Examples,
         optimizer: TrainOptimizer,
+        batch_size: int,
+        seed: int,
     ) -> None:
         self.model = nn.ModuleDict({"student": student, "layers": layers})
-        self._student, self._layers, self._optimizer = student, layers, optimizer
+        self._student, self._layers, self.optimizer = student, layers, optimizer
         self._examples, self._known = examples, np.flatnonzero(layers.is_known_N)
-        sizes = (config.per_device_train_batch_size, config.seed)
-        self.batches = make_batches(student.config.head, examples.lengths[self._known], *sizes)
+        self.batches = make_batches(student.config.head, examples.lengths[self._known], batch_size, seed)
 
     def loss(self, batch: list[int]) -> torch.Tensor:
         """The mean loss of the layers, a scalar."""
         rows, device = self._known[batch], self._student.device
         ids_T, starts_S = (to_device(part, device) for part in self._examples.batch(rows))
-        used = rows_of_batch(self._optimizer, self._student.encoder, ids_T, starts_S)
+        used = rows_of_batch(self.optimizer, self._student.encoder, ids_T, starts_S)
         return self._layers(*self._layers.read(self._student, ids_T, starts_S, used), starts_S, rows)  # type: ignore[no-any-return]
 
     def evaluate(self) -> Metrics:
@@ -242,20 +232,13 @@ def end_stage(folder: Path) -> None:
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
-def learn_layers(
-    config: TrainConfig,
-    student: Student,
-    layers: LayerLoss,
-    examples: Examples,
-    whole: Run,
-) -> None:
+def learn_layers(task: LayerTask, schedule: Schedule, student: Student, whole: Run) -> None:
     """Trains a student in place on layers alone, or takes over what an earlier try has finished.
 
     Args:
-        config: the settings.
+        task: of the student.
+        schedule: of the stage.
         student: what the run trains.
-        layers: the loss.
-        examples: the training rows.
         whole: the run; this stage has a folder of its own in the run's.
     """
     record, path = whole.record(), whole.folder / FOLDER / RECORD
@@ -263,15 +246,5 @@ def learn_layers(
         end_stage(whole.folder)  # of a run that was given up before its first checkpoint
     run = Run(whole.folder / FOLDER, record["settings"], record["command"], record_name=RECORD)
     if run.start() is None:
-        rates = (config.optimizer, config.peak_learning_rate, config.max_grad_norm)
-        optimizer = make_optimizer(*rates, student.encoder, layers)
-        task = LayerTask(config, student, layers, examples, optimizer)
-        schedule = Schedule.of_epochs(
-            task.batches.steps_per_epoch,
-            config.intermediate_epochs,
-            config.seed,
-            warmup_steps=config.warmup_steps,
-            save_best=False,
-        )
-        run.finish({"history": fit(run, task, optimizer, schedule)})
+        run.finish({"history": fit(run, task, task.optimizer, schedule)})
     load_weights(run.folder, student)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.training.loop import TrainOptimizer
-from student.config import OptimizerKind
+from student.config import Optimizer
 from student.kernels import compiled, compiled_training, lazy_adam
 from student.kernels.lazy_adam import LazyAdamTerms, Rates, RowState
 from student.model.encoder import Encoder
@@ -294,20 +294,18 @@ class RowOptimizer(TrainOptimizer):
         self.inner.catch_up()
 
 
-def make_optimizer(
-    kind: OptimizerKind, learning_rate: float, max_grad_norm: float, encoder: Encoder, *parts: nn.Module
-) -> TrainOptimizer:
+def make_optimizer(settings: Optimizer, encoder: Encoder, *parts: nn.Module) -> TrainOptimizer:
     """What moves an encoder's tables, by rows if it is Adam, and all its other numbers and those of the parts."""
     tables = [table.weight for table in encoder.trained_tables()]
     others = [*encoder.other_parameters(), *(parameter for part in parts for parameter in part.parameters())]
     others = [parameter for parameter in others if parameter.requires_grad]
     table = encoder.bigram_table()
     bigrams = None if table is None else table.weight
-    if kind == "adadelta":
+    if settings.optimizer == "adadelta":
         parameters = [*tables, *others, *([] if bigrams is None else [bigrams])]
-        return TrainOptimizer(torch.optim.Adadelta(parameters, lr=learning_rate, rho=RHO), max_grad_norm)
-    adam = RowAdam(tables, others, lr=learning_rate, padding_idx=encoder.pad_id, bigrams=bigrams)
-    return RowOptimizer(adam, max_grad_norm)
+        return TrainOptimizer(torch.optim.Adadelta(parameters, lr=settings.rate, rho=RHO), settings.max_grad_norm)
+    adam = RowAdam(tables, others, lr=settings.rate, padding_idx=encoder.pad_id, bigrams=bigrams)
+    return RowOptimizer(adam, settings.max_grad_norm)
 
 
 def rows_of_batch(

@@ -3,7 +3,7 @@
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Set, Sized
+from collections.abc import Callable, Iterator, Sized
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -21,12 +21,13 @@ from pipeline.sets.reader import Group, GroupedSet, find_set
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
 from pipeline.sets.record_parts import KindName, Shard
 from pipeline.sets.token_vectors import VocabularyVectors
+from pipeline.settings import deciding
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import B, Schedule, TrainTask, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import RunRecord
-from student.config import PretrainConfig
+from student.config import PretrainFlags, PretrainSettings
 from student.model.card import CARD_FILE, embedding_summary, filled, used_summary
 from student.model.pretrained import PretrainedStudent
 from student.optimizer import RowAdam, RowOptimizer
@@ -44,7 +45,7 @@ SCORED_ROWS, SCORED_BATCH = 4096, 256
 S = TypeVar("S", bound=PretrainedStudent[Any])
 
 
-def pretrain(config: PretrainConfig, command: str) -> RunRecord:
+def pretrain(config: PretrainSettings, command: str) -> RunRecord:
     """Pretrains the student that ``config`` describes, or goes on with it.
 
     The run folder holds ``run.json`` (settings, hashes, losses), the student and its tokenizer; `distill train-student
@@ -71,7 +72,7 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
         console.warn(f"--max-steps {config.max_steps:,}: {passes} have only {total_steps:,}; see --num-train-epochs")
     total_steps = min(config.max_steps or total_steps, total_steps)
     folder = config.output_dir or Path("runs") / root.name
-    settings = _settings(config, task) | {"steps": total_steps, "processes": state.num_processes}
+    settings = _settings(task) | {"steps": total_steps, "processes": state.num_processes}
     places = {"logit_set": str(root.resolve())}
     run = Run(folder, settings, command, places, rank=state.process_index, wait=state.wait_for_everyone)
     with state.main_process_first():
@@ -95,25 +96,24 @@ def pretrain(config: PretrainConfig, command: str) -> RunRecord:
     return run.finish(result)
 
 
-def _task_type(rows: KindName) -> "Callable[[PretrainConfig, Path, PartialState], PretrainTask[Any, Any]]":
+def _task_type(rows: KindName) -> "Callable[[PretrainSettings, Path, PartialState], PretrainTask[Any, Any]]":
     from student.kinds.masked_words import MaskedWordTask
     from student.kinds.sentences import SentenceTask
 
     return SentenceTask if rows == "sentences" else MaskedWordTask
 
 
-def _settings(config: PretrainConfig, task: "PretrainTask[Any, Any]") -> dict[str, Any]:
+def _settings(task: "PretrainTask[Any, Any]") -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
-    places = {"set", "store", "output_dir", "init", "save_steps", "allow_unverified", "report_to", "json_output"}
-    settings = config.model_dump(mode="json", exclude={*places, *task.unused, "max_steps"})
-    return settings | {"logit_set_fingerprint": task.opened.record.fingerprint} | task.settings
+    of_set = {"logit_set_fingerprint": task.opened.record.fingerprint} | task.settings
+    return {"bidirectional": True} | deciding(task.config) | of_set  # a cbow's record says so, too
 
 
 class PretrainTask(TrainTask[B], Generic[B, S]):
     """A student that is pretrained on a set that is too large for memory.
 
     Args:
-        config: the settings.
+        config: what this kind of set takes of the settings.
         opened: the set.
         student_config: the architecture.
         batches: of the set's train split.
@@ -122,7 +122,6 @@ class PretrainTask(TrainTask[B], Generic[B, S]):
 
     Attributes:
         settings: of the set, which decide the weights.
-        unused: fields of `PretrainConfig` that this kind of set has no use for.
         optimizer: made by `start`, as is the ``model``.
     """
 
@@ -130,11 +129,10 @@ class PretrainTask(TrainTask[B], Generic[B, S]):
     model: S
     optimizer: RowOptimizer
     settings: dict[str, Any]
-    unused: Set[str] = frozenset()
 
     def __init__(
         self,
-        config: PretrainConfig,
+        config: PretrainFlags,
         opened: GroupedSet,
         student_config: Any,
         batches: "GroupBatches[B]",
@@ -142,7 +140,7 @@ class PretrainTask(TrainTask[B], Generic[B, S]):
         vectors: VocabularyVectors | None = None,
     ) -> None:
         self.opened, self.batches = opened, batches
-        self._config, self._student_config = config, student_config
+        self.config, self._student_config = config, student_config
         self._state, self._vectors = state, vectors
 
     def start(self) -> None:
@@ -154,10 +152,10 @@ class PretrainTask(TrainTask[B], Generic[B, S]):
         tables = [table.weight for table in self.model.encoder.tables()]
         rows = {id(table) for table in tables}
         others = [parameter for parameter in self.model.parameters() if id(parameter) not in rows]
-        rates = (self._config.learning_rate, self._config.weight_decay)
+        rates = (self.config.learning_rate, self.config.weight_decay)
         pad_id = self.model.config.pad_id
         adam = RowAdam(tables, others, *rates, padding_idx=pad_id, betas=BETAS, eps=EPS)
-        self.optimizer = SharedRowOptimizer(adam, self._config.max_grad_norm, self._state.num_processes)
+        self.optimizer = SharedRowOptimizer(adam, self.config.max_grad_norm, self._state.num_processes)
 
     def finish(self) -> None:
         """Makes the rows neutral that no step has moved: where they are is noise."""
@@ -169,7 +167,7 @@ class PretrainTask(TrainTask[B], Generic[B, S]):
         self.model.save(folder)
 
     def _new_student(self) -> Any:
-        return new_student(self.student_type, self._student_config, self._config.seed, self._vectors)
+        return new_student(self.student_type, self._student_config, self.config.seed, self._vectors)
 
     @abstractmethod
     def card(self, record: RunRecord) -> str:

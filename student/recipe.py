@@ -1,17 +1,17 @@
 """Recipes: settings of ``distill train-student`` as a YAML file, shipped ones and one's own."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pipeline.config import parse_model, parse_yaml
+from pipeline.config import parse_settings, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
-from student.config import TrainConfig
+from pipeline.settings import given
+from student.config import OneTask, RunPlaces, Sets, SeveralTasks, TrainSettings
 
-C = TypeVar("C", bound=TrainConfig)
-SETS = {"task", "set", "tasks"}
-PLACES = {"recipe", "output_dir", "store", "json_output", "allow_unverified"}
+SETS = {source.chosen_by for source in (OneTask, Sets, SeveralTasks)}
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Recipe:
     """What a recipe says.
 
     Attributes:
-        settings: a configuration in which the recipe's values are set.
+        settings: those in which the recipe's values are set.
         grid: values to try in a sweep, by setting.
     """
 
-    settings: TrainConfig
+    settings: TrainSettings
     grid: dict[str, list[Any]]
 
 
@@ -47,27 +47,26 @@ def load_recipe(name_or_path: str) -> Recipe:
     if not isinstance(values, dict):
         raise ConfigError(f"--recipe {name_or_path}: not a mapping of settings")
     grid = values.pop("grid", {})
-    if PLACES & values.keys():
-        raise ConfigError(f"--recipe {name_or_path}: {sorted(PLACES & values.keys())} are not for a recipe, but flags")
+    places = RunPlaces.model_fields.keys() & values.keys()
+    if places:
+        raise ConfigError(f"--recipe {name_or_path}: {sorted(places)} are not for a recipe, but flags")
     if not isinstance(grid, dict) or not all(isinstance(v, list) and v for v in grid.values()):
         raise ConfigError(f"--recipe {name_or_path}: grid: give a list of values for each setting (got {grid!r})")
-    return Recipe(parse_model(TrainConfig, values, f"--recipe {name_or_path}"), grid)
+    return Recipe(parse_settings(TrainSettings, values, f"--recipe {name_or_path}"), grid)
 
 
-def with_recipe(config: C) -> C:
-    """The configuration with its recipe's settings, except for what was given as a flag.
+def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values by flag with those of the recipe among them, except for what they say themselves.
 
     Raises:
         ConfigError: if the recipe is wrong.
     """
-    if config.recipe is None:
-        return config
-    given = config.model_dump(include=config.model_fields_set)
-    settings = load_recipe(config.recipe).settings
-    taken = settings.model_dump(include=settings.model_fields_set)
-    if SETS & given.keys():
+    if values.get("recipe") is None:
+        return dict(values)
+    taken = given(load_recipe(values["recipe"]).settings)
+    if SETS & values.keys():
         taken = {key: value for key, value in taken.items() if key not in SETS}
-    return type(config).from_flags(**taken | given)
+    return taken | dict(values)
 
 
 def _read(path: str) -> str:

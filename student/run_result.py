@@ -13,18 +13,18 @@ from pipeline.query.mixture import mix_of
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
+from pipeline.settings import deciding
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
 from student.answers.labels import as_logits, best_thresholds
-from student.layer_flags import LayerFlags
+from student.config import Where, num_bigrams
 from student.layers import objective_settings
 from student.model.card import CARD_FILE, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
-from student.model.flags import BertFlags
 from student.model.model import TaskStudent, num_bytes, num_parameters
 from student.start import FLAG, has_head_for, source_sha256
-from student.training_data import StudentTraining
+from student.training_data import StudentTraining, source_of
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
 NO_DEV = "has no dev split, so nothing tells which epoch is best: the last one is kept"
@@ -40,22 +40,23 @@ def context(training: StudentTraining) -> dict[str, Any]:
     return found
 
 
-def settings(training: StudentTraining, vectors: VocabularyVectors | None) -> dict[str, Any]:
+def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | None) -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
-    config, student_config, data, layers = training.config, training.student_config, training.data, training.layers
-    places = {"task", "set", "tasks", "store", "output_dir", "recipe", "allow_unverified", "report_to"}
-    places |= (
-        {"json_output", "init", "init_from", "init_vectors"}
-        | BertFlags.model_fields.keys()
-        | LayerFlags.model_fields.keys()
-    )
-    logit_set, rows = data.logit_set, data.splits["train"]
-    assert data.query == data.kind.training_query(config, logit_set), "the rows were read for another query"
-    return config.model_dump(mode="json", exclude=places) | {
+    settings, student_config, layers = training.settings, training.student_config, training.layers
+    data, encoder, start, optimizer = training.data, settings.encoder, settings.start, settings.optimizer
+    logit_set, rows, chosen = data.logit_set, data.splits["train"], source_of(settings).chosen
+    assert data.query == data.kind.training_query(chosen, logit_set), "the rows were read for another query"
+    return deciding(settings.loss, settings.best, optimizer, settings.epochs) | {
+        "seed": settings.seed,
+        "temperature": settings.loss.soft.temperature,
+        "embedding": student_config.embedding,
         "matrix_size": student_config.matrix_size,
         "vector_size": student_config.vector_size,
         "bidirectional": student_config.bidirectional,
         "pooling": student_config.pooling,
+        "initializer_range": student_config.initializer_range,
+        "window_size": student_config.window_size,
+        "num_bigrams": num_bigrams(encoder, training.num_rows),
         "lstm_size": student_config.lstm.hidden_size if student_config.lstm else None,
         "channels": student_config.lstm.channels if student_config.lstm else None,
         "bert": student_config.bert.model_dump() if student_config.bert else None,
@@ -65,18 +66,20 @@ def settings(training: StudentTraining, vectors: VocabularyVectors | None) -> di
         "head": student_config.head,
         "hidden_size": student_config.hidden_size,
         "hidden_dropout": student_config.hidden_dropout,
-        "learning_rate": config.peak_learning_rate,
-        "optimizer": None if config.optimizer == "adam" else config.optimizer,  # earlier releases had no other
-        "init_vectors_sha256": file_sha256(config.init_vectors, FLAG) if config.init_vectors else None,
+        "token_dropout": settings.head.token_dropout,
+        "learning_rate": optimizer.rate,
+        "optimizer": None if optimizer.optimizer == "adam" else optimizer.optimizer,  # earlier releases had no other
+        "init_vectors_sha256": file_sha256(start.init_vectors, FLAG) if start.init_vectors else None,
         "init_layers": list(layers.layers) if layers else None,
-        "init_from_sha256": layers.sha256 if layers else source_sha256(config.init_from, student_config),
+        "init_from_sha256": layers.sha256 if layers else source_sha256(start.init_from, student_config),
         "token_vectors_sha256": vectors.sha256 if vectors else None,
-        **objective_settings(config, student_config, logit_set.sets[0].record),
+        **objective_settings(settings.layers, student_config, logit_set.sets[0].record),
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
+        "where": chosen.where if isinstance(chosen, Where) else None,
         "query": data.query,
         "rows": len(rows),
-        "rows_held_out": len(training.splits[HELD_OUT]) if config.held_out is not None else None,
+        "rows_held_out": len(training.splits[HELD_OUT]) if settings.best.held_out is not None else None,
         **data.kind.row_hashes(logit_set, rows),
     }
 
@@ -127,7 +130,7 @@ def note_start(trainings: Sequence[StudentTraining], vectors_of: LogitSet | None
 
 def _warn_missing_gold(training: StudentTraining) -> None:
     """Warns of rows that learn from the teacher although the flags give it no weight."""
-    if training.config.alpha != 1:
+    if training.settings.loss.alpha != 1:
         return
     rows = training.data.splits["train"]
     missing = training.kind.num_without_gold(rows, training.student_config)
@@ -139,7 +142,7 @@ def _warn_missing_gold(training: StudentTraining) -> None:
 
 
 def _start_line(training: StudentTraining, vectors_of: LogitSet | None) -> str:
-    source = training.config.init_from
+    source = training.settings.start.init_from
     if training.layers is not None:
         return f"the student starts from {training.layers.words}"
     if source is not None:

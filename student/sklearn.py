@@ -13,11 +13,10 @@ from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target, softmax
-from student.config import TrainConfig
+from student.config import TrainSettings, Where
 from student.fit import train
 from student.predict import Predictor
-from student.recipe import with_recipe
-from student.training_data import open_training_set
+from student.training_data import open_training_set, source_of
 
 MAX_EXAMPLES = 3
 
@@ -61,20 +60,20 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         flags = dict(self.flags or {})
         if self.set is not None:
             flags["set"] = (str(self.set),)
-        config = with_recipe(TrainConfig.from_flags(**flags))
-        logit_set = open_training_set(config)
+        settings = TrainSettings.from_flags(**flags)
+        source = source_of(settings)
+        logit_set = open_training_set(source, settings.store, settings.allow_unverified)
         if not isinstance(logit_set, ExampleSet):
             raise ConfigError(
                 f"StudentClassifier: {logit_set.root}: labels words; train and ask it by distill.train_student"
             )
         _require_classes(logit_set.record.target)
         if X is not None:
-            flags["where"] = _where(logit_set, config.where, _columns(X))
+            condition = source.chosen.where if isinstance(source.chosen, Where) else None
+            flags["where"] = _where(logit_set, condition, _columns(X))
         with TemporaryDirectory(prefix="distill-sklearn-") as temporary:
             folder = Path(self.output_dir or temporary)
-            train(
-                with_recipe(TrainConfig.from_flags(**flags, output_dir=folder)), "student.sklearn.StudentClassifier.fit"
-            )
+            train(TrainSettings.from_flags(**flags, output_dir=folder), "student.sklearn.StudentClassifier.fit")
             return self._answer_with(folder)
 
     @classmethod

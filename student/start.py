@@ -30,7 +30,7 @@ from student.model.config_file import read_encoder_config, why_none
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
-from student.model.flags import EmbeddingFlags
+from student.model.flags import EmbeddingKind, InitKind
 from student.model.model import TaskStudent
 from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, Tensors, read_weights
 
@@ -53,21 +53,21 @@ C = TypeVar("C", bound=EncoderConfig)
 Doubles = npt.NDArray[np.float64]
 
 
-def starts_from_teacher(flags: EmbeddingFlags, root: Path, record: SetRecord) -> bool:
+def starts_from_teacher(embedding: EmbeddingKind, init: InitKind | None, root: Path, record: SetRecord) -> bool:
     """Whether a student's vectors start from the token vectors of the set in ``root``.
 
     Raises:
         ConfigError: if they shall, and there are none.
     """
-    if ENCODERS[flags.embedding].is_bert:
+    if ENCODERS[embedding].is_bert:
         return False
     has_vectors = record.signals.token_vectors is not None
-    if flags.init == "teacher" and not has_vectors:
+    if init == "teacher" and not has_vectors:
         advice = f"repeat its command to add them ({record.command}), or use --init noise"
         if record.teacher.is_imported:
             advice = "its answers were imported; use --init noise"
         raise ConfigError(f"--init teacher: {root} has no token vectors; {advice}")
-    return has_vectors and flags.init != "noise" and "vector_size" in ENCODERS[flags.embedding].sizes
+    return has_vectors and init != "noise" and "vector_size" in ENCODERS[embedding].sizes
 
 
 def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import console
-from pipeline.errors import ConfigError, DataError, raise_all
+from pipeline.errors import ConfigError, DataError
 from pipeline.query.mixture import Comparison, Mixture, compare_teachers, comparison_lines
 from pipeline.sets.reader import LogitSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
-from pipeline.settings import flag_name
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
 from student.bert_start import BertStart
-from student.config import TrainConfig
+from student.config import FromTeacher, FromWords, OneTask, Sets, SeveralTasks, Source, Start, TrainSettings
 from student.kinds import KINDS, kind_of_set
 from student.kinds.kind import TaskKind
-from student.layer_flags import LayerFlags
 from student.model.architecture import Facts
+from student.model.flags import EmbeddingKind
 from student.start import starts_from_teacher
 
 
@@ -43,7 +42,7 @@ class TrainingData:
     facts: Facts
     teachers: dict[str, Comparison]
 
-    def start(self, config: TrainConfig) -> VocabularyVectors | None:
+    def start(self, embedding: EmbeddingKind, start: Start) -> VocabularyVectors | None:
         """What a student's vectors start from, of several sets the first one's; None if from something else.
 
         Raises:
@@ -51,9 +50,8 @@ class TrainingData:
             IntegrityError: if the file was changed.
         """
         first = self.logit_set.sets[0]
-        from_another = config.init_from or config.init_vectors
-        from_teacher = starts_from_teacher(config, first.root, first.record) and from_another is None
-        return self.token_vectors if from_teacher else None
+        from_teacher = starts_from_teacher(embedding, start.init, first.root, first.record)
+        return self.token_vectors if from_teacher and isinstance(start, FromTeacher) else None
 
     @cached_property
     def token_vectors(self) -> VocabularyVectors | None:
@@ -66,61 +64,66 @@ class TrainingData:
         return read_token_vectors(first.root, first.record)
 
 
-Rows = dict[tuple[str, ...], TrainingData]  # by `set_names`
+Rows = dict[tuple[str, ...], TrainingData]  # by the names of their sets
 
 
-def separate(config: TrainConfig) -> list[TrainConfig]:
-    """The configuration of each student that is trained: of ``tasks`` one for each set, else the only one.
-
-    Raises:
-        ConfigError: naming the flags that are not for several tasks.
-    """
-    if config.tasks is None:
-        return [config]
-    raise_all(ConfigError, "wrong flags", _not_for_tasks(config))
-    return [config.model_copy(update={"tasks": None, "set": (name,)}) for name in config.task_names]
+def separate(settings: TrainSettings) -> list[TrainSettings]:
+    """The settings of each student that is trained: of ``tasks`` one for each set, else the only one."""
+    if not isinstance(settings.source, SeveralTasks):
+        return [settings]
+    return [settings.model_copy(update={"source": source}) for source in settings.source.each]
 
 
-def load_data(config: TrainConfig, known: Rows | None = None) -> list[TrainingData]:
+def load_data(settings: TrainSettings, known: Rows | None = None) -> list[TrainingData]:
     """Reads the rows of each student's set, for flags that are known to fit.
 
     Args:
-        config: the flags.
+        settings: the settings.
         known: rows that have been read; what is read is put there, too.
 
     Raises:
         DataError: if there is no such set, or it has no rows to train on.
     """
     rows: Rows = {} if known is None else known
-    configs = separate(config)
-    for one in configs:
-        if set_names(one) not in rows:
-            rows[set_names(one)] = read_data(one, open_training_set(one))
-    return [rows[set_names(one)] for one in configs]
+    sources = [source_of(one) for one in separate(settings)]
+    for source in sources:
+        if source.names not in rows:
+            opened = open_training_set(source, settings.store, settings.allow_unverified)
+            rows[source.names] = read_data(source, opened)
+    return [rows[source.names] for source in sources]
 
 
-def set_names(config: TrainConfig) -> tuple[str, ...]:
-    """The sets that a student is trained from, as the flags name them."""
-    return config.set or (config.task or "",)
+def source_of(settings: TrainSettings) -> Source:
+    """What one student is trained from.
+
+    Raises:
+        ConfigError: if that was not said.
+    """
+    if isinstance(settings.source, OneTask | Sets):
+        return settings.source
+    raise ConfigError("wrong flags: what to train from: give --task NAME or --set SET, one of them")
 
 
-def read_data(config: TrainConfig, logit_set: LogitSet) -> TrainingData:
+def read_data(source: Source, logit_set: LogitSet) -> TrainingData:
     """Reads the rows of an open set, for flags that are known to fit."""
-    kind = KINDS[logit_set.record.kind]
+    kind, chosen = KINDS[logit_set.record.kind], source.chosen
     splits = {
-        split: kind.read_dev(logit_set, split) if split != TRAIN else kind.read_training_rows(config, logit_set)
+        split: kind.read_dev(logit_set, split) if split != TRAIN else kind.read_training_rows(chosen, logit_set)
         for split in logit_set.splits
     }
     teachers = compare_teachers(logit_set) if isinstance(logit_set, Mixture) else {}
     for line in comparison_lines(teachers):
         console.note(line)
-    query = kind.training_query(config, logit_set)
+    query = kind.training_query(chosen, logit_set)
     return TrainingData(kind, logit_set, query, splits, task_facts(logit_set), teachers)
 
 
-def build_student_config(config: TrainConfig, logit_set: LogitSet, facts: Facts) -> tuple[Any, BertStart | None]:
-    """The architecture that the flags ask for, and what a bert starts from; errors as of `TaskKind.build_config`."""
-    return KINDS[logit_set.record.kind].build_config(config, logit_set, facts)
+def build_student_config(settings: TrainSettings, logit_set: LogitSet, facts: Facts) -> tuple[Any, BertStart | None]:
+    """The architecture that settings ask for, and what a bert starts from; errors as of `TaskKind.build_config`."""
+    start = settings.start
+    if isinstance(start, FromWords) and not start.init_vectors.is_file():
+        raise ConfigError(f"wrong flags: --init-vectors {start.init_vectors}: there is no such file")
+    return KINDS[logit_set.record.kind].build_config(settings, logit_set, facts)
 
 
 def task_facts(logit_set: LogitSet) -> Facts:
@@ -128,16 +131,15 @@ def task_facts(logit_set: LogitSet) -> Facts:
     return KINDS[logit_set.record.kind].task_facts(logit_set)
 
 
-def open_training_set(config: TrainConfig) -> LogitSet:
-    """Opens the set that a configuration names, or several as one.
+def open_training_set(source: Source, store: Path, allow_unverified: bool = False) -> LogitSet:
+    """Opens the set of a source, or several as one.
 
     Raises:
-        ConfigError: if flags contradict each other, or the sets do.
+        ConfigError: if several sets contradict each other.
         DataError: if there is no such set, it has no train split, or the rows of several are not the same.
     """
-    raise_all(ConfigError, "wrong flags", _contradictions(config))
-    paths = [find_set(name, config.store) for name in set_names(config)]
-    logit_set: LogitSet = kind_of_set(paths[0]).open_sets(paths, config.mix, config.allow_unverified)
+    paths = [find_set(name, store) for name in source.names]
+    logit_set: LogitSet = kind_of_set(paths[0]).open_sets(paths, source.mix, allow_unverified)
     if TRAIN not in logit_set.record.splits:
         raise DataError(f"{logit_set.root}: has no train split; its splits are {', '.join(logit_set.record.splits)}")
     return logit_set
@@ -148,50 +150,23 @@ def default_name(sets: Sequence[LogitSet]) -> str:
     return "+".join(one.name for one in sets)
 
 
-def _contradictions(config: TrainConfig) -> list[str]:
-    problems = []
-    if bool(config.set) == (config.task is not None):
-        problems.append("what to train from: give --task NAME or --set SET, one of them")
-    if config.query is not None and config.where is not None:
-        problems.append("--where: --query has conditions of its own; give one of them")
-    if config.query is not None and config.mix is not None:
-        problems.append("--mix: --query mixes by itself: select mix([a.logits, b.logits], [0.7, 0.3]) as logits …")
-    if config.mix is not None and len(config.set) < 2:
-        problems.append(f"--mix {config.mix}: needs several teachers; repeat --set for each set")
-    if config.init_vectors is not None and not config.init_vectors.is_file():
-        problems.append(f"--init-vectors {config.init_vectors}: there is no such file")
-    return problems
-
-
-def _not_for_tasks(config: TrainConfig) -> list[str]:
-    given = [name for name in LayerFlags.model_fields if getattr(config, name)]
-    problems = [f"{flag_name(name)}: layers are stored for one task; leave out --tasks" for name in given]
-    if not config.task_names:
-        problems.append(f"--tasks {config.tasks!r}: names no set")
-    if config.task is not None or config.set:
-        problems.append("--tasks: names the sets; leave --task and --set out")
-    if config.query is not None:
-        problems.append("--query: chooses rows of one task; --where is for all of --tasks")
-    if config.mix is not None:
-        problems.append("--mix: is for several teachers of one task, not for --tasks")
-    return problems
-
-
 @dataclass(frozen=True)
 class StudentTraining:
     """A student that is to be trained.
 
     Attributes:
-        config: the flags, those alone that fit the task.
+        settings: those alone that fit the task.
         student_config: the architecture.
         data: the rows.
+        num_rows: training rows of all students that are trained with it, itself included.
         folder: where its weights are kept.
         layers: what a bert starts from.
     """
 
-    config: TrainConfig
+    settings: TrainSettings
     student_config: Any
     data: TrainingData
+    num_rows: int
     folder: Path
     layers: BertStart | None = None
 
@@ -213,8 +188,8 @@ class StudentTraining:
             DataError: if none would be held out, or none left.
         """
         splits = self.data.splits
-        if self.config.held_out is not None:
-            train, held_out = self.kind.hold_out(splits["train"], self.student_config, self.config.held_out)
+        if self.settings.best.held_out is not None:
+            train, held_out = self.kind.hold_out(splits["train"], self.student_config, self.settings.best.held_out)
             others = {split: rows for split, rows in splits.items() if split != "train"}
             splits = {"train": train, HELD_OUT: held_out} | others  # the first to be scored decides
         return {split: self.kind.as_read(rows, self.student_config) for split, rows in splits.items()}

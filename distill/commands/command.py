@@ -66,7 +66,7 @@ def option(flag: Flag) -> inspect.Parameter:
     """Returns what typer makes a flag or an argument of."""
     complete = set_names if flag.name in NAME_SETS else None
     if flag.is_argument:
-        info = typer.Argument(help=flag.help, show_default=not flag.field.is_required(), autocompletion=complete)
+        info = typer.Argument(help=flag.help, show_default=not flag.is_required, autocompletion=complete)
     else:
         info = typer.Option(
             _spelling(flag),
@@ -97,10 +97,7 @@ def _spelling(flag: Flag) -> str:
 
 
 def _default(flag: Flag) -> Any:
-    """The default that ``--help`` shows; where members of a union differ in it, their descriptions name theirs."""
-    if flag.field.is_required():
-        return inspect.Parameter.empty
-    return flag.field.get_default(call_default_factory=True) if flag.is_shared_default else None
+    return inspect.Parameter.empty if flag.is_required else flag.default
 
 
 A = TypeVar("A", bound=Config)

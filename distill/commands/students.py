@@ -11,13 +11,13 @@ from pipeline.training.run_record import Entry
 from student.config import (
     DescribeConfig,
     EvaluateConfig,
+    FiltersConfig,
     MaskedWordsConfig,
-    PretrainConfig,
+    PretrainSettings,
     ReproduceConfig,
-    SweepConfig,
-    TrainConfig,
+    SweepSettings,
+    TrainSettings,
 )
-from student.layer_flags import FiltersConfig
 from student.summary import SCORE_COLUMNS, point_table, score_rows
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ LABEL_COLUMNS = ("gold", "predicted", "precision", "recall", "f1")
 MOST_LABELS = 20  # shown one by one
 
 
-@command(PretrainConfig)
-def pretrain_student(config: PretrainConfig) -> Result:
+@command(PretrainSettings)
+def pretrain_student(config: PretrainSettings) -> Result:
     """Pretrain a student on stored predictions of masked words or on vectors of sentences, for train-student."""
     from student.pretrain import pretrain
 
@@ -58,20 +58,19 @@ def _add_history(result: Result, history: list[Entry], title: str) -> Result:
     return result.table(columns, rows, title)
 
 
-@command(TrainConfig)
-def train_student(config: TrainConfig) -> Result:
+@command(TrainSettings)
+def train_student(config: TrainSettings) -> Result:
     """Train a student from a logit set."""
     from student.fit import train
-    from student.recipe import with_recipe
 
-    record = train(with_recipe(config), called())
+    record = train(config, called())
     result = record["result"]
     best = f"best of {len(result['history'])} epochs is epoch {result['best']['epoch']}"
     return _add_evaluation(Result(record), f"{', '.join(record['logit_sets'])}: {best}", result["evaluation"])
 
 
-@command(SweepConfig)
-def sweep(config: SweepConfig) -> Result:
+@command(SweepSettings)
+def sweep(config: SweepSettings) -> Result:
     """Train a student for every combination of values and seed, and compare them."""
     from student.sweep.sweep import sweep as run_sweep
 

@@ -31,7 +31,7 @@ from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run_record import Metrics
 from student.bert_start import BertStart, bert_start
-from student.config import TrainConfig
+from student.config import Query, TrainSettings, Where
 from student.data import (
     Examples,
     as_read,
@@ -45,7 +45,7 @@ from student.data import (
     sorted_batches,
 )
 from student.kinds.kind import TaskKind
-from student.layers import check_objective
+from student.layers import check_layers
 from student.losses.layers import LayerLoss
 from student.losses.logits import task_loss
 from student.model.architecture import Facts, SpecialIds, StudentConfig, TaskConfig
@@ -83,21 +83,26 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
         }
 
     def build_config(
-        self, flags: TrainConfig, logit_set: ExampleSet, facts: Facts
+        self, settings: TrainSettings, logit_set: ExampleSet, facts: Facts
     ) -> tuple[StudentConfig, BertStart | None]:
         """See `TaskKind`."""
-        layers = bert_start(flags, logit_set)
-        student_config = build_config(flags, facts, layers.inherited if layers else None)
-        check_objective(flags, student_config, logit_set.sets[0].record)
+        layers = bert_start(settings.encoder, settings.start, logit_set)
+        student_config = build_config(settings, facts, layers.inherited if layers else None)
+        if settings.layers is not None:
+            check_layers(settings.layers, student_config, logit_set.sets[0].record)
         return student_config, layers
 
-    def training_query(self, flags: TrainConfig, logit_set: ExampleSet) -> str:
+    def training_query(self, chosen: Where | Query | None, logit_set: ExampleSet) -> str:
         """See `TaskKind`; `load_chosen` makes the same rows of it again."""
-        return flags.query or f"select * {logit_set.query('train', flags.where)}"
+        if isinstance(chosen, Query):
+            return chosen.query
+        return f"select * {logit_set.query('train', chosen.where if chosen else None)}"
 
-    def read_training_rows(self, flags: TrainConfig, logit_set: ExampleSet) -> Examples:
+    def read_training_rows(self, chosen: Where | Query | None, logit_set: ExampleSet) -> Examples:
         """See `TaskKind`."""
-        return load_chosen(logit_set, flags.query) if flags.query else load_examples(logit_set, "train", flags.where)
+        if isinstance(chosen, Query):
+            return load_chosen(logit_set, chosen.query)
+        return load_examples(logit_set, "train", chosen.where if chosen else None)
 
     def read_chosen(self, query: str | None, logit_set: ExampleSet) -> Examples:
         """See `load_chosen`."""
@@ -136,7 +141,7 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
 
     def task(
         self,
-        config: TrainConfig,
+        settings: TrainSettings,
         student: Student,
         splits: dict[str, Examples],
         optimizer: TrainOptimizer | None,
@@ -144,7 +149,7 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
         write: Callable[[Path], None] | None,
     ) -> "ExampleTask":
         """See `TaskKind`."""
-        return ExampleTask(config, student, splits, optimizer, layers, write)
+        return ExampleTask(settings, student, splits, optimizer, layers, write)
 
     def check_readable(self, config: StudentConfig, logit_set: ExampleSet) -> None:
         """See `TaskKind`."""
@@ -171,7 +176,7 @@ class ExampleTask(BatchedTask):
     """A student of a task and the rows that it is trained and scored on.
 
     Args:
-        config: the settings.
+        settings: those of its loss and batches.
         student: is trained in place.
         splits: ``train``, and dev splits.
         optimizer: takes the gradients of the rows of tables that a batch uses. (default: whole tables have gradients)
@@ -181,7 +186,7 @@ class ExampleTask(BatchedTask):
 
     def __init__(
         self,
-        config: TrainConfig,
+        settings: TrainSettings,
         student: Student,
         splits: dict[str, Examples],
         optimizer: TrainOptimizer | None = None,
@@ -189,16 +194,16 @@ class ExampleTask(BatchedTask):
         write: Callable[[Path], None] | None = None,
     ) -> None:
         self.model = student if layers is None else nn.ModuleList([student, layers])
-        self._student, self._layers, self._config = student, layers, config
+        self._student, self._layers, self._loss = student, layers, settings.loss
+        self._layer_weight = settings.layers.objective_weight if settings.layers else None
         self._optimizer, self._write = optimizer, write or student.save
         self._train = splits["train"]
         self._dev = {split: examples for split, examples in splits.items() if split != "train"}
-        self.batches = make_batches(
-            student.config.head, self._train.lengths, config.per_device_train_batch_size, config.seed
-        )
+        sizes = (settings.epochs.per_device_train_batch_size, settings.seed)
+        self.batches = make_batches(student.config.head, self._train.lengths, *sizes)
         self._gold_N = gold_tensor(student.config.target, self._train)
         self._teacher_NC = torch.from_numpy(self._train.teacher_NC)
-        self._weight_N = torch.from_numpy(row_weights(config, self._train))
+        self._weight_N = torch.from_numpy(row_weights(self._loss.class_weights, self._train))
 
     def loss(self, rows: list[int]) -> torch.Tensor:
         """The mean loss of training rows, a scalar."""
@@ -207,8 +212,8 @@ class ExampleTask(BatchedTask):
         logits_BC, layer_loss = self._read(ids_T, starts_S, rows)
         stored = (self._teacher_NC, self._gold_N, self._weight_N)
         teacher_BC, gold_B, weight_B = (to_device(part[rows], device) for part in stored)
-        soft = (self._config.temperature, self._config.soft_loss)
-        loss = task_loss(student.config.target, logits_BC, teacher_BC, gold_B, self._config.alpha, *soft, weight_B)
+        soft = (self._loss.soft.temperature, self._loss.soft.soft_loss)
+        loss = task_loss(student.config.target, logits_BC, teacher_BC, gold_B, self._loss.alpha, *soft, weight_B)
         return layer_loss + loss
 
     def _read(
@@ -220,7 +225,7 @@ class ExampleTask(BatchedTask):
             return self._student.logits(ids_T, starts_S, used), 0.0
         features_BF, told = self._layers.read(self._student, ids_T, starts_S, used)
         loss = self._layers(features_BF, told, starts_S, np.asarray(rows))
-        return self._student.head(self._student.dropout(features_BF)), (self._config.objective_weight or 1.0) * loss
+        return self._student.head(self._student.dropout(features_BF)), (self._layer_weight or 1.0) * loss
 
     def evaluate(self) -> Metrics:
         """The task's metrics on each dev split."""

@@ -11,7 +11,7 @@ from pipeline.tasks.task import Metric
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from student.bert_start import BertStart
-from student.config import TrainConfig
+from student.config import Query, TrainSettings, Where
 from student.losses.layers import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.model import TaskStudent
@@ -63,8 +63,8 @@ class TaskKind(ABC, Generic[L, R, S]):
         """What a set decides of the students that can be trained from it."""
 
     @abstractmethod
-    def build_config(self, flags: TrainConfig, logit_set: L, facts: Facts) -> tuple[TaskConfig, BertStart | None]:
-        """The architecture that the flags ask for, and what a bert starts from.
+    def build_config(self, settings: TrainSettings, logit_set: L, facts: Facts) -> tuple[TaskConfig, BertStart | None]:
+        """The architecture that settings ask for, and what a bert starts from.
 
         Raises:
             ConfigError: naming every flag that does not fit.
@@ -72,12 +72,12 @@ class TaskKind(ABC, Generic[L, R, S]):
         """
 
     @abstractmethod
-    def training_query(self, flags: TrainConfig, logit_set: L) -> str | None:
+    def training_query(self, chosen: Where | Query | None, logit_set: L) -> str | None:
         """The SQL text that chooses the training rows; None for all of them."""
 
     @abstractmethod
-    def read_training_rows(self, flags: TrainConfig, logit_set: L) -> R:
-        """The training rows that the flags choose."""
+    def read_training_rows(self, chosen: Where | Query | None, logit_set: L) -> R:
+        """The training rows that are chosen; without a choice all."""
 
     @abstractmethod
     def read_chosen(self, query: str | None, logit_set: L) -> R:
@@ -118,7 +118,7 @@ class TaskKind(ABC, Generic[L, R, S]):
     @abstractmethod
     def task(
         self,
-        config: TrainConfig,
+        settings: TrainSettings,
         student: S,
         splits: dict[str, R],
         optimizer: TrainOptimizer | None,
@@ -128,7 +128,7 @@ class TaskKind(ABC, Generic[L, R, S]):
         """The task of the training loop.
 
         Args:
-            config: the settings.
+            settings: those of its loss and batches.
             student: is trained in place.
             splits: ``train``, and dev splits.
             optimizer: takes the gradients of the rows of tables that a batch uses; None for those of whole tables.

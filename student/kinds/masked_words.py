@@ -17,14 +17,14 @@ from torch import nn
 from torch.nn import functional
 
 from pipeline.arrays import Ints, Ragged
-from pipeline.config import refuse_flags
 from pipeline.devices import has_fast_bf16, to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.sets.codecs import Decoder, Distribution
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, masked_rows, perplexity, split_table
 from pipeline.sets.reader import Group
+from pipeline.settings import narrowed
 from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
-from student.config import EvaluateConfig, PretrainConfig
+from student.config import EvaluateConfig, MaskedWordSettings, PretrainSettings
 from student.losses.masked_words import CHUNK, HeadPass, TeacherOf, cross_entropy
 from student.model.model import default_device
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
@@ -118,17 +118,18 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
     """
 
     student_type = MaskedWordStudent
-    unused = frozenset({"vector_loss", "vector_map"})
 
-    def __init__(self, config: PretrainConfig, root: Path, state: "PartialState") -> None:
-        token_set = MaskedWordSet.open(root, config.allow_unverified)
-        refuse_flags(config, {"vector_loss", "vector_map", "init"}, "is for a set of sentences; this one is of tokens")
+    def __init__(self, of_command: PretrainSettings, root: Path, state: "PartialState") -> None:
+        token_set = MaskedWordSet.open(root, of_command.allow_unverified)
+        reason = "is for a set of sentences; this one is of tokens"
+        config = narrowed(of_command, MaskedWordSettings, reason)
         token_set.check_temperature(config.temperature)
         student_config = build_masked_word_config(config, token_set.record)
         sizes = (config.per_device_train_batch_size, config.seed, state.num_processes, state.process_index)
         batches = masked_batches(token_set, student_config.pad_id, *sizes)
         super().__init__(config, token_set, student_config, batches, state)
         self._set, self._decoder = token_set, token_set.decoder()
+        self._alpha, self._temperature = config.alpha, config.temperature
         self.settings = {
             "codec": json.loads(token_set.record.codec.model_dump_json()),
             "precision": "bf16" if has_fast_bf16() else "fp32",
@@ -143,7 +144,7 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
 
     def loss(self, batch: MaskedBatch) -> torch.Tensor:
         """The mean loss of a position, over all processes in their mean."""
-        config, student, state = self._config, self.model, self._state
+        student, state = self.model, self._state
         inputs = (to_device(part, state.device) for part in (batch.ids_BL, batch.row_P, batch.place_P))
         features_PF = student(*inputs, rows_of_batch(self.optimizer, student.encoder, batch.ids_BL.flatten()))
         positions = torch.tensor(float(len(batch)), device=state.device)
@@ -151,9 +152,10 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
             from accelerate.utils import reduce
 
             positions = reduce(positions, reduction="mean")
-        teacher_of = stored_teacher(self._set, self._decoder, batch, config.temperature)
+        teacher_of = stored_teacher(self._set, self._decoder, batch, self._temperature)
         target_P = to_device(batch.target_P, state.device)
-        return self._head.loss(features_PF, target_P, teacher_of, config.alpha, config.temperature, 1 / positions)
+        softness = (self._alpha, self._temperature)
+        return self._head.loss(features_PF, target_P, teacher_of, *softness, 1 / positions)
 
     def evaluate(self) -> Metrics:
         """Scores on the validation split, see `scores_and_control`; every process works them all out."""

@@ -16,16 +16,16 @@ import torch
 from torch.nn import functional
 
 from pipeline.arrays import Floats, Floats64, Ints, Ragged, ragged
-from pipeline.config import refuse_flags
 from pipeline.devices import to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.reader import Group
 from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import read_token_vectors
+from pipeline.settings import narrowed
 from pipeline.tasks.metrics import pearson
 from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
-from student.config import EvaluateConfig, PretrainConfig, VectorLoss
+from student.config import EvaluateConfig, PretrainSettings, SentenceSettings, VectorLoss
 from student.model.model import default_device
 from student.model.pretrained import SentenceStudent, build_sentence_config
 from student.optimizer import rows_of_batch
@@ -104,18 +104,16 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
 
     student_type = SentenceStudent
 
-    def __init__(self, config: PretrainConfig, root: Path, state: "PartialState") -> None:
-        refuse_flags(config, {"alpha"}, "is for a set of tokens; this one is of sentences")
-        if config.vector_loss != "gram":
-            refuse_flags(config, {"temperature"}, "is for a set of tokens, or for --vector-loss gram")
+    def __init__(self, of_command: PretrainSettings, root: Path, state: "PartialState") -> None:
+        config = narrowed(of_command, SentenceSettings, "is for a set of tokens; this one is of sentences")
         sentence_set = SentenceSet.open(root, config.allow_unverified)
         vectors, record = sentence_set.vectors, sentence_set.record
         student_config = build_sentence_config(config, record, vectors.codec.width)
-        start = read_token_vectors(root, record) if starts_from_teacher(config, root, record) else None
+        is_from_teacher = starts_from_teacher(config.encoder.embedding, config.init, root, record)
+        start = read_token_vectors(root, record) if is_from_teacher else None
         sizes = (config.per_device_train_batch_size, config.seed, state.num_processes, state.process_index)
         super().__init__(config, sentence_set, student_config, vector_batches(sentence_set, *sizes), state, start)
-        self._set = sentence_set
-        self.unused = {"alpha"} if config.vector_loss == "gram" else {"alpha", "temperature"}
+        self._set, self._loss = sentence_set, config.loss
         begun = {"token_vectors_sha256": start.sha256} if start else {}
         self.settings = {"codec": json.loads(vectors.codec.model_dump_json()), "pooling": vectors.pooling, **begun}
 
@@ -124,7 +122,7 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
         parts = (batch.ids_T, batch.starts_S, batch.vectors_BH)
         ids_T, starts_S, stored_BH = (to_device(part, self._state.device) for part in parts)
         vectors_BH = self.model(ids_T, starts_S, rows_of_batch(self.optimizer, self.model.encoder, ids_T))
-        return vector_loss(vectors_BH, stored_BH, self._config.vector_loss, self._config.temperature)
+        return vector_loss(vectors_BH, stored_BH, self._loss.vector_loss, self._loss.temperature)
 
     def evaluate(self) -> Metrics:
         """Scores on the sentences of a held-out split; every process works them all out."""

@@ -16,6 +16,7 @@ from pipeline.arrays import Bools, Floats, Ints, Ragged
 from pipeline.devices import to_device
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.sets.kinds.token_labels import LabelledWords, TokenLabelSet
+from pipeline.settings import narrowed
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.spans import scores_by_span, word_intervals, word_scores
 from pipeline.tasks.target import NO_LABEL
@@ -26,7 +27,7 @@ from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run_record import Metrics
 from student.bert_start import BertStart
-from student.config import TrainConfig
+from student.config import LabelSettings, Query, TrainSettings, Where
 from student.data import make_batches, sorted_batches
 from student.kinds.kind import TaskKind
 from student.losses.layers import LayerLoss
@@ -38,6 +39,7 @@ from student.optimizer import rows_of_batch
 from student.vocabulary_pruning import renumbered
 
 BATCH_SIZE = 256
+NOT_FOR_WORDS = "is not for labelled words"  # with a label each, nothing is pooled, paired or compared by layers
 
 
 class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
@@ -65,16 +67,16 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
         }
 
     def build_config(
-        self, flags: TrainConfig, logit_set: TokenLabelSet, facts: Facts
+        self, settings: TrainSettings, logit_set: TokenLabelSet, facts: Facts
     ) -> tuple[TokenLabelConfig, BertStart | None]:
         """See `TaskKind`; no bert labels words."""
-        return build_token_label_config(flags, facts), None
+        return build_token_label_config(narrowed(settings, LabelSettings, NOT_FOR_WORDS), facts), None
 
-    def training_query(self, flags: TrainConfig, logit_set: TokenLabelSet) -> str | None:
+    def training_query(self, chosen: Where | Query | None, logit_set: TokenLabelSet) -> str | None:
         """See `TaskKind`."""
         return None
 
-    def read_training_rows(self, flags: TrainConfig, logit_set: TokenLabelSet) -> LabelledWords:
+    def read_training_rows(self, chosen: Where | Query | None, logit_set: TokenLabelSet) -> LabelledWords:
         """See `TaskKind`."""
         return logit_set.read(TRAIN)
 
@@ -119,7 +121,7 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
 
     def task(
         self,
-        config: TrainConfig,
+        settings: TrainSettings,
         student: TokenLabelStudent,
         splits: dict[str, LabelledWords],
         optimizer: TrainOptimizer | None,
@@ -128,7 +130,7 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
     ) -> "TokenLabelTask":
         """See `TaskKind`."""
         assert layers is None, "which the flags have refused"
-        return TokenLabelTask(config, student, splits, optimizer, write)
+        return TokenLabelTask(settings, student, splits, optimizer, write)
 
     def check_readable(self, config: TokenLabelConfig, logit_set: TokenLabelSet) -> None:
         """See `TaskKind`."""
@@ -155,7 +157,7 @@ class TokenLabelTask(BatchedTask):
     """A student and the sentences that it is trained and scored on.
 
     Args:
-        config: the settings.
+        settings: those of its loss and batches.
         student: is trained in place.
         splits: ``train``, and dev splits.
         optimizer: takes the gradients of the rows of tables that a batch uses. (default: whole tables have gradients)
@@ -167,26 +169,25 @@ class TokenLabelTask(BatchedTask):
 
     def __init__(
         self,
-        config: TrainConfig,
+        settings: TrainSettings,
         student: TokenLabelStudent,
         splits: dict[str, LabelledWords],
         optimizer: TrainOptimizer | None = None,
         write: Callable[[Path], None] | None = None,
     ) -> None:
-        self.model, self._config, self._optimizer, self._write = student, config, optimizer, write or student.save
+        self.model, self._loss, self._optimizer, self._write = student, settings.loss, optimizer, write or student.save
         train = splits[TRAIN]
         self._ids = train.pieces.ids.not_empty  # a batch of sentences without tokens would have no mean
         if not len(self._ids):
             raise DataError("no sentence of the train split has a token, nothing to train on")
         self._dev = {split: rows for split, rows in splits.items() if split != TRAIN}
-        self.batches = make_batches(
-            student.config.head, self._ids.lengths, config.per_device_train_batch_size, config.seed
-        )
+        sizes = (settings.epochs.per_device_train_batch_size, settings.seed)
+        self.batches = make_batches(student.config.head, self._ids.lengths, *sizes)
         gold_T = torch.from_numpy(train.gold_T)
         known_T = (gold_T != NO_LABEL).float()
-        if config.alpha == 1 and not known_T.any():
+        if self._loss.alpha == 1 and not known_T.any():
             raise DataError("no word of the train split has gold, and --alpha 1 learns from gold alone")
-        weight_T = known_T if config.alpha == 1 else torch.ones_like(known_T)
+        weight_T = known_T if self._loss.alpha == 1 else torch.ones_like(known_T)
         self._stored = torch.from_numpy(train.teacher_TC), gold_T, weight_T
 
     def loss(self, rows: list[int]) -> torch.Tensor:
@@ -201,8 +202,8 @@ class TokenLabelTask(BatchedTask):
         teacher_TC, gold_T, weight_T = (to_device(part[places], device) for part in self._stored)
         used = rows_of_batch(self._optimizer, self.model.encoder, ids_T, starts_S)
         logits_TC = self.model(ids_T, starts_S, used)
-        soft = (self._config.temperature, self._config.soft_loss)
-        return task_loss(self.model.config.target, logits_TC, teacher_TC, gold_T, self._config.alpha, *soft, weight_T)
+        soft = (self._loss.soft.temperature, self._loss.soft.soft_loss)
+        return task_loss(self.model.config.target, logits_TC, teacher_TC, gold_T, self._loss.alpha, *soft, weight_T)
 
     def evaluate(self) -> Metrics:
         """The task's metrics on each dev split."""

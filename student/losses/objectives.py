@@ -26,8 +26,8 @@ from pipeline.arrays import Bools, Ints
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName
 from pipeline.tasks.target import NO_LABEL, Target, gold_classes
+from student.config import ObjectiveName
 from student.data import Examples, classes_of
-from student.layer_flags import ObjectiveName
 
 TEMPERATURE = 0.07  # of contrast, in the published code
 FAR_BELOW = -1e4  # a score whose share is 0, and whose product with that share is no NaN

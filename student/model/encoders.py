@@ -1,7 +1,7 @@
 """What ``--embedding`` chooses from: the encoders, and what the rest of the student asks of each kind.
 
-A new one is a file with its module, an `Encoder`, and a line in `ENCODERS`; its name and its flags stand in
-`student.config`.
+A new one is a file with its module, an `Encoder`, and a line in `ENCODERS`; its settings stand in
+`student.model.flags`.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from student.model.bert import BertEncoder
 from student.model.biattentive import BiattentiveEncoder
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder, EncoderShape
-from student.model.flags import EmbeddingFlags, EmbeddingKind, PoolingKind
+from student.model.flags import EmbeddingKind, EncoderSettings, PoolingKind
 from student.model.lstm import LstmEncoder
 
 NUM_BIGRAMS = 2**14
@@ -27,10 +27,9 @@ class EncoderKind:
     Attributes:
         words: its name in cards.
         sizes: the flags that it reads, of `SIZES`, with the values of the paper.
-        has_directions: whether it reads ``bidirectional``.
         pooling: of its vectors, if none is asked for.
         head: likewise.
-        num_bigrams: likewise, for a head that can read them and no more rows than `TrainConfig.for_rows` says.
+        num_bigrams: likewise, for a head that can read them and few enough rows, see `student.config.num_bigrams`.
         pairing: likewise; ``attention`` if it reads both sentences at once.
         hidden_dropout: likewise.
         is_bert: whether it is a BERT: it reads the tokenizer's special tokens, and has no other head and pairing.
@@ -39,7 +38,6 @@ class EncoderKind:
 
     words: str
     sizes: dict[str, int]
-    has_directions: bool = False
     pooling: PoolingKind = "sum"
     num_bigrams: int = 0
     head: HeadKind = "mlp"
@@ -58,25 +56,25 @@ class EncoderKind:
         """Whether it reads both sentences at once, so that nothing is known of each token by itself."""
         return self.pairing == "attention"
 
-    def parameters(self, flags: EmbeddingFlags, reads_tokens: bool) -> dict[str, Any]:
-        """The fields of `EncoderConfig` that the flags ask for; a matrix or a vector that this kind has not is 0.
+    def parameters(self, encoder: EncoderSettings, reads_tokens: bool) -> dict[str, Any]:
+        """The fields of `EncoderConfig` that settings ask for; a matrix or a vector that this kind has not is 0.
 
         Args:
-            flags: the flags.
+            encoder: the settings, of this kind.
             reads_tokens: whether the representation of every token is read, in which there are no maxima.
         """
-        sizes = {name: getattr(flags, name, None) or self.sizes.get(name, 0) for name in SIZES}
+        sizes = {name: getattr(encoder, name, None) or self.sizes.get(name, 0) for name in SIZES}
         hidden_size, channels = sizes.pop("lstm_size"), sizes.pop("channels") or 1
         return sizes | {
-            "bidirectional": flags.bidirectional and self.has_directions,
-            "pooling": "sum" if reads_tokens else flags.pooling or self.pooling,
+            "bidirectional": getattr(encoder, "bidirectional", False),
+            "pooling": "sum" if reads_tokens else getattr(encoder, "pooling", None) or self.pooling,
             "lstm": {"hidden_size": hidden_size, "channels": channels} if hidden_size else None,
         }
 
 
 ENCODERS: dict[EmbeddingKind, EncoderKind] = {
-    "hybrid": EncoderKind("Hybrid", {"matrix_size": 20, "vector_size": 400}, True, "sum+max", NUM_BIGRAMS),
-    "cmow": EncoderKind("CMOW", {"matrix_size": 28}, has_directions=True, num_bigrams=NUM_BIGRAMS),
+    "hybrid": EncoderKind("Hybrid", {"matrix_size": 20, "vector_size": 400}, "sum+max", NUM_BIGRAMS),
+    "cmow": EncoderKind("CMOW", {"matrix_size": 28}, num_bigrams=NUM_BIGRAMS),
     "cbow": EncoderKind("CBOW", {"vector_size": 784}, pooling="sum+max", num_bigrams=NUM_BIGRAMS),
     "lstm": EncoderKind("BiLSTM", {"vector_size": 300, "lstm_size": 150, "channels": 1}, make=LstmEncoder),
     "biattentive": EncoderKind(

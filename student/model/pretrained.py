@@ -12,11 +12,12 @@ from torch import nn
 
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.sets.record import SetRecord
-from student.config import PretrainConfig
+from student.config import MaskedWordSettings, SentenceSettings
 from student.model.architecture import MaskedWordConfig, SentenceConfig
-from student.model.build_config import embedding_problems
+from student.model.build_config import reader_problems
 from student.model.config_file import read_encoder_config
 from student.model.encoders import ENCODERS
+from student.model.flags import Cbow, Cmow, Hybrid
 from student.model.products import SparseGrads
 from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
 
@@ -117,52 +118,44 @@ class SentenceStudent(PretrainedStudent[SentenceConfig]):
         return vectors_NH
 
 
-def build_masked_word_config(flags: PretrainConfig, record: SetRecord) -> MaskedWordConfig:
-    """The architecture that the flags ask for, for a set of tokens.
+def build_masked_word_config(settings: MaskedWordSettings, record: SetRecord) -> MaskedWordConfig:
+    """The architecture that settings ask for, for a set of tokens.
 
     Raises:
         ConfigError: naming every flag that does not fit.
     """
-    raise_all(ConfigError, "wrong flags", pretraining_problems(flags))
+    raise_all(ConfigError, "wrong flags", reader_problems(settings.encoder, "pretraining"))
     return MaskedWordConfig(
         corpus=record.dataset_name,
         num_outputs=record.codec.vocabulary_size,
-        **encoder_fields(flags, record),
+        **encoder_fields(settings.encoder, record),
     )
 
 
-def build_sentence_config(flags: PretrainConfig, record: SetRecord, width: int) -> SentenceConfig:
-    """The architecture that the flags ask for, for a set of sentences whose vectors have this width.
+def build_sentence_config(settings: SentenceSettings, record: SetRecord, width: int) -> SentenceConfig:
+    """The architecture that settings ask for, for a set of sentences whose vectors have this width.
 
     Raises:
         ConfigError: naming every flag that does not fit.
     """
-    raise_all(ConfigError, "wrong flags", pretraining_problems(flags))
-    encoder = encoder_fields(flags, record)
-    if flags.vector_map == "none" and (flags.embedding, encoder["vector_size"]) != ("cbow", width):
+    raise_all(ConfigError, "wrong flags", reader_problems(settings.encoder, "pretraining"))
+    encoder = encoder_fields(settings.encoder, record)
+    if settings.vector_map == "none" and (encoder["embedding"], encoder["vector_size"]) != ("cbow", width):
         raise ConfigError(
             f"--vector-map none: needs a representation as wide as the teacher's vectors: --embedding cbow "
             f"--vector-size {width}"
         )
-    return SentenceConfig(subject=record.dataset_name, width=width, vector_map=flags.vector_map, **encoder)
+    return SentenceConfig(subject=record.dataset_name, width=width, vector_map=settings.vector_map, **encoder)
 
 
-def pretraining_problems(flags: PretrainConfig) -> list[str]:
-    """Which flags were given that do not fit the embedding, or an embedding that cannot be pretrained."""
-    problems = embedding_problems(flags, "pretraining")
-    if not ENCODERS[flags.embedding].has_sums:
-        problems = [f"--embedding {flags.embedding}: cannot be pretrained; take hybrid, cmow or cbow"]
-    return problems
-
-
-def encoder_fields(flags: PretrainConfig, record: SetRecord) -> dict[str, Any]:
+def encoder_fields(encoder: Hybrid | Cmow | Cbow, record: SetRecord) -> dict[str, Any]:
     """The fields of a pretrained student's architecture that describe its encoder and its tokens."""
     return {
         "vocabulary_size": record.tokenizer.vocabulary_size,
         "pad_id": record.tokenizer.pad_id,
         "tokenizer_sha256": record.tokenizer.sha256,
         "max_seq_length": record.max_seq_length,
-        "embedding": flags.embedding,
-        **ENCODERS[flags.embedding].parameters(flags, reads_tokens=True),
-        "initializer_range": flags.initializer_range,
+        "embedding": encoder.embedding,
+        **ENCODERS[encoder.embedding].parameters(encoder, reads_tokens=True),
+        "initializer_range": encoder.initializer_range,
     }

@@ -1,41 +1,52 @@
 """What a sweep tries: every combination of values with every seed, from sets that are each opened once."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
+from pipeline.config import ReportFlags, SeedFlags
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.query.mixture import mix_of
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.token_vectors import read_token_vectors
+from pipeline.settings import attempt, flags, flat
 from pipeline.training.run_record import RUN_RECORD, read_run_record
-from student.config import SweepConfig, TrainConfig
+from student.config import (
+    BestEpoch,
+    OneTask,
+    RunPlaces,
+    Sets,
+    SeveralTasks,
+    SweepSettings,
+    TrainSettings,
+)
 from student.fit import build_joint_configs, vectors_source
 from student.model.architecture import Facts, TaskConfig
-from student.recipe import PLACES, SETS, load_recipe
+from student.recipe import SETS, load_recipe, with_recipe
 from student.start import source_sha256, starts_from_teacher
-from student.training_data import build_student_config, open_training_set, separate, set_names, task_facts
+from student.training_data import build_student_config, open_training_set, separate, source_of, task_facts
 
 TOGETHER = "+"  # between tasks that are trained together; commas are between values
-ROWS = {"task", "set", "mix", "where", "query"}
 # the metric and its rows, too: scores by different ones cannot be compared
-FIXED = PLACES | ROWS | {"seed", "report_to", "metric_for_best_model", "held_out"}
-SWEPT = sorted(TrainConfig.model_fields.keys() - FIXED)
+FIXED = (OneTask, Sets, RunPlaces, ReportFlags, SeedFlags, BestEpoch)
+SWEPT = sorted(flags(TrainSettings).keys() - {name for part in FIXED for name in flags(part)})
 
 
 Grid = Mapping[str, Sequence[Any]]
-Sets = dict[tuple[str, ...], tuple[LogitSet, Facts]]  # by `set_names`
+Opened = dict[tuple[str, ...], tuple[LogitSet, Facts]]  # by the names of sets
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One student of a sweep: the values tried with its seed among them, and the configuration they make."""
+    """One student of a sweep: the values tried with its seed among them, and the settings they make."""
 
     values: dict[str, Any]
-    config: TrainConfig
+    settings: TrainSettings
     folder: Path
 
     @property
@@ -50,36 +61,61 @@ class Trial:
         return path.exists() and read_run_record(path)["state"] == "finished"
 
 
+def make_points(sweep: SweepSettings, grid: Grid) -> list[TrainSettings]:
+    """The settings of every combination of values, with the first seed.
+
+    Args:
+        sweep: what is fixed.
+        grid: what is tried, see `read_grid`.
+
+    Raises:
+        ConfigError: naming every value that is wrong, and every flag that does not fit another.
+    """
+    fixed = fixed_values(sweep, grid)
+    tried = [attempt(TrainSettings, fixed | dict(zip(grid, point, strict=True))) for point in product(*grid.values())]
+    raise_all(ConfigError, "--grid", sorted({problem for _, problems in tried for problem in problems}))
+    return [made for made, _ in tried if made is not None]
+
+
+def fixed_values(sweep: SweepSettings, grid: Grid) -> dict[str, Any]:
+    """What all students have in common, by flag: a recipe's settings, too, but not its sets where tasks are tried."""
+    values = with_recipe(sweep.student)
+    others = SETS - sweep.student.keys() if "tasks" in grid else set()
+    return {name: value for name, value in values.items() if name not in others | grid.keys()}
+
+
 def make_trials(
-    config: SweepConfig, grid: Grid, folder: Path, make: Callable[[TrainConfig], TaskConfig]
+    points: Sequence[TrainSettings],
+    seeds: int,
+    grid: Grid,
+    folder: Path,
+    make: Callable[[TrainSettings], TaskConfig],
 ) -> list[Trial]:
     """All students that a sweep asks for.
 
     Args:
-        config: fixed settings and seeds; its recipe's settings are in it already.
-        grid: what is tried, see `read_grid`.
+        points: see `make_points`.
+        seeds: of each of them.
+        grid: what is tried.
         folder: the sweep's.
-        make: the architecture that a student's flags ask for.
+        make: the architecture that settings ask for.
 
     Raises:
-        ConfigError: naming everything that is wrong with the grid, before anything is trained.
+        ConfigError: naming everything that does not fit the sets, before anything is trained.
     """
-    fixed = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys() - {"json_output"})
-    trials, problems = [], _wrong_values(grid, fixed)
-    raise_all(ConfigError, "--grid", problems)
-    for point in product(*grid.values()):
-        for seed in range(config.seed, config.seed + config.seeds):
-            try:
-                made = TrainConfig.from_flags(**fixed | dict(zip(grid, point, strict=True)) | {"seed": seed})
-                source_sha256(made.init_from, make(made))
-            except ConfigError as error:
-                problems.append(str(error).removeprefix("wrong flags: "))
-                continue
-            told = made.model_dump(mode="json", include={*grid, "seed"}) | {"tasks": tasks_text(made)}
+    trials, problems = [], set()
+    for point in points:
+        try:
+            source_sha256(point.start.init_from, make(point))
+        except ConfigError as error:
+            problems.add(str(error).removeprefix("wrong flags: "))
+            continue
+        for seed in range(point.seed, point.seed + seeds):
+            told = to_jsonable_python(flat(point)) | {"tasks": tasks_text(point), "seed": seed}
             values = {name: told[name] for name in (*grid, "seed")}
             run = folder / run_name(values)
-            trials.append(Trial(values, made.model_copy(update={"output_dir": run}), run))
-    raise_all(ConfigError, "--grid", sorted(set(problems)))
+            trials.append(Trial(values, point.model_copy(update={"seed": seed, "output_dir": run}), run))
+    raise_all(ConfigError, "--grid", sorted(problems))
     again = [name for name, count in Counter(trial.folder.name for trial in trials).items() if count > 1]
     if again:
         raise ConfigError(f"--grid: a value is there twice, which gives {again[0]} twice")
@@ -91,43 +127,30 @@ def run_name(values: dict[str, Any]) -> str:
     return ",".join(f"{key}={value}" for key, value in values.items()).replace("/", "-")
 
 
-def tasks_text(config: TrainConfig) -> str:
+def tasks_text(settings: TrainSettings) -> str:
     """The sets that are trained together, by their names."""
-    return TOGETHER.join(Path(name).resolve().name for name in config.task_names)
+    names = [one.names[0] for one in settings.source.each] if isinstance(settings.source, SeveralTasks) else []
+    return TOGETHER.join(Path(name).resolve().name for name in names)
 
 
-def _wrong_values(grid: Grid, fixed: dict[str, Any]) -> list[str]:
-    problems = []
-    for name, values in grid.items():
-        for value in values:
-            try:
-                TrainConfig.from_flags(**fixed | {name: value})
-            except ConfigError as error:
-                problems.append(str(error).removeprefix("wrong flags: "))
-    return problems
-
-
-def read_grid(config: SweepConfig, typed: Set[str] = frozenset()) -> Grid:
-    """The values to try, by setting.
-
-    Args:
-        config: the flags.
-        typed: those that were given; they beat the grid of a recipe.
+def read_grid(sweep: SweepSettings) -> Grid:
+    """The values to try, by setting; flags that were given beat the grid of a recipe.
 
     Raises:
         ConfigError: naming every setting that cannot be tried.
     """
-    if config.grid:
-        pairs = [entry.partition("=") for entry in config.grid]
+    typed = sweep.student.keys()
+    if sweep.grid:
+        pairs = [entry.partition("=") for entry in sweep.grid]
         grid: dict[str, list[Any]] = {name.replace("-", "_"): values.split(",") for name, _, values in pairs}
     else:
-        recipe_grid = load_recipe(config.recipe).grid if config.recipe else {}
+        recipe_grid = load_recipe(sweep.student["recipe"]).grid if "recipe" in typed else {}
         beaten = typed | ({"tasks"} if typed & SETS else set())
         grid = {name: values for name, values in recipe_grid.items() if name not in beaten}
     problems = [f"{name!r} cannot be swept: {did_you_mean(str(name), SWEPT)}" for name in grid if name not in SWEPT]
     problems += [f"{name}: no values; write {name}=VALUE,VALUE" for name, values in grid.items() if "" in values]
     problems += [f"{name} is given as a flag, too" for name in grid if name in typed]
-    names = Counter(entry.partition("=")[0].replace("-", "_") for entry in config.grid)
+    names = Counter(entry.partition("=")[0].replace("-", "_") for entry in sweep.grid)
     problems += [f"{name} is there twice; give all its values at once" for name, count in names.items() if count > 1]
     raise_all(ConfigError, "--grid", problems)
     if "tasks" in grid:
@@ -143,15 +166,16 @@ def _wrong_tasks(values: Sequence[Sequence[str]]) -> list[str]:
     return problems + [f"tasks: {names} is there twice, maybe in another order" for names in sorted(again)]
 
 
-def open_all(config: TrainConfig, grid: Grid) -> Sets:
+def open_all(points: Sequence[TrainSettings]) -> Opened:
     """Opens the sets of all students, with what they decide of them.
 
     Raises:
-        ConfigError: naming flags that are not for several tasks, and names that two sets have.
+        ConfigError: naming names that two sets have.
         DataError: if there is no such set, or it has no training rows.
     """
-    trained = [config.model_copy(update={"tasks": tasks}) for tasks in grid.get("tasks", [config.tasks])]
-    opened = {set_names(one): open_training_set(one) for several in trained for one in separate(several)}
+    sources = {source_of(one).names: source_of(one) for point in points for one in separate(point)}
+    access = (points[0].store, points[0].allow_unverified)
+    opened = {names: open_training_set(source, *access) for names, source in sources.items()}
     by_name: dict[str, list[str]] = {}
     for one in opened.values():
         by_name.setdefault(one.name, []).append(str(one.root.resolve()))
@@ -166,33 +190,33 @@ def _of_one_name(name: str, roots: list[str]) -> str:
     return f"{name} is the name of {' and of '.join(roots)}; rename one of these folders"
 
 
-def build_swept_config(sets: Sets, config: TrainConfig) -> TaskConfig:
+def build_swept_config(sets: Opened, settings: TrainSettings) -> TaskConfig:
     """The architecture of a student, of several tasks that of the first.
 
     Raises:
         ConfigError: naming every flag that does not fit, and sets that cannot share an encoder.
     """
-    configs = separate(config)
+    parts = separate(settings)
     made: TaskConfig
-    opened, facts = zip(*(sets[set_names(one)] for one in configs), strict=True)
-    if config.tasks is None:
-        made, giver = build_student_config(config, opened[0], facts[0])[0], opened[0].sets[0]
+    opened, facts = zip(*(sets[source_of(one).names] for one in parts), strict=True)
+    if isinstance(settings.source, SeveralTasks):
+        made, giver = build_joint_configs(parts, opened, facts)[0][1], opened[vectors_source(opened)]
     else:
-        made, giver = build_joint_configs(configs, opened, facts)[0][1], opened[vectors_source(opened)]
-    starts_from_teacher(config, giver.root, giver.record)
+        made, giver = build_student_config(settings, opened[0], facts[0])[0], opened[0].sets[0]
+    starts_from_teacher(settings.encoder.embedding, settings.start.init, giver.root, giver.record)
     return made
 
 
-def settings_of(config: TrainConfig, sets: Sets) -> dict[str, Any]:
-    """What of the sets decides the students, of several tasks by TASK.SETTING.
+def settings_of(fixed: Mapping[str, Any], sets: Opened) -> dict[str, Any]:
+    """What of the sets decides the students with these values in common, of several tasks by TASK.SETTING.
 
     Which ``tasks`` they are is said where it is the same for all students.
     """
     opened = [one for one, _ in sets.values()]
-    if config.task is not None or config.set:
-        return _of_set(config, opened[0])
-    tasks = {"tasks": [one.name for one in opened] if config.tasks else None}
-    return tasks | {f"{one.name}.{key}": value for one in opened for key, value in _of_set(config, one).items()}
+    if "task" in fixed or "set" in fixed:
+        return _of_set(fixed, opened[0])
+    tasks = {"tasks": [one.name for one in opened] if "tasks" in fixed else None}
+    return tasks | {f"{one.name}.{key}": value for one in opened for key, value in _of_set(fixed, one).items()}
 
 
 def is_of_a_task(setting: str) -> bool:
@@ -200,9 +224,10 @@ def is_of_a_task(setting: str) -> bool:
     return "." in setting
 
 
-def _of_set(config: TrainConfig, logit_set: LogitSet) -> dict[str, Any]:
+def _of_set(fixed: Mapping[str, Any], logit_set: LogitSet) -> dict[str, Any]:
     first = logit_set.sets[0]  # runs that it got token vectors in between are not to be compared
-    vectors = None if config.init == "noise" or config.init_from else read_token_vectors(first.root, first.record)
+    is_from_another = fixed.get("init") == "noise" or "init_from" in fixed
+    vectors = None if is_from_another else read_token_vectors(first.root, first.record)
     return {
         "token_vectors_sha256": vectors.sha256 if vectors else None,
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from pipeline import console
-from pipeline.cluster.ray_pool import RayFlags
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, remove_temporaries, sha256
+from pipeline.settings import deciding, defaults
 from pipeline.text.word_vectors import file_sha256
+from pipeline.training import run_record
 from pipeline.training.joint import entry_of
 from pipeline.training.run_record import (
     RUN_RECORD,
@@ -20,21 +21,20 @@ from pipeline.training.run_record import (
     SWEEP_RECORD,
     Entry,
     RunRecord,
-    deciding,
     quality,
     read_run_record,
     write_run_record,
 )
-from student.config import SweepConfig
+from student.config import SweepSettings, TrainSettings
 from student.filters import FILTERS_FILE
 from student.model.weights import WEIGHTS_FILE
-from student.recipe import SETS, with_recipe
 from student.start import FLAG
 from student.sweep.grid import (
-    Sets,
     Trial,
     build_swept_config,
+    fixed_values,
     is_of_a_task,
+    make_points,
     make_trials,
     open_all,
     read_grid,
@@ -46,19 +46,13 @@ from student.training_data import default_name
 
 STORAGE = "optuna.db"
 EARLIER = {"pairing": "compare", "head": "mlp", "hidden_dropout": 0.2, "learning_rate": 5e-4}  # now by the encoder
-NOT_COMPARED = (
-    SETS
-    | {"store", "output_dir", "recipe", "init_from", "init_vectors", "filters", "storage"}
-    | {"init", "grid", "seeds", "processes", "allow_unverified", "report_to", "json_output"}
-    | RayFlags.model_fields.keys()
-)
 
 
 Scored = tuple[Trial, Entry]  # with its best epoch, or what that says of one task
 ByPoint = dict[tuple[Any, ...], list[Scored]]
 
 
-def sweep(config: SweepConfig, command: str) -> RunRecord:
+def sweep(config: SweepSettings, command: str) -> RunRecord:
     """Trains every student of a grid; finished ones are not repeated, begun ones are gone on with.
 
     The run folders are what counts; Optuna's storage is told of each finished run, for its tools.
@@ -79,20 +73,20 @@ def sweep(config: SweepConfig, command: str) -> RunRecord:
         MissingDependencyError: if Optuna is not installed.
     """
     config.check_ray()
-    typed = config.model_fields_set
-    config = with_recipe(config)
-    grid = read_grid(config, typed)
-    if "tasks" in grid:  # not those of a recipe
-        config = config.model_copy(update={name: SweepConfig.model_fields[name].default for name in SETS - typed})
-    sets = open_all(config, grid)
+    grid = read_grid(config)
+    points = make_points(config, grid)
+    sets = open_all(points)
     opened = [one for several, _ in sets.values() for one in several.sets]
-    folder = config.output_dir or Path("sweeps") / ("tasks" if "tasks" in grid else default_name(opened))
-    trials = make_trials(config, grid, folder, partial(build_swept_config, sets))
+    folder = points[0].output_dir or Path("sweeps") / ("tasks" if "tasks" in grid else default_name(opened))
+    trials = make_trials(points, config.seeds, grid, folder, partial(build_swept_config, sets))
     make_folder(folder)
     remove_temporaries(folder)
     study = open_study(config.storage or f"{SQLITE}{folder / STORAGE}", folder.name, trials)
     begun = [trial.folder.exists() for trial in trials]
-    earlier = _start_record(config, folder, sets, command)
+    fixed = fixed_values(config, grid)
+    common = {name: value for name, value in deciding(points[0]).items() if name not in grid}
+    settings = defaults(TrainSettings) | common | _contents(fixed) | settings_of(fixed, sets)
+    earlier = _start_record(settings, folder, command)
     try:
         failed = _train_missing(config, folder, trials, study)
     except DistillError:
@@ -111,18 +105,24 @@ def _put_back(path: Path, earlier: RunRecord | None) -> None:
         write_run_record(path, earlier)
 
 
-def _start_record(config: SweepConfig, folder: Path, sets: Sets, command: str) -> RunRecord | None:
+def _contents(fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """The hashes of what lies where all students start from."""
+    run, vectors, filters = (fixed.get(name) for name in ("init_from", "init_vectors", "filters"))
+    return {
+        "init_from_sha256": sha256(Path(run) / WEIGHTS_FILE) if run else None,
+        "init_vectors_sha256": file_sha256(Path(vectors), FLAG) if vectors else None,
+        "filters_sha256": sha256(Path(filters) / FILTERS_FILE) if filters else None,
+    }
+
+
+def _start_record(settings: dict[str, Any], folder: Path, command: str) -> RunRecord | None:
     """Begins a sweep's record, or goes on with it; returns what was there before.
 
     All runs of a folder have the same settings but for the grid's, which may grow from try to try, also by tasks.
     """
-    settings = config.model_dump(mode="json", exclude=NOT_COMPARED) | {
-        "init_from_sha256": sha256(config.init_from / WEIGHTS_FILE) if config.init_from else None,
-        "init_vectors_sha256": file_sha256(config.init_vectors, FLAG) if config.init_vectors else None,
-        "filters_sha256": sha256(config.filters / FILTERS_FILE) if config.filters else None,
-        "optimizer": None if config.optimizer == "adam" else config.optimizer,  # earlier releases had no other
-        "intermediate_epochs": config.intermediate_epochs or None,
-        **settings_of(config, sets),
+    settings |= {  # earlier releases had no other
+        "optimizer": None if settings["optimizer"] == "adam" else settings["optimizer"],
+        "intermediate_epochs": settings["intermediate_epochs"] or None,
     }
     path = folder / SWEEP_RECORD
     earlier = read_run_record(path) if path.exists() else None
@@ -138,13 +138,13 @@ def _start_record(config: SweepConfig, folder: Path, sets: Sets, command: str) -
     return earlier
 
 
-def _train_missing(config: SweepConfig, folder: Path, trials: Sequence[Trial], study: Study) -> dict[str, str]:
+def _train_missing(config: SweepSettings, folder: Path, trials: Sequence[Trial], study: Study) -> dict[str, str]:
     """Trains what is not finished; returns what was wrong, by the name of the run."""
     for trial in trials:
         if trial.is_finished:
             study.add(trial, score_of(trial))
     missing = [trial for trial in trials if not trial.is_finished]
-    configs, failed = [trial.config for trial in missing], {}
+    configs, failed = [trial.settings for trial in missing], {}
     trained = train_on_cluster(config, folder, configs) if config.ray else train_all(configs, config.processes)
     with closing(trained), console.progress(len(missing), "students") as bar:  # Ctrl-C may come between two students
         for number, error in trained:
@@ -243,5 +243,5 @@ def _best(by_point: ByPoint, name: str = "") -> dict[str, Any]:
 
 def _metric(entry: Entry) -> str:
     """Returns the name of what `quality` measures, for tables."""
-    found = deciding(entry["metrics"])
+    found = run_record.deciding(entry["metrics"])
     return f"{found[0]} {found[1]}" if found else "epochs"

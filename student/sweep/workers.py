@@ -22,7 +22,7 @@ from pipeline.cluster.ray_pool import RayFlags, RayPool, WorkerTask, on_cluster
 from pipeline.errors import ConfigError, DistillError
 from pipeline.settings import as_flags
 from pipeline.training.run_record import SWEEP_RECORD
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.fit import train
 from student.run_result import LIBRARIES
 from student.training_data import Rows, load_data
@@ -30,7 +30,9 @@ from student.training_data import Rows, load_data
 _rows: Rows = {}  # of a worker: what it has read
 
 
-def train_all(configs: Sequence[TrainConfig], processes: int) -> Generator[tuple[int, DistillError | None], None, None]:
+def train_all(
+    configs: Sequence[TrainSettings], processes: int
+) -> Generator[tuple[int, DistillError | None], None, None]:
     """Trains students; each process reads the rows of a set once.
 
     Args:
@@ -88,11 +90,11 @@ def _end_with_parent() -> None:
     atexit.register(end.close)
 
 
-def _train(config: TrainConfig) -> DistillError | None:
+def _train(config: TrainSettings) -> DistillError | None:
     return train_one(config, _rows)
 
 
-def train_one(config: TrainConfig, rows: Rows) -> DistillError | None:
+def train_one(config: TrainSettings, rows: Rows) -> DistillError | None:
     """Trains a student of a sweep; gives what was wrong with it, if anything.
 
     Args:
@@ -119,7 +121,7 @@ class _Places:
 
 
 def train_on_cluster(
-    flags: RayFlags, folder: Path, configs: Sequence[TrainConfig]
+    flags: RayFlags, folder: Path, configs: Sequence[TrainSettings]
 ) -> Generator[tuple[int, DistillError | None], None, None]:
     """Trains students, see `train_all`.
 
@@ -143,7 +145,7 @@ def train_on_cluster(
             yield number, next(iter(wrong), None)
 
 
-def _start_on_cluster(places: _Places) -> Callable[[TrainConfig], list[DistillError]]:
+def _start_on_cluster(places: _Places) -> Callable[[TrainSettings], list[DistillError]]:
     """In a worker: what trains a student, and gives what was wrong with it, if anything."""
     if not (places.here / places.folder / SWEEP_RECORD).exists():
         where = places.here / places.folder
@@ -153,7 +155,7 @@ def _start_on_cluster(places: _Places) -> Callable[[TrainConfig], list[DistillEr
     os.chdir(places.here)
     rows: Rows = {}
 
-    def run(config: TrainConfig) -> list[DistillError]:
+    def run(config: TrainSettings) -> list[DistillError]:
         error = train_one(config, rows)
         return [] if error is None else [error]
 

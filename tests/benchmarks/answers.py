@@ -14,7 +14,7 @@ from pipeline.files import write_text
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import pad_id
 from student.answers.file import predict_file
-from student.config import PredictConfig, TrainConfig
+from student.config import PredictConfig, TrainSettings
 from student.predict import Predictor
 from student.sql_functions import register
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
@@ -28,7 +28,7 @@ def write_student_and_lines(folder: Path) -> list[str]:
     tokenizer = taught_tokenizer(lines)
     text = tokenizer.to_str()
     write_text(folder / TOKENIZER_FILE, text)
-    flags, size = TrainConfig(head="linear"), tokenizer.get_vocab_size()
+    flags, size = TrainSettings.from_flags(head="linear"), tokenizer.get_vocab_size()
     random_student(flags, size, padding_idx=pad_id(tokenizer), tokenizer_json=text).save(folder)
     pq.write_table(pa.table({"sentence1": lines * TIMES}), folder / "lines.parquet")
     return lines * TIMES

@@ -17,7 +17,7 @@ from transformers import BertModel
 from distill.apps.bench.timing import interleaved
 from pipeline import console
 from pipeline.tasks.target import Target
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.model import bert
 from student.model.build_config import build_config
 from student.model.model import Student, num_parameters
@@ -39,7 +39,10 @@ FACTS = {
 def main(folder: str) -> None:
     """Prints sequences a second by their length."""
     torch.set_num_threads(1)
-    kinds: dict[str, TrainConfig] = {"hybrid": TrainConfig(), "bert": TrainConfig(embedding="bert")}
+    kinds: dict[str, TrainSettings] = {
+        "hybrid": TrainSettings.from_flags(),
+        "bert": TrainSettings.from_flags(embedding="bert"),
+    }
     students = {name: Student(build_config(flags, FACTS)).eval() for name, flags in kinds.items()}
     theirs = BertModel.from_pretrained(folder).eval()
     modules = {**students, folder: theirs}

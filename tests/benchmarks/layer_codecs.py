@@ -12,7 +12,7 @@ import torch
 from pipeline import console
 from pipeline.sets.reader import ExampleSet
 from student.bert_start import bert_start, copy_layers
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.data import as_read, load_examples
 from student.layers import layer_loss
 from student.model.model import Student
@@ -24,16 +24,18 @@ READS = {"hid-seq": "states", "att-mse": "attention", "att-kl": "attention", "va
 
 def loss_and_gradient(logit_set: ExampleSet, objective: str) -> tuple[float, torch.Tensor]:
     """The loss of the first training rows, and its gradient of all weights, end to end."""
-    flags = TrainConfig.from_flags(
+    flags = TrainSettings.from_flags(
         set=(str(logit_set.root),), embedding="bert", init_layers=LAYERS, objective=objective
     )
     facts = task_facts(logit_set)
     config, _ = build_student_config(flags, logit_set, facts)
-    student, start = Student(config).eval(), bert_start(flags, logit_set)
+    student, start = Student(config).eval(), bert_start(flags.encoder, flags.start, logit_set)
     assert start is not None, "starts from its teacher"
     copy_layers(start, student.encoder)
     examples = as_read(load_examples(logit_set, "train"), config)
-    layers, rows = layer_loss(flags, student, logit_set, facts["special_ids"], examples), np.arange(ROWS)
+    assert flags.layers is not None
+    rows = np.arange(ROWS)
+    layers = layer_loss(flags.layers, student, logit_set, facts["special_ids"], examples, examples.weight_N)
     ids_T, starts_S = examples.batch(rows)
     loss = layers(*layers.read(student, ids_T, starts_S), starts_S, rows)
     gradients = torch.autograd.grad(loss, list(student.encoder.parameters()), allow_unused=True)

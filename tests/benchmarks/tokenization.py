@@ -17,7 +17,7 @@ from tokenizers.implementations import BertWordPieceTokenizer
 
 from distill.apps.bench.readers import random_student
 from pipeline.text.reader import TextReader
-from student.config import TrainConfig
+from student.config import TrainSettings
 
 SENTENCES, VOCABULARY, MAX_SEQ_LENGTH, PART = 20_000, 30_000, 128, 512
 
@@ -40,7 +40,10 @@ def vectors() -> dict[str, Callable[[], object]]:
     """Sentences to vectors, by two threads; the student's, of 1200 numbers, in parts that stay in the caches."""
     sentences = lines_of_documentation()
     tokenizer = taught_tokenizer(sentences)
-    reader, student = TextReader.of(tokenizer), random_student(TrainConfig(), tokenizer.get_vocab_size()).eval()
+    reader, student = (
+        TextReader.of(tokenizer),
+        random_student(TrainSettings.from_flags(), tokenizer.get_vocab_size()).eval(),
+    )
     student.encoder.lay_out()
 
     def encode() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from distill.apps.bench.readers import random_student
 from pipeline.arrays import Ints, Ragged
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.data import Examples
 from student.losses.logits import distillation_loss
 from student.model.model import Student
@@ -44,7 +44,7 @@ def student_with(head: str = "linear") -> Student:
 
     Plain torch has no quick way to either, so the comparison would say little.
     """
-    flags = TrainConfig(head=head, hidden_dropout=0, pooling="sum", num_bigrams=0)
+    flags = TrainSettings.from_flags(head=head, hidden_dropout=0, pooling="sum", num_bigrams=0)
     return random_student(flags, VOCABULARY, labels=("a", "b", "c"))
 
 

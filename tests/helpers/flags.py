@@ -5,15 +5,15 @@ from typer.testing import CliRunner
 
 from distill.commands.command import command, shell_form
 from distill.result import Result
-from student.config import TrainConfig
+from student.config import TrainSettings
 
 
-def parsed(flags: list[str]) -> TrainConfig:
+def parsed(flags: list[str]) -> TrainSettings:
     """What the command line makes of flags."""
-    seen: list[TrainConfig] = []
+    seen: list[TrainSettings] = []
 
-    @command(TrainConfig)
-    def keep(config: TrainConfig) -> Result:
+    @command(TrainSettings)
+    def keep(config: TrainSettings) -> Result:
         """Keep it."""
         seen.append(config)
         return Result()

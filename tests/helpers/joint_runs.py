@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.model.weights import read_weights
 from tests.helpers.students import tiny_config
 
@@ -12,7 +12,7 @@ TASKS = ("opinion", "roles", "score")
 STILL = 1e-30  # a learning rate that moves nothing
 
 
-def tasks_config(sets: list[Path], output_dir: Path, **changes: object) -> TrainConfig:
+def tasks_config(sets: list[Path], output_dir: Path, **changes: object) -> TrainSettings:
     settings = {"set": (), "tasks": ",".join(map(str, sets)), "per_device_train_batch_size": 16}
     return tiny_config(sets[0], output_dir, **settings | changes)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.model.weights import WEIGHTS_FILE
 
 
-def tiny_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainConfig:
+def tiny_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainSettings:
     """Settings that train a tiny student in a moment."""
     settings: dict[str, object] = {
         "set": str(logit_set),
@@ -21,7 +21,7 @@ def tiny_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainCo
         "num_train_epochs": 2,
         "learning_rate": 0.01,
     }
-    return TrainConfig.from_flags(**settings | changes)
+    return TrainSettings.from_flags(**settings | changes)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:

@@ -175,7 +175,7 @@ VALUES = st.fixed_dictionaries(
         "embedding": st.sampled_from(["both", "sum", "products"]),
         "bidirectional": st.booleans(),
         "folder": st.just(Path("a b")),
-        "names": st.lists(st.sampled_from("ab")).map(tuple),
+        "names": st.lists(st.sampled_from("ab"), min_size=1).map(tuple),
     },
 )
 

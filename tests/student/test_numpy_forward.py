@@ -6,7 +6,7 @@ import torch
 
 from pipeline.arrays import Ragged
 from pipeline.tasks.target import Target
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.export.export import with_small_tables
 from student.kernels import compiled
 from student.model.build_config import build_config
@@ -33,7 +33,7 @@ def student(is_pair: bool = False, **flags: Any) -> Student:
         "special_ids": ((1,), (2,), (2,)) if is_pair else None,
     }
     torch.manual_seed(1)
-    made = Student(build_config(TrainConfig(matrix_size=4, vector_size=16, **flags), facts)).eval()
+    made = Student(build_config(TrainSettings.from_flags(matrix_size=4, vector_size=16, **flags), facts)).eval()
     with torch.no_grad():
         for parameter in [*made.head.parameters(), *(table.weight for table in made.encoder.tables())]:
             parameter += 0.3 * torch.randn(parameter.shape)

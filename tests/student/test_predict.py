@@ -16,7 +16,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import pad_id
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.data import load_examples
 from student.kinds.examples import student_logits
 from student.model.model import Student
@@ -196,7 +196,7 @@ def test_of_many_labels_the_three_best_are_shown(tmp_path: Path) -> None:
     labels = tuple(f"intent-{k}" for k in range(17))
     tokenizer = made_up_tokenizer(100)
     write_text(tmp_path / "tokenizer.json", tokenizer.to_str())
-    flags = TrainConfig(matrix_size=3, vector_size=5)
+    flags = TrainSettings.from_flags(matrix_size=3, vector_size=5)
     random_student(flags, 100, labels, pad_id(tokenizer), tokenizer.to_str()).save(tmp_path)
     _, out, _ = predict(tmp_path, "one", "two")
     probabilities = Predictor(tmp_path)(["one"])[0]["probabilities"]

@@ -7,14 +7,15 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError
+from pipeline.settings import flat
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import load_task, task_names
-from student.config import SweepConfig, TrainConfig
+from student.config import OneTask, Sets, SquaredError, SweepSettings, TrainSettings
 from student.describe import describe
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
 from student.recipe import load_recipe, recipe_names, with_recipe
-from student.sweep.grid import Trial, make_trials, read_grid
+from student.sweep.grid import Trial, make_points, make_trials, read_grid
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 
@@ -36,10 +37,13 @@ LSTMS = {"sst2-lstm": (0.1, 963_002), "mrpc-lstm": (0.2, 1_143_002)}
 LEARNING_RATES = [1e-3, 5e-4, 1e-4, 5e-5, 1e-5, 5e-6]
 
 
+def task_of(settings: TrainSettings) -> str:
+    return str(flat(settings)["task"])
+
+
 def build_student_config(name: str, target: Target | None = None) -> StudentConfig:
     settings = load_recipe(name).settings
-    assert settings.task is not None
-    return build_config(settings, facts(settings.task, target))
+    return build_config(settings, facts(task_of(settings), target))
 
 
 def write(folder: Path, text: str) -> str:
@@ -59,28 +63,32 @@ def test_the_recipes_of_lstms_are_the_thesis(name: str, dropout: float, paramete
     settings, described = load_recipe(name).settings, describe(name)["parameters"]
     assert described["total"] - described["vectors"] == parameters
     assert build_student_config(name).hidden_dropout == dropout
-    assert (settings.optimizer, settings.peak_learning_rate) == ("adadelta", 1.0)
-    assert (settings.alpha, settings.soft_loss, settings.per_device_train_batch_size) == (0, "mse", 50)
-    assert {trial.lstm_size for trial in swept(name)} == {150, 300}
-    assert {trial.hidden_size for trial in swept(name)} == {200, 400}
+    assert (settings.optimizer.optimizer, settings.optimizer.rate) == ("adadelta", 1.0)
+    assert (settings.loss.alpha, settings.loss.soft, settings.epochs.per_device_train_batch_size) == (
+        0,
+        SquaredError(),
+        50,
+    )
+    assert {flat(trial)["lstm_size"] for trial in swept(name)} == {150, 300}
+    assert {trial.head.hidden_size for trial in swept(name)} == {200, 400}
 
 
-def swept(name: str) -> list[TrainConfig]:
+def swept(name: str) -> list[TrainSettings]:
     """What a sweep over a recipe's grid trains."""
-    task = load_recipe(name).settings.task
-    assert task is not None
-    return [trial.config for trial in trials_of(name, task)]
+    return [trial.settings for trial in trials_of(name, task_of(load_recipe(name).settings))]
 
 
 def trials_of(name: str, task: str) -> list[Trial]:
-    config = with_recipe(SweepConfig.from_flags(recipe=name))
-    return make_trials(config, read_grid(config), Path("sweep"), lambda made: build_config(made, facts(task)))
+    sweep = SweepSettings.from_flags(recipe=name)
+    grid = read_grid(sweep)
+    points = make_points(sweep, grid)
+    return make_trials(points, 1, grid, Path("sweep"), lambda made: build_config(made, facts(task)))
 
 
 def test_the_recipe_of_berts_is_for_any_task() -> None:
     settings = load_recipe("bert").settings
     student = build_config(settings, facts("mrpc"))
-    assert (settings.task, settings.learning_rate, settings.per_device_train_batch_size) == (None, 5e-5, 32)
+    assert (settings.source, settings.optimizer.rate, settings.epochs.per_device_train_batch_size) == (None, 5e-5, 32)
     assert (student.bert and student.bert.num_hidden_layers, student.vector_size) == (3, 384)
     assert (student.head, student.pairing, student.hidden_dropout) == ("dense", "joint", 0.1)
 
@@ -90,15 +98,16 @@ def test_a_shipped_recipe_is_the_papers(name: str) -> None:
     recipe = load_recipe(name)
     head, embedding, diffcat, bidirectional, learning_rate = TABLE[name]
     student = build_student_config(name)
-    assert recipe.settings.task == student.task == name
-    assert (recipe.settings.embedding, recipe.settings.learning_rate) == (embedding, learning_rate)
+    assert task_of(recipe.settings) == student.task == name
+    assert (recipe.settings.encoder.embedding, recipe.settings.optimizer.rate) == (embedding, learning_rate)
     assert (student.head, student.bidirectional, student.hidden_dropout) == (head, bidirectional, 0.2)
     if student.is_pair:
         assert student.pairing == ("diffcat" if diffcat else "joint")
     sizes = {"hybrid": (20, 400), "cmow": (28, 0), "cbow": (0, 784)}[embedding]
     assert (student.matrix_size, student.vector_size) == sizes
-    assert (recipe.settings.alpha, recipe.settings.temperature) == (0.5, 1)
-    assert (recipe.settings.num_train_epochs, recipe.settings.early_stopping_patience) == (20, 5)
+    assert (recipe.settings.loss.alpha, recipe.settings.loss.soft.temperature) == (0.5, 1)
+    epochs = recipe.settings.epochs
+    assert (epochs.num_train_epochs, epochs.early_stopping_patience) == (20, 5)
     assert recipe.grid == {"learning_rate": LEARNING_RATES}
 
 
@@ -110,46 +119,38 @@ def test_the_recipe_of_scores_suits_the_papers_bins_too() -> None:
 @pytest.mark.parametrize("name", TABLE)
 def test_a_shipped_recipes_grid_can_be_swept(name: str) -> None:
     trials = trials_of(name, name)
-    assert [trial.config.learning_rate for trial in trials] == LEARNING_RATES
-    assert {trial.config.head for trial in trials} == {TABLE[name][0]}
+    assert [trial.settings.optimizer.learning_rate for trial in trials] == LEARNING_RATES
+    assert {trial.settings.head.head for trial in trials} == {TABLE[name][0]}
 
 
 def test_what_was_given_as_a_flag_beats_the_recipe(tmp_path: Path) -> None:
     recipe = write(tmp_path, "{task: cola, alpha: 0.9, temperature: 3, bidirectional: false, embedding: cmow}")
-    config = with_recipe(TrainConfig.from_flags(recipe=recipe, alpha=0.5, bidirectional=True, seed=7))
-    assert (config.alpha, config.bidirectional) == (0.5, True)  # given, though they are the defaults
-    assert (config.task, config.temperature, config.embedding) == ("cola", 3, "cmow")
-    assert config.seed == 7
-    untouched = TrainConfig.from_flags()
-    others = set(TrainConfig.model_fields) - {"task", "alpha", "temperature", "bidirectional", "embedding", "seed"}
-    assert all(getattr(config, name) == getattr(untouched, name) for name in others - {"recipe"})
+    made = flat(TrainSettings.from_flags(recipe=recipe, alpha=0.5, bidirectional=True, seed=7))
+    said = {"task": "cola", "alpha": 0.5, "temperature": 3, "bidirectional": True, "embedding": "cmow", "seed": 7}
+    assert made == flat(TrainSettings.from_flags(embedding="cmow")) | said | {"recipe": recipe}
 
 
-def test_without_a_recipe_nothing_changes() -> None:
-    config = TrainConfig.from_flags(task="rte", alpha=0.25)
-    assert with_recipe(config) == config
-    assert with_recipe(config).model_fields_set == {"task", "alpha"}
+def test_without_a_recipe_nothing_is_added() -> None:
+    assert with_recipe({"task": "rte", "alpha": 0.25}) == {"task": "rte", "alpha": 0.25}
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, ("rte", ())),
-        ({"set": "./sets/rte"}, (None, ("./sets/rte",))),
-        ({"task": "rte-large"}, ("rte-large", ())),
+        ({}, OneTask(task="rte")),
+        ({"set": "./sets/rte"}, Sets(set=("./sets/rte",))),
+        ({"task": "rte-large"}, OneTask(task="rte-large")),
     ],
 )
-def test_the_set_that_a_flag_names_replaces_the_recipes(
-    given: dict[str, str], expected: tuple[str | None, tuple[str, ...]]
-) -> None:
-    config = with_recipe(TrainConfig.from_flags(recipe="rte", **given))
-    assert (config.task, config.set) == expected
-    assert config.learning_rate == TABLE["rte"][-1]
+def test_the_set_that_a_flag_names_replaces_the_recipes(given: dict[str, str], expected: OneTask | Sets) -> None:
+    config = TrainSettings.from_flags(recipe="rte", **given)
+    assert config.source == expected
+    assert config.optimizer.learning_rate == TABLE["rte"][-1]
 
 
 def test_a_flags_task_replaces_a_recipes_set(tmp_path: Path) -> None:
-    config = with_recipe(TrainConfig.from_flags(recipe=write(tmp_path, "set: sets/x"), task="cola"))
-    assert (config.task, config.set) == ("cola", ())
+    config = TrainSettings.from_flags(recipe=write(tmp_path, "set: sets/x"), task="cola")
+    assert config.source == OneTask(task="cola")
 
 
 def train_by_command(recipe: str, logit_set: Path, output_dir: Path, *flags: str) -> dict[str, Any]:
@@ -187,7 +188,7 @@ def test_a_recipe_can_turn_off_what_a_typed_flag_turns_on(store: Path, tmp_path:
         ("alpha: 2", naming("alpha: ", "2")),
         (
             "{alpha: 2, heads: cnn, embedding: elmo}",
-            naming("3 problems", "embedding: ", "'elmo'", "alpha: ", "'heads'"),
+            naming("3 problems", "embedding elmo: ", "alpha: ", "'heads'"),
         ),
         ("alpha: [", naming("YAML", "line 1, column 9")),
         ("- alpha", "mapping"),

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.sets.reader import ExampleSet
 from student.bert_start import BertStart, bert_start, copy_layers, spread_evenly, weight_files
-from student.config import PretrainConfig
+from student.config import PretrainSettings
 from student.data import as_read, load_examples
 from student.fit import train
 from student.model.bert import BertEncoder
@@ -22,7 +22,6 @@ from student.model.bert_shape import BertShape, Inherited
 from student.model.build_config import build_config
 from student.model.encoder import Encoder, EncoderShape, without_padding
 from student.model.model import Student
-from student.model.pretrained import pretraining_problems
 from student.model.weights import WEIGHTS_FILE
 from student.predict import Predictor
 from student.training_data import task_facts
@@ -173,7 +172,8 @@ def test_weights_in_several_files_are_those_in_one(roles_set: ExampleSet, work: 
     assert len(list(several.glob("model-0*.safetensors"))) > 2
     teacher = roles_set.record.teacher.model_copy(update={"name": str(several)})
     named = replace(roles_set, record=roles_set.record.model_copy(update={"teacher": teacher}))
-    starts = [bert_start(bert_config(roles_set, tmp_path / "run"), logit_set) for logit_set in (roles_set, named)]
+    flags = bert_config(roles_set, tmp_path / "run")
+    starts = [bert_start(flags.encoder, flags.start, logit_set) for logit_set in (roles_set, named)]
     states: list[dict[str, torch.Tensor]] = []
     for start in starts:
         assert start is not None
@@ -188,7 +188,7 @@ def test_weights_in_several_files_are_those_in_one(roles_set: ExampleSet, work: 
     index = several / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("model-00001", "../model-00001"))
     with pytest.raises(IntegrityError, match=naming("model.safetensors.index.json: ", "../model-00001-of-00006")):
-        bert_start(bert_config(roles_set, tmp_path / "run"), named)
+        bert_start(flags.encoder, flags.start, named)
 
 
 @pytest.mark.parametrize("name", ["roles", "opinion"])
@@ -263,13 +263,14 @@ def test_a_bert_is_no_start_for_sums(opinion_set: ExampleSet, runs: Path, tmp_pa
 
 
 def test_pretraining_takes_no_bert() -> None:
-    problems = pretraining_problems(PretrainConfig.from_flags(embedding="bert", set="x"))
-    assert [problem.partition(": ")[0] for problem in problems] == ["--embedding bert"]
+    with pytest.raises(ConfigError, match="--embedding bert: "):
+        PretrainSettings.from_flags(embedding="bert", set="x")
 
 
 def test_a_teacher_that_is_gone_changed_or_no_bert_is_told(roles_set: ExampleSet, deep: Path, tmp_path: Path) -> None:
     def start(logit_set: ExampleSet, **changes: object) -> object:
-        return bert_start(bert_config(logit_set, tmp_path / "run", **changes), logit_set)
+        flags = bert_config(logit_set, tmp_path / "run", **changes)
+        return bert_start(flags.encoder, flags.start, logit_set)
 
     def named(folder: Path) -> ExampleSet:
         teacher = roles_set.record.teacher.model_copy(update={"name": str(folder)})

@@ -17,8 +17,8 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from student.bert_start import bert_start, copy_layers
-from student.config import TrainConfig
-from student.data import Examples, as_read, load_chosen, load_examples
+from student.config import FiltersConfig, Query, Sets, TrainSettings
+from student.data import Examples, as_read, load_chosen, load_examples, row_weights
 from student.filters import train_filters
 from student.fit import train
 from student.kinds.examples import ExampleTask
@@ -71,19 +71,23 @@ def exact_set(request: pytest.FixtureRequest, exact: Path) -> ExampleSet:
     return ExampleSet.open(exact / request.param)
 
 
-def bert_flags(logit_set: ExampleSet, folder: Path, **changes: object) -> TrainConfig:
+def bert_flags(logit_set: ExampleSet, folder: Path, **changes: object) -> TrainSettings:
     return tiny_config(logit_set.root, folder, **BERT | changes)
 
 
-def lesson(flags: TrainConfig, logit_set: ExampleSet) -> tuple[Student, LayerLoss, Examples]:
+def lesson(flags: TrainSettings, logit_set: ExampleSet) -> tuple[Student, LayerLoss, Examples]:
     """A student from noise, what its layers learn by, and the rows as it reads them."""
     facts = task_facts(logit_set)
     config, _ = build_student_config(flags, logit_set, facts)
     torch.manual_seed(1)
     student = Student(config)
-    rows = load_chosen(logit_set, flags.query) if flags.query else load_examples(logit_set, "train")
+    chosen = flags.source.chosen if isinstance(flags.source, Sets) else None
+    rows = load_chosen(logit_set, chosen.query) if isinstance(chosen, Query) else load_examples(logit_set, "train")
     examples = as_read(rows, config)
-    return student.eval(), layer_loss(flags, student, logit_set, facts["special_ids"], examples), examples
+    assert flags.layers is not None
+    weight_N = row_weights(flags.loss.class_weights, examples)
+    loss = layer_loss(flags.layers, student, logit_set, facts["special_ids"], examples, weight_N)
+    return student.eval(), loss, examples
 
 
 class Live:
@@ -219,7 +223,7 @@ def test_a_rows_weight_multiplies_its_loss(changes: dict[str, Any], exact: Path,
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(exact_set: ExampleSet, tmp_path: Path) -> None:
     flags = bert_flags(exact_set, tmp_path, objective="hid-seq+att-mse+val-kl", init_layers="1,2")
     student, layers, examples = lesson(flags, exact_set)
-    start = bert_start(flags, exact_set)
+    start = bert_start(flags.encoder, flags.start, exact_set)
     assert start is not None
     copy_layers(start, student.encoder)
     ids_T, starts_S = examples.batch(ROWS)

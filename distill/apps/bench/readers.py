@@ -19,7 +19,7 @@ from pipeline.files import write_text
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import SPECIAL_TOKENS, pad_id, tokenizer_sha256, wordpiece
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.model.build_config import build_config
 from student.model.model import Student, num_parameters
 from student.predict import Predictor
@@ -125,7 +125,7 @@ def wait_for(device: torch.device) -> None:
 
 
 def random_student(
-    flags: TrainConfig,
+    flags: TrainSettings,
     vocabulary_size: int,
     labels: tuple[str, ...] = ("yes", "no"),
     padding_idx: int = 0,
@@ -151,7 +151,7 @@ def write_default_student(run: Path) -> None:
     tokenizer_json = tokenizer.to_str()
     write_text(run / TOKENIZER_FILE, tokenizer_json)
     student = random_student(
-        TrainConfig(), BERT_VOCABULARY_SIZE, padding_idx=pad_id(tokenizer), tokenizer_json=tokenizer_json
+        TrainSettings(), BERT_VOCABULARY_SIZE, padding_idx=pad_id(tokenizer), tokenizer_json=tokenizer_json
     )
     student.save(run)
 

@@ -7,16 +7,16 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pipeline.config import Config, parse_model, parse_yaml
+from pipeline import settings
+from pipeline.config import parse_model, parse_settings, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
-from pipeline.settings import as_flags
-from student.config import TrainConfig
-from student.recipe import with_recipe
+from student.config import TrainSettings
 from teacher.config import DumpTask, FinetuneTask
 
 Settings = dict[str, Any]
 FINETUNED = {"model_name_or_path": "an encoder", "output_dir": "a folder"}  # which every fine-tuning needs
 PLACES = ("task", "manifest", "data", "model_name_or_path", "name", "store", "set", "output_dir", "seed", "plan")
+SOURCE = {"task": "a set"}  # which every student needs
 SET = "set"
 FROM = "from"  # of a teacher: the task whose teacher it starts from
 HELD_OUT = 0.1  # of the training rows, which choose a teacher's epoch and seed: dev rows are for scores
@@ -84,18 +84,18 @@ class TaskParts:
         teacher = {k: v for k, v in experiment.teacher_of(task).items() if k != FROM}
         self.teacher = _flags(FinetuneTask, {"held_out": HELD_OUT} | teacher, f"{context}: teacher", FINETUNED)
         self.sets = {
-            name: _flags(DumpTask, settings, f"{context}: sets: {name}")
-            for name, settings in _merged(experiment.sets, own.sets).items()
+            name: _flags(DumpTask, said, f"{context}: sets: {name}")
+            for name, said in _merged(experiment.sets, own.sets).items()
         }
         self.students: dict[str, list[str]] = {}
         self.set_of: dict[str, str] = {}
-        for name, settings in _merged(experiment.students, own.students).items():
+        for name, said in _merged(experiment.students, own.students).items():
             place = f"{context}: students: {name}"
-            wanted = settings.get(SET)
+            wanted = said.get(SET)
             chosen = self.set_of[name] = next(iter(self.sets)) if wanted is None else str(wanted)
             if chosen not in self.sets:
                 raise ConfigError(f"{place}: no set {chosen!r}: {did_you_mean(chosen, self.sets)}")
-            self.students[name] = _flags(TrainConfig, {k: v for k, v in settings.items() if k != SET}, place)
+            self.students[name] = _flags(TrainSettings, {k: v for k, v in said.items() if k != SET}, place, SOURCE)
 
 
 def load_experiment(path: Path | None) -> tuple[Experiment, str]:
@@ -122,13 +122,11 @@ def _merged(general: dict[str, Settings], own: dict[str, Settings]) -> dict[str,
     return {name: general.get(name, {}) | own.get(name, {}) for name in general | own}
 
 
-def _flags(kind: type[Config], settings: Settings, context: str, needed: Settings | None = None) -> list[str]:
+def _flags(kind: type[settings.Settings], values: Settings, context: str, needed: Settings | None = None) -> list[str]:
     """The settings as flags of a command; those of a recipe are written out."""
-    wrong = [name for name in settings if name in PLACES]
+    wrong = [name for name in values if name in PLACES]
     if wrong:
         raise ConfigError(f"{context}: {wrong[0]!r} is not for an experiment: `distill results` decides it")
-    config: Config = parse_model(kind, settings | (needed or {}), context)
-    if isinstance(config, TrainConfig):
-        config = with_recipe(config)
-    given = config.model_fields_set - {"recipe", *PLACES}
-    return as_flags(config, given)
+    made = parse_settings(kind, values | (needed or {}), context)
+    asked = settings.given(made).keys() - {"recipe", *PLACES}
+    return settings.as_flags(made, asked)

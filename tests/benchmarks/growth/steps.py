@@ -16,7 +16,7 @@ from pipeline.sets.verify import verify_shards
 from pipeline.sharing.push import push
 from pipeline.sharing.sharing_settings import PushConfig
 from pipeline.sql.gate import select
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.fit import train
 from student.training_data import load_data
 from teacher.config import DumpTask, FinetuneTask
@@ -59,9 +59,9 @@ def _sql(query: str) -> Callable[[Path], None]:
     return run
 
 
-def _training(folder: Path) -> TrainConfig:
+def _training(folder: Path) -> TrainSettings:
     places = {"task": "growth", "store": folder / "store", "output_dir": folder / "run"}
-    return TrainConfig.from_flags(**places, num_train_epochs=1, per_device_train_batch_size=256)
+    return TrainSettings.from_flags(**places, num_train_epochs=1, per_device_train_batch_size=256)
 
 
 STEPS: dict[str, Callable[[Path], object]] = {

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, IntegrityError
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.describe import describe_config
 from student.model import bert
 from student.model.architecture import sequences
@@ -169,7 +169,7 @@ def test_a_config_that_contradicts_itself_is_refused(changes: dict[str, Any], ma
 
 def test_layers_are_not_given_longer_texts_than_they_know() -> None:
     shape = BertShape(num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=16)
-    flags = TrainConfig.from_flags(embedding="bert")
+    flags = TrainSettings.from_flags(embedding="bert")
     fitting = facts("mrpc") | {"max_seq_length": 16, "special_ids": ((2,), (3,), (3,))}
     assert build_config(flags, fitting, Inherited(4, shape)).max_seq_length == 16
     with pytest.raises(ConfigError, match=naming("--embedding bert: ", "16 tokens", "17", "--init noise")):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pipeline.errors import ConfigError
-from student.config import HeadKind, PairingKind, TrainConfig
+from student.config import HeadKind, PairingKind, TrainSettings
 from student.fit import train
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
@@ -148,7 +148,7 @@ def test_a_trained_cnn_keeps_the_statistics_of_its_batches(store: Path, tmp_path
 def config_of(**flags: object) -> StudentConfig:
     known = ("task", "target", "metrics", "is_pair", "vocabulary_size", "pad_id", "tokenizer_sha256", "max_seq_length")
     facts = {name: getattr(student_config(), name) for name in known} | {"special_ids": None}
-    return build_config(TrainConfig.from_flags(**flags), facts)
+    return build_config(TrainSettings.from_flags(**flags), facts)
 
 
 @pytest.mark.parametrize(

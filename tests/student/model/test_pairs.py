@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
-from student.config import EvaluateConfig, TrainConfig
+from student.config import EvaluateConfig, TrainSettings
 from student.data import as_read, load_examples
 from student.evaluate import evaluate
 from student.fit import train
@@ -128,8 +128,8 @@ def test_special_ids_ignore_earlier_settings(setting: str) -> None:
 def test_joint_pairs_need_tokens_between(roles_set: ExampleSet) -> None:
     facts = task_facts(roles_set) | {"special_ids": None}
     with pytest.raises(ConfigError, match=naming("--pairing joint: ", "tokenizer")):
-        build_config(TrainConfig.from_flags(pairing="joint"), facts)
-    assert build_config(TrainConfig.from_flags(pairing="compare"), facts).pairing == "compare"
+        build_config(TrainSettings.from_flags(pairing="joint"), facts)
+    assert build_config(TrainSettings.from_flags(pairing="compare"), facts).pairing == "compare"
 
 
 def test_single_sentences_have_no_pairing(opinion_set: ExampleSet) -> None:
@@ -137,7 +137,7 @@ def test_single_sentences_have_no_pairing(opinion_set: ExampleSet) -> None:
     sizes = set()
     for pairing in ("diffcat", "compare", "joint"):
         config = build_config(
-            TrainConfig.from_flags(pairing=pairing, matrix_size=3, vector_size=5), task_facts(opinion_set)
+            TrainSettings.from_flags(pairing=pairing, matrix_size=3, vector_size=5), task_facts(opinion_set)
         )
         assert as_read(examples, config).ids1 is examples.ids1
         sizes.add(Student(config).num_features)
@@ -145,7 +145,7 @@ def test_single_sentences_have_no_pairing(opinion_set: ExampleSet) -> None:
 
 
 def joint_student(logit_set: ExampleSet) -> Student:
-    flags = TrainConfig.from_flags(pairing="joint", matrix_size=3, vector_size=5, hidden_size=8)
+    flags = TrainSettings.from_flags(pairing="joint", matrix_size=3, vector_size=5, hidden_size=8)
     return Student(build_config(flags, task_facts(logit_set)))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from pipeline.sets.kinds.masked_words import MaskedWordSet
-from student.config import PretrainConfig
+from student.config import PretrainSettings
 from student.kinds.masked_words import control, evaluate_mlm, log_frequencies, others, read_pool, start_without_context
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.pretrain import new_student
@@ -21,7 +21,7 @@ def token_set(token_store: Path) -> MaskedWordSet:
 
 
 def a_student(token_set: MaskedWordSet) -> MaskedWordStudent:
-    flags = PretrainConfig(set="sampled", matrix_size=3, vector_size=5, initializer_range=0.3)
+    flags = PretrainSettings.from_flags(set="sampled", matrix_size=3, vector_size=5, initializer_range=0.3)
     return new_student(MaskedWordStudent, build_masked_word_config(flags, token_set.record), flags.seed)
 
 

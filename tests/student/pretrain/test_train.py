@@ -14,11 +14,12 @@ from torch.nn import functional
 from typer.testing import CliRunner
 
 from distill.commands import app
+from pipeline import settings as trees
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.sets.reader import ExampleSet
-from student.config import PretrainConfig
+from student.config import PretrainSettings
 from student.fit import train
 from student.kinds.masked_words import evaluate_mlm, masked_batches, read_pool
 from student.model.architecture import MaskedWordConfig
@@ -46,10 +47,10 @@ CONFIG = MaskedWordConfig(
 FORWARD = 4 + 9  # numbers of a position's prefix; its suffix has as many
 
 
-def config(token_store: Path, output_dir: Path, **changes: Any) -> PretrainConfig:
+def config(token_store: Path, output_dir: Path, **changes: Any) -> PretrainSettings:
     settings: dict[str, Any] = {"set": "sampled", "store": token_store, "output_dir": output_dir, "matrix_size": 4}
     settings |= {"vector_size": 8, "per_device_train_batch_size": 16, "save_steps": 4, "num_train_epochs": 2}
-    return PretrainConfig(**settings | changes)
+    return PretrainSettings.from_flags(**settings | changes)
 
 
 @given(
@@ -99,7 +100,9 @@ def test_an_epoch_has_every_row_once(token_store: Path, processes: int, monkeypa
 
 
 def test_maxima_of_masked_positions_are_refused(token_store: Path, tmp_path: Path) -> None:
-    flags = PretrainConfig(set="sampled", store=token_store, output_dir=tmp_path / "run", pooling="sum+max")
+    flags = PretrainSettings.from_flags(
+        set="sampled", store=token_store, output_dir=tmp_path / "run", pooling="sum+max"
+    )
     with pytest.raises(ConfigError, match=naming("--pooling sum+max: ")):
         pretrain(flags, "")
     assert not (tmp_path / "run").exists()
@@ -183,7 +186,7 @@ def test_tokens_of_no_training_row_end_neutral(token_store: Path, tmp_path: Path
 
 def test_a_stopped_run_ends_where_an_undisturbed_one_does(token_store: Path, tmp_path: Path) -> None:
     whole = pretrain(config(token_store, tmp_path / "whole"), "x")
-    values = config(token_store, tmp_path / "killed").model_dump(exclude_unset=True)
+    values = trees.given(config(token_store, tmp_path / "killed"))
     named = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
     process = distill("pretrain-student", *itertools.chain(*named))
     kill_when(process, lambda: (tmp_path / "killed" / "checkpoint.safetensors").exists())
@@ -198,7 +201,7 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(token_store: Path, tmp
 def test_two_processes_train_what_one_with_their_batches_does(token_store: Path, tmp_path: Path) -> None:
     """The gradient of a step is that of both processes' rows together: a batch of twice the size."""
     settings = config(token_store, tmp_path / "two", per_device_train_batch_size=500, max_steps=2, learning_rate=1e-2)
-    named = ((f"--{n.replace('_', '-')}", v) for n, v in settings.model_dump(exclude_unset=True).items())
+    named = ((f"--{n.replace('_', '-')}", v) for n, v in trees.given(settings).items())
     distill_in_two_processes("pretrain-student", *itertools.chain(*named))
     # one batch holds all rows, so both processes have the same one: the mean over both is that of one
     pretrain(config(token_store, tmp_path / "one", **_same(settings)), "x")
@@ -206,7 +209,7 @@ def test_two_processes_train_what_one_with_their_batches_does(token_store: Path,
         torch.testing.assert_close(weights(tmp_path / "two")[name], tensor, rtol=1e-3, atol=1e-4)
 
 
-def _same(settings: PretrainConfig) -> dict[str, Any]:
+def _same(settings: PretrainSettings) -> dict[str, Any]:
     names = ("per_device_train_batch_size", "max_steps", "learning_rate")
     return {name: getattr(settings, name) for name in names}
 
@@ -242,7 +245,7 @@ def test_what_is_not_a_pretrained_student(token_store: Path, opinion_run: Path, 
     [
         ({"temperature": 2.0}, naming("--temperature 2: ", "'sampled-20'", "--temperature 1")),
         ({"set": "topk", "temperature": 3.0}, naming("--temperature 3: ", "'topk-10'", "--temperature 1")),
-        ({"embedding": "cbow"}, naming("--matrix-size: ", "--embedding cbow")),
+        ({"embedding": "cbow"}, naming("--matrix-size: ", "--embedding cmow")),
     ],
 )
 def test_wrong_flags(token_store: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:

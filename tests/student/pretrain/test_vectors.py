@@ -12,11 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline import settings as trees
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.token_vectors import read_token_vectors
-from student.config import PretrainConfig
+from student.config import PretrainSettings
 from student.fit import train
 from student.kinds.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
 from student.model.architecture import SentenceConfig
@@ -48,10 +49,10 @@ SAID = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
 STORED = torch.tensor([[4.0, 3.0], [0.0, -1.0]])
 
 
-def config(vector_store: Path, output_dir: Path, **changes: Any) -> PretrainConfig:
+def config(vector_store: Path, output_dir: Path, **changes: Any) -> PretrainSettings:
     settings: dict[str, Any] = {"set": "int8", "store": vector_store, "output_dir": output_dir, "matrix_size": 4}
     settings |= {"vector_size": 8, "per_device_train_batch_size": 16, "save_steps": 4, "num_train_epochs": 2}
-    return PretrainConfig(**settings | changes)
+    return PretrainSettings.from_flags(**settings | changes)
 
 
 def test_losses_by_hand() -> None:
@@ -192,7 +193,7 @@ def test_scores_by_hand(vector_store: Path, tmp_path: Path) -> None:
 def test_a_stopped_run_ends_where_an_undisturbed_one_does(vector_store: Path, tmp_path: Path) -> None:
     whole = pretrain(config(vector_store, tmp_path / "whole", num_train_epochs=20), "x")
     settings = config(vector_store, tmp_path / "killed", num_train_epochs=20)
-    named = ((f"--{name.replace('_', '-')}", value) for name, value in settings.model_dump(exclude_unset=True).items())
+    named = ((f"--{name.replace('_', '-')}", value) for name, value in trees.given(settings).items())
     process = distill("pretrain-student", *itertools.chain(*named))
     kill_when(process, lambda: (tmp_path / "killed" / "checkpoint.safetensors").exists())
     again = pretrain(settings, "x")

@@ -8,19 +8,20 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
-from pipeline.settings import as_flags
-from student.config import SweepConfig, TrainConfig
+from pipeline.settings import as_flags, flat
+from student.config import SweepSettings, TrainSettings
 from student.model.build_config import build_config
-from student.recipe import with_recipe
-from student.sweep.grid import Trial, make_trials, read_grid
+from student.sweep.grid import Trial, make_points, make_trials, read_grid
 from student.training_data import task_facts
 from tests.helpers.flags import parsed
 from tests.helpers.messages import naming
 
 
 def trials_of(logit_set: ExampleSet, folder: Path, *grid: str, **flags: object) -> list[Trial]:
-    config = with_recipe(SweepConfig.from_flags(grid=grid, set="set", **flags))
-    return make_trials(config, read_grid(config), folder, lambda made: build_config(made, task_facts(logit_set)))
+    config = SweepSettings.from_flags(grid=grid, set="set", **flags)
+    values = read_grid(config)
+    points = make_points(config, values)
+    return make_trials(points, config.seeds, values, folder, lambda made: build_config(made, task_facts(logit_set)))
 
 
 def test_every_combination_of_values_with_every_seed(opinion_set: ExampleSet, tmp_path: Path) -> None:
@@ -32,10 +33,10 @@ def test_every_combination_of_values_with_every_seed(opinion_set: ExampleSet, tm
         for seed in (5, 6)
     ]
     for trial in trials:
-        made = trial.config
-        assert {name: getattr(made, name) for name in trial.values} == trial.values
-        assert (made.alpha, made.set, made.output_dir) == (0.25, ("set",), trial.folder)
-        assert type(made) is TrainConfig
+        made = flat(trial.settings)
+        assert {name: made[name] for name in trial.values} == trial.values
+        assert (made["alpha"], made["set"], made["output_dir"]) == (0.25, ("set",), trial.folder)
+        assert type(trial.settings) is TrainSettings
     assert [trial.point for trial in trials[::2]] == [(1e-3, "mlp"), (1e-3, "cnn"), (5e-4, "mlp"), (5e-4, "cnn")]
 
 
@@ -89,7 +90,7 @@ def test_a_run_is_finished_when_its_record_says_so(opinion_set: ExampleSet, tmp_
         (["head=cnn,rnn"], naming("--head: ", "'bilstm'", "'rnn'")),
         (["matrix_size=2,8", "head=cnn"], naming("cnn", "2")),
         (["hidden_size=4,8", "head=mlp,linear"], naming("--hidden-size: ", "--head linear")),
-        (["temperature=1,2", "soft_loss=kl,mse"], naming("--temperature: ", "--soft-loss mse")),
+        (["temperature=1,2", "soft_loss=kl,mse"], naming("--temperature: ", "--soft-loss kl")),
     ],
 )
 def test_a_wrong_grid_is_told(opinion_set: ExampleSet, tmp_path: Path, grid: list[str], match: str) -> None:
@@ -130,7 +131,7 @@ def test_a_recipes_grid_is_tried_unless_a_grid_is_given(opinion_set: ExampleSet,
     assert tried == [{"temperature": t, "token_dropout": 0, "seed": 42} for t in (1, 2)]
     given = trials_of(opinion_set, tmp_path, "alpha=0.1,0.2", recipe=str(recipe))
     assert [t.values for t in given] == [{"alpha": alpha, "seed": 42} for alpha in (0.1, 0.2)]
-    assert [t.config.temperature for t in given] == [1, 1]
+    assert [flat(t.settings)["temperature"] for t in given] == [1, 1]
 
 
 def test_a_wrong_grid_of_a_recipe_is_told_too(opinion_set: ExampleSet, tmp_path: Path) -> None:
@@ -153,14 +154,20 @@ def test_a_wrong_grid_is_told_first(store: Path, tmp_path: Path) -> None:
 
 def test_flags_of_a_trial_make_it_again(opinion_set: ExampleSet, tmp_path: Path) -> None:
     for trial in trials_of(opinion_set, tmp_path, "bidirectional=yes,no", "learning_rate=1e-5,3e-4", recipe="rte"):
-        assert with_recipe(parsed(as_flags(trial.config))) == trial.config
+        assert parsed(as_flags(trial.settings)) == trial.settings
 
 
 def test_a_flag_beats_a_recipes_grid_not_ones_own(tmp_path: Path) -> None:
     recipe = tmp_path / "own.yaml"
     recipe.write_text("grid: {alpha: [0, 1]}")
-    config = SweepConfig(recipe=str(recipe), alpha=0.3)
-    assert read_grid(config, {"recipe", "alpha"}) == {}
-    assert read_grid(config, {"recipe"}) == {"alpha": [0, 1]}
+    assert read_grid(SweepSettings.from_flags(recipe=str(recipe), alpha=0.3)) == {}
+    assert read_grid(SweepSettings.from_flags(recipe=str(recipe), seeds=2)) == {"alpha": [0, 1]}
     with pytest.raises(ConfigError, match=naming("--grid: ", "alpha")):
-        read_grid(SweepConfig(alpha=0.3, grid=("alpha=0,1",)), {"alpha", "grid"})
+        read_grid(SweepSettings.from_flags(alpha=0.3, grid=("alpha=0,1",)))
+
+
+def test_flags_of_a_part_that_the_grid_chooses_are_taken(opinion_set: ExampleSet, tmp_path: Path) -> None:
+    trials = trials_of(opinion_set, tmp_path, "embedding=lstm,biattentive", lstm_size=7)
+    assert [flat(trial.settings)["lstm_size"] for trial in trials] == [7, 7]
+    with pytest.raises(ConfigError, match=naming("--lstm-size: ", "--embedding lstm")):
+        trials_of(opinion_set, tmp_path, "embedding=lstm,cbow", lstm_size=7)

@@ -28,10 +28,10 @@ from pipeline.errors import (
     PassingError,
 )
 from pipeline.sets.reader import ExampleSet
-from pipeline.settings import as_flags
+from pipeline.settings import as_flags, given
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
-from student.config import SweepConfig, TrainConfig
+from student.config import SweepSettings, TrainSettings
 from student.fit import train
 from student.sweep.grid import Trial
 from student.sweep.study import Study, open_study
@@ -44,10 +44,10 @@ RATES = (0.01, 0.001)
 GRID = ("learning_rate=1e-2,0.001",)
 
 
-def sweep_config(logit_set: Path, folder: Path, **changes: Any) -> SweepConfig:
+def sweep_config(logit_set: Path, folder: Path, **changes: Any) -> SweepSettings:
     """Settings of a sweep of tiny students: two learning rates, two seeds."""
-    base = tiny_config(logit_set, folder).model_dump(exclude_unset=True, exclude={"learning_rate"})
-    return SweepConfig.from_flags(**base | {"grid": GRID, "seeds": 2} | changes)
+    base = {name: value for name, value in given(tiny_config(logit_set, folder)).items() if name != "learning_rate"}
+    return SweepSettings.from_flags(**base | {"grid": GRID, "seeds": 2} | changes)
 
 
 def run_name(rate: float, seed: int) -> str:
@@ -196,9 +196,7 @@ def test_a_repeated_sweep_trains_nothing(own_sweep: Path, rating_set: Path) -> N
 
 def test_the_command_shows_what_the_record_says(own_sweep: Path, rating_set: Path) -> None:
     config = sweep_config(rating_set, own_sweep)
-    flags = [
-        *as_flags(TrainConfig.from_flags(**config.model_dump(include=config.model_fields_set - {"grid", "seeds"})))
-    ]
+    flags = as_flags(TrainSettings.from_flags(**config.student))
     arguments = ["sweep", *flags, "--seeds", "2", "--grid", GRID[0]]
     told_json = CliRunner().invoke(app, [*arguments, "--json"])
     assert told_json.exit_code == 0, told_json.output
@@ -300,7 +298,7 @@ def test_another_storage_is_used_and_a_wrong_one_told(own_sweep: Path, rating_se
 def test_a_storage_that_somebody_else_has_locked_is_told(own_sweep: Path, rating_set: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.db"
     config = sweep_config(rating_set, own_sweep, storage=f"sqlite:///{path}?timeout=0.1")
-    trial = Trial({"alpha": 0.5, "seed": 1}, TrainConfig(), tmp_path)
+    trial = Trial({"alpha": 0.5, "seed": 1}, TrainSettings.from_flags(), tmp_path)
     study = open_study(str(config.storage), "a", [trial])
     with closing(sqlite3.connect(path)) as other:
         other.execute("begin exclusive")
@@ -314,7 +312,7 @@ def test_a_disk_that_became_read_only_is_told_though_sqlite_says_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mine.db"
-    trial = Trial({"alpha": 0.5, "seed": 1}, TrainConfig(), tmp_path)
+    trial = Trial({"alpha": 0.5, "seed": 1}, TrainSettings.from_flags(), tmp_path)
     study = open_study(f"sqlite:///{path}?timeout=0.1", "a", [trial])
 
     def read_only(**_: Any) -> None:
@@ -390,8 +388,8 @@ def test_ctrl_c_between_two_students_ends_the_workers(
 
     monkeypatch.setattr(Study, "add", interrupted)  # which is told of the first one while the other is trained
     changes = {"grid": ("num_train_epochs=1,1000000",), "early_stopping_patience": 10**6, "seeds": 1, "processes": 2}
-    flags = sweep_config(rating_set, tmp_path, **changes).model_dump(exclude_unset=True, exclude={"num_train_epochs"})
-    config = SweepConfig.from_flags(**flags)
+    flags = given(sweep_config(rating_set, tmp_path, **changes))
+    config = SweepSettings.from_flags(**{name: value for name, value in flags.items() if name != "num_train_epochs"})
     try:
         with pytest.raises(KeyboardInterrupt) as caught:
             sweep(config, "")
@@ -412,11 +410,11 @@ def test_nothing_missing_starts_no_process() -> None:
 LONG = {"num_train_epochs": 20, "early_stopping_patience": 20, "per_device_train_batch_size": 16}
 
 
-def start_sweep(config: SweepConfig) -> subprocess.Popen[str]:
+def start_sweep(config: SweepSettings) -> subprocess.Popen[str]:
     """Starts the command in a process group of its own; its workers share its stderr."""
     tried = {entry.partition("=")[0] for entry in config.grid}
-    taken = config.model_dump(include=config.model_fields_set & TrainConfig.model_fields.keys() - tried)
-    flags = [*as_flags(TrainConfig.from_flags(**taken)), "--grid", *config.grid, "--seeds", str(config.seeds)]
+    taken = {name: value for name, value in config.student.items() if name not in tried}
+    flags = [*as_flags(TrainSettings.from_flags(**taken)), "--grid", *config.grid, "--seeds", str(config.seeds)]
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "distill", "sweep", *flags, "--processes", str(config.processes)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},

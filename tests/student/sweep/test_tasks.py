@@ -11,9 +11,9 @@ from distill.apps.app_settings import ReportConfig
 from distill.apps.report.page import render
 from distill.apps.report.run_page import sweep_page
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
-from pipeline.settings import as_flags
+from pipeline.settings import as_flags, given
 from pipeline.training.run_record import read_run_record, write_run_record
-from student.config import EvaluateConfig, SweepConfig, TrainConfig
+from student.config import EvaluateConfig, SweepSettings, TrainSettings
 from student.evaluate import evaluate
 from student.fit import train
 from student.sweep.sweep import sweep
@@ -27,13 +27,13 @@ ALONE, BOTH = "tasks=opinion", "tasks=opinion+roles"
 GRID = ("tasks=opinion,opinion+roles",)
 
 
-def flags_of(store: Path, folder: Path, **changes: Any) -> TrainConfig:
+def flags_of(store: Path, folder: Path, **changes: Any) -> TrainSettings:
     return tiny_config(store / "opinion", folder, **{"set": (), "num_train_epochs": 1} | changes)
 
 
-def sweep_config(store: Path, folder: Path, **changes: Any) -> SweepConfig:
-    base = flags_of(store, folder).model_dump(exclude_unset=True)
-    return SweepConfig.from_flags(**base | {"grid": GRID, "seeds": 2} | changes)
+def sweep_config(store: Path, folder: Path, **changes: Any) -> SweepSettings:
+    base = given(flags_of(store, folder))
+    return SweepSettings.from_flags(**base | {"grid": GRID, "seeds": 2} | changes)
 
 
 def scores_of(run: Path) -> dict[str, float]:
@@ -139,7 +139,7 @@ def test_a_task_that_fails_before_any_work_leaves_the_record_as_it_was(
     [
         ({"query": "select 1"}, "--query: "),
         ({"objective": "pkd"}, "--objective: "),
-        ({"task": "opinion"}, naming("--tasks: ", "--task", "--set")),
+        ({"task": "opinion"}, naming("--task or --tasks")),
         ({"tasks": "opinion,roles"}, naming("--grid: ", "tasks")),
         ({"grid": ("tasks=opinion,roles+roles",)}, naming("--grid: ", "--tasks: ", "roles")),
         ({"grid": ("tasks=opinion+role",)}, "'role'"),
@@ -166,6 +166,5 @@ def test_what_does_not_fit_is_refused_before_any_work(
 def test_the_tasks_of_a_grid_are_instead_of_a_recipes(swept: Path, store: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(swept, tmp_path / "sweep")
     (tmp_path / "own.yaml").write_text(json.dumps({"task": "opinion", "num_train_epochs": 1}))
-    flags = sweep_config(store, folder, recipe=str(tmp_path / "own.yaml")).model_dump(exclude_unset=True)
-    flags = {name: value for name, value in flags.items() if name != "logits"}
-    assert sweep(SweepConfig.from_flags(**flags), "")["state"] == "finished"
+    flags = given(sweep_config(store, folder, recipe=str(tmp_path / "own.yaml")))
+    assert sweep(SweepSettings.from_flags(**flags), "")["state"] == "finished"

@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from student.config import TrainConfig
+from student.config import Optimizer
 from student.model.encoder import Encoder
 from student.optimizer import make_optimizer
 
@@ -32,7 +32,7 @@ class OneTable(Encoder):
 def test_two_steps_by_hand() -> None:
     encoder = OneTable(torch.tensor([1.0, 5.0]))
     weight = encoder.table.weight
-    optimizer = make_optimizer("adadelta", 1.0, 100.0, encoder)
+    optimizer = make_optimizer(Optimizer(optimizer="adadelta", learning_rate=1.0, max_grad_norm=100.0), encoder)
     expected, of_gradient, of_moves = 1.0, 0.0, 0.0
     for gradient in (0.5, -2.0):
         optimizer.step((weight * torch.tensor([gradient, 0.0])).sum())
@@ -46,11 +46,11 @@ def test_two_steps_by_hand() -> None:
 def test_gradients_are_clipped_to_a_norm() -> None:
     encoder = OneTable(torch.zeros(2))
     encoder.table.weight.grad = torch.tensor([[3.0, 4.0]])
-    make_optimizer("adadelta", 1.0, 1.0, encoder).clip(1.0)
+    make_optimizer(Optimizer(optimizer="adadelta", learning_rate=1.0, max_grad_norm=1.0), encoder).clip(1.0)
     torch.testing.assert_close(encoder.table.weight.grad, torch.tensor([[0.6, 0.8]]))
 
 
 def test_it_has_its_own_rate_unless_told() -> None:
-    assert TrainConfig().peak_learning_rate == 5e-4
-    assert TrainConfig(optimizer="adadelta").peak_learning_rate == 1.0
-    assert TrainConfig(optimizer="adadelta", learning_rate=0.1).peak_learning_rate == 0.1
+    assert Optimizer().rate == 5e-4
+    assert Optimizer(optimizer="adadelta").rate == 1.0
+    assert Optimizer(optimizer="adadelta", learning_rate=0.1).rate == 0.1

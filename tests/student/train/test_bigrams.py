@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
 from student import config as config_module
-from student.config import TrainConfig
+from student.config import Optimizer, TrainSettings, num_bigrams
 from student.data import Examples
 from student.fit import train
 from student.model.embeddings import matrix_encoder
@@ -122,7 +122,7 @@ def test_a_run_with_pairs_starts_from_one_without_and_the_other_way(
     [
         (
             {"embedding": "lstm", "matrix_size": None},
-            "--embedding lstm",
+            "--embedding hybrid",
         ),
         ({"head": "bilstm"}, "--head bilstm"),
         (
@@ -142,7 +142,9 @@ def test_gradients_by_rows_move_them_as_those_of_whole_tables_do() -> None:
     trained = []
     for by_rows in (True, False):
         made = pair_student()
-        optimizer = make_optimizer("adam", 0.1, 1.0, made.encoder, made.head)
+        optimizer = make_optimizer(
+            Optimizer(optimizer="adam", learning_rate=0.1, max_grad_norm=1.0), made.encoder, made.head
+        )
         for sentences in ([[1, 2, 2, 6], [2, 1]], [[2, 6, 3, 1]], [[4], []], [[1, 2, 1, 2], [6, 3, 6, 3]]):
             ids_T, starts_S = without_padding(padded(sentences), 0)
             rows = rows_of_batch(optimizer, made.encoder, ids_T, starts_S) if by_rows else None
@@ -157,8 +159,8 @@ def test_gradients_by_rows_move_them_as_those_of_whole_tables_do() -> None:
 
 @pytest.mark.parametrize(("rows", "is_default"), [(10_000, True), (10_001, False)])
 def test_many_rows_need_them_by_a_flag_alone(rows: int, is_default: bool) -> None:
-    assert TrainConfig().for_rows(rows).num_bigrams == (None if is_default else 0)
-    assert TrainConfig(num_bigrams=7).for_rows(rows).num_bigrams == 7
+    assert num_bigrams(TrainSettings.from_flags().encoder, rows) == (None if is_default else 0)
+    assert num_bigrams(TrainSettings.from_flags(num_bigrams=7).encoder, rows) == 7
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.data import balanced_weights, load_examples
 from student.fit import train
 from tests.helpers.students import tiny_config
@@ -55,7 +55,7 @@ def test_balanced_classes_and_another_metric_make_another_student(opinion_set: E
 def test_flags_that_do_not_fit_a_score(
     ratings: dict[str, ExampleSet], tmp_path: Path, flags: dict[str, str], reason: str
 ) -> None:
-    config: TrainConfig = tiny_config(ratings["score"].root, tmp_path, **flags)
+    config: TrainSettings = tiny_config(ratings["score"].root, tmp_path, **flags)
     with pytest.raises(ConfigError) as error:
         train(config, "")
     assert reason in str(error.value)

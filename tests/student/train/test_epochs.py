@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.training.run_record import RunRecord
 from student import config as config_module
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.fit import train
 from tests.helpers.dumps import TRAIN_ROWS
 from tests.helpers.students import tiny_config
@@ -19,8 +19,8 @@ STILL = {"num_train_epochs": None, "learning_rate": 1e-30, "early_stopping_patie
     [(1, 20), (50_000, 20), (50_001, 19), (67_349, 14), (250_000, 4), (333_333, 3), (350_000, 3), (10**8, 3)],
 )
 def test_many_rows_are_read_less_often(rows: int, epochs: int) -> None:
-    assert TrainConfig().for_rows(rows).num_train_epochs == epochs
-    assert TrainConfig(num_train_epochs=7).for_rows(rows).num_train_epochs == 7
+    assert TrainSettings.from_flags().for_rows(rows).epochs.num_train_epochs == epochs
+    assert TrainSettings.from_flags(num_train_epochs=7).for_rows(rows).epochs.num_train_epochs == 7
 
 
 def epochs_of(record: RunRecord) -> int:

@@ -10,7 +10,7 @@ import torch
 from pipeline.record_file import read_record
 from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.fit import train
 from student.predict import Predictor
 from tests.helpers.commands import distill, invoke, kill_when
@@ -27,7 +27,7 @@ HELD_OUT = "source_row % 8 = 0"
 EPOCHS = 8
 
 
-def config(store: Path, task: str, folder: Path, **changes: object) -> TrainConfig:
+def config(store: Path, task: str, folder: Path, **changes: object) -> TrainSettings:
     kind: dict[str, dict[str, object]]
     kind = {"opinion": {"embedding": "lstm", "channels": 2}, "roles": {"embedding": "biattentive"}}
     return tiny_config(store / task, folder, **SIZES | kind[task] | changes)

@@ -8,7 +8,7 @@ from safetensors import safe_open
 from pipeline.sets.reader import ExampleSet
 from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.fit import train
 from tests.helpers.commands import distill, kill_when
 from tests.helpers.rewritten_sets import rewritten, with_logits
@@ -17,7 +17,7 @@ from tests.helpers.students import tiny_config, weights
 EPOCHS = 40
 
 
-def long_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainConfig:
+def long_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainSettings:
     size = {"num_train_epochs": EPOCHS, "early_stopping_patience": EPOCHS, "per_device_train_batch_size": 4}
     return tiny_config(logit_set, output_dir, **size | changes)
 

@@ -16,23 +16,22 @@ from distill.apps.report.run_page import run_page
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
-from pipeline.settings import as_flags
+from pipeline.settings import as_flags, flat
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import TrainOptimizer, train_step
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import read_run_record
-from student.config import EvaluateConfig, ReproduceConfig, TrainConfig
+from student.config import Divergence, EvaluateConfig, Loss, ReproduceConfig, TrainSettings
 from student.data import load_examples
 from student.describe import describe
 from student.evaluate import evaluate
-from student.fit import of_task, train
+from student.fit import train
 from student.kinds.examples import ExampleTask
 from student.model.build_config import build_config
 from student.model.model import Student
 from student.model.weights import ENCODER_FILE, read_weights, save_sharing
 from student.optimizer import make_optimizer
 from student.predict import Predictor
-from student.recipe import with_recipe
 from student.reproduce import reproduce
 from student.training_data import task_facts
 from tests.helpers.commands import distill, invoke, kill_when
@@ -150,8 +149,7 @@ def two_tasks(task_sets: list[Path]) -> tuple[JointTask, TrainOptimizer, list[St
     for logit_set in logit_sets:
         made = build_config(config, task_facts(logit_set))
         students.append(Student(made, students[0].encoder if students else None))
-    rates = (config.optimizer, config.peak_learning_rate, config.max_grad_norm)
-    optimizer = make_optimizer(*rates, students[0].encoder, *(one.head for one in students))
+    optimizer = make_optimizer(config.optimizer, students[0].encoder, *(one.head for one in students))
     tasks = {
         logit_set.name: ExampleTask(config, one, {"train": load_examples(logit_set, "train")}, optimizer)
         for one, logit_set in zip(students, logit_sets, strict=True)
@@ -211,15 +209,14 @@ def test_without_hard_links_the_encoder_is_copied(tmp_path: Path, monkeypatch: p
 
 
 def test_flags_for_another_kind_of_task_do_not_reach_one() -> None:
-    config = TrainConfig(tasks="a,b", temperature=2.0, soft_loss="kl", class_weights="balanced")
-    score = of_task(config, "score", {"score", "classes"})
-    assert (score.temperature, score.soft_loss, score.class_weights) == (1.0, "kl", None)
-    assert of_task(config, "classes", {"score", "classes"}) == config
-    assert of_task(config, "score", {"score"}) == config  # which is refused, as of one task
+    loss = Loss(soft=Divergence(temperature=2.0), class_weights="balanced")
+    assert loss.of_task("score", {"score", "classes"}) == Loss()
+    assert loss.of_task("classes", {"score", "classes"}) == loss
+    assert loss.of_task("score", {"score"}) == loss  # which is refused, as of one task
 
 
 def test_a_recipe_may_be_for_several_tasks(tmp_path: Path) -> None:
     (tmp_path / "all.yaml").write_text("tasks: a,b\nalpha: 0.25\n")
-    made = with_recipe(TrainConfig(recipe=str(tmp_path / "all.yaml")))
-    assert (made.task_names, made.alpha) == (("a", "b"), 0.25)
-    assert with_recipe(TrainConfig(recipe=str(tmp_path / "all.yaml"), task="c")).tasks is None
+    made = TrainSettings.from_flags(recipe=str(tmp_path / "all.yaml"))
+    assert (flat(made)["tasks"], made.loss.alpha) == ("a,b", 0.25)
+    assert "tasks" not in flat(TrainSettings.from_flags(recipe=str(tmp_path / "all.yaml"), task="c"))

@@ -13,7 +13,8 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
-from student.config import ReproduceConfig, SweepConfig
+from pipeline.settings import given
+from student.config import ReproduceConfig, SweepSettings
 from student.data import load_examples
 from student.export.export import with_small_tables
 from student.fit import train
@@ -239,13 +240,13 @@ def test_reproduce_looks_at_the_vectors(opinion_vectors: ExampleSet, opinion_set
 def test_a_sweep_tries_both_starts(store: Path, opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     flags = tiny_config(opinion_vectors.root, tmp_path / "sweep", num_train_epochs=1)
-    values = flags.model_dump(include=flags.model_fields_set)
-    sweep(SweepConfig.from_flags(**values, grid=("init=teacher,noise",)), "")
+    values = given(flags)
+    sweep(SweepSettings.from_flags(**values, grid=("init=teacher,noise",)), "")
     records = [json.loads(path.read_text()) for path in sorted((tmp_path / "sweep").glob("*/run.json"))]
     hashes = {record["settings"]["token_vectors_sha256"] for record in records}
     assert hashes == {None, vectors_of(opinion_vectors).sha256}
     assert ExampleSet.open(store / "opinion").record.signals.token_vectors is None
     plain = values | {"set": (str(store / "opinion"),), "output_dir": tmp_path / "none"}
     with pytest.raises(ConfigError, match=naming("--grid: ", "--init teacher: ", "store/opinion")):
-        sweep(SweepConfig.from_flags(**plain, grid=("init=teacher,noise",)), "")
+        sweep(SweepSettings.from_flags(**plain, grid=("init=teacher,noise",)), "")
     assert not (tmp_path / "none").exists()

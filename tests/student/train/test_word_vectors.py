@@ -10,7 +10,7 @@ from tokenizers.models import WordPiece
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.reader import ExampleSet
-from student.config import TrainConfig
+from student.config import TrainSettings
 from student.fit import train
 from student.model.build_config import build_config
 from student.model.encoder import Encoder
@@ -107,12 +107,12 @@ def test_the_file_is_a_setting_of_the_run_and_beats_the_teachers_vectors(
     [
         ({"embedding": "cmow"}, naming("--init-vectors: ", "--embedding cmow")),
         ({"init": "teacher"}, naming("--init-vectors: ", "--init teacher")),
-        ({"init_from": "run"}, naming("--init-vectors: ", "--init-from")),
+        ({"init_from": "run"}, "--init-from or --init-vectors"),
     ],
 )
 def test_flags_that_contradict_it_are_refused(flags: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_config(TrainConfig.from_flags(init_vectors="v.txt", **flags), facts("sst2"))
+        build_config(TrainSettings.from_flags(init_vectors="v.txt", **flags), facts("sst2"))
 
 
 def test_a_missing_file_is_noticed_before_rows_are_read(store: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def started(logit_set: ExampleSet, **changes: object) -> tuple[BertStart, dict[s
     """What a bert of a set starts from, and its encoder's weights then."""
     sizes = {"matrix_size": None, "vector_size": None, "hidden_size": None}
     flags = tiny_config(logit_set.root, Path("run"), embedding="bert", **sizes | changes)
-    start = bert_start(flags, logit_set)
+    start = bert_start(flags.encoder, flags.start, logit_set)
     assert start is not None
     encoder = Student(build_student_config(flags, logit_set, task_facts(logit_set))[0]).encoder
     copy_layers(start, encoder)

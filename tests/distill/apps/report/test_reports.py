@@ -14,8 +14,9 @@ from pipeline.errors import IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.logits import logits_of
+from pipeline.settings import given
 from student.answers.certificate import Certificate, Trial, model_hashes, write_certificate
-from student.config import PretrainConfig, SweepConfig, TrainConfig
+from student.config import PretrainSettings, SweepSettings, TrainSettings
 from student.data import load_examples
 from student.fit import train
 from student.kinds.examples import student_logits
@@ -151,7 +152,7 @@ def test_without_its_set_the_page_says_so(opinion_run: Path, tmp_path: Path) -> 
 def test_a_run_without_dev_rows_has_a_page(work: Path, teachers: Path, tmp_path: Path) -> None:
     dump(dump_config(work, "opinion", tmp_path, splits="train"), "distill teacher-dump")
     flags = {"set": (str(tmp_path / "opinion"),), "output_dir": tmp_path / "run", "num_train_epochs": 1}
-    train(TrainConfig.from_flags(**flags, embedding="cbow", vector_size=4, head="linear"), "distill train-student")
+    train(TrainSettings.from_flags(**flags, embedding="cbow", vector_size=4, head="linear"), "distill train-student")
     assert "The set has none." in render(run_page(config_for(tmp_path / "run", tmp_path), tmp_path / "run"))
 
 
@@ -191,8 +192,8 @@ def test_a_run_with_scores(kind: str, ratings: dict[str, ExampleSet], tmp_path: 
 def swept(ratings: dict[str, ExampleSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("swept")
     root = ratings["score"].root
-    base = tiny_config(root, folder, num_train_epochs=1).model_dump(exclude_unset=True, exclude={"hidden_size"})
-    sweep(SweepConfig.from_flags(**base | {"grid": ("hidden_size=2,16",), "seeds": 2}), "distill sweep")
+    base = given(tiny_config(root, folder, num_train_epochs=1)) | {"hidden_size": None}
+    sweep(SweepSettings.from_flags(**base | {"grid": ("hidden_size=2,16",), "seeds": 2}), "distill sweep")
     return folder
 
 
@@ -225,7 +226,7 @@ def test_a_sweep_without_its_runs_has_its_table(swept: Path, tmp_path: Path) -> 
 
 def test_a_pretraining_run_has_its_curves(token_store: Path, tmp_path: Path) -> None:
     flags = {"matrix_size": 3, "vector_size": 5, "per_device_train_batch_size": 9, "max_steps": 2, "save_steps": 1}
-    config = PretrainConfig.from_flags(set="topk", store=token_store, output_dir=tmp_path / "run", **flags)
+    config = PretrainSettings.from_flags(set="topk", store=token_store, output_dir=tmp_path / "run", **flags)
     history = pretrain(config, "distill pretrain-student")["result"]["history"]
     page = run_page(config_for(tmp_path / "run", token_store), tmp_path / "run")
     figures = figures_of(page)
