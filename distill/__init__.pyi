@@ -692,12 +692,19 @@ def predict(
 
 def pretrain_student(
     *,
-    set: str,
-    output_dir: str | Path | None = None,
+    vector_loss: Literal["cosine-mse", "cosine", "mse", "gram"] = "cosine-mse",
+    init: Literal["teacher", "noise"] | None = None,
+    vector_map: Literal["linear", "none"] = "linear",
     alpha: float = 0.5,
     temperature: float = 1.0,
-    vector_loss: Literal["cosine-mse", "cosine", "mse", "gram"] = "cosine-mse",
-    vector_map: Literal["linear", "none"] = "linear",
+    embedding: Literal["hybrid", "cmow", "cbow"] = "hybrid",
+    bidirectional: bool = True,
+    matrix_size: int | None = None,
+    pooling: Literal["sum", "sum+max"] | None = None,
+    vector_size: int | None = None,
+    initializer_range: float = 0.01,
+    set: str,
+    output_dir: str | Path | None = None,
     num_train_epochs: int = 1,
     max_steps: int | None = None,
     learning_rate: float = 0.0005,
@@ -706,13 +713,6 @@ def pretrain_student(
     per_device_train_batch_size: int = 256,
     max_grad_norm: float = 5.0,
     save_steps: int = 1000,
-    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "bert"] = "hybrid",
-    bidirectional: bool = True,
-    matrix_size: int | None = None,
-    vector_size: int | None = None,
-    pooling: Literal["sum", "sum+max"] | None = None,
-    init: Literal["teacher", "noise"] | None = None,
-    initializer_range: float = 0.01,
     store: str | Path = ...,
     allow_unverified: bool = False,
     seed: int = 42,
@@ -721,12 +721,20 @@ def pretrain_student(
     """Pretrain a student on stored predictions of masked words or on vectors of sentences, for train-student.
 
     Args:
-        set: Train from this set of tokens or of sentences: a path, or a name in the store.
-        output_dir: Folder of the run. (default: runs/NAME-OF-SET)
+        vector_loss: Distance of vectors: 1 - cosine, squared error, or that of similarities (gram).
+        init: teacher: vectors start from the set's token vectors; noise: from random numbers. (default: teacher, if
+            the set has them)
+        vector_map: Projection from the representation to the teacher's vector, or none.
         alpha: Weight of the masked tokens; 1 - alpha is the teacher's.
         temperature: Softens teacher and student in the teacher's term.
-        vector_loss: Distance of vectors: 1 - cosine, squared error, or that of similarities (gram).
-        vector_map: Projection from the representation to the teacher's vector, or none.
+        embedding: Ordered products of matrices, sums of vectors, or both.
+        bidirectional: Multiply a second set of matrices from the end to the start.
+        matrix_size: Side of a matrix. (default: 20 hybrid, 28 cmow)
+        pooling: Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)
+        vector_size: Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)
+        initializer_range: Standard deviation of the tables' initial noise.
+        set: Train from this set of tokens or of sentences: a path, or a name in the store.
+        output_dir: Folder of the run. (default: runs/NAME-OF-SET)
         num_train_epochs: Passes over the training rows.
         max_steps: Stop after so many steps. (default: all of the passes)
         learning_rate: Peak learning rate of AdamW; decays linearly to 0.
@@ -735,14 +743,6 @@ def pretrain_student(
         per_device_train_batch_size: Masked sequences per step and process.
         max_grad_norm: Gradients are clipped to this norm.
         save_steps: Steps between two checkpoints to resume from.
-        embedding: Ordered products of matrices, sums of vectors, or both.
-        bidirectional: Multiply a second set of matrices from the end to the start.
-        matrix_size: Side of a matrix. (default: 20 hybrid, 28 cmow)
-        vector_size: Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)
-        pooling: Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)
-        init: teacher: vectors start from the set's token vectors, a bert from its teacher's layers; noise: from
-            random numbers. (default: teacher, of vectors if the set has them)
-        initializer_range: Standard deviation of the tables' initial noise.
         store: Folder of logit sets (DISTILL_STORE).
         allow_unverified: Use sets that are complete but not verified, too.
         seed: Seed of the weights and the order of rows.
@@ -904,66 +904,66 @@ def sql(
 
 def sweep(
     *,
-    grid: str | Sequence[str] = (),
-    seeds: int = 1,
-    processes: int = 1,
-    storage: str | None = None,
-    task: str | None = None,
-    set: str | Sequence[str] = (),
-    tasks: str | None = None,
-    mix: str | None = None,
-    output_dir: str | Path | None = None,
     where: str | None = None,
     query: str | None = None,
-    recipe: str | None = None,
-    init_from: str | Path | None = None,
-    init_vectors: str | Path | None = None,
+    task: str | None = None,
+    mix: str | None = None,
+    set: str | Sequence[str] = (),
+    tasks: str | None = None,
+    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "bert"] = "hybrid",
+    bidirectional: bool = True,
+    matrix_size: int | None = None,
+    pooling: Literal["sum", "sum+max"] | None = None,
+    vector_size: int | None = None,
+    initializer_range: float = 0.01,
     window_size: int | None = None,
     num_bigrams: int | None = None,
-    pairing: Literal["diffcat", "joint", "compare", "attention"] | None = None,
-    head: Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"] | None = None,
-    hidden_size: int | None = None,
-    hidden_dropout: float | None = None,
-    token_dropout: float = 0.0,
-    alpha: float = 0.5,
-    soft_loss: Literal["kl", "mse"] = "kl",
-    temperature: float = 1.0,
-    class_weights: Literal["balanced"] | None = None,
-    num_train_epochs: int | None = None,
-    metric_for_best_model: Literal[
-        "accuracy", "f1", "macro_f1", "matthews_correlation", "micro_f1", "pearson", "spearmanr", "span_f1"
-    ]
-    | None = None,
-    held_out: float | None = None,
-    early_stopping_patience: int = 5,
-    optimizer: Literal["adam", "adadelta"] = "adam",
-    learning_rate: float | None = None,
-    warmup_steps: int = 0,
-    per_device_train_batch_size: int = 32,
-    max_grad_norm: float = 1.0,
-    objective: str | None = None,
-    layers: str | None = None,
-    intermediate_epochs: int = 0,
-    objective_weight: float | None = None,
-    filters: str | Path | None = None,
+    channels: Literal[1, 2] | None = None,
+    lstm_size: int | None = None,
     num_hidden_layers: int | None = None,
     num_attention_heads: int | None = None,
     intermediate_size: int | None = None,
     init_layers: str | None = None,
     pooler: Literal["mean-cls"] | None = None,
-    lstm_size: int | None = None,
-    channels: Literal[1, 2] | None = None,
-    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "bert"] = "hybrid",
-    bidirectional: bool = True,
-    matrix_size: int | None = None,
-    vector_size: int | None = None,
-    pooling: Literal["sum", "sum+max"] | None = None,
     init: Literal["teacher", "noise"] | None = None,
-    initializer_range: float = 0.01,
+    init_from: str | Path | None = None,
+    init_vectors: str | Path | None = None,
+    pairing: Literal["diffcat", "joint", "compare", "attention"] | None = None,
+    token_dropout: float = 0.0,
+    head: Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"] | None = None,
+    hidden_size: int | None = None,
+    hidden_dropout: float | None = None,
+    class_weights: Literal["balanced"] | None = None,
+    alpha: float = 0.5,
+    soft_loss: Literal["kl", "mse"] = "kl",
+    temperature: float = 1.0,
+    objective: str | None = None,
+    layers: str | None = None,
+    intermediate_epochs: int = 0,
+    objective_weight: float | None = None,
+    filters: str | Path | None = None,
+    metric_for_best_model: Literal[
+        "accuracy", "f1", "macro_f1", "matthews_correlation", "micro_f1", "pearson", "spearmanr", "span_f1"
+    ]
+    | None = None,
+    held_out: float | None = None,
+    optimizer: Literal["adam", "adadelta"] = "adam",
+    learning_rate: float | None = None,
+    max_grad_norm: float = 1.0,
+    num_train_epochs: int | None = None,
+    early_stopping_patience: int = 5,
+    warmup_steps: int = 0,
+    per_device_train_batch_size: int = 32,
+    output_dir: str | Path | None = None,
+    recipe: str | None = None,
     store: str | Path = ...,
     allow_unverified: bool = False,
-    seed: int = 42,
     report_to: Literal["none", "tensorboard"] = "none",
+    seed: int = 42,
+    grid: str | Sequence[str] = (),
+    seeds: int = 1,
+    processes: int = 1,
+    storage: str | None = None,
     ray: str | None = None,
     ray_workers: int | None = None,
     ray_resources: str | None = None,
@@ -971,46 +971,46 @@ def sweep(
     """Train a student for every combination of values and seed, and compare them.
 
     Args:
-        grid: Values to try, like learning_rate=1e-3,5e-4 or tasks=a,b,a+b; repeat for more.
-        seeds: Runs with different seeds for each combination of values.
-        processes: Students trained at the same time.
-        storage: Optuna's storage. (default: SQLite in the output folder)
-        task: Train from the logit set of this name in the store.
-        set: Train from this logit set: a path, or a name in the store; repeat for several teachers.
-        tasks: Train a student for each of these sets, names or paths with commas, that share one encoder.
-        mix: How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)
-        output_dir: Folder of the run. (default: runs/NAME-OF-SET)
         where: SQL condition that selects training rows, like 'margin(logits) < 0.9'
         query: SELECT that chooses training rows by source_row, variant, and if given weight and logits.
-        recipe: Settings from a shipped recipe (a task's name) or a YAML file.
-        init_from: Start from the encoder of this run, and if it is one of the same task from its head; a bert from
-            the layers of a BERT's folder.
-        init_vectors: Vectors of tokens start from those of words in this file, of word2vec or GloVe as text.
+        task: Train from the logit set of this name in the store.
+        mix: How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)
+        set: Train from this logit set: a path, or a name in the store; repeat for several teachers.
+        tasks: Train a student for each of these sets, names or paths with commas, that share one encoder.
+        embedding: Ordered products of matrices, sums of vectors, or both; an LSTM, LSTMs with attention, or a few
+            layers of a BERT.
+        bidirectional: Multiply a second set of matrices from the end to the start.
+        matrix_size: Side of a matrix. (default: 20 hybrid, 28 cmow)
+        pooling: Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)
+        vector_size: Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)
+        initializer_range: Standard deviation of the tables' initial noise.
         window_size: Read longer texts by windows of so many tokens, and average what they give.
         num_bigrams: How many pairs of neighbouring tokens have a vector of their own: the most frequent that
             several training rows have. (default: 16384 up to 10,000 training rows, where sums and products are read
             whole)
+        channels: Tables of an LSTM's vectors; of 2 one is frozen. (default: 1)
+        lstm_size: Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)
+        num_hidden_layers: Layers of a bert. (default: 3)
+        num_attention_heads: Heads of a layer. (default: the teacher's, or 12)
+        intermediate_size: Inner width of a layer. (default: the teacher's, or 4 times --vector-size)
+        init_layers: The teacher's layers that a bert starts from, from 1 on, like 2,4,6. (default: evenly spaced)
+        pooler: mean-cls: a bert's representation is the mean of what all its layers make of [CLS]; its head may
+            then be another, and its run is no folder that transformers reads. (default: BERT's own)
+        init: teacher: vectors start from the set's token vectors, a bert from its teacher's layers; noise: from
+            random numbers. (default: teacher, of vectors if the set has them)
+        init_from: Start from the encoder of this run, and if it is one of the same task from its head; a bert from
+            the layers of a BERT's folder.
+        init_vectors: Vectors of tokens start from those of words in this file, of word2vec or GloVe as text.
         pairing: How pairs are joined: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint as one sequence,
             attention each in view of the other. (default: compare; attention for biattentive, joint for bert)
+        token_dropout: Share of tokens left out of each training step.
         head: Classifier on top of the representation. (default: mlp; dense bert)
         hidden_size: Width of the head. (default: 400 mlp and plain-mlp, its input bilstm)
         hidden_dropout: Dropout on the representation, and in a bert's layers. (default: 0.2; 0.1 bert)
-        token_dropout: Share of tokens left out of each training step.
+        class_weights: balanced: rows of a rare class count more, so that all classes do the same. (default: alike)
         alpha: Weight of the gold labels; 1 - alpha is the teacher's.
         soft_loss: The teacher's term: divergence, or squared error of the logits.
         temperature: Softens teacher and student in the teacher's term.
-        class_weights: balanced: rows of a rare class count more, so that all classes do the same. (default: alike)
-        num_train_epochs: Most passes over the training rows. (default: 20; above 50,000 rows as many as read
-            1,000,000 in all, at least 3)
-        metric_for_best_model: Metric that chooses the best epoch, such as macro_f1. (default: the task's first)
-        held_out: Share of the training rows held out to choose the best epoch, so that dev chooses nothing.
-            (default: by dev)
-        early_stopping_patience: Stop after so many epochs without a better one.
-        optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
-        learning_rate: Peak learning rate; decays linearly to 0. (default: 5e-4, of a bert 5e-5; 1 adadelta)
-        warmup_steps: Steps of linear warm-up.
-        per_device_train_batch_size: Rows per step.
-        max_grad_norm: Gradients are clipped to this norm.
         objective: Losses between layers, joined by +, of hid-cls, hid-cls-contrast, pkd, hid-seq, att-mse, att-kl,
             val-kl. (default: logits alone)
         layers: The teacher's layers that the student's last ones learn from, like 2,4,6. (default: those of --init-
@@ -1018,27 +1018,27 @@ def sweep(
         intermediate_epochs: Epochs of the objective alone, before those of the logits; 0: beside them.
         objective_weight: Weight of the objective beside the logits. (default: 1)
         filters: Folder of `distill filters`, through which hid-seq compares: TED.
-        num_hidden_layers: Layers of a bert. (default: 3)
-        num_attention_heads: Heads of a layer. (default: the teacher's, or 12)
-        intermediate_size: Inner width of a layer. (default: the teacher's, or 4 times --vector-size)
-        init_layers: The teacher's layers that a bert starts from, from 1 on, like 2,4,6. (default: evenly spaced)
-        pooler: mean-cls: a bert's representation is the mean of what all its layers make of [CLS]; its head may
-            then be another, and its run is no folder that transformers reads. (default: BERT's own)
-        lstm_size: Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)
-        channels: Tables of an LSTM's vectors; of 2 one is frozen. (default: 1)
-        embedding: Ordered products of matrices, sums of vectors, or both; an LSTM, LSTMs with attention, or a few
-            layers of a BERT.
-        bidirectional: Multiply a second set of matrices from the end to the start.
-        matrix_size: Side of a matrix. (default: 20 hybrid, 28 cmow)
-        vector_size: Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)
-        pooling: Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)
-        init: teacher: vectors start from the set's token vectors, a bert from its teacher's layers; noise: from
-            random numbers. (default: teacher, of vectors if the set has them)
-        initializer_range: Standard deviation of the tables' initial noise.
+        metric_for_best_model: Metric that chooses the best epoch, such as macro_f1. (default: the task's first)
+        held_out: Share of the training rows held out to choose the best epoch, so that dev chooses nothing.
+            (default: by dev)
+        optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
+        learning_rate: Peak learning rate; decays linearly to 0. (default: 5e-4, of a bert 5e-5; 1 adadelta)
+        max_grad_norm: Gradients are clipped to this norm.
+        num_train_epochs: Most passes over the training rows. (default: 20; above 50,000 rows as many as read
+            1,000,000 in all, at least 3)
+        early_stopping_patience: Stop after so many epochs without a better one.
+        warmup_steps: Steps of linear warm-up.
+        per_device_train_batch_size: Rows per step.
+        output_dir: Folder of the run. (default: runs/NAME-OF-SET)
+        recipe: Settings from a shipped recipe (a task's name) or a YAML file.
         store: Folder of logit sets (DISTILL_STORE).
         allow_unverified: Use sets that are complete but not verified, too.
-        seed: Seed of the weights, the order of rows and dropout.
         report_to: Where evaluations are reported, besides metrics.jsonl in the run's folder.
+        seed: Seed of the weights, the order of rows and dropout.
+        grid: Values to try, like learning_rate=1e-3,5e-4 or tasks=a,b,a+b; repeat for more.
+        seeds: Runs with different seeds for each combination of values.
+        processes: Students trained at the same time.
+        storage: Optuna's storage. (default: SQLite in the output folder)
         ray: Share the work among workers on a Ray cluster: its address, auto for the one that this machine belongs
             to, local (or --ray alone) to start one here.
         ray_workers: How many workers. (default: as many as the cluster has room for)
@@ -1058,102 +1058,106 @@ def tasks_show(name: str | None = None, *, manifest: str | Path | None = None) -
 
 def train_student(
     *,
-    task: str | None = None,
-    set: str | Sequence[str] = (),
-    tasks: str | None = None,
-    mix: str | None = None,
-    output_dir: str | Path | None = None,
     where: str | None = None,
     query: str | None = None,
-    recipe: str | None = None,
-    init_from: str | Path | None = None,
-    init_vectors: str | Path | None = None,
+    task: str | None = None,
+    mix: str | None = None,
+    set: str | Sequence[str] = (),
+    tasks: str | None = None,
+    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "bert"] = "hybrid",
+    bidirectional: bool = True,
+    matrix_size: int | None = None,
+    pooling: Literal["sum", "sum+max"] | None = None,
+    vector_size: int | None = None,
+    initializer_range: float = 0.01,
     window_size: int | None = None,
     num_bigrams: int | None = None,
-    pairing: Literal["diffcat", "joint", "compare", "attention"] | None = None,
-    head: Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"] | None = None,
-    hidden_size: int | None = None,
-    hidden_dropout: float | None = None,
-    token_dropout: float = 0.0,
-    alpha: float = 0.5,
-    soft_loss: Literal["kl", "mse"] = "kl",
-    temperature: float = 1.0,
-    class_weights: Literal["balanced"] | None = None,
-    num_train_epochs: int | None = None,
-    metric_for_best_model: Literal[
-        "accuracy", "f1", "macro_f1", "matthews_correlation", "micro_f1", "pearson", "spearmanr", "span_f1"
-    ]
-    | None = None,
-    held_out: float | None = None,
-    early_stopping_patience: int = 5,
-    optimizer: Literal["adam", "adadelta"] = "adam",
-    learning_rate: float | None = None,
-    warmup_steps: int = 0,
-    per_device_train_batch_size: int = 32,
-    max_grad_norm: float = 1.0,
-    objective: str | None = None,
-    layers: str | None = None,
-    intermediate_epochs: int = 0,
-    objective_weight: float | None = None,
-    filters: str | Path | None = None,
+    channels: Literal[1, 2] | None = None,
+    lstm_size: int | None = None,
     num_hidden_layers: int | None = None,
     num_attention_heads: int | None = None,
     intermediate_size: int | None = None,
     init_layers: str | None = None,
     pooler: Literal["mean-cls"] | None = None,
-    lstm_size: int | None = None,
-    channels: Literal[1, 2] | None = None,
-    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "bert"] = "hybrid",
-    bidirectional: bool = True,
-    matrix_size: int | None = None,
-    vector_size: int | None = None,
-    pooling: Literal["sum", "sum+max"] | None = None,
     init: Literal["teacher", "noise"] | None = None,
-    initializer_range: float = 0.01,
+    init_from: str | Path | None = None,
+    init_vectors: str | Path | None = None,
+    pairing: Literal["diffcat", "joint", "compare", "attention"] | None = None,
+    token_dropout: float = 0.0,
+    head: Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"] | None = None,
+    hidden_size: int | None = None,
+    hidden_dropout: float | None = None,
+    class_weights: Literal["balanced"] | None = None,
+    alpha: float = 0.5,
+    soft_loss: Literal["kl", "mse"] = "kl",
+    temperature: float = 1.0,
+    objective: str | None = None,
+    layers: str | None = None,
+    intermediate_epochs: int = 0,
+    objective_weight: float | None = None,
+    filters: str | Path | None = None,
+    metric_for_best_model: Literal[
+        "accuracy", "f1", "macro_f1", "matthews_correlation", "micro_f1", "pearson", "spearmanr", "span_f1"
+    ]
+    | None = None,
+    held_out: float | None = None,
+    optimizer: Literal["adam", "adadelta"] = "adam",
+    learning_rate: float | None = None,
+    max_grad_norm: float = 1.0,
+    num_train_epochs: int | None = None,
+    early_stopping_patience: int = 5,
+    warmup_steps: int = 0,
+    per_device_train_batch_size: int = 32,
+    output_dir: str | Path | None = None,
+    recipe: str | None = None,
     store: str | Path = ...,
     allow_unverified: bool = False,
-    seed: int = 42,
     report_to: Literal["none", "tensorboard"] = "none",
+    seed: int = 42,
 ) -> Result:
     """Train a student from a logit set.
 
     Args:
-        task: Train from the logit set of this name in the store.
-        set: Train from this logit set: a path, or a name in the store; repeat for several teachers.
-        tasks: Train a student for each of these sets, names or paths with commas, that share one encoder.
-        mix: How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)
-        output_dir: Folder of the run. (default: runs/NAME-OF-SET)
         where: SQL condition that selects training rows, like 'margin(logits) < 0.9'
         query: SELECT that chooses training rows by source_row, variant, and if given weight and logits.
-        recipe: Settings from a shipped recipe (a task's name) or a YAML file.
-        init_from: Start from the encoder of this run, and if it is one of the same task from its head; a bert from
-            the layers of a BERT's folder.
-        init_vectors: Vectors of tokens start from those of words in this file, of word2vec or GloVe as text.
+        task: Train from the logit set of this name in the store.
+        mix: How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)
+        set: Train from this logit set: a path, or a name in the store; repeat for several teachers.
+        tasks: Train a student for each of these sets, names or paths with commas, that share one encoder.
+        embedding: Ordered products of matrices, sums of vectors, or both; an LSTM, LSTMs with attention, or a few
+            layers of a BERT.
+        bidirectional: Multiply a second set of matrices from the end to the start.
+        matrix_size: Side of a matrix. (default: 20 hybrid, 28 cmow)
+        pooling: Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)
+        vector_size: Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)
+        initializer_range: Standard deviation of the tables' initial noise.
         window_size: Read longer texts by windows of so many tokens, and average what they give.
         num_bigrams: How many pairs of neighbouring tokens have a vector of their own: the most frequent that
             several training rows have. (default: 16384 up to 10,000 training rows, where sums and products are read
             whole)
+        channels: Tables of an LSTM's vectors; of 2 one is frozen. (default: 1)
+        lstm_size: Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)
+        num_hidden_layers: Layers of a bert. (default: 3)
+        num_attention_heads: Heads of a layer. (default: the teacher's, or 12)
+        intermediate_size: Inner width of a layer. (default: the teacher's, or 4 times --vector-size)
+        init_layers: The teacher's layers that a bert starts from, from 1 on, like 2,4,6. (default: evenly spaced)
+        pooler: mean-cls: a bert's representation is the mean of what all its layers make of [CLS]; its head may
+            then be another, and its run is no folder that transformers reads. (default: BERT's own)
+        init: teacher: vectors start from the set's token vectors, a bert from its teacher's layers; noise: from
+            random numbers. (default: teacher, of vectors if the set has them)
+        init_from: Start from the encoder of this run, and if it is one of the same task from its head; a bert from
+            the layers of a BERT's folder.
+        init_vectors: Vectors of tokens start from those of words in this file, of word2vec or GloVe as text.
         pairing: How pairs are joined: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint as one sequence,
             attention each in view of the other. (default: compare; attention for biattentive, joint for bert)
+        token_dropout: Share of tokens left out of each training step.
         head: Classifier on top of the representation. (default: mlp; dense bert)
         hidden_size: Width of the head. (default: 400 mlp and plain-mlp, its input bilstm)
         hidden_dropout: Dropout on the representation, and in a bert's layers. (default: 0.2; 0.1 bert)
-        token_dropout: Share of tokens left out of each training step.
+        class_weights: balanced: rows of a rare class count more, so that all classes do the same. (default: alike)
         alpha: Weight of the gold labels; 1 - alpha is the teacher's.
         soft_loss: The teacher's term: divergence, or squared error of the logits.
         temperature: Softens teacher and student in the teacher's term.
-        class_weights: balanced: rows of a rare class count more, so that all classes do the same. (default: alike)
-        num_train_epochs: Most passes over the training rows. (default: 20; above 50,000 rows as many as read
-            1,000,000 in all, at least 3)
-        metric_for_best_model: Metric that chooses the best epoch, such as macro_f1. (default: the task's first)
-        held_out: Share of the training rows held out to choose the best epoch, so that dev chooses nothing.
-            (default: by dev)
-        early_stopping_patience: Stop after so many epochs without a better one.
-        optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
-        learning_rate: Peak learning rate; decays linearly to 0. (default: 5e-4, of a bert 5e-5; 1 adadelta)
-        warmup_steps: Steps of linear warm-up.
-        per_device_train_batch_size: Rows per step.
-        max_grad_norm: Gradients are clipped to this norm.
         objective: Losses between layers, joined by +, of hid-cls, hid-cls-contrast, pkd, hid-seq, att-mse, att-kl,
             val-kl. (default: logits alone)
         layers: The teacher's layers that the student's last ones learn from, like 2,4,6. (default: those of --init-
@@ -1161,27 +1165,23 @@ def train_student(
         intermediate_epochs: Epochs of the objective alone, before those of the logits; 0: beside them.
         objective_weight: Weight of the objective beside the logits. (default: 1)
         filters: Folder of `distill filters`, through which hid-seq compares: TED.
-        num_hidden_layers: Layers of a bert. (default: 3)
-        num_attention_heads: Heads of a layer. (default: the teacher's, or 12)
-        intermediate_size: Inner width of a layer. (default: the teacher's, or 4 times --vector-size)
-        init_layers: The teacher's layers that a bert starts from, from 1 on, like 2,4,6. (default: evenly spaced)
-        pooler: mean-cls: a bert's representation is the mean of what all its layers make of [CLS]; its head may
-            then be another, and its run is no folder that transformers reads. (default: BERT's own)
-        lstm_size: Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)
-        channels: Tables of an LSTM's vectors; of 2 one is frozen. (default: 1)
-        embedding: Ordered products of matrices, sums of vectors, or both; an LSTM, LSTMs with attention, or a few
-            layers of a BERT.
-        bidirectional: Multiply a second set of matrices from the end to the start.
-        matrix_size: Side of a matrix. (default: 20 hybrid, 28 cmow)
-        vector_size: Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)
-        pooling: Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)
-        init: teacher: vectors start from the set's token vectors, a bert from its teacher's layers; noise: from
-            random numbers. (default: teacher, of vectors if the set has them)
-        initializer_range: Standard deviation of the tables' initial noise.
+        metric_for_best_model: Metric that chooses the best epoch, such as macro_f1. (default: the task's first)
+        held_out: Share of the training rows held out to choose the best epoch, so that dev chooses nothing.
+            (default: by dev)
+        optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
+        learning_rate: Peak learning rate; decays linearly to 0. (default: 5e-4, of a bert 5e-5; 1 adadelta)
+        max_grad_norm: Gradients are clipped to this norm.
+        num_train_epochs: Most passes over the training rows. (default: 20; above 50,000 rows as many as read
+            1,000,000 in all, at least 3)
+        early_stopping_patience: Stop after so many epochs without a better one.
+        warmup_steps: Steps of linear warm-up.
+        per_device_train_batch_size: Rows per step.
+        output_dir: Folder of the run. (default: runs/NAME-OF-SET)
+        recipe: Settings from a shipped recipe (a task's name) or a YAML file.
         store: Folder of logit sets (DISTILL_STORE).
         allow_unverified: Use sets that are complete but not verified, too.
-        seed: Seed of the weights, the order of rows and dropout.
         report_to: Where evaluations are reported, besides metrics.jsonl in the run's folder.
+        seed: Seed of the weights, the order of rows and dropout.
     """
 
 def verify(set: str, *, store: str | Path = ...) -> Result:

@@ -96,6 +96,8 @@ class Flag:
     @property
     def default(self) -> Any:
         """The value that ``--help`` shows; where members of a union differ in it, their descriptions name theirs."""
+        if self.choices:
+            return self.field.default  # of the first member, which holds if none is named
         if self.field.is_required():
             return () if typing.get_origin(self.annotation) is tuple else None
         return self.field.get_default(call_default_factory=True) if self.is_shared_default else None
@@ -160,6 +162,9 @@ def flags(kind: type[Settings]) -> dict[str, Flag]:
         choices = tuple(dict.fromkeys(known.choices + flag.choices))
         is_of_choice = known.is_of_choice and flag.is_of_choice
         found[flag.name] = replace(known, owners=owners, choices=choices, is_of_choice=is_of_choice)
+    for name, flag in found.items():
+        if flag.default is None and not flag.is_required and not _is_union(flag.annotation):
+            found[name] = replace(flag, annotation=typing.Optional[flag.annotation])  # noqa: UP045 - made as it runs
     for name, text in kind.helps.items():
         if name in found:
             found[name] = replace(found[name], text=text)
