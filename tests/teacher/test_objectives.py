@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from student.layer_flags import FiltersConfig
 from torch import Tensor
 from torch.nn import functional
 from transformers import BertModel
@@ -22,7 +23,6 @@ from student.data import Examples, as_read, load_chosen, load_examples, row_weig
 from student.filters import train_filters
 from student.fit import train
 from student.kinds.examples import ExampleTask
-from student.layer_flags import FiltersConfig
 from student.layers import LayerTask, layer_loss
 from student.losses.layers import LayerLoss
 from student.losses.objectives import kinds, negatives

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from student.layer_flags import FiltersConfig
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
@@ -10,7 +11,6 @@ from pipeline.sets.reader import ExampleSet
 from student.config import FiltersConfig
 from student.filters import train_filters
 from student.fit import train
-from student.layer_flags import FiltersConfig
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 
