@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from student.layer_flags import FiltersConfig
 from torch import Tensor
 from torch.nn import functional
 from transformers import BertModel

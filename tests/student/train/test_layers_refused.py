@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from student.layer_flags import FiltersConfig
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
