@@ -175,7 +175,7 @@ def budget(config: BudgetConfig | BudgetTask) -> Result:
 def _layer_budget(config: BudgetTask) -> Result:
     config.check()
     needs_teacher_libraries()
-    from teacher.dump.layer_budget import layer_budget
+    from teacher.dump.budget import layer_budget
 
     lines = [asdict(line) for line in layer_budget(config)]
     rows = [

@@ -1,6 +1,7 @@
 """``distill finetune-teacher``, ``augment``, ``teacher-dump`` and ``check``."""
 
 from dataclasses import asdict
+from typing import Any
 
 from distill.commands.command import called, command, needs_teacher_libraries
 from distill.commands.sets import set_result, warn_about_scores
@@ -12,6 +13,7 @@ from teacher.augment.augment_settings import AugmentConfig
 from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
 
 KIND = ("task", "corpus")
+SPLIT_COLUMNS = ("split", "rows", "files", "teacher against gold")
 
 
 @command(FinetuneTask, FinetuneCorpus, by=KIND)
@@ -62,7 +64,7 @@ def dump_teacher(config: DumpTask | DumpCorpus) -> Result:
     """Write what a teacher says about a task or a corpus, as a logit set."""
     needs_teacher_libraries()
     if isinstance(config, DumpTask):
-        from teacher.dump.default_variants import with_default_variants
+        from teacher.augment.default_variants import with_default_variants
 
         config = with_default_variants(config)
     config.check()
@@ -77,17 +79,28 @@ def dump_teacher(config: DumpTask | DumpCorpus) -> Result:
 
 
 def _task_result(config: DumpTask | DumpCorpus, record: SetRecord) -> Result:
-    from teacher.dump.summary import SPLIT_COLUMNS, split_rows
-
     result, root = Result(record.model_dump(mode="json")), config.store / record.name
     if record.augmentation:
         _add_variants(result, record.augmentation)
     if record.unlabelled:
         result.pairs("unlabelled rows", record.unlabelled.lines())
-    result.table(SPLIT_COLUMNS, split_rows(record), f"{root}: {record.state}, {console.size(record.num_bytes)}")
+    result.table(SPLIT_COLUMNS, _split_rows(record), f"{root}: {record.state}, {console.size(record.num_bytes)}")
     if record.state == "verified" and record.kind == "examples":
         warn_about_scores(result, root)
     return result
+
+
+def _split_rows(record: SetRecord) -> list[list[Any]]:
+    """A row of `SPLIT_COLUMNS` for each split."""
+    return [
+        [
+            split,
+            record.rows_of(split),
+            len(record.shards_of(split)),
+            ", ".join(f"{name} {value:.4f}" for name, value in record.scores.get(split, {}).items()),
+        ]
+        for split in record.splits
+    ]
 
 
 def _plan(config: DumpTask | DumpCorpus) -> Result:

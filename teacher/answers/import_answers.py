@@ -6,24 +6,25 @@ from the words of the training texts.
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline import console
 from pipeline.config import as_names
 from pipeline.errors import ConfigError
-from pipeline.files import make_folder, read_small_file, require_space, sha256
+from pipeline.files import read_small_file, require_space, sha256
 from pipeline.sets.kinds.examples import shard_table, text_hashes
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord, staged
 from pipeline.sets.record_parts import Setting, Shard, TeacherRecord
+from pipeline.sets.shard_file import Statistics
 from pipeline.sets.signals import Logits, Signals
-from pipeline.sets.writer import complete_and_verify, shards_to_write, start_set, write_shard
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import TRAIN, Task, load_task
@@ -40,7 +41,9 @@ from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
 from teacher.answers.answer_rows import FLOOR, Answers, read_answers
 from teacher.answers.import_settings import ImportConfig
 from teacher.answers.matching import Matched, match
-from teacher.dump.source_parts import all_shards, amount, split_records, task_record, tokenizer_record
+from teacher.dump.driver import Dump, ThisProcess, run_dump
+from teacher.dump.rows import Rows, all_shards, amount, split_records, task_record, tokenizer_record
+from teacher.dump.shards import Advance, RowJob
 from teacher.models.label_order import check_label_order
 
 LIBRARIES = ("distill-offline", "tokenizers", "pyarrow")
@@ -80,28 +83,103 @@ def import_answers(config: ImportConfig, command: str) -> Imported:
         TeacherError: if another order of its labels fits the gold better.
         FingerprintMismatchError: if a set with other settings has the name.
     """
-    task = load_task(config.task, config.manifest)
-    answers = read_answers(config, task)  # first: the task's own rows may have to be downloaded
-    source = load_source(task, config.data, config.split_names)
-    matched, unused = match(answers, str(config.file), task, source)
-    missing = {split: rows.num_rows - len(matched[split].source_row_M) for split, rows in source.splits.items()}
-    matched = {split: part for split, part in matched.items() if len(part.source_row_M)}
-    answered = Source(source.description, {split: source.splits[split] for split in matched}, source.warnings)
-    _check_labels(config, answers, matched, answered)
-    tokenizer = read_tokenizer(config.tokenizer) if config.tokenizer else tokenizer_of_texts(_texts(source))
-    reader = TextReader.of(tokenizer)
-    if config.tokenizer:
-        first = next(iter(answered.splits.values())).slice(0, KNOWN_ROWS)
-        inputs = reader.tokenize(*sentences(first), config.max_seq_length)
-        require_known(tokenizer, inputs, f"--tokenizer {config.tokenizer}")
-    planned = staged_record(config, task, answered, answers, missing, tokenizer, sha256(config.file), command)
-    root = config.store / planned.name
-    make_folder(config.store)
-    require_space(config.store, amount(answered).expected_bytes)
-    record, unfinished = shards_to_write(root, start_set(root, planned, reader.tokenizer_json()))
-    _write(root, record, unfinished, answered, matched, reader)
-    record = complete_and_verify(root, record)
-    return Imported(root, record, answers.table.num_rows - len(answers.row_A), unused, missing)
+    dump = ImportDump(config, command)
+    record = run_dump(dump, ThisProcess())
+    assert record is not None, "one process has written all"
+    return Imported(dump.root, record, dump.unanswered, dump.unused, dump.missing)
+
+
+class ImportDump(Dump):
+    """The answers of a file, matched with a task's rows.
+
+    Attributes:
+        unused: answers that are about no row of the task.
+        missing: rows of the task without an answer, by split.
+    """
+
+    def __init__(self, config: ImportConfig, command: str) -> None:
+        self.config, self.command = config, command
+        self.task = load_task(config.task, config.manifest)
+        self.answers = read_answers(config, self.task)  # first: the task's own rows may have to be downloaded
+        source = load_source(self.task, config.data, config.split_names)
+        matched, self.unused = match(self.answers, str(config.file), self.task, source)
+        self.missing = {
+            split: rows.num_rows - len(matched[split].source_row_M) for split, rows in source.splits.items()
+        }
+        self.matched = {split: part for split, part in matched.items() if len(part.source_row_M)}
+        splits = {split: source.splits[split] for split in self.matched}
+        self.source = Source(source.description, splits, source.warnings)
+        _check_labels(config, self.answers, self.matched, self.source)
+        tokenizer = read_tokenizer(config.tokenizer) if config.tokenizer else tokenizer_of_texts(_texts(source))
+        self.reader = TextReader.of(tokenizer)
+        if config.tokenizer:
+            first = next(iter(self.source.splits.values())).slice(0, KNOWN_ROWS)
+            inputs = self.reader.tokenize(*sentences(first), config.max_seq_length)
+            require_known(tokenizer, inputs, f"--tokenizer {config.tokenizer}")
+        self.root: Path = config.store / config.set_name(self.task.name)
+        self.rows = Rows(self.source, None)
+
+    @property
+    def unanswered(self) -> int:
+        """Rows of the file without an answer."""
+        return int(self.answers.table.num_rows) - len(self.answers.row_A)
+
+    def probe(self) -> None:
+        """See `Dump`."""
+        require_space(self.root.parent, amount(self.source).expected_bytes)
+
+    @cached_property
+    def record(self) -> SetRecord:
+        """See `Dump`."""
+        digest, tokenizer = sha256(self.config.file), self.reader.tokenizer
+        return staged_record(
+            self.config, self.task, self.source, self.answers, self.missing, tokenizer, digest, self.command
+        )
+
+    def tokenizer_json(self) -> str:
+        """See `Dump`."""
+        return self.reader.tokenizer_json()
+
+    def job(self, record: SetRecord) -> "ImportJob":
+        """See `Dump`."""
+        return ImportJob(record, None, PRECISION, 0, self.matched, self.reader)
+
+
+@dataclass(frozen=True)
+class ImportJob(RowJob[pa.Table]):
+    """Writes rows with imported answers.
+
+    Attributes:
+        matched: the answers of each split.
+        reader: of the tokenizer that students read with.
+    """
+
+    title: ClassVar = "import"
+
+    matched: Mapping[str, Matched]
+    reader: TextReader
+
+    def count(self, rows: Rows, shard: Shard) -> int:
+        """See `RowJob`."""
+        return shard.stop - shard.start
+
+    def read(self, rows: Rows, shard: Shard) -> Iterator[pa.Table]:
+        """See `RowJob`."""
+        matched = self.matched[shard.split]
+        first, last = np.searchsorted(matched.source_row_M, [shard.start, shard.stop])
+        yield rows.read(shard).take(pa.array(matched.source_row_M[first:last] - shard.start))
+
+    def tables(
+        self, rows: Rows, shard: Shard, batches: Iterator[pa.Table], advance: Advance, statistics: Statistics
+    ) -> Iterator[pa.Table]:
+        """See `RowJob`."""
+        matched = self.matched[shard.split]
+        first, last = np.searchsorted(matched.source_row_M, [shard.start, shard.stop])
+        for answered in batches:
+            inputs = self.reader.tokenize(*sentences(answered), self.record.max_seq_length)
+            hashes = text_hashes(answered, self.record.tokenizer.sha256)
+            yield shard_table(self.record, shard, answered, hashes, inputs, matched.logits_MC[first:last])
+            advance(shard.stop - shard.start)
 
 
 def _check_labels(config: ImportConfig, answers: Answers, matched: dict[str, Matched], source: Source) -> None:
@@ -116,25 +194,6 @@ def _texts(source: Source) -> chain[str]:
     """The texts of the training rows, or of all where there are none."""
     rows = [source.splits[TRAIN]] if TRAIN in source.splits else list(source.splits.values())
     return chain.from_iterable(part for table in rows for part in sentences(table) if part is not None)
-
-
-def _write(
-    root: Path, record: SetRecord, shards: list[Shard], source: Source, matched: dict[str, Matched], reader: TextReader
-) -> None:
-    with console.progress(sum(shard.stop - shard.start for shard in shards), "import") as steps:
-        for shard in shards:
-            write_shard(root, record, shard, [_table(record, shard, source, matched[shard.split], reader)])
-            steps.advance(shard.stop - shard.start)
-
-
-def _table(record: SetRecord, shard: Shard, source: Source, matched: Matched, reader: TextReader) -> pa.Table:
-    first, last = np.searchsorted(matched.source_row_M, [shard.start, shard.stop])
-    rows = source.splits[shard.split].take(pa.array(matched.source_row_M[first:last]))
-    rows = rows.append_column("variant", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
-    rows = rows.append_column("origin", pa.repeat(pa.scalar("original"), rows.num_rows))
-    inputs = reader.tokenize(*sentences(rows), record.max_seq_length)
-    hashes = text_hashes(rows, record.tokenizer.sha256)
-    return shard_table(record, shard, rows, hashes, inputs, matched.logits_MC[first:last])
 
 
 def staged_record(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from itertools import islice
 
 import numpy as np
@@ -9,12 +10,14 @@ import numpy as np
 from pipeline import console
 from pipeline.arrays import Ints, stacked
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.record_parts import Shard
+from pipeline.sets.codecs import Codec
+from pipeline.sets.record_parts import CorpusRecord, KindName, Shard
+from pipeline.sets.writer import plan_shards
 from pipeline.sources import Documents, load_documents
 from pipeline.tasks.task import TRAIN, Corpus, load_corpus
 from pipeline.text.tokenizer import require_known_ids, vocabulary_size
 from teacher.config import CorpusFlags
-from teacher.corpus.masking import MaskingPlan, frequency_weights, uniform_weights
+from teacher.corpus.masking import MaskingPlan, frequency_weights, mask, uniform_weights
 from teacher.corpus.sequences import Document, Sequences, read_sequences
 from teacher.models.loaded import LoadedTokenizer
 from teacher.models.masked_lm import MlmTokenizer
@@ -146,3 +149,76 @@ def _count_tokens(text: Text, tokens: MlmTokenizer) -> Ints:
                 count_V += np.bincount(sequences.ids.flat, minlength=len(count_V))
             steps.advance()
     return count_V
+
+
+BYTES_PER_TOKEN = 2.25  # of the masked ids, positions and targets, measured on Wikipedia
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the set of some documents is, all copies counted."""
+
+    documents: int
+    rows: int
+    tokens: int
+    positions: int
+
+    def num_bytes(self, codec: Codec) -> float:
+        """About how large a set with this codec will be."""
+        return self.tokens * BYTES_PER_TOKEN + self.positions * codec.num_bytes()
+
+
+def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
+    """Cuts and masks documents spread evenly over the corpus, and multiplies.
+
+    Raises:
+        DataError: if no token of the whole corpus can be masked.
+    """
+    total = text.documents.num_documents
+    for ranges in text.samples():
+        sample = _size(text, tokens, plan, ranges)
+        if sample.positions:
+            numbers = (sample.rows, sample.tokens, sample.positions)
+            return Size(total, *(round(number * total / sample.documents) for number in numbers))
+    raise nothing_to_mask(text, f"{total:,} documents")
+
+
+def _size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan, ranges: list[tuple[int, int]]) -> Size:
+    """Of these documents alone; exact."""
+    documents = rows = num_tokens = positions = 0
+    for start, stop in ranges:
+        documents += stop - start
+        for split in SPLITS:
+            for sequences in text.sequences(tokens, split, start, stop):
+                masked = mask(sequences, plan)
+                rows += len(masked.sequence_R)
+                num_tokens += len(masked.ids.flat)
+                positions += len(masked.positions.flat)
+    return Size(documents, rows, num_tokens, positions)
+
+
+def document_shards(text: Text, rows_per_shard: int, folder: KindName = "masked_words") -> tuple[Shard, ...]:
+    """Ranges of documents for both splits, validation first, so that what is wrong with a teacher shows early."""
+    shards = []
+    for split in SPLITS:
+        documents = rows_per_shard * (text.config.validation_every if split == VALIDATION else 1)
+        shards += plan_shards(split, text.documents.num_documents, documents, folder)
+    return tuple(shards)
+
+
+def corpus_record(text: Text) -> CorpusRecord:
+    """Describes a corpus, and how it is cut."""
+    return CorpusRecord(
+        name=text.corpus.name,
+        version=text.corpus.version,
+        language=text.corpus.language,
+        licence=text.corpus.licence,
+        packing=text.config.packing,
+        min_seq_length=text.config.min_seq_length,
+        validation_every=text.config.validation_every,
+    )
+
+
+def how_cut() -> str:
+    """What decides where a sentence ends."""
+    return f"sentencex {version('sentencex')}"

@@ -2,17 +2,37 @@
 
 import math
 import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.arrays import Floats, Floats64, Ints
+from pipeline.devices import processes
 from pipeline.sets.budget import Line, budget
 from pipeline.sets.kinds.masked_words import MaskedWordSet
-from pipeline.tasks.task import TRAIN
-from teacher.config import BudgetConfig, DumpCorpus
-from teacher.corpus.text import masking_plan, nothing_to_mask, open_text
-from teacher.dump.corpus_size import estimate_size
+from pipeline.sets.layer_files import group_writer
+from pipeline.sets.record_parts import LayersName
+from pipeline.sets.signals import LayerSignal, States
+from pipeline.sets.vector_codecs import ROUNDING, fit_basis, state_codec
+from pipeline.sources import Source, load_source, sentences
+from pipeline.tasks.task import TRAIN, Task, load_task
+from teacher.augment.augment import sides_for
+from teacher.augment.augment_settings import AugmentConfig
+from teacher.augment.default_variants import default_method
+from teacher.config import BudgetConfig, BudgetTask, DumpCorpus
+from teacher.corpus.text import estimate_size, masking_plan, nothing_to_mask, open_text
 from teacher.dump.driver import run_dump
 from teacher.dump.executor import Processes
+from teacher.dump.layers import BLOCKS, STATES
 from teacher.kinds.masked_words import MaskedWordsDump
+from teacher.models.batches import tokens_per_batch
+from teacher.models.encoder import load_encoder
+from teacher.models.layers import layer_outputs, require_known_family
+from teacher.models.loaded import inference_mode, load_config
 from teacher.models.masked_lm import load_mlm_tokenizer
 
 SPARE = 1.2  # the sample is drawn a little larger than it need be
@@ -38,3 +58,140 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
         dumped = DumpCorpus(**sample)
         run_dump(MaskedWordsDump(dumped, "distill budget"), Processes.of(dumped))
         return budget(MaskedWordSet.open(Path(folder) / "control"), config.positions, size.positions)
+
+
+DIMS = (16, 32, 64, 128, 256)  # of pca, as long as they are at most half of the numbers
+TOLD = 5  # every so many rows one is told about; bases are fitted to the others
+
+
+@dataclass(frozen=True)
+class LayerLine:
+    """What a way to store a layer costs and loses.
+
+    Attributes:
+        signal: of the layer.
+        layer: its number.
+        codec: how it is stored.
+        bytes_per_row: in the files, everything counted.
+        task_bytes: of all of the task's own rows.
+        lost: of states the share of their variance; of attention and values the divergence in nats, of the softmax of
+            what is stored from that of what was said, mean over heads and tokens. None where all states are the same,
+            as those of ``[CLS]`` in layer 0 are.
+    """
+
+    signal: str
+    layer: int
+    codec: str
+    bytes_per_row: float
+    task_bytes: float
+    lost: float | None
+
+
+def layer_budget(config: BudgetTask) -> list[LayerLine]:
+    """Tries every codec on some training rows, evenly spread, a line for each layer.
+
+    Raises:
+        ConfigError: if the teacher has not such layers.
+        TeacherError: if nothing is known of the layers of such a teacher.
+    """
+    config.check()
+    task = load_task(config.task, config.manifest)
+    source = load_source(task, config.data, ())
+    name, revision = config.teacher_for(task)
+    shape = load_config(name, revision)
+    require_known_family(name, shape.model_type)
+    asked = {signal: config.numbers(signal, int(shape.num_hidden_layers)) for signal in config.layers}
+    encoder, device = load_encoder(name, revision, config.max_seq_length, "mean"), processes().device
+    encoder.model.to(device)
+    own = source.own(TRAIN if TRAIN in source.splits else next(iter(source.splits)))
+    places = np.linspace(0, own.num_rows - 1, min(own.num_rows, config.sample)).astype(np.int64)
+    inputs = list(encoder.reader.tokenize(*sentences(own.take(pa.array(places))), config.max_seq_length))
+    num_rows = sum(source.own(split).num_rows for split in source.splits)
+    _tell_of_variants(task, num_rows, source)
+    length_R = np.array([len(row.ids) for row in inputs], dtype=np.int64)
+    width, heads = int(shape.hidden_size), int(shape.num_attention_heads)
+    passes = [(name, layer) for name, layers in asked.items() for layer in layers]  # all at once are too much to hold
+    lines = []
+    with console.progress(len(passes) * len(inputs), "teacher: layers") as steps:
+        for name, layer in passes:
+            wanted: dict[LayersName, tuple[int, ...]] = {name: (layer,)}
+            with inference_mode(device, config.precision):
+                said = layer_outputs(encoder, inputs, wanted, tokens_per_batch(device), steps.advance)
+            signals = candidates(wanted, width, heads)
+            lines += [measured_line(signal, said[name][layer], length_R, num_rows) for signal in signals]
+    return lines
+
+
+def _tell_of_variants(task: Task, num_rows: int, source: Source) -> None:
+    """A note on the rows that a dump adds by default, and of which it stores layers if it is told to."""
+    method = default_method(task)
+    if method is None or TRAIN not in source.splits:
+        return
+    added = source.own(TRAIN).num_rows * len(sides_for(AugmentConfig(method=method), task))
+    console.note(
+        f"{task.name}: these are bytes of its own {num_rows:,} rows, of which alone a dump stores layers; with "
+        f"--layers-of all those of up to {added:,} variants by {method} come on top: up to "
+        f"{(num_rows + added) / num_rows:.1f} times as much"
+    )
+
+
+def candidates(asked: dict[LayersName, tuple[int, ...]], width: int, heads: int) -> Iterator[LayerSignal]:
+    """Every way to store the signals, of a teacher of so many numbers and heads."""
+    for name, layers in asked.items():
+        if name in STATES:
+            pca = [f"pca-{dims}" for dims in DIMS if 2 * dims <= width]
+            for codec in ("float32", "float16", "int8", *reversed(pca)):
+                yield STATES[name](layers=layers, codec=state_codec(codec, width))
+        else:
+            yield BLOCKS[name](layers=layers, heads=heads, codec="float32")
+            yield BLOCKS[name](layers=layers, heads=heads, codec="u8")
+
+
+def measured_line(signal: LayerSignal, said: Sequence[Floats], length_R: Ints, num_rows: int) -> LayerLine:
+    """Fits a basis to most rows, if one is needed, and tells of the others."""
+    (layer,) = signal.layers
+    is_told_R = np.arange(len(said)) % TOLD == TOLD - 1 if len(said) >= TOLD else np.ones(len(said), dtype=bool)
+    told = [block for block, is_told in zip(said, is_told_R, strict=True) if is_told]
+    bases = {}
+    if isinstance(signal, States) and signal.codec.basis_bytes:
+        others = [block for block, is_told in zip(said, is_told_R, strict=True) if not is_told] or told
+        bases = {layer: fit_basis(np.concatenate(others), signal.codec.num_stored)}
+    rows = np.flatnonzero(is_told_R)
+    keys = pa.table(
+        {"split": ["train"] * len(rows), "source_row": rows, "variant": pa.array([0] * len(rows), pa.int32())}
+    )
+    table = signal.table(keys, length_R[is_told_R], {layer: told}, bases)
+    back = signal.decode(signal.stored_in(table, layer), length_R[is_told_R], bases.get(layer))
+    lost = _share_lost(told, back) if isinstance(signal, States) else _divergence(told, back)
+    size = (_file_bytes(signal, table) - _file_bytes(signal, table.slice(0, 0))) / len(rows)
+    return LayerLine(signal.name, layer, signal.how, size, size * num_rows, lost)
+
+
+def _share_lost(said: Sequence[Floats], back: Sequence[Floats]) -> float | None:
+    said_TH, back_TH = np.concatenate(said), np.concatenate(back)
+    variance = ((said_TH - said_TH.mean(axis=0, dtype=np.float64)) ** 2).sum()
+    is_constant = variance <= ROUNDING * (said_TH.astype(np.float64) ** 2).sum()
+    return None if is_constant else float(((said_TH - back_TH) ** 2).sum() / variance)
+
+
+def _divergence(said: Sequence[Floats], back: Sequence[Floats]) -> float:
+    """Mean over rows, heads and tokens of KL(softmax of what was said ‖ softmax of what is stored), nats."""
+    nats = []
+    for said_ALL, back_ALL in zip(said, back, strict=True):
+        log_p, log_q = _log_softmax(said_ALL), _log_softmax(back_ALL)
+        nats.append((np.exp(log_p) * (log_p - log_q)).sum(axis=2).ravel())
+    return float(np.concatenate(nats).mean())
+
+
+def _log_softmax(block_ALL: Floats) -> Floats64:
+    shifted = block_ALL.astype(np.float64) - block_ALL.max(axis=2, keepdims=True)
+    normal: Floats64 = shifted - np.log(np.exp(shifted).sum(axis=2, keepdims=True))
+    return normal
+
+
+def _file_bytes(signal: LayerSignal, table: pa.Table) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sample.parquet"
+        with group_writer(path, signal, {}) as write:
+            write(table)
+        return path.stat().st_size

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pipeline import console
 from pipeline.cluster.launchers import Job
@@ -18,9 +18,6 @@ from pipeline.sets.record import Scores, SetRecord, read_record_of
 from pipeline.sets.record_parts import KindName, Shard
 from pipeline.sets.writer import complete_and_verify, reopen_set, start_set, unfinished_shards
 from teacher.dump.shards import ShardJob
-
-if TYPE_CHECKING:
-    from teacher.dump.plan import Plan
 
 
 class Held(Protocol):
@@ -51,6 +48,24 @@ class Executor(Protocol):
         """Writes shards of a set."""
 
 
+class ThisProcess:
+    """This process alone, for answers that need no teacher; see `Executor`."""
+
+    job = Job(0, 1)
+    is_main = True
+
+    def wait(self) -> None:
+        """See `Executor`."""
+
+    def share(self, shards: Sequence[Shard]) -> list[Shard]:
+        """See `Executor`."""
+        return list(shards)
+
+    def run(self, job: ShardJob, root: Path, rows: Held, shards: Sequence[Shard]) -> None:
+        """See `Executor`."""
+        job.write(root, rows, shards)
+
+
 class Dump(ABC):
     """What a command dumps. Each kind of rows has a subclass; `run_dump` uses its parts from top to bottom.
 
@@ -61,10 +76,6 @@ class Dump(ABC):
 
     root: Path
     rows: Held
-
-    @abstractmethod
-    def plan(self) -> "Plan":
-        """Returns what the dump will take, without loading the teacher."""
 
     @abstractmethod
     def probe(self) -> None:

@@ -4,32 +4,47 @@ Every process and job takes its share of the files, as with those of the rows. A
 its fingerprint, so a finished set gets them without being asked for logits again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipeline import console
-from pipeline.files import make_folder
+from pipeline.arrays import Ints
+from pipeline.errors import IntegrityError, TeacherError
+from pipeline.files import make_folder, write_once
 from pipeline.sets.config import LAYER_CODECS
 from pipeline.sets.layer_files import (
     check_same_layers,
+    forget_basis,
     forget_lost_files,
+    layer_file,
     record_layers,
     share_files,
     unfinished_files,
 )
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
-from pipeline.sets.record_parts import LayersName
+from pipeline.sets.record_parts import LayersName, Range, Shard
 from pipeline.sets.signals import Attention, Blocks, Cls, LayerSignal, States, Values
-from pipeline.sets.vector_codecs import state_codec
+from pipeline.sets.vector_codecs import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, state_codec
+from pipeline.sources import Source, sentences
+from pipeline.stopping import stop_between
+from pipeline.tasks.task import TRAIN
+from pipeline.text.tokenizer import Tokenized
 from teacher.dump.driver import Executor
-from teacher.dump.layer_basis import with_bases
 from teacher.dump.layer_flags import LayerFlags
-from teacher.dump.layer_shards import LayerJob
-from teacher.dump.rows import Rows
+from teacher.dump.rows import Rows, ShardRows
+from teacher.dump.shards import ShardJob
+from teacher.models.batches import naming_rows
 from teacher.models.classifier import Teacher
-from teacher.models.layers import require_known_family
+from teacher.models.layers import layer_outputs, require_known_family
 from teacher.models.loaded import inference_mode
 
 STATES: dict[LayersName, type[States]] = {"states": States, "cls": Cls}
@@ -148,3 +163,185 @@ def _take_over(root: Path, record: SetRecord, signal: LayerSignal, old: LogitSet
     not_shared = {shard.path for shard in theirs.shards} - shared
     hashes = {path: digest for path, digest in theirs.hashes().items() if path not in not_shared}
     share_files(old.root, root, hashes, signal.hashes())
+
+
+CLS_ROWS = 4096  # at most, where a row has but one
+
+
+def with_bases(
+    root: Path,
+    signals: Sequence[LayerSignal],
+    teacher: Teacher,
+    source: Source,
+    max_seq_length: int,
+    max_tokens: int,
+    executor: Executor,
+) -> tuple[LayerSignal, ...]:
+    """The signals with what is recorded of their bases, which are in the set in ``root`` from then on.
+
+    Raises:
+        IntegrityError: if a basis of which nothing is recorded yet is damaged, and files were written with it.
+    """
+    needing = [signal for signal in signals if isinstance(signal, States) and signal.codec.basis_bytes]
+    if executor.is_main:
+        for signal in needing:
+            if not _is_there(root, signal):
+                write_once(root / signal.basis_path, _fitted(signal, teacher, source, max_seq_length, max_tokens))
+    executor.wait()
+    found = {signal.name: signal.with_basis(root / signal.basis_path) for signal in needing}
+    return tuple(found.get(signal.name, signal) for signal in signals)
+
+
+def _is_there(root: Path, signal: States) -> bool:
+    """Whether the set has the basis; another one than is recorded, or that no file was written with, is removed."""
+    path = root / signal.basis_path
+    if not signal.has_basis(path):
+        forget_basis(root, signal)
+        return False
+    try:
+        signal.bases_in(path)
+    except IntegrityError:
+        if any(path.parent.glob("*.parquet")):
+            raise
+        path.unlink()
+        return False
+    return True
+
+
+def _fitted(signal: States, teacher: Teacher, source: Source, max_seq_length: int, max_tokens: int) -> bytes:
+    wanted = TOKENS_PER_NUMBER * signal.codec.width
+    inputs = _sample(signal, teacher, source, max_seq_length, wanted)
+    with console.progress(len(inputs), f"teacher: basis of {signal.name}") as steps:
+        said = layer_outputs(teacher, inputs, {signal.name: signal.layers}, max_tokens, steps.advance)[signal.name]
+    num_stored = signal.codec.num_stored
+    bases = {f"{layer}.": fit_basis(np.concatenate(states), num_stored) for layer, states in said.items()}
+    return bases_to_bytes(bases)
+
+
+def _sample(signal: States, teacher: Teacher, source: Source, max_seq_length: int, wanted: int) -> list[Tokenized]:
+    """Evenly spread training rows of about so many tokens, or all rows."""
+    rows = source.own(TRAIN if TRAIN in source.splits else next(iter(source.splits)))
+    count = CLS_ROWS if isinstance(signal, Cls) else -(-wanted // max_seq_length)
+    while True:
+        count = min(count, rows.num_rows)
+        places = np.linspace(0, rows.num_rows - 1, count).astype(np.int64)
+        inputs = list(teacher.reader.tokenize(*sentences(rows.take(pa.array(places))), max_seq_length))
+        tokens = sum(len(row.ids) for row in inputs)
+        if isinstance(signal, Cls) or tokens >= wanted or count == rows.num_rows:
+            return inputs
+        count = int(1.1 * count * wanted / tokens) + 1
+
+
+STORED_AT_ONCE = 48 * 2**20  # bytes of a row group, which is to stay below 64 MiB
+SAID_AT_ONCE = 2**28  # bytes of what a teacher says, while it becomes a row group
+
+
+@dataclass(frozen=True)
+class LayerJob(ShardJob):
+    """Writes the files of signals that stand for the rows of shards, by one pass of the teacher over the same rows.
+
+    Attributes:
+        signals: what is to be written, with the hashes of their bases.
+        bases: of those that need one, by layer.
+        missing: the ranges of rows of the files that are to be written, by signal.
+    """
+
+    model: Teacher
+    signals: Sequence[LayerSignal]
+    bases: Mapping[LayersName, Mapping[int, Basis]]
+    missing: Mapping[LayersName, AbstractSet[Range]]
+
+    @property
+    def folders(self) -> tuple[LayersName, ...]:
+        """See `ShardJob`."""
+        return tuple(self.missing)
+
+    def write(self, root: Path, rows: ShardRows, shards: Sequence[Shard]) -> None:
+        """See `ShardJob`.
+
+        Raises:
+            TeacherError: if a number is not finite, or too large for its codec.
+        """
+        with console.progress(sum(rows.count(shard) for shard in shards), "teacher: layers") as steps:
+            for shard in stop_between(shards):
+                steps.describe(f"teacher: layers, {shard.split} {shard.index + 1}/{shard.count}")
+                left = [signal for signal in self.signals if shard.range in self.missing[signal.name]]
+                read = rows.read(shard)
+                for of in dict.fromkeys(signal.of for signal in left):
+                    chosen = read if of == "all" else read.filter(pc.equal(read.column("origin"), "original"))
+                    self._write(root, shard, [signal for signal in left if signal.of == of], chosen)
+                steps.advance(rows.count(shard))
+
+    def _write(self, root: Path, shard: Shard, signals: Sequence[LayerSignal], rows: pa.Table) -> None:
+        inputs = self.model.reader.tokenize(*sentences(rows), self.record.max_seq_length)
+        length_R = np.array([len(row.ids) for row in inputs], dtype=np.int64)
+        wanted = {signal.name: signal.layers for signal in signals}
+        split = pa.repeat(pa.scalar(shard.split), rows.num_rows)
+        keys = pa.table({"split": split, "source_row": rows.column("source_row"), "variant": rows.column("variant")})
+        with ExitStack() as stack:
+            files = [stack.enter_context(layer_file(root, self.record, s, shard.in_folder(s.name))) for s in signals]
+            for start, stop in row_groups(length_R, signals):
+                some = inputs[start:stop]
+                with naming_rows(some, rows.slice(start, stop - start), shard.split):
+                    outputs = layer_outputs(self.model, some, wanted, self.max_tokens)
+                for signal, write in zip(signals, files, strict=True):
+                    part, bases = keys.slice(start, stop - start), self.bases[signal.name]
+                    table = signal.table(part, length_R[start:stop], outputs[signal.name], bases)
+                    problem = signal.rows_problem(table)
+                    if problem:
+                        advice = f"remove its folder and take --{signal.name}-codec float32"
+                        raise TeacherError(f"{shard.path}: {signal}: {problem}; {advice}")
+                    write(table)
+
+
+def row_groups(length_R: Ints, signals: Sequence[LayerSignal]) -> Iterator[tuple[int, int]]:
+    """Where rows of so many tokens are cut, so that neither a row group nor what is said of it becomes too large."""
+    said_R = sum((len(s.layers) * s.num_floats(length_R) for s in signals), np.zeros_like(length_R))
+    stored = [len(signal.layers) * signal.stored_bytes(length_R) for signal in signals]
+    share_R = np.max([4 * said_R / SAID_AT_ONCE, *(size_R / STORED_AT_ONCE for size_R in stored)], axis=0)
+    start = 0
+    while start < len(length_R):
+        fitting = int(np.searchsorted(np.cumsum(share_R[start:]), 1, side="right"))
+        stop = start + max(1, fitting)
+        yield start, stop
+        start = stop
+
+
+CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary
+SAMPLED_ROWS = 8192
+
+
+def sampled_lengths(source: Source, specials: int, max_seq_length: int) -> Ints:
+    """About how many tokens some rows have, spread evenly over those of all splits [at most SAMPLED_ROWS]."""
+    characters = np.sum(sampled_characters(source), axis=0)
+    tokens: Ints = np.minimum(characters // CHARACTERS_PER_TOKEN + specials, max_seq_length).astype(np.int64)
+    return tokens
+
+
+def sampled_characters(source: Source) -> tuple[Ints, Ints]:
+    """How many characters the sentences of such rows have, the first ones and the second ones."""
+    texts = [table.select(["sentence1", "sentence2"]) for table in source.splits.values()]
+    rows = pa.concat_tables(texts)
+    sample = rows.take(np.unique(np.linspace(0, rows.num_rows - 1, SAMPLED_ROWS).astype(np.int64)))
+    first, second = (pc.fill_null(pc.utf8_length(text), 0).to_numpy() for text in sample.columns)
+    return first, second
+
+
+def layer_bytes(
+    signals: Sequence[LayerSignal], source: Source, length_R: Ints, num_variants: int
+) -> dict[str, tuple[int, int]]:
+    """About how many bytes each signal takes a row, and of all rows that it is of, by what it is called.
+
+    Args:
+        signals: what is to be stored.
+        source: the rows.
+        length_R: lengths of some of them.
+        num_variants: how many variants there are in all.
+    """
+    own = sum(source.own(split).num_rows for split in source.splits)
+    every = sum(table.num_rows for table in source.splits.values()) + num_variants
+    sizes = {}
+    for signal in signals:
+        a_row = len(signal.layers) * signal.num_bytes(length_R) / max(1, len(length_R))
+        sizes[str(signal)] = (round(a_row), round(a_row * (own if signal.of == "originals" else every)))
+    return sizes

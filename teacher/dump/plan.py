@@ -18,8 +18,8 @@ from pipeline.devices import to_device
 from pipeline.sets.record_parts import WindowsRecord
 from pipeline.sources import Source
 from pipeline.text.windows import check_stride, window_lengths
-from teacher.dump.layer_sizes import CHARACTERS_PER_TOKEN, sampled_characters, sampled_lengths
-from teacher.dump.source_parts import Amount
+from teacher.dump.layers import CHARACTERS_PER_TOKEN, sampled_characters, sampled_lengths
+from teacher.dump.rows import Amount
 from teacher.models.batches import token_budget_batches
 from teacher.models.loaded import inference_mode
 

@@ -7,7 +7,7 @@ from pipeline.sets.record_parts import Setting, TeacherRecord
 from pipeline.sources import Source
 from pipeline.tasks.task import Task
 from teacher.config import DumpTask
-from teacher.dump.source_parts import split_records, task_record, tokenizer_record
+from teacher.dump.rows import split_records, task_record, tokenizer_record
 from teacher.models.classifier import Teacher
 from teacher.models.loaded import LoadedModel, head_settings
 

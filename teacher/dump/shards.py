@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -72,7 +72,13 @@ class ShardJob(ABC):
 
 @dataclass(frozen=True)
 class RowJob(ShardJob, Generic[Batch]):
-    """Writes the rows of a set with the signal of the teacher. Each kind of rows has a subclass."""
+    """Writes the rows of a set with the signal of the teacher. Each kind of rows has a subclass.
+
+    Attributes:
+        title: what the progress bar is called.
+    """
+
+    title: ClassVar[str] = "teacher"
 
     @abstractmethod
     def count(self, rows: Any, shard: Shard) -> int:
@@ -112,7 +118,7 @@ class RowJob(ShardJob, Generic[Batch]):
         def complete() -> Iterator[Callable[[], None]]:
             for _, items in stop_between(groupby(prefetched(self._read(rows, shards)), lambda item: item[0].path)):
                 shard, _ = next(items)
-                steps.describe(f"teacher: {shard.split} {shard.index + 1}/{shard.count}{last}")
+                steps.describe(f"{self.title}: {shard.split} {shard.index + 1}/{shard.count}{last}")
                 statistics: Statistics = {}
                 batches = (batch for _, batch in items if batch is not None)
                 tables = self.tables(rows, shard, batches, steps.advance, statistics)
@@ -122,7 +128,7 @@ class RowJob(ShardJob, Generic[Batch]):
                 else:
                     yield partial(save, shard, iter(first), statistics)
 
-        with console.progress(sum(self.count(rows, shard) for shard in shards), "teacher") as steps:
+        with console.progress(sum(self.count(rows, shard) for shard in shards), self.title) as steps:
             write_behind(complete(), lambda later: later())
 
     def _read(self, rows: Any, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Batch | None]]:

@@ -22,6 +22,7 @@ from pipeline.sets.record_parts import Shard
 from pipeline.sources import Source
 from pipeline.tasks.task import Task
 from teacher.config import DumpFlags, DumpTask
+from teacher.dump.additions import add_token_vectors, load_token_encoder
 from teacher.dump.answers import Known, LogitsJob, read_shared_answers, remove_shared_answers, write_shared_answers
 from teacher.dump.driver import Dump, Executor
 from teacher.dump.extend import answers, extended, open_old, take_over
@@ -33,8 +34,7 @@ from teacher.dump.plan import (
     memory_bytes,
     token_vectors_bytes,
 )
-from teacher.dump.source_parts import Amount, amount
-from teacher.dump.token_vectors import add_token_vectors, load_token_encoder
+from teacher.dump.rows import Amount, amount
 from teacher.models.batches import tokens_per_batch
 from teacher.models.classifier import Teacher, load_teacher, outputs, warn_of_missing_head
 from teacher.models.encoder import SentenceEncoder
@@ -69,6 +69,10 @@ class TeacherDump(Dump, Generic[FlagsT]):
     def inference(self) -> AbstractContextManager[None]:
         """Returns a block in which the teacher can be run."""
         return inference_mode(self.device, self.config.precision)
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """Returns what the dump will take, without loading the teacher."""
 
     @property
     @abstractmethod
@@ -147,7 +151,7 @@ class TaskDump(TeacherDump[DumpTask]):
         return estimated_tokens(self.texts, self.amount, self.task.is_pair, config.max_seq_length, config.windows)
 
     def plan(self) -> Plan:
-        """See `Dump`."""
+        """See `TeacherDump`."""
         config = self.config
         tokens, length_R = self.estimated_tokens()
         plan = Plan(self.amount.rows, len(self.planned_shards()), tokens, self.expected_bytes, None, None)

@@ -1,17 +1,20 @@
 """Kinds of rows that a teacher is run on: one file each, all written by the one driver of `teacher.dump`."""
 
+from typing import Any
+
 from pipeline.sets.record import SetRecord
 from pipeline.tasks.task import load_task
 from teacher.config import DumpCorpus, DumpTask
-from teacher.dump.driver import Dump, run_dump
+from teacher.dump.driver import run_dump
 from teacher.dump.executor import Processes
+from teacher.dump.teacher_dump import TeacherDump
 from teacher.kinds.examples import ExamplesDump
 from teacher.kinds.masked_words import MaskedWordsDump
 from teacher.kinds.sentences import SentencesDump
 from teacher.kinds.token_labels import TokenLabelsDump
 
 
-def open_dump(config: DumpTask | DumpCorpus, command: str) -> Dump:
+def open_dump(config: DumpTask | DumpCorpus, command: str) -> TeacherDump[Any]:
     """Returns the dump that settings describe, its rows read and checked.
 
     Args:

@@ -27,16 +27,14 @@ from teacher.augment.augment import read_source, sides_for, variants_for
 from teacher.augment.augment_settings import AugmentConfig
 from teacher.augment.methods import METHODS
 from teacher.config import DumpTask
+from teacher.dump.additions import add_init_layers, check_same_init, init_bytes
 from teacher.dump.answers import Inputs, Known, LogitsJob
 from teacher.dump.driver import Executor
-from teacher.dump.init_layers import add_init_layers, check_same_init, init_bytes
-from teacher.dump.layer_sizes import layer_bytes, sampled_lengths
-from teacher.dump.layers import add_layers, planned_layers, wanted_layers
+from teacher.dump.layers import add_layers, layer_bytes, planned_layers, sampled_lengths, wanted_layers
 from teacher.dump.plan import Plan
 from teacher.dump.records import LIBRARIES, of_task
-from teacher.dump.rows import Rows, longest_row
+from teacher.dump.rows import NO_VARIANTS, Amount, Rows, all_shards, amount, longest_row
 from teacher.dump.shards import Advance
-from teacher.dump.source_parts import NO_VARIANTS, Amount, all_shards, amount
 from teacher.dump.teacher_dump import TaskDump
 from teacher.models.batches import naming_rows
 from teacher.models.classifier import Teacher

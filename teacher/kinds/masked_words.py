@@ -3,6 +3,7 @@
 Shapes: R rows, P masked positions, H hidden size, V vocabulary.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -28,18 +29,30 @@ from pipeline.sets.kinds.masked_words import (
     rows_per_group,
     tokens_table,
 )
-from pipeline.sets.record import Scores, SetRecord
-from pipeline.sets.record_parts import Shard
+from pipeline.sets.record import Scores, SetRecord, staged
+from pipeline.sets.record_parts import MaskingRecord, Setting, Shard, SplitRecord
 from pipeline.sets.shard_file import Statistics
+from pipeline.sets.signals import Mlm, Signals
 from teacher.config import DumpCorpus
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
-from teacher.corpus.text import SPLITS, Text, masking_plan, nothing_to_mask, open_text, require_known_words
-from teacher.dump.corpus_size import estimate_size
+from teacher.corpus.text import (
+    SPLITS,
+    Text,
+    corpus_record,
+    document_shards,
+    estimate_size,
+    how_cut,
+    masking_plan,
+    nothing_to_mask,
+    open_text,
+    require_known_words,
+)
 from teacher.dump.plan import Plan, memory_bytes, seconds_of
+from teacher.dump.records import LIBRARIES, teacher_record
+from teacher.dump.rows import tokenizer_record
 from teacher.dump.shards import Advance, RowJob
 from teacher.dump.teacher_dump import TeacherDump
-from teacher.dump.tokens_record import all_shards, staged_record
 from teacher.models.batches import LONGEST_SHOWN, run_batches
 from teacher.models.loaded import load_config
 from teacher.models.masked_lm import (
@@ -136,7 +149,7 @@ class MaskedWordsDump(TeacherDump[DumpCorpus]):
 
         return Plan(
             rows={"documents": size.documents, "masked sequences": size.rows, "masked positions": size.positions},
-            shards=len(all_shards(text, config.rows_per_shard)),
+            shards=len(document_shards(text, config.rows_per_shard)),
             tokens=size.tokens,
             disk_bytes=int(size.num_bytes(codec)),
             seconds=_seconds(shape, tokens, self.device, dump) * size.tokens / len(sample.ids.flat),
@@ -161,6 +174,54 @@ def _seconds(shape: Any, tokens: MlmTokenizer, device: torch.device, dump: Calla
         return partial(dump, MaskedLm("plan", None, model, tokens))
 
     return seconds_of(shape, make)
+
+
+def staged_record(
+    config: DumpCorpus, text: Text, lm: MaskedLm, plan: MaskingPlan, codec: AnyCodec, command: str
+) -> SetRecord:
+    """Describes the set that these settings will give; its fingerprint covers all that decides its content."""
+    corpus = corpus_record(text)
+    masking = MaskingRecord(
+        kind=config.masking,
+        probability=config.mlm_probability,
+        num_copies=config.num_copies,
+        seed=config.seed,
+        mask_id=lm.tokens.mask_id,
+    )
+    teacher = teacher_record(lm)
+    tokenizer = tokenizer_record(lm.tokens.tokenizer)
+    documents = text.documents
+    settings: dict[str, Setting] = {
+        "signal": "mlm",
+        "teacher.weights": teacher.sha256,
+        "tokenizer": tokenizer.sha256,
+        "precision": config.precision,
+        "documents": documents.sha256,
+        **{f"corpus.{name}": value for name, value in corpus.model_dump(exclude={"licence"}).items()},
+        "max_seq_length": config.max_seq_length,
+        "cut": how_cut() if config.packing == "sentences" else f"{config.rows_per_shard}",
+        **{f"masking.{name}": value for name, value in masking.model_dump().items()},
+        "masking.weights": hashlib.sha256(plan.weight_V.tobytes()).hexdigest(),
+        "codec": str(codec),
+    }
+    described = SplitRecord(rows=documents.num_documents, rows_sha256=documents.sha256)
+    return staged(
+        settings,
+        command,
+        (*LIBRARIES, "sentencex"),
+        name=config.set_name(text.corpus.name),
+        kind="masked_words",
+        signals=Signals(mlm=Mlm(codec=codec)),
+        corpus=corpus,
+        masking=masking,
+        teacher=teacher,
+        tokenizer=tokenizer,
+        max_seq_length=config.max_seq_length,
+        precision=config.precision,
+        source=documents.description,
+        splits=dict.fromkeys(SPLITS, described),
+        shards=document_shards(text, config.rows_per_shard),
+    )
 
 
 def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:

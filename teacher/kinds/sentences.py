@@ -23,19 +23,21 @@ from pipeline.sets.kinds.sentences import (
     no_vector_statistics,
     sentences_table,
 )
-from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
-from pipeline.sets.record_parts import Shard
+from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record, staged
+from pipeline.sets.record_parts import Setting, Shard
 from pipeline.sets.shard_file import Statistics
+from pipeline.sets.signals import Signals, Vectors
 from pipeline.sets.vector_codecs import BASIS_FILE, AnyVectorCodec, Basis, fit_basis, read_basis, vector_codec_for
 from pipeline.text.tokenizer import require_known_ids
 from teacher.config import DumpCorpus, DumpTask
+from teacher.corpus.sentence_rows import Sample, SentenceRows, open_rows
+from teacher.dump.additions import add_encoders_token_vectors
 from teacher.dump.driver import Executor
 from teacher.dump.plan import TOKENS_ALONE, Plan, classifier_seconds, memory_bytes, token_vectors_bytes
-from teacher.dump.sentence_rows import Sample, SentenceRows, open_rows
-from teacher.dump.sentences_record import estimated_bytes, staged_record
+from teacher.dump.records import LIBRARIES, teacher_record
+from teacher.dump.rows import tokenizer_record
 from teacher.dump.shards import Advance, RowJob
 from teacher.dump.teacher_dump import TeacherDump
-from teacher.dump.token_vectors import add_encoders_token_vectors
 from teacher.models.batches import LONGEST_SHOWN
 from teacher.models.encoder import SentenceEncoder, load_encoder, sentence_vectors, stated_pooling
 from teacher.models.loaded import load_config, load_tokenizer
@@ -210,3 +212,50 @@ def _check_finite(encoder: SentenceEncoder, split: str, rows: Sentences, stored_
             f"{split}, row {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}: teacher {encoder.name}: its vector has "
             "a number beyond float16; take --vector-codec int8"
         )
+
+
+BYTES_PER_TOKEN = 1.7  # of the ids, measured on Wikipedia
+
+
+def staged_record(
+    config: DumpTask | DumpCorpus,
+    rows: SentenceRows,
+    encoder: SentenceEncoder,
+    codec: AnyVectorCodec,
+    basis: Basis | None,
+    command: str,
+) -> SetRecord:
+    """Describes the set that these settings will give; its fingerprint covers all that decides its content."""
+    teacher, tokenizer = teacher_record(encoder), tokenizer_record(encoder.tokenizer)
+    settings: dict[str, Setting] = {
+        "signal": "vectors",
+        "teacher.weights": teacher.sha256,
+        "tokenizer": tokenizer.sha256,
+        "precision": config.precision,
+        "max_seq_length": config.max_seq_length,
+        **rows.settings(),
+        "pooling": encoder.pooling,
+        "codec": str(codec),
+        **({"basis": basis.sha256} if basis else {}),
+    }
+    return staged(
+        settings,
+        command,
+        (*LIBRARIES, *(("sentencex",) if isinstance(config, DumpCorpus) else ())),
+        name=config.set_name(rows.subject.name),
+        kind="sentences",
+        signals=Signals(
+            vectors=Vectors(codec=codec, pooling=encoder.pooling, basis_sha256=basis.sha256 if basis else None)
+        ),
+        teacher=teacher,
+        tokenizer=tokenizer,
+        max_seq_length=config.max_seq_length,
+        precision=config.precision,
+        shards=rows.shards(config.rows_per_shard),
+        **rows.parts(),
+    )
+
+
+def estimated_bytes(sample: Sample, codec: AnyVectorCodec) -> int:
+    """About how large a set with this codec will be."""
+    return int(sample.multiplier * (len(sample.ids.flat) * BYTES_PER_TOKEN + len(sample.ids) * codec.num_bytes()))

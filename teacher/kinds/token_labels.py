@@ -26,9 +26,8 @@ from teacher.config import DumpTask
 from teacher.dump.answers import Inputs, Known, LogitsJob
 from teacher.dump.layer_flags import LayerFlags
 from teacher.dump.records import LIBRARIES, of_task
-from teacher.dump.rows import Rows
+from teacher.dump.rows import Rows, all_shards
 from teacher.dump.shards import Advance
-from teacher.dump.source_parts import all_shards
 from teacher.dump.teacher_dump import TaskDump
 from teacher.models.classifier import Teacher
 from teacher.models.label_order import check_label_order

@@ -8,8 +8,8 @@ import pytest
 
 from distill.commands.teachers import dump_teacher
 from pipeline.errors import ConfigError
+from teacher.augment.default_variants import with_default_variants
 from teacher.config import DumpTask
-from teacher.dump.default_variants import with_default_variants
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.messages import naming

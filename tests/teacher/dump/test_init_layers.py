@@ -23,7 +23,7 @@ from student.bert_start import BertStart, bert_start, copy_layers
 from student.model.model import Student
 from student.model.weights import WEIGHTS_FILE
 from student.training_data import build_student_config, task_facts
-from teacher.dump.init_layers import check_same_init, init_bytes
+from teacher.dump.additions import check_same_init, init_bytes
 from teacher.dump.layer_flags import LayerFlags
 from teacher.kinds import dump, open_dump
 from tests.helpers.commands import invoke

@@ -17,8 +17,7 @@ import torch
 from datasets import load_dataset
 from transformers import AutoModel, AutoTokenizer
 
-import teacher.dump.layer_basis
-import teacher.dump.layer_shards
+import teacher.dump.layers
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.files import sha256
@@ -34,7 +33,7 @@ from pipeline.sets.writer import reopen_set
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
 from pipeline.sharing.sharing_settings import PullConfig, PushConfig
-from teacher.dump.layer_shards import row_groups
+from teacher.dump.layers import LayerJob, row_groups
 from teacher.kinds.examples import ExamplesJob
 from teacher.models.layers import layer_outputs
 from tests.helpers.calls import count_calls
@@ -53,7 +52,7 @@ def own(layers_set: ExampleSet, tmp_path: Path) -> ExampleSet:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the teacher is asked for: the calls for logits of rows, and for what layers say."""
-    logits, layers = (ExamplesJob, "predict"), (teacher.dump.layer_shards, "layer_outputs")
+    logits, layers = (ExamplesJob, "predict"), (LayerJob, "_write")
     return count_calls(monkeypatch, {"logits": logits, "layers": layers})
 
 
@@ -135,7 +134,7 @@ def test_a_lost_file_may_come_back_with_other_bytes(
     content = bytearray((own.root / damaged.path).read_bytes())
     content[len(content) // 2] ^= 1
     (own.root / damaged.path).write_bytes(content)
-    monkeypatch.setattr(teacher.dump.layer_shards, "layer_outputs", nearly)  # as another machine's rounding
+    monkeypatch.setattr(teacher.dump.layers, "layer_outputs", nearly)  # as another machine's rounding
     record = write(work, own.root.parent, num_shards=2, shard_index=0)
     assert not (own.root / damaged.path).exists()
     record = write(work, own.root.parent, num_shards=2, shard_index=1)
@@ -409,7 +408,7 @@ def test_numbers_that_a_codec_cannot_hold_name_the_way_out(
         return said
 
     shutil.copytree(roles_set.root, tmp_path / "roles")
-    monkeypatch.setattr(teacher.dump.layer_shards, "layer_outputs", loud)
+    monkeypatch.setattr(teacher.dump.layers, "layer_outputs", loud)
     with pytest.raises(TeacherError, match=naming("layer 1", "NaN", "--states-codec float32")):
         write(work, tmp_path, states="1")
     assert read_set_record(tmp_path / "roles") == roles_set.record
@@ -441,13 +440,13 @@ def test_a_lost_basis_is_forgotten_with_what_was_written_with_it(
         basis = fit_basis(states_NH, num_stored)
         return replace(basis, mean_H=basis.mean_H + 1e-3 * next(fits))
 
-    monkeypatch.setattr(teacher.dump.layer_basis, "fit_basis", another)
+    monkeypatch.setattr(teacher.dump.layers, "fit_basis", another)
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(teacher.dump.layer_shards, "layer_outputs", interrupted)
+        patched.setattr(LayerJob, "write", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write(work, tmp_path, **flags)
     basis = (tmp_path / "roles" / states.basis_path).read_bytes()

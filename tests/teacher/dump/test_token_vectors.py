@@ -13,7 +13,7 @@ import torch
 from datasets import load_dataset
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-import teacher.dump.token_vectors
+import teacher.dump.additions
 from pipeline.errors import ConfigError, IntegrityError, TeacherError
 from pipeline.sets.card import card_text
 from pipeline.sets.reader import ExampleSet
@@ -41,7 +41,7 @@ def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> Set
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the teacher is asked for: the calls for logits of rows, and for token vectors."""
-    logits, vectors = (ExamplesJob, "predict"), (teacher.dump.token_vectors, "token_vectors")
+    logits, vectors = (ExamplesJob, "predict"), (teacher.dump.additions, "token_vectors")
     return count_calls(monkeypatch, {"logits": logits, "vectors": vectors})
 
 

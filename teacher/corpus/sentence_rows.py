@@ -13,8 +13,9 @@ from pipeline.sets.record_parts import Setting, Shard, SplitRecord
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.task import TRAIN, Corpus, Task, load_task
 from teacher.config import DumpCorpus, DumpTask
+from teacher.corpus import text
 from teacher.corpus.text import SPLITS, Text, open_text
-from teacher.dump import source_parts, tokens_record
+from teacher.dump import rows as task_rows
 from teacher.models.loaded import LoadedTokenizer
 
 SAMPLED_DOCUMENTS = 8  # that lie together
@@ -73,23 +74,23 @@ class CorpusSentences:
         documents = self.text.documents
         described = SplitRecord(rows=documents.num_documents, rows_sha256=documents.sha256)
         return {
-            "corpus": tokens_record.corpus_record(self.text),
+            "corpus": text.corpus_record(self.text),
             "source": documents.description,
             "splits": dict.fromkeys(SPLITS, described),
         }
 
     def settings(self) -> dict[str, Setting]:
         """See `SentenceRows`."""
-        corpus = tokens_record.corpus_record(self.text).model_dump(exclude={"licence"})
+        corpus = text.corpus_record(self.text).model_dump(exclude={"licence"})
         return {
             "documents": self.text.documents.sha256,
             **{f"corpus.{name}": value for name, value in corpus.items()},
-            "cut": tokens_record.how_cut(),
+            "cut": text.how_cut(),
         }
 
     def shards(self, rows_per_shard: int) -> tuple[Shard, ...]:
         """See `SentenceRows`."""
-        return tokens_record.all_shards(self.text, rows_per_shard, "sentences")
+        return text.document_shards(self.text, rows_per_shard, "sentences")
 
     def read(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sentences]:
         """See `SentenceRows`."""
@@ -143,15 +144,15 @@ class TaskSentences:
     def parts(self) -> dict[str, Any]:
         """See `SentenceRows`."""
         return {
-            "task": source_parts.task_record(self.task),
+            "task": task_rows.task_record(self.task),
             "source": self.source.description,
-            "splits": source_parts.split_records(self.task, self.source),
+            "splits": task_rows.split_records(self.task, self.source),
             "notes": tuple(self.source.warnings),
         }
 
     def settings(self) -> dict[str, Setting]:
         """See `SentenceRows`."""
-        splits = source_parts.split_records(self.task, self.source)
+        splits = task_rows.split_records(self.task, self.source)
         return {
             "task": f"{self.task.name} version {self.task.version}",
             **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
@@ -159,7 +160,7 @@ class TaskSentences:
 
     def shards(self, rows_per_shard: int) -> tuple[Shard, ...]:
         """See `SentenceRows`."""
-        return source_parts.all_shards(self.source, rows_per_shard, folder="sentences")
+        return task_rows.all_shards(self.source, rows_per_shard, folder="sentences")
 
     def read(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sentences]:
         """See `SentenceRows`."""
