@@ -113,7 +113,7 @@ def _read(
         for name in splits
         if name not in files
     ]
-    if not folder.is_file() and (others := passed_over(folder, task, files)):
+    if not folder.is_file() and (others := passed_over(task, files)):
         named = ", ".join(path.name for path in others[:MOST_NAMED])
         warnings.append(f"{folder}: {len(others)} other files of rows are not read: {named}")
     return str(folder), {split: _table(task, paths) for split, paths in files.items()}, warnings

@@ -43,12 +43,12 @@ def find_files(task: Task, data: Path, splits: Sequence[str]) -> dict[str, list[
     return {}
 
 
-def passed_over(folder: Path, task: Task, used: Mapping[str, Sequence[Path]]) -> list[Path]:
-    """The files of rows beside those that are read, in the same folders, which nobody asked for."""
+def passed_over(task: Task, used: Mapping[str, Sequence[Path]]) -> list[Path]:
+    """The files of rows beside those that are read, in the same folders, which belong to no split of the task."""
     taken = {path for paths in used.values() for path in paths}
-    known = {path for split in task.splits for path in _split_files_or_none(folder, split)}
-    beside = {path for one in {path.parent for path in taken} for path in _row_files(one)}
-    return sorted(beside - taken - known)
+    folders = {path.parent for path in taken}
+    known = {path for folder in folders for split in task.splits for path in _split_files_or_none(folder, split)}
+    return sorted({path for folder in folders for path in _row_files(folder)} - taken - known)
 
 
 def expected_names(split: str) -> str:
