@@ -7,7 +7,7 @@ set -euo pipefail
 distill finetune-teacher --task mrpc --model-name-or-path bert-base-uncased --output-dir teachers/mrpc
 distill teacher-dump --task mrpc --model-name-or-path teachers/mrpc
 distill sql "from calibration(mrpc)"
-distill train-student --task mrpc --embedding cbow --no-bidirectional --output-dir runs/mrpc-cbow
+distill train-student --task mrpc --embedding cbow --output-dir runs/mrpc-cbow
 distill train-student --task mrpc --output-dir runs/mrpc-hybrid
 distill evaluate runs/mrpc-cbow
 distill evaluate runs/mrpc-hybrid

@@ -104,7 +104,8 @@ def _read(
         there = sorted(path.name for path in folder.iterdir() if is_rows(path, FORMATS))[:MOST_NAMED]
         instead = f"; it holds {', '.join(there)}" if there else ""
         raise DataError(
-            f"{folder}: holds no split of task {task.name!r}; looked for {expected_names(splits[0])}, …{instead}"
+            f"{folder}: holds no rows of {' or '.join(splits)} for task {task.name!r}; looked for "
+            f"{expected_names(splits[0])}{instead}"
         )
     kinds = ", ".join(EXTENSIONS)
     warnings = [

@@ -52,8 +52,8 @@ def passed_over(task: Task, used: Mapping[str, Sequence[Path]]) -> list[Path]:
 
 
 def expected_names(split: str) -> str:
-    """What the file of a split may be called, in words."""
-    return f"{split}{EXTENSIONS[0]}, {split}-00000-of-00002{EXTENSIONS[0]}, {split}.csv"
+    """What the files of a split may be called, in words."""
+    return f"{', '.join(split + kind for kind in EXTENSIONS)} or {split}-00000-of-00002{EXTENSIONS[0]}"
 
 
 def is_rows(path: Path, endings: Iterable[str] = EXTENSIONS) -> bool:

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,10 +77,8 @@ def check_exportable(student: TaskStudent) -> None:
         problems.append(f"a student with a {head} head cannot be exported; train one with another --head")
     raise_all(ConfigError, "--onnx", problems)
     for package in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            import_module(package)
-        except ImportError as error:
-            raise MissingDependencyError(f"--onnx needs {package}: pip install 'distill-offline[onnx]'") from error
+        if find_spec(package) is None:
+            raise MissingDependencyError(f"--onnx needs {package}: pip install 'distill-offline[onnx]'")
 
 
 def write_onnx(student: TaskStudent, path: Path) -> float:

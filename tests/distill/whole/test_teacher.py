@@ -74,7 +74,7 @@ def test_interrupted_gives_advice_and_exit_code_130(task: list[object], monkeypa
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pipeline.sources.row_files.parse_json", interrupted)
+    monkeypatch.setattr("pipeline.sources.json_rows.parsed_lines", interrupted)
     result = invoke("teacher-dump", *task, "--model-name-or-path", "x")
     assert result.exit_code == 130
     assert "repeat the command" in result.stderr
