@@ -239,8 +239,8 @@ def flat(settings: Settings, only_given: bool = False) -> dict[str, Any]:
 
 
 def given(settings: Settings) -> dict[str, Any]:
-    """Returns the values that were given, by flag."""
-    return flat(settings, only_given=True)
+    """Returns the values that were given, by flag; None stands for a flag that was not."""
+    return {name: value for name, value in flat(settings, only_given=True).items() if value is not None}
 
 
 def deciding(*parts: Settings | None) -> dict[str, Any]:
