@@ -97,7 +97,9 @@ def test_a_data_base_without_memory_is_2_and_another_fault_of_it_ours(capsys: py
 
 
 def test_sigterm_is_143(work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("pipeline.sources.json_rows.parsed_lines", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(
+        "pipeline.sources.json_rows.parsed_lines", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    )
     config = dump_config(work, "opinion", tmp_path)
     result = invoke("teacher-dump", "--manifest", config.manifest, "--data", config.data, "--model-name-or-path", "x")
     assert (result.exit_code, "repeat the command" in result.stderr) == (143, True)
