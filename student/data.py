@@ -6,6 +6,7 @@ Shapes: N rows, B batch, L tokens, C logits or classes.
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,24 @@ from student.model.architecture import StudentConfig, sequences
 from student.model.heads import HEADS
 
 COLUMNS = (*KEYS, "ids1", "ids2", "label", "score", "logits")
+
+
+class Rows(Protocol):
+    """Rows of any kind in memory."""
+
+    def __len__(self) -> int:
+        """The number of rows, N."""
+        ...
+
+    @property
+    def sequences(self) -> tuple[Ragged, ...]:
+        """The token ids that a student reads: a list per row, of pairs of texts two."""
+        ...
+
+    @property
+    def weight_N(self) -> Floats:
+        """The weights of the rows in the loss, float32."""
+        ...
 
 
 @dataclass(frozen=True)

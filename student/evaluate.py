@@ -11,13 +11,13 @@ from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, read_run_record
 from student.answers.labels import label_bias, read_costs
 from student.config import CostFlags, EvaluateConfig
-from student.kinds import KINDS
+from student.kinds import KINDS, PRETRAINING
 from student.kinds.kind import L, R, S, TaskKind
-from student.model.architecture import SentenceConfig, TaskConfig
+from student.model.architecture import TaskConfig
 from student.model.config_file import read_encoder_config
 from student.model.model import default_device, load_student
 from student.model.weights import CONFIG_FILE
-from student.reproduce import evaluated_sets
+from student.trained_sets import evaluated_sets
 
 Evaluation = dict[str, Any]
 
@@ -64,13 +64,7 @@ def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
         FingerprintMismatchError: if another is in its place, or its ids come from another tokenizer.
     """
     refuse_flags(config, CostFlags.model_fields, "is for labels, and a pretrained student has none")
-    if isinstance(read_encoder_config(config.run / CONFIG_FILE), SentenceConfig):
-        from student.kinds.sentences import evaluate_vector_run
-
-        return evaluate_vector_run(config)
-    from student.kinds.masked_words import evaluate_masked_words
-
-    return evaluate_masked_words(config)
+    return PRETRAINING[read_encoder_config(config.run / CONFIG_FILE).rows].evaluate(config)
 
 
 def open_evaluated(

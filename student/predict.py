@@ -27,7 +27,7 @@ from student.model.architecture import sequences
 from student.model.config_file import labels_words
 from student.model.embeddings import MatrixEncoder
 from student.model.heads import PAIRINGS
-from student.model.model import Student, default_device, load_student
+from student.model.model import Student, TaskStudent, default_device
 from student.model.products import backend
 from student.word_effects import effects, without_each_word
 
@@ -138,6 +138,7 @@ class Predictor:
         ConfigError: if it is to abstain, and the run has no certificate; or if the costs are not of its labels.
     """
 
+    student_type: ClassVar[type[TaskStudent]] = Student
     answer_names: ClassVar[Set[str]] = {"label", "probabilities", "margin", "score"}  # columns of `columns`
 
     def __new__(cls, run: str | Path, *_: Any, task: str | None = None, **__: Any) -> "Predictor":
@@ -158,7 +159,7 @@ class Predictor:
         if abstain and costs:
             raise ConfigError("costs: a certificate is about the likeliest label; abstain without them")
         folder = Path(run) / (task or "")
-        student = load_student(folder).to(default_device())
+        student = self.student_type.load(folder).to(default_device())
         target = student.config.target
         self.student: Any = student
         self.threshold = certified_threshold(folder) if abstain else None

@@ -18,8 +18,8 @@ from pipeline.arrays import Ints
 from pipeline.errors import DataError
 from pipeline.files import write_text
 from pipeline.sets.reader import Group, GroupedSet, find_set
-from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
-from pipeline.sets.record_parts import KindName, Shard
+from pipeline.sets.record import TOKENIZER_FILE, SetRecord
+from pipeline.sets.record_parts import Shard
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.settings import deciding
 from pipeline.tasks.task import TRAIN
@@ -60,10 +60,11 @@ def pretrain(config: PretrainSettings, command: str) -> RunRecord:
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
     from pipeline.devices import processes
+    from student.kinds import pretraining_of_set  # whose tasks are subclasses of the one below
 
     root = find_set(config.set, config.store)
     state = processes()
-    task = _task_type(read_set_record(root).kind)(config, root, state)
+    task = pretraining_of_set(root).task(config, root, state)
     if not task.batches.num_rows:
         raise DataError(f"{root}: its train split has no row")
     total_steps = task.batches.num_steps(config.num_train_epochs)
@@ -94,13 +95,6 @@ def pretrain(config: PretrainSettings, command: str) -> RunRecord:
         write_text(folder / TOKENIZER_FILE, task.opened.tokenizer_json())
         write_text(folder / CARD_FILE, task.card(run.record() | {"result": result}))
     return run.finish(result)
-
-
-def _task_type(rows: KindName) -> "Callable[[PretrainSettings, Path, PartialState], PretrainTask[Any, Any]]":
-    from student.kinds.masked_words import MaskedWordTask
-    from student.kinds.sentences import SentenceTask
-
-    return SentenceTask if rows == "sentences" else MaskedWordTask
 
 
 def _settings(task: "PretrainTask[Any, Any]") -> dict[str, Any]:

@@ -24,7 +24,7 @@ from pipeline.files import sha256
 from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.text.word_vectors import read_word_vectors
-from student.data import Examples
+from student.data import Rows
 from student.model.architecture import EncoderConfig, TaskConfig
 from student.model.config_file import read_encoder_config, why_none
 from student.model.embeddings import MatrixEncoder
@@ -239,7 +239,7 @@ def start_from_words(encoder: Encoder, path: Path, tokenizer_json: str) -> None:
     console.note(f"the vectors of {len(first):,} of {len(ids):,} tokens start from {path}")
 
 
-def frequent_pairs(examples: Iterable[Examples], most: int) -> Ints:
+def frequent_pairs(examples: Iterable[Rows], most: int) -> Ints:
     """The pairs of neighbouring tokens that most training rows have, of those that several have.
 
     Args:
@@ -262,7 +262,7 @@ def with_bigrams(config: C, count: int) -> C:
     return config.model_copy(update={"num_bigrams": count, "bigram_size": config.bigram_size if count else 0})
 
 
-def _pairs_of_rows(examples: Examples) -> Ints:
+def _pairs_of_rows(examples: Rows) -> Ints:
     """Each row's pairs, each once, as one number, int64 [P]."""
     counted = np.flatnonzero(examples.weight_N)
     pairs_P2 = np.concatenate([_pairs(part.take(counted)) for part in examples.sequences])

@@ -10,14 +10,14 @@ then starts from the teacher's or a file's stays that, as it says what the token
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from pipeline.arrays import Ints, Ragged
 from pipeline.sets.token_vectors import VocabularyVectors
-from student.data import Examples
+from student.data import Examples, Rows
 from student.model.architecture import EncoderConfig
 from student.model.encoder import Encoder
 from student.model.model import TaskStudent
@@ -27,22 +27,13 @@ C = TypeVar("C", bound=EncoderConfig)
 H = TypeVar("H", bound=TaskStudent)
 
 
-class Sequences(Protocol):
-    """Rows of any kind, as what is read of them."""
-
-    @property
-    def sequences(self) -> tuple[Ragged, ...]:
-        """Lists of ids."""
-        ...
-
-
-def active_ids(examples: Iterable[Sequences], pad_id: int) -> Ints:
+def active_ids(examples: Iterable[Rows], pad_id: int) -> Ints:
     """The ids that occur, sorted, with the padding among them."""
     parts = [part.flat for e in examples for part in e.sequences]
     return np.unique(np.concatenate([*parts, np.array([pad_id])]))
 
 
-def neutralise_untrained(student: TaskStudent, *examples: Sequences) -> None:
+def neutralise_untrained(student: TaskStudent, *examples: Rows) -> None:
     """Makes neutral the rows that these training rows do not use, and have never been trained; if rows can be that."""
     if not student.encoder.has_neutral_rows:
         return

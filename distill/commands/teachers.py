@@ -75,7 +75,7 @@ def dump_teacher(config: DumpTask | DumpCorpus) -> Result:
     record = dump(config, called())
     if record is None:
         return Result()
-    return set_result(record) if record.task is None or record.kind == "sentences" else _task_result(config, record)
+    return _task_result(config, record) if "task" in record.row_kind.needs else set_result(record)
 
 
 def _task_result(config: DumpTask | DumpCorpus, record: SetRecord) -> Result:

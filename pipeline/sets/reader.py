@@ -251,9 +251,14 @@ class GroupedSet(LogitSet):
         return table
 
 
-def open_set(path: Path | str, allow_unverified: bool = False) -> ExampleSet:
-    """Opens a set for use, see `ExampleSet.open`."""
-    return ExampleSet.open(path, allow_unverified)
+def open_set(path: Path | str, allow_unverified: bool = False) -> LogitSet:
+    """Opens a set of any kind for use, as the class of its kind: `ExampleSet`, `TokenLabelSet` or another.
+
+    Raises:
+        ConfigError: if it holds examples without their text, see `ExampleSet.open`.
+        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
+    """
+    return read_set_record(Path(path)).row_kind.set_type.open(path, allow_unverified)
 
 
 def usable_record(

@@ -16,6 +16,7 @@ from pipeline.sets.kinds.token_labels import labels_of_words
 from pipeline.tasks.spans import spans
 from pipeline.tasks.target import softmax
 from pipeline.text.word_pieces import Pieces, read_pieces
+from student.model.model import TaskStudent, TokenLabelStudent
 from student.predict import BATCH_SIZE, Prediction, Predictor
 
 MARKS = "".join(chr(k) for k in range(0x300, 0x20000) if unicodedata.category(chr(k)).startswith("M")) + "\u200c\u200d"
@@ -43,6 +44,7 @@ class TokenLabelPredictor(Predictor):
         ConfigError: if it is to abstain, or the costs are not of its labels.
     """
 
+    student_type: ClassVar[type[TaskStudent]] = TokenLabelStudent
     answer_names: ClassVar[Set[str]] = set(ANSWERS.names)
 
     def __init__(

@@ -25,7 +25,7 @@ from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, TaskStudent, load_student, num_bytes, num_parameters
 from student.model.tables import SmallDtype, SmallTable, TokenTable
 from student.model.weights import WEIGHTS_FILE
-from student.reproduce import trained_sets
+from student.trained_sets import trained_sets
 
 T = TypeVar("T", bound=TaskStudent)
 

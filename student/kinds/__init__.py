@@ -1,17 +1,48 @@
-"""What differs by kind of row in stage two, and the kinds that students of tasks learn from."""
+"""What differs by kind of row in stage two: what students of tasks learn from, and what students are pretrained on."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.sets.record import read_set_record
 from pipeline.sets.record_parts import KindName
+from pipeline.training.run_record import Metrics
+from student.config import EvaluateConfig, PretrainSettings
 from student.kinds.examples import ExampleKind
 from student.kinds.kind import TaskKind
+from student.kinds.masked_words import MaskedWordTask, evaluate_masked_words
+from student.kinds.sentences import SentenceTask, evaluate_vector_run
 from student.kinds.token_labels import TokenLabelKind
+from student.pretrain import PretrainTask
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+
+
+class Pretraining(NamedTuple):
+    """A kind of row that students are pretrained on.
+
+    Attributes:
+        task: what the training loop trains; given settings, the set's folder, and the processes.
+        evaluate: scores a finished run.
+    """
+
+    task: "Callable[[PretrainSettings, Path, PartialState], PretrainTask[Any, Any]]"
+    evaluate: Callable[[EvaluateConfig], Metrics]
+
 
 KINDS: dict[KindName, TaskKind[Any, Any, Any]] = {"examples": ExampleKind(), "token_labels": TokenLabelKind()}
+PRETRAINING: dict[KindName, Pretraining] = {
+    "masked_words": Pretraining(MaskedWordTask, evaluate_masked_words),
+    "sentences": Pretraining(SentenceTask, evaluate_vector_run),
+}
 
 
 def kind_of_set(path: Path) -> TaskKind[Any, Any, Any]:
     """The kind of row of a set; of one that no student of a task can learn from examples, which refuse it."""
     return KINDS.get(read_set_record(path).kind, KINDS["examples"])
+
+
+def pretraining_of_set(path: Path) -> Pretraining:
+    """How students are pretrained on a set; of one that none can be pretrained on masked words, which refuse it."""
+    return PRETRAINING.get(read_set_record(path).kind, PRETRAINING["masked_words"])

@@ -61,6 +61,7 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
     """Whole inputs, texts or pairs of them; see `TaskKind`."""
 
     student = Student
+    set_type = ExampleSet
 
     def open_sets(self, paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> ExampleSet:
         """See `pipeline.query.mixture.open_sets`."""
@@ -70,16 +71,9 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
         """See `TaskKind`."""
         record = logit_set.record
         tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
-        return {
-            "task": record.dataset_name,
-            "target": record.target,
-            "metrics": record.metrics,
+        return super().task_facts(logit_set) | {
             "is_pair": record.is_pair,
             "special_ids": special_ids(tokenizer) if record.is_pair else _around_one(tokenizer),
-            "vocabulary_size": record.tokenizer.vocabulary_size,
-            "pad_id": record.tokenizer.pad_id,
-            "tokenizer_sha256": record.tokenizer.sha256,
-            "max_seq_length": record.max_seq_length,
         }
 
     def build_config(
@@ -97,6 +91,10 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
         if isinstance(chosen, Query):
             return chosen.query
         return f"select * {logit_set.query('train', chosen.where if chosen else None)}"
+
+    def read(self, logit_set: ExampleSet, split: str) -> Examples:
+        """See `TaskKind`; variants included."""
+        return load_examples(logit_set, split)
 
     def read_training_rows(self, chosen: Where | Query | None, logit_set: ExampleSet) -> Examples:
         """See `TaskKind`."""

@@ -3,32 +3,20 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from pipeline.arrays import Floats, Ints, Ragged
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.sets.reader import LogitSet
-from pipeline.tasks.task import Metric
+from pipeline.tasks.task import TRAIN, Metric
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from student.bert_start import BertStart
 from student.config import Query, TrainSettings, Where
+from student.data import Rows
 from student.losses.layers import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.model import TaskStudent
-
-
-class Rows(Protocol):
-    """Rows of any kind in memory."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def sequences(self) -> tuple[Ragged, ...]:
-        """What is read of them: a list of ids each, of pairs two."""
-        ...
-
 
 L = TypeVar("L", bound=LogitSet)
 R = TypeVar("R", bound=Rows)
@@ -38,13 +26,16 @@ S = TypeVar("S", bound=TaskStudent)
 class TaskKind(ABC, Generic[L, R, S]):
     """A kind of row: how its sets are opened and read, and how students of it are made, trained and scored.
 
+    The methods that are not abstract suit a kind whose students learn from every row of a single set.
+
     Attributes:
         student: the model.
+        set_type: the class of its opened sets.
     """
 
     student: ClassVar[type[TaskStudent]]
+    set_type: ClassVar[type[LogitSet]]
 
-    @abstractmethod
     def open_sets(self, paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> L:
         """Opens a set, or several as one.
 
@@ -57,10 +48,24 @@ class TaskKind(ABC, Generic[L, R, S]):
             ConfigError: if one is of another kind, or they cannot be mixed.
             IntegrityError: if one is no set that can be used.
         """
+        if len(paths) > 1 or mix is not None:
+            count = f"{len(paths)} sets" if len(paths) > 1 else f"--mix {mix}"
+            raise ConfigError(f"--set: students of {self.set_type.kind} learn from one set, not from {count}; give one")
+        opened: Any = self.set_type.open(paths[0], allow_unverified)
+        return opened  # type: ignore[no-any-return]
 
-    @abstractmethod
     def task_facts(self, logit_set: L) -> Facts:
         """What a set decides of the students that can be trained from it."""
+        record = logit_set.record
+        return {
+            "task": record.dataset_name,
+            "target": record.target,
+            "metrics": record.metrics,
+            "vocabulary_size": record.tokenizer.vocabulary_size,
+            "pad_id": record.tokenizer.pad_id,
+            "tokenizer_sha256": record.tokenizer.sha256,
+            "max_seq_length": record.max_seq_length,
+        }
 
     @abstractmethod
     def build_config(self, settings: TrainSettings, logit_set: L, facts: Facts) -> tuple[TaskConfig, BertStart | None]:
@@ -71,21 +76,25 @@ class TaskKind(ABC, Generic[L, R, S]):
             IntegrityError: if what it starts from is damaged.
         """
 
-    @abstractmethod
     def training_query(self, chosen: Where | Query | None, logit_set: L) -> str | None:
         """The SQL text that chooses the training rows; None for all of them."""
+        return None
 
     @abstractmethod
+    def read(self, logit_set: L, split: str) -> R:
+        """All rows of a split."""
+
     def read_training_rows(self, chosen: Where | Query | None, logit_set: L) -> R:
         """The training rows that are chosen; without a choice all."""
+        return self.read(logit_set, TRAIN)
 
-    @abstractmethod
     def read_chosen(self, query: str | None, logit_set: L) -> R:
         """The training rows that a `training_query` chooses."""
+        return self.read(logit_set, TRAIN)
 
-    @abstractmethod
     def read_dev(self, logit_set: L, split: str) -> R:
         """The rows of a split that students are scored on."""
+        return self.read(logit_set, split)
 
     @abstractmethod
     def read_first(self, logit_set: L, split: str, number: int) -> R:
@@ -95,9 +104,9 @@ class TaskKind(ABC, Generic[L, R, S]):
     def row_hashes(self, logit_set: L, rows: R) -> dict[str, str]:
         """``rows_sha256`` of the keys of training rows, ``logits_sha256`` of what is learnt from them."""
 
-    @abstractmethod
     def as_read(self, rows: R, config: Any) -> R:
         """Rows in the form that a student of an architecture reads."""
+        return rows
 
     @abstractmethod
     def hold_out(self, rows: R, config: TaskConfig, share: float) -> tuple[R, R]:
@@ -136,9 +145,11 @@ class TaskKind(ABC, Generic[L, R, S]):
             write: writes the student to a folder. (default: its own way)
         """
 
-    @abstractmethod
     def check_readable(self, config: Any, logit_set: L) -> None:
         """Raises FingerprintMismatchError if a set is not one that a student of an architecture can read."""
+        record = logit_set.record
+        if (record.tokenizer.sha256, record.target) != (config.tokenizer_sha256, config.target):
+            raise FingerprintMismatchError(f"{logit_set.root}: has another tokenizer than the student, or other labels")
 
     @abstractmethod
     def student_logits(self, student: S, rows: R) -> Floats:

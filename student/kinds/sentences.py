@@ -30,8 +30,8 @@ from student.model.model import default_device
 from student.model.pretrained import SentenceStudent, build_sentence_config
 from student.optimizer import rows_of_batch
 from student.pretrain import GroupBatches, PretrainTask, card_text, first_batches
-from student.reproduce import evaluated_sets
 from student.start import starts_from_teacher
+from student.trained_sets import evaluated_sets
 
 if TYPE_CHECKING:
     from accelerate import PartialState

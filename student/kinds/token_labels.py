@@ -4,7 +4,7 @@ Shapes: N sentences, T tokens of all of them end to end, C logits.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 
 from pipeline.arrays import Bools, Floats, Ints, Ragged
 from pipeline.devices import to_device
-from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
+from pipeline.errors import DataError
 from pipeline.sets.kinds.token_labels import LabelledWords, TokenLabelSet
 from pipeline.settings import narrowed
 from pipeline.tasks.metrics import fidelity
@@ -27,7 +27,7 @@ from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run_record import Metrics
 from student.bert_start import BertStart
-from student.config import LabelSettings, Query, TrainSettings, Where
+from student.config import LabelSettings, TrainSettings
 from student.data import make_batches, sorted_batches
 from student.kinds.kind import TaskKind
 from student.losses.layers import LayerLoss
@@ -46,25 +46,7 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
     """Sentences of labelled words; see `TaskKind`."""
 
     student = TokenLabelStudent
-
-    def open_sets(self, paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> TokenLabelSet:
-        """See `TaskKind`; one set alone."""
-        if len(paths) > 1 or mix is not None:
-            raise ConfigError("--logits: labelled words are learnt from one teacher; give one set")
-        return TokenLabelSet.open(paths[0], allow_unverified)
-
-    def task_facts(self, logit_set: TokenLabelSet) -> Facts:
-        """See `TaskKind`."""
-        record = logit_set.record
-        return {
-            "task": record.dataset_name,
-            "target": record.target,
-            "metrics": record.metrics,
-            "vocabulary_size": record.tokenizer.vocabulary_size,
-            "pad_id": record.tokenizer.pad_id,
-            "tokenizer_sha256": record.tokenizer.sha256,
-            "max_seq_length": record.max_seq_length,
-        }
+    set_type = TokenLabelSet
 
     def build_config(
         self, settings: TrainSettings, logit_set: TokenLabelSet, facts: Facts
@@ -72,19 +54,7 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
         """See `TaskKind`; no bert labels words."""
         return build_token_label_config(narrowed(settings, LabelSettings, NOT_FOR_WORDS), facts), None
 
-    def training_query(self, chosen: Where | Query | None, logit_set: TokenLabelSet) -> str | None:
-        """See `TaskKind`."""
-        return None
-
-    def read_training_rows(self, chosen: Where | Query | None, logit_set: TokenLabelSet) -> LabelledWords:
-        """See `TaskKind`."""
-        return logit_set.read(TRAIN)
-
-    def read_chosen(self, query: str | None, logit_set: TokenLabelSet) -> LabelledWords:
-        """See `TaskKind`."""
-        return logit_set.read(TRAIN)
-
-    def read_dev(self, logit_set: TokenLabelSet, split: str) -> LabelledWords:
+    def read(self, logit_set: TokenLabelSet, split: str) -> LabelledWords:
         """See `TaskKind`."""
         return logit_set.read(split)
 
@@ -100,10 +70,6 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
             "rows_sha256": logit_set.record.splits[TRAIN].rows_sha256 or "",
             "logits_sha256": hashlib.sha256(logits).hexdigest(),
         }
-
-    def as_read(self, rows: LabelledWords, config: TokenLabelConfig) -> LabelledWords:
-        """See `TaskKind`; sentences are stored as they are read."""
-        return rows
 
     def hold_out(self, rows: LabelledWords, config: TaskConfig, share: float) -> tuple[LabelledWords, LabelledWords]:
         """See `TaskKind`."""
@@ -131,12 +97,6 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
         """See `TaskKind`."""
         assert layers is None, "which the flags have refused"
         return TokenLabelTask(settings, student, splits, optimizer, write)
-
-    def check_readable(self, config: TokenLabelConfig, logit_set: TokenLabelSet) -> None:
-        """See `TaskKind`."""
-        record = logit_set.record
-        if (record.tokenizer.sha256, record.target) != (config.tokenizer_sha256, config.target):
-            raise FingerprintMismatchError(f"{logit_set.root}: has another tokenizer than the student, or other labels")
 
     def student_logits(self, student: TokenLabelStudent, rows: LabelledWords) -> Floats:
         """See `TaskKind`; [T, C]."""

@@ -23,6 +23,7 @@ MOST_COMPARED = 1024  # tokens; 256 such texts at once take some gigabytes
 BERT_KEY = "distill"  # of a ``config.json`` that is a BERT's: where the student's own stands
 Facts = dict[str, Any]  # what the task and its logit set decide of a StudentConfig
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+PRETRAINED_ONE = "a pretrained student, without a task; train one --init-from it"
 
 
 class EncoderConfig(BaseModel):
@@ -45,7 +46,12 @@ class EncoderConfig(BaseModel):
             started from the teacher's vectors. Tables that are not of float32 have no row for the others. None if that
             was not counted.
         tokenizer_sha256: the tokenizer its ids belong to.
+        rows: the kind of rows that it learns from.
+        not_for_texts: what it is, for a command that needs a student of whole texts.
     """
+
+    rows: ClassVar[KindName]
+    not_for_texts: ClassVar[str]
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -172,6 +178,8 @@ class StudentConfig(EncoderConfig):
     """
 
     rows: ClassVar[KindName] = "examples"
+    pipeline_tag: ClassVar[str] = "text-classification"  # of the hub
+    card_ending: ClassVar[str] = ""  # of the card's first sentence
     format_version: int = FORMAT_VERSION
     task: str
     target: Target
@@ -261,6 +269,8 @@ class MaskedWordConfig(EncoderConfig):
         num_outputs: V, of its head.
     """
 
+    rows: ClassVar[KindName] = "masked_words"
+    not_for_texts: ClassVar[str] = PRETRAINED_ONE
     kind: Literal["mlm"] = "mlm"
     format_version: Literal[1] = 1
     corpus: str
@@ -280,6 +290,8 @@ class SentenceConfig(EncoderConfig):
         vector_map: what makes one of the representation.
     """
 
+    rows: ClassVar[KindName] = "sentences"
+    not_for_texts: ClassVar[str] = PRETRAINED_ONE
     kind: Literal["vectors"] = "vectors"
     format_version: Literal[1] = 1
     subject: str
@@ -298,6 +310,12 @@ class TokenLabelConfig(EncoderConfig):
     """
 
     rows: ClassVar[KindName] = "token_labels"
+    pipeline_tag: ClassVar[str] = "token-classification"
+    card_ending: ClassVar[str] = ", which labels words and finds their spans"
+    not_for_texts: ClassVar[str] = (
+        "a student that labels words (type: token_labels), and this is for those of whole texts; "
+        "docs/labels.md tells what there is for words"
+    )
     is_pair: ClassVar[bool] = False
     is_hugging_face: ClassVar[bool] = False
     num_sequences: ClassVar[int] = 1
@@ -339,8 +357,12 @@ class TokenLabelConfig(EncoderConfig):
 
 TaskConfig = StudentConfig | TokenLabelConfig
 Pretrained = MaskedWordConfig | SentenceConfig
-PRETRAINED: dict[str, type[Pretrained]] = {"mlm": MaskedWordConfig, "vectors": SentenceConfig}
-OF_OTHER_KINDS: dict[str, type[Pretrained | TokenLabelConfig]] = {**PRETRAINED, "words": TokenLabelConfig}
+# by the ``kind`` in a config.json, which students of texts do not have
+CONFIGS: dict[str, type[EncoderConfig]] = {
+    "mlm": MaskedWordConfig,
+    "vectors": SentenceConfig,
+    "words": TokenLabelConfig,
+}
 
 
 def sequences(config: StudentConfig, ids1: Ragged, ids2: Ragged | None = None) -> tuple[Ragged, ...]:

@@ -62,8 +62,6 @@ KINDS = {
     "biattentive": "A student of **{task}**, of LSTMs with attention between sentences",
 }
 SUMS = "A student of **{task}** without attention or layers"
-ANSWERS = {"token_labels": ", which labels words and finds their spans"}
-PIPELINE_TAGS = {"examples": "text-classification", "token_labels": "token-classification"}
 NEEDS = (
     "It needs `distill-offline` and neither transformers nor the teacher.",
     "It needs `distill-offline`, or transformers, to which it is a `BertForSequenceClassification`.",
@@ -81,13 +79,13 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
     """
     family = (config.embedding,) if config.embedding in KINDS else ("cmow", "matrix-embeddings")
     data = ModelCardData(
-        library_name="distill", pipeline_tag=PIPELINE_TAGS[config.rows], tags=["distillation", *family, config.task]
+        library_name="distill", pipeline_tag=config.pipeline_tag, tags=["distillation", *family, config.task]
     )
     return filled(
         files("student.model").joinpath("card.md").read_text(encoding="utf-8"),
         data,
         config=config,
-        kind=KINDS.get(config.embedding, SUMS).format(task=config.task) + ANSWERS.get(config.rows, ""),
+        kind=KINDS.get(config.embedding, SUMS).format(task=config.task) + config.card_ending,
         architecture="; ".join(summary(config).values()),
         num_parameters=f"{num_parameters:,}",
         bytes=size(num_bytes),

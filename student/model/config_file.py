@@ -12,21 +12,15 @@ from pipeline.record_file import read_record
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.model.architecture import (
     BERT_KEY,
+    CONFIGS,
     FORMAT_VERSION,
-    OF_OTHER_KINDS,
-    PRETRAINED,
     EncoderConfig,
+    Pretrained,
     StudentConfig,
     TaskConfig,
     TokenLabelConfig,
 )
 from student.model.weights import CONFIG_FILE, students_in
-
-PRETRAINED_ONE = "a pretrained student, without a task; train one --init-from it"
-OF_WORDS = (
-    "a student that labels words (type: token_labels), and this is for those of whole texts; "
-    "docs/labels.md tells what there is for words"
-)
 
 
 def read_config(path: Path) -> StudentConfig:
@@ -39,7 +33,7 @@ def read_config(path: Path) -> StudentConfig:
         values = _own_part(read_record(path))
         kind = _kind(values)
         if kind is not None:
-            raise IntegrityError(f"{path.parent}: {OF_WORDS if kind is TokenLabelConfig else PRETRAINED_ONE}")
+            raise IntegrityError(f"{path.parent}: {kind.not_for_texts}")
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
@@ -80,7 +74,7 @@ def read_encoder_config(path: Path) -> EncoderConfig:
 def read_task_config(path: Path) -> TaskConfig:
     """Reads the ``config.json`` of a student of a task, of whatever kind of row; errors as of `read_config`."""
     config = read_encoder_config(path)
-    return config if isinstance(config, TokenLabelConfig) else read_config(path)
+    return config if isinstance(config, StudentConfig | TokenLabelConfig) else read_config(path)
 
 
 def read_token_label_config(path: Path) -> TokenLabelConfig:
@@ -97,7 +91,8 @@ def read_token_label_config(path: Path) -> TokenLabelConfig:
 
 def is_pretrained(folder: Path) -> bool:
     """Whether a folder holds a pretrained student, rather than one of a task or nothing readable."""
-    return _kind_in(folder) in PRETRAINED.values()
+    kind = _kind_in(folder)
+    return kind is not None and issubclass(kind, Pretrained)
 
 
 def labels_words(folder: Path) -> bool:
@@ -119,9 +114,9 @@ def _own_part(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind(values: dict[str, Any]) -> type[EncoderConfig] | None:
-    """What the config of a pretrained student, or of one of words, is; None of a student of texts."""
+    """The class of the architecture in a ``config.json``; None for a student of texts, which has no ``kind``."""
     kind = values.get("kind")
-    return OF_OTHER_KINDS.get(kind) if isinstance(kind, str) else None
+    return CONFIGS.get(kind) if isinstance(kind, str) else None
 
 
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"

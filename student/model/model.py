@@ -14,6 +14,7 @@ from torch import nn
 
 from pipeline.files import write_atomically
 from pipeline.sets.record import TOKENIZER_FILE
+from pipeline.sets.record_parts import KindName
 from student.answers.labels import thresholds_file
 from student.model.architecture import StudentConfig, TokenLabelConfig
 from student.model.card import CARD_FILE, card_text
@@ -244,11 +245,12 @@ def beside(alone_TF: torch.Tensor, starts_S: torch.Tensor) -> list[torch.Tensor]
     return [left_TF, alone_TF, torch.cat([alone_TF[1:] * is_one_T1, nothing_1F])]
 
 
+STUDENTS: dict[KindName, type[TaskStudent]] = {"examples": Student, "token_labels": TokenLabelStudent}
+
+
 def load_student(folder: Path) -> TaskStudent:
     """Reads a student of a task, of whatever kind of row, in evaluation mode; errors as of `TaskStudent.load`."""
-    config = read_task_config(folder / CONFIG_FILE)
-    student: type[TaskStudent] = TokenLabelStudent if isinstance(config, TokenLabelConfig) else Student
-    return student.load(folder)
+    return STUDENTS[read_task_config(folder / CONFIG_FILE).rows].load(folder)
 
 
 def num_parameters(module: nn.Module) -> int:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipeline.sets.record import SetRecord
-from pipeline.tasks.task import load_task
+from pipeline.tasks.task import TaskType, load_task
 from teacher.config import DumpCorpus, DumpTask
 from teacher.dump.driver import run_dump
 from teacher.dump.executor import Processes
@@ -12,6 +12,13 @@ from teacher.kinds.examples import ExamplesDump
 from teacher.kinds.masked_words import MaskedWordsDump
 from teacher.kinds.sentences import SentencesDump
 from teacher.kinds.token_labels import TokenLabelsDump
+
+OF_TASKS: dict[TaskType, type[TeacherDump[DumpTask]]] = {  # with --signal logits
+    "classification": ExamplesDump,
+    "multilabel": ExamplesDump,
+    "regression": ExamplesDump,
+    "token_labels": TokenLabelsDump,
+}
 
 
 def open_dump(config: DumpTask | DumpCorpus, command: str) -> TeacherDump[Any]:
@@ -25,8 +32,7 @@ def open_dump(config: DumpTask | DumpCorpus, command: str) -> TeacherDump[Any]:
         return SentencesDump(config, command)
     if isinstance(config, DumpCorpus):
         return MaskedWordsDump(config, command)
-    labels_words = load_task(config.task, config.manifest).type == "token_labels"
-    return TokenLabelsDump(config, command) if labels_words else ExamplesDump(config, command)
+    return OF_TASKS[load_task(config.task, config.manifest).type](config, command)
 
 
 def dump(config: DumpTask | DumpCorpus, command: str) -> SetRecord | None:

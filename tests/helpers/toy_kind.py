@@ -1,12 +1,20 @@
-"""A fifth kind of rows, unknown to the product: sentences with a span, and whether the span is an answer."""
+"""A fifth kind of rows, unknown to the product: sentences with a span, and whether the span is an answer.
 
+This is its part for `pipeline`. Teachers are run on it in `tests.helpers.toy_kind_teacher`, and students are trained
+on it in `tests.helpers.toy_kind_student`.
+
+Shapes: N sentences, C logits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrays import id_type
+from pipeline.arrays import Floats, Ints, Ragged, id_type, ragged
 from pipeline.sets.reader import ExampleSet, GroupedSet
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import Shard
@@ -26,20 +34,62 @@ Spans of the sentences of {{ record.dataset_name }}, by {{ record.teacher.name }
 """
 
 
+@dataclass(frozen=True)
+class Spans:
+    """Sentences with a span each.
+
+    Attributes:
+        ids: the sentences.
+        inside: the tokens of their spans.
+        label_N: whether the span is an answer.
+        teacher_NC: float32 logits of the teacher.
+    """
+
+    ids: Ragged
+    inside: Ragged
+    label_N: Ints
+    teacher_NC: Floats
+
+    def __len__(self) -> int:
+        return len(self.label_N)
+
+    @property
+    def sequences(self) -> tuple[Ragged, ...]:
+        """What a student reads: the sentences and their spans."""
+        return self.ids, self.inside
+
+    @property
+    def weight_N(self) -> Floats:
+        """Weights of the sentences in the loss: 1 each."""
+        return np.ones(len(self), dtype=np.float32)
+
+    def take(self, rows: Sequence[int] | Ints) -> "Spans":
+        """Some of the sentences."""
+        return Spans(self.ids.take(rows), self.inside.take(rows), self.label_N[rows], self.teacher_NC[rows])
+
+    def accuracy(self, logits_NC: Floats) -> float:
+        """How often the larger logit is that of the gold label."""
+        return float((logits_NC.argmax(axis=1) == self.label_N).mean())
+
+
 class SpanSet(GroupedSet):
     """An opened set of spans."""
 
     kind = "spans"
     advice = "for this a set of spans is needed"
 
+    def read(self, split: str) -> Spans:
+        """The rows of a split, in order."""
+        table = pa.concat_tables([rows for shard in self.shards(split) for rows in self.read_shard(shard)])
+        ids, limits = ragged(table.column("ids")), (table.column("start").to_pylist(), table.column("stop").to_pylist())
+        inside = Ragged.of([row[start:stop] for row, start, stop in zip(ids.lists(), *limits, strict=True)])
+        logits_NC = logits_of(table, self.record.target.num_logits)
+        return Spans(ids, inside, table.column("label").to_numpy().astype(np.int64), logits_NC)
+
     def scores(self) -> Scores:
-        """How often the larger logit is that of the gold answer."""
-        scores = {}
-        for split in self.splits:
-            rows = pa.concat_tables([rows for shard in self.shards(split) for rows in self.read_shard(shard)])
-            said_N = logits_of(rows, self.record.target.num_logits).argmax(axis=1)
-            scores[split] = {"accuracy": float((said_N == rows.column("label").to_numpy()).mean())}
-        return scores
+        """How often the larger logit is that of the gold label."""
+        splits = {split: self.read(split) for split in self.splits}
+        return {split: {"accuracy": rows.accuracy(rows.teacher_NC)} for split, rows in splits.items()}
 
 
 class SpansKind(RowKind):

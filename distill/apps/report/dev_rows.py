@@ -49,7 +49,9 @@ def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
     if set(logit_set.splits) == {"train"}:
         return [Section("Dev splits", "The set has none.")]
     student = load_student(run).to(default_device())
-    rows_of = DEV_ROWS[student.config.rows]
+    rows_of = DEV_ROWS.get(student.config.rows)
+    if rows_of is None:
+        return [Section("Dev splits", f"No pictures are drawn of {student.config.rows}.")]
     return [
         _section(split, rows_of(logit_set, split, student, rows), student.config.target)
         for split, rows in dev_examples(student.config, logit_set).items()

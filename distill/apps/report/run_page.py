@@ -21,10 +21,10 @@ from student.describe import describe_config
 from student.kinds import kind_of_set
 from student.model.config_file import is_pretrained, read_task_config
 from student.model.weights import CONFIG_FILE
-from student.reproduce import trained_sets
 from student.summary import point_table
 from student.sweep.grid import run_name
 from student.sweep.sweep import rank
+from student.trained_sets import trained_sets
 from student.word_importance import RESULT_COLUMNS, MaskedRow, MaskedWords, result_rows
 
 VALIDATION = {

@@ -35,7 +35,7 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.predict import BATCH_SIZE, Predictor
-from student.reproduce import trained_sets
+from student.trained_sets import trained_sets
 
 MOST_AT_ONCE = 8192  # texts, so that nobody waits for all of a crowd
 SHORT_TEXTS, SHORT_CHARACTERS = 128, 16384  # of a batch that the event loop can wait for, some milliseconds at most

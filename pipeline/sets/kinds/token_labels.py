@@ -103,6 +103,11 @@ class LabelledWords:
         """What is read of the sentences: one list of ids each."""
         return (self.pieces.ids,)
 
+    @property
+    def weight_N(self) -> Floats:
+        """Weights of the sentences in the loss: 1 each."""
+        return np.ones(len(self), dtype=np.float32)
+
 
 def labels_of_words(names: tuple[str, ...], pieces: Pieces, num_words_N: Ints, logits_TC: Floats) -> Ragged:
     """The number of each word's likeliest label, by the logits of its first token; without tokens it is outside."""

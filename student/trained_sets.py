@@ -1,0 +1,61 @@
+"""The sets that a run was trained on, found again."""
+
+from pathlib import Path
+
+from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError, short
+from pipeline.sets.reader import find_set
+from pipeline.sets.record import read_set_record
+from pipeline.training.run_record import RunRecord
+
+
+def trained_sets(record: RunRecord, store: Path) -> list[Path]:
+    """Where the sets that a run was trained on lie now: where they lay, or else by their names in the store.
+
+    Raises:
+        DataError: if one is gone.
+        FingerprintMismatchError: if another set is in its place.
+        IntegrityError: if what is in its place is damaged.
+    """
+    settings = record["settings"]
+    if "logit_set" in record:  # of pretraining
+        places, fingerprints = [record["logit_set"]], [settings["logit_set_fingerprint"]]
+    else:
+        places, fingerprints = record["logit_sets"], settings["logit_set_fingerprints"]
+    return [_lies_at(place, known, store) for place, known in zip(places, fingerprints, strict=True)]
+
+
+def evaluated_sets(record: RunRecord, logits: str | None, store: Path) -> list[Path]:
+    """Where the sets lie that a run is measured on: the one that is named, or those it was trained on.
+
+    Raises:
+        DataError: if one is not there.
+        FingerprintMismatchError: see `trained_sets`.
+    """
+    return trained_sets(record, store) if logits is None else [find_set(logits, store)]
+
+
+def _lies_at(place: str, fingerprint: str, store: Path) -> Path:
+    others, damaged = {}, None
+    for where in (place, Path(place).name):
+        try:
+            path = find_set(where, store)
+            others[path] = read_set_record(path).fingerprint
+        except DataError:
+            continue
+        except IntegrityError as error:  # the other place may have a sound one
+            damaged = damaged or error
+            continue
+        if others[path] == fingerprint:
+            return path
+    if damaged is not None:
+        raise damaged
+    if not others:
+        raise DataError(
+            f"the logit set that this was trained on is neither in {place} nor in the store {store}; give the "
+            "store that it lies in now by --store or DISTILL_STORE"
+        )
+    path, other = next(iter(others.items()))
+    raise FingerprintMismatchError(
+        f"{path}: has the fingerprint {short(other)}, but this was trained on {short(fingerprint)}; put that set "
+        "back. If it was extended since, train again on what it is now, into another folder"
+    )
