@@ -19,6 +19,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Hashes = npt.NDArray[np.uint64]
 
+# These are the published constants of SplitMix64. Changing one changes every sampled logit and every random split.
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from pipeline.arrays import Floats64
 
+# This is below float64's relative precision of 1e-16, so dropping smaller shares cannot change a sum.
 NEGLIGIBLE = 1e-18  # the share of an update that remains after many steps; smaller ones are not added up
 
 
@@ -43,12 +44,13 @@ class LazyAdamTerms:
         small_S: by s, from the first: the sum of a_k beta1^(k-s) / decay_k.
         decay_S: by k, from the first: the share of a value that weight decay has left.
         small_powers: beta1^(k-s), for the last steps s that a step k is added to.
-        large_powers: beta1^(k-s) / beta2^((k-s)/2), likewise.
+        large_powers: beta1^(k-s) / beta2^((k-s)/2), for the last steps s that a step k is added to.
     """
 
     def __init__(self, num_rows: int, step: int, beta1: float, beta2: float) -> None:
         self.step = self.first = step
         self.beta1, self.beta2 = beta1, beta2
+        # Values and moments need separate steps: catching up moves a row's values and leaves its moments as they were.
         self.value_step_V = torch.full((num_rows,), step)
         self.moment_step_V = torch.full((num_rows,), step)
         self._reserve(1024)
@@ -59,7 +61,9 @@ class LazyAdamTerms:
         self.step += 1
         now = self.step - self.first
         self.decay_S[now] = self.decay_S[now - 1] * (1 - lr * weight_decay)
+        # Each step updates only a window of earlier steps, otherwise the cost of a step would grow with the run.
         some = min(now, len(self.small_powers))
+        # Dividing by the decay so far lets `updates` multiply by the current decay once, instead of rescaling all sums.
         move = lr / (1 - self.beta1**self.step) / self.decay_S[now]
         self.small_S[now - some : now] += move * self.small_powers[-some:]
         move *= math.sqrt(1 - self.beta2**self.step)
@@ -68,6 +72,7 @@ class LazyAdamTerms:
     def reserve_step(self) -> None:
         """Makes room for the next step."""
         next_one = self.step + 1 - self.first
+        # Doubling the arrays keeps the total cost of copying proportional to the number of steps.
         if next_one == len(self.decay_S):
             self._reserve(2 * next_one)
 
@@ -81,6 +86,7 @@ class LazyAdamTerms:
         All are float64 [R].
         """
         row_R = self.value_step_V[rows_R]
+        # The sums start at the values' step, but the moments are older, so beta must first decay over the gap.
         gap_R, s_R = (row_R - self.moment_step_V[rows_R]).double(), (row_R - self.first).numpy()
         decay, share_R = self.decay_S[self.step - self.first], self.beta1**gap_R
         large_R = decay * torch.from_numpy(self.large_S[s_R]) * share_R / self.beta2 ** (gap_R / 2)
@@ -93,6 +99,7 @@ class LazyAdamTerms:
         return self.beta1**gap_R, self.beta2**gap_R
 
     def _reserve(self, size: int) -> None:
+        # The decay of a step that has not happened is 1, because a value keeps its whole share until then.
         large_S, small_S, decay_S = np.zeros(size), np.zeros(size), np.ones(size)
         if size > 1024:
             old = len(self.decay_S)
@@ -100,7 +107,7 @@ class LazyAdamTerms:
         self.large_S: Floats64 = large_S
         self.small_S: Floats64 = small_S
         self.decay_S: Floats64 = decay_S
-        # an update dies away as beta1^k, or as ratio^k: steps further back than the window add nothing to the sums
+        # An update decays as beta1^k or as ratio^k, so steps before this window add nothing measurable to the sums.
         ratio = self.beta1 / math.sqrt(self.beta2)
         window = 1 if ratio == 0 else size if ratio >= 1 else math.ceil(math.log(NEGLIGIBLE) / math.log(ratio))
         gap_S = np.arange(min(size, window), 0, -1)
@@ -150,6 +157,7 @@ def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
     """Groups tokens by row, those of the padding left out."""
     if bool(((ids_T < 0) | (ids_T >= num_rows)).any()):
         raise IndexError(f"an id is not a row of a table of {num_rows}")
+    # The padding row must stay the neutral element. A trained padding row makes results depend on the batch's padding.
     tokens_K = (ids_T != padding_idx).nonzero().squeeze(1)
     rows_R, row_of_K = torch.unique(ids_T[tokens_K], return_inverse=True)
     return Groups(rows_R, tokens_K, row_of_K)
@@ -158,6 +166,7 @@ def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
 def sum_gradients(states: Sequence[RowState], groups: Groups) -> float:
     """Adds up the gradients of each row's tokens, in the gradients of the first R tokens; the sum of all squares."""
     squares = 0.0
+    # The sums overwrite the first R tokens' gradients, because a second buffer of this size would cost memory and time.
     for state in states:
         sum_RX = state.gradient_TX.new_zeros(len(groups.rows_R), state.gradient_TX.shape[1])
         sum_RX.index_add_(0, groups.row_of_K, state.gradient_TX[groups.tokens_K])
@@ -175,13 +184,17 @@ def catch_up(states: Sequence[RowState], rows_R: Tensor, lazy: LazyAdamTerms, ep
     """Brings the values of rows (all different) to where dense Adam would have them after the last step."""
     rows_R = rows_R[lazy.value_step_V[rows_R] < lazy.step]
     for state in states:
-        tiny = torch.finfo(state.value_VX.dtype).tiny  # no move at all, as with a rate of 0, must divide nothing by 0
+        # With a learning rate of 0 both sums are 0, and dividing by them would turn every value into NaN.
+        tiny = torch.finfo(state.value_VX.dtype).tiny
         large_R1, small_R1, decay_R1 = (
             part.clamp(min=tiny).to(state.value_VX.dtype).unsqueeze(1) for part in lazy.updates(rows_R)
         )
+        # This is the interpolation of the module docstring: exact where sqrt(v) is far from eps, and within 1 % in
+        # tests between.
         size_RX = state.v_VX[rows_R].sqrt_().div_(large_R1).add_(eps / small_R1)
         value_RX = state.value_VX[rows_R].mul_(decay_R1).addcdiv_(state.m_VX[rows_R], size_RX, value=-1)
         state.value_VX.index_copy_(0, rows_R, value_RX)
+    # Only the values advance here: the moments still belong to the last step in which the row had a gradient.
     lazy.value_step_V[rows_R] = lazy.step
 
 
@@ -189,6 +202,7 @@ def step(states: Sequence[RowState], groups: Groups, lazy: LazyAdamTerms, rates:
     """One step of AdamW on rows that are up to date, with the sums of their gradients."""
     rows_R, (beta1, beta2) = groups.rows_R, (lazy.beta1, lazy.beta2)
     lr, weight_decay, eps, scale = rates
+    # `record_step` runs last because `moment_decays` below must count only the steps before this one.
     number = lazy.step + 1
     for state in states:
         decay1_R1, decay2_R1 = (part.to(state.m_VX.dtype).unsqueeze(1) for part in lazy.moment_decays(rows_R))

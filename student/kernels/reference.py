@@ -12,7 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+# Eight matrices per group let an export multiply within groups by three levels, whatever the number of groups.
 GROUP = 8
+# Half-precision tables store the distance from the neutral row, because float16 near 1 is too coarse for X = I + noise.
 RESIDUALS = (torch.float16, torch.bfloat16)
 
 # vectors_VE, forward_VM, backward_VM; None for what a student does not have. A backward table needs a forward one.
@@ -37,6 +39,7 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, with_max: bool = Fal
     """
     vectors_VE, forward_VM, backward_VM = tables
     parts = []
+    # The order of the parts is that of the published code: CBOW first, then CMOW forward, then CMOW backward.
     if vectors_VE is not None:
         parts.append(_vectors(vectors_VE, ids_T, starts_S).sum(1))
         if with_max:
@@ -44,6 +47,7 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, with_max: bool = Fal
     if forward_VM is not None:
         parts.append(ordered_product(_matrices(forward_VM, ids_T, starts_S)).flatten(1))
     if backward_VM is not None:
+        # The backward table Y is read from the last token to the first, so its product differs from the forward one.
         parts.append(ordered_product(_matrices(backward_VM, ids_T, starts_S).flip(1)).flatten(1))
     return torch.cat(parts, dim=1)
 
@@ -51,6 +55,7 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, with_max: bool = Fal
 def maxima(vectors_VE: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:
     """Returns maxima_NE of the vectors of each sequence, see `largest`."""
     v_NLE = _vectors(vectors_VE, ids_T, starts_S)
+    # Padding is zero, and a zero would win against a sequence whose numbers are all negative, so the mask is needed.
     is_token_NL = torch.arange(v_NLE.shape[1], device=starts_S.device) < starts_S.diff().unsqueeze(1)
     return largest(v_NLE, is_token_NL)
 
@@ -63,6 +68,7 @@ def largest(v_NLE: Tensor, is_token_NL: Tensor) -> Tensor:
     Returns:
         maxima_NE, in the dtype of the input.
     """
+    # Minus infinity never wins against a token, and the `where` below replaces it for sequences without any token.
     largest_NE = v_NLE.masked_fill(~is_token_NL.unsqueeze(2), -torch.inf).max(dim=1).values
     return largest_NE.where(is_token_NL.any(dim=1, keepdim=True), torch.zeros_like(largest_NE))
 
@@ -99,12 +105,16 @@ def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
     vectors_VE, forward_VM, backward_VM = tables
     parts = []
     if vectors_VE is not None:
+        # The prefix includes the token itself, which is safe for masked words because the student reads `[MASK]` there.
         parts.append(_vectors(vectors_VE, ids_T, starts_S).cumsum(1))
     if forward_VM is not None:
         parts.append(prefix_products(_matrices(forward_VM, ids_T, starts_S)).flatten(2))
     if backward_VM is not None:
+        # The sum over a whole sequence has no direction, but prefix and suffix sums differ, so the scan stores both.
         if vectors_VE is not None:
             parts.append(_vectors(vectors_VE, ids_T, starts_S).flip(1).cumsum(1).flip(1))
+        # The second flip puts each suffix product at its own token. The published code omits it and misplaces all of
+        # them.
         parts.append(prefix_products(_matrices(backward_VM, ids_T, starts_S).flip(1)).flip(1).flatten(2))
     return torch.cat(parts, dim=2)[_places(starts_S)]
 
@@ -130,6 +140,7 @@ def _gradients(
     out: RowGradients | None,
 ) -> RowGradients:
     with torch.enable_grad():
+        # Each token gets its own copy of its row, so that gradients come out per token instead of per table row.
         rows = [table if table is None else table.detach()[ids_T].requires_grad_() for table in tables]
         places_T = torch.arange(len(ids_T), device=ids_T.device)
         features = function((rows[0], rows[1], rows[2]), places_T, starts_S)
@@ -139,6 +150,7 @@ def _gradients(
         return vectors, forward, backward
     for buffer_TX, gradient_TX in zip(out, (vectors, forward, backward), strict=True):
         if buffer_TX is not None and gradient_TX is not None:
+            # The buffer belongs to the caller and may be longer, because one buffer serves batches of every size.
             buffer_TX[: len(ids_T)] = gradient_TX
     return out
 
@@ -157,9 +169,12 @@ def _matrices(table_VM: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:
 def _padded(table_VX: Tensor, ids_T: Tensor, starts_S: Tensor, neutral_X: Tensor) -> Tensor:
     """Rows of the tokens [N, L, X]; the neutral one after the end of a sequence."""
     rows_TX = table_VX[ids_T]
+    # The sum is computed in float32, because the stored distance would be lost in a float16 identity.
     if table_VX.dtype in RESIDUALS:
         neutral_X, rows_TX = neutral_X.float(), neutral_X.float() + rows_TX.float()
-    longest = max([1, *starts_S.diff().tolist()])  # `amax` refuses a batch without sequences
+    # `amax` raises an error for a batch without sequences, so the maximum is taken over a Python list.
+    longest = max([1, *starts_S.diff().tolist()])
+    # `index_put` writes tokens over neutral rows and stays differentiable, and an in-place write would not.
     return neutral_X.expand(len(starts_S) - 1, longest, -1).index_put(_places(starts_S), rows_TX)
 
 
@@ -183,9 +198,11 @@ def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
         product_BDD, in the dtype of the input.
     """
     while m_BLDD.shape[1] > 1:
+        # Only neighbours are paired, because matrix products are associative but not commutative.
         pairs, odd = divmod(m_BLDD.shape[1], 2)
         left_BLDD, right_BLDD = m_BLDD[:, : 2 * pairs].reshape(len(m_BLDD), pairs, 2, *m_BLDD.shape[2:]).unbind(2)
         product_BLDD = left_BLDD @ right_BLDD
+        # An odd matrix waits at the end for the next level, which keeps the order from left to right.
         m_BLDD = torch.cat([product_BLDD, m_BLDD[:, -1:]], dim=1) if odd else product_BLDD
     return m_BLDD[:, 0]
 
@@ -202,6 +219,8 @@ def exported_product(m_BLDD: torch.Tensor, longest: int) -> torch.Tensor:
     batch_size, length, side, _ = m_BLDD.shape
     identity_BLDD = torch.eye(side, device=m_BLDD.device).expand(batch_size, 1, -1, -1)
     groups, most_groups = (length + GROUP - 1) // GROUP, (longest + GROUP - 1) // GROUP
+    # Adding GROUP - 1 identities and truncating avoids a remainder, which an exporter would freeze at the example's
+    # length.
     m_BLDD = torch.cat([m_BLDD, identity_BLDD.expand(-1, GROUP - 1, -1, -1)], dim=1)[:, : GROUP * groups]
     m_BDD = ordered_product(m_BLDD.reshape(batch_size * groups, GROUP, side, side))
     missing_BLDD = identity_BLDD.expand(-1, most_groups - groups, -1, -1)
@@ -222,6 +241,7 @@ def prefix_products(m_BLDD: torch.Tensor) -> torch.Tensor:
     """
     first_BDD, *others = m_BLDD.unbind(1)
     products = [first_BDD]
+    # A parallel scan needs log2(L) times as many products, and on a CPU the number of products decides the time.
     for m_BDD in others:
         products.append(products[-1] @ m_BDD)
     return torch.stack(products, dim=1)
@@ -240,6 +260,7 @@ def exported_prefixes(m_BLM: torch.Tensor, longest: int) -> torch.Tensor:
     m_BLDD = m_BLM.view(*m_BLM.shape[:2], side, side)
     length, step = m_BLM.shape[1], 1
     identity_BLDD = torch.eye(side, device=m_BLM.device).expand(m_BLM.shape[0], 1, -1, -1)
+    # This is the scan of Hillis and Steele: after k rounds, each place holds the product of its last 2^k matrices.
     while step < longest:
         before_BLDD = torch.cat([identity_BLDD.expand(-1, step, -1, -1), m_BLDD], dim=1)[:, :length]
         m_BLDD = before_BLDD @ m_BLDD

@@ -29,6 +29,7 @@ class Frame:
     @classmethod
     def of(cls, special_ids: SpecialIds, is_pair: bool) -> "Frame":
         """That of a tokenizer's special tokens; a row of one sentence has none between."""
+        # BERT reads `[CLS] a [SEP] b [SEP]`, while a matrix student reads a and b alone, so positions differ.
         before, between, after = (len(ids) for ids in special_ids)
         return cls(before, between if is_pair else 0, after)
 
@@ -62,11 +63,14 @@ class LayerTargets:
         self, store: LayerStore, examples: Examples, lengths_N: Ints | None = None, frame: Frame | None = None
     ) -> None:
         self.store, self._frame = store, frame
+        # Rows are joined by key and never by position, because a signal may exist for a part of the rows only.
         self._place_N = store.places(*examples.key_N2.T)
         self._lengths = [part.lengths for part in examples.sequences]
         is_there_N = self._place_N >= 0
         self.is_known_N = is_there_N.copy()
         if lengths_N is not None:
+            # Different lengths mean different tokens, for example after pruning or truncation, and tokens could not be
+            # aligned.
             self.is_known_N[is_there_N] = store.length_R[self._place_N[is_there_N]] == lengths_N[is_there_N]
         others = int(np.count_nonzero(is_there_N & ~self.is_known_N))
         if others:
@@ -75,6 +79,7 @@ class LayerTargets:
     @property
     def width(self) -> int:
         """H, or A for squares of scores."""
+        # One stored row gives the width, so the record need not repeat it for every signal.
         (first,) = self.store.rows(self.store.signal.layers[0], self._place_N[self.is_known_N][:1])
         return int(first.shape[0] if first.ndim == 3 else first.shape[1])
 
@@ -83,10 +88,11 @@ class LayerTargets:
         return torch.from_numpy(np.concatenate(self.store.rows(layer, self._place_N[rows], most_tokens=1)))
 
     def states(self, layer: int, rows: Ints) -> Tensor:
-        """The states of the tokens that the student reads, float32 [T, H]; second sentences come last."""
+        """Returns the states of the tokens that the student reads, float32 [T, H]; second sentences come last."""
         states = self._rows(layer, rows)
         if self._frame is None:
             return torch.from_numpy(np.concatenate(states))
+        # The student encodes all first sentences before all second ones, so the targets follow that order.
         parts: list[list[Floats]] = [[] for _ in self._lengths]
         for row, said in zip(rows, states, strict=True):
             lengths = tuple(int(length_N[row]) for length_N in self._lengths)
@@ -95,7 +101,7 @@ class LayerTargets:
         return torch.from_numpy(np.concatenate([rows for part in parts for rows in part]))
 
     def squares(self, layer: int, rows: Ints, longest: int) -> Tensor:
-        """What each head says of each two tokens, float32 [B, A, L, L], 0 beyond a row's end."""
+        """Returns each head's number for each pair of tokens, float32 [B, A, L, L], 0 beyond a row's end."""
         said = self._rows(layer, rows)
         padded = np.zeros((len(said), len(said[0]), longest, longest), dtype=np.float32)
         for row, square in zip(padded, said, strict=True):

@@ -35,6 +35,7 @@ class Contrast(nn.Module):
     def __init__(self, target: LayerTargets, layers: Sequence[int], own: int, kind_N: Ints) -> None:
         super().__init__()
         self._target, self._layers, self._kind_N = target, tuple(layers), kind_N
+        # Student and teacher differ in width, so both are mapped to a common space, as in CRD (Tian et al. 2020).
         self.student_map = nn.Linear(own, DIM)
         self.teacher_map = nn.Linear(len(self._layers) * target.width, DIM)
 
@@ -45,7 +46,9 @@ class Contrast(nn.Module):
             states_BF: the student's.
             rows: numbers of the training rows, all of them with states.
         """
+        # The positive row comes first, which is the position that `contrast_error` reads.
         compared_BJ = np.concatenate([rows[:, None], negatives(self._kind_N, self._target.is_known_N, rows)], axis=1)
+        # With 100 negatives a row, batches repeat rows, and each stored state is decoded and mapped only once.
         distinct_X, place_BJ = np.unique(compared_BJ, return_inverse=True)
         stored = [self._target.first(layer, distinct_X) for layer in self._layers]
         teacher_XD = functional.normalize(self.teacher_map(torch.cat(stored, dim=1).to(states_BF.device)))
@@ -86,6 +89,7 @@ class LayerLoss(nn.Module):
         super().__init__()
         self._weight_N = torch.from_numpy(weight_N)
         self._objectives, self._layers, self._targets = tuple(objectives), tuple(layers), targets
+        # A row takes part only if every signal has it, so that all objectives average over the same rows.
         self.is_known_N = np.logical_and.reduce([target.is_known_N for target in targets.values()])
         self._reads_tokens = any(objective.signal == "states" for objective, _ in objectives)
         self._is_bert = isinstance(student.encoder, BertEncoder)
@@ -101,6 +105,7 @@ class LayerLoss(nn.Module):
         )
         self.contrast = None
         if kind_N is not None:
+            # The published code contrasts the first tokens' states of all layers concatenated, not layer by layer.
             own = len(layers) * self._width_of_first(student)
             first = next(signal for objective, signal in objectives if objective.error is None)
             self.contrast = Contrast(targets[first], layers, own, kind_N)
@@ -108,26 +113,31 @@ class LayerLoss(nn.Module):
     def read(
         self, student: Student, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None = None
     ) -> tuple[Tensor, LayerOutputs]:
-        """What the student's head reads, features_BF, and of its layers what is compared."""
+        """Returns features_BF, which the student's head reads, and the layer outputs that are compared."""
         encoder = student.encoder
         if isinstance(encoder, BertEncoder):
             told = encoder.layers(ids_T, starts_S, sparse_grads)
+            # One forward pass serves both the head and the layer loss, because a BERT's layers dominate the cost.
             return encoder.pooled([states_TH[starts_S[:-1]] for states_TH in told.states[1:]]), told
+        # The scan runs only if an objective reads tokens: it costs more than the pooled product.
         states = [encoder.scan(ids_T, starts_S, sparse_grads)] if self._reads_tokens else []
+        # A matrix student has no attention, so the mask has no columns and the lists of scores are empty.
         nowhere_NL = torch.zeros(len(starts_S) - 1, 0, dtype=torch.bool, device=starts_S.device)
         return student.features(ids_T, starts_S, sparse_grads), LayerOutputs(nowhere_NL, states)
 
     def _map(self, signal: LayersName, layer: int, student: Student, width: int) -> nn.Linear | None:
-        """What brings a student's state to where the teacher's is compared; None where it is there already."""
+        """Returns the map from a student's state to the teacher's width; None where no map is needed."""
         if signal not in ("states", "cls"):
             return None
         own = self._width_of_first(student) if signal == "cls" else student.encoder.token_size
         if signal == "states" and self.filters is not None:
             filter_ = self.filters.map_of(layer)
             made = nn.Linear(own, filter_.out_features)
-            if made.weight.shape == filter_.weight.shape:  # as in TED, a BERT's start as the teacher's
+            # TED starts a student's filters as copies of the teacher's if the widths agree.
+            if made.weight.shape == filter_.weight.shape:
                 made.load_state_dict(filter_.state_dict())
             return made
+        # The published losses use a map only between different widths, because a map could hide a wrong state.
         return None if self._is_bert and own == width else nn.Linear(own, width)
 
     def _width_of_first(self, student: Student) -> int:
@@ -144,15 +154,19 @@ class LayerLoss(nn.Module):
         """
         is_known_B = self.is_known_N[rows]
         if not is_known_B.any():
+            # A plain 0 would have no graph, and the backward pass would raise an error.
             return features_BF.sum() * 0
         is_chosen_B = torch.from_numpy(is_known_B).to(starts_S.device)
         said = _Said(features_BF[is_chosen_B], *_chosen(told, starts_S, is_chosen_B), rows[is_known_B])
         weight_B = self._weight_N[said.rows].to(starts_S.device)
+        # A matrix student reads a pair as two sequences, so its losses have two numbers for each row.
         losses = [(weight_B.repeat(len(loss_N) // len(weight_B)) * loss_N).mean() for loss_N in self._losses(said)]
         return torch.stack(losses).sum()
 
     def _losses(self, said: "_Said") -> Iterator[Tensor]:
         """Each objective's loss of each row, or of each of two sequences that are read of it, layer by layer."""
+        # Negative indices compare the student's last layers with the chosen teacher layers, whatever the student's
+        # depth.
         places = range(-len(self._layers), 0)
         for objective, signal in self._objectives:
             if objective.error is not None:
@@ -169,10 +183,12 @@ class LayerLoss(nn.Module):
         bring = self.maps[name] if name in self.maps else nn.Identity()
         if objective.signal == "states":
             states = target.states(layer, said.rows).to(device)
+            # The teacher's filters are frozen in TED's second stage. Only the student's maps learn.
             states = states if self.filters is None else self.filters(layer, states)
             return objective.error(bring(told.states[place]), states, said.starts_S)
         if objective.signal == "cls":
             first = said.first(place)
+            # Each state counts as a sequence of one token, so Hid-CLS reuses the error of Hid-Seq.
             alone_S = torch.arange(len(first) + 1, device=device)
             return objective.error(bring(first), target.first(layer, said.rows).to(device), alone_S)
         squares = told.scores[place] if objective.signal == "attention" else relations(told.values[place])
@@ -181,7 +197,7 @@ class LayerLoss(nn.Module):
 
 
 class _Said(NamedTuple):
-    """What a student says of the rows that a teacher's layers are known of."""
+    """A student's outputs for the rows whose teacher layers are stored."""
 
     features_BF: Tensor
     told: LayerOutputs
@@ -194,7 +210,8 @@ class _Said(NamedTuple):
 
 
 def _chosen(told: LayerOutputs, starts_S: Tensor, is_chosen_B: Tensor) -> tuple[LayerOutputs, Tensor]:
-    """The same of the chosen rows alone, and their sequences' starts; of two sequences a row both."""
+    """Returns the layer outputs and starts of the chosen rows alone; of a pair of sequences both are chosen."""
+    # Usually every row has stored layers, and then the copies below would be wasted.
     if is_chosen_B.all():
         return told, starts_S
     lengths_N = starts_S.diff()

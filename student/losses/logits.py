@@ -30,6 +30,7 @@ def task_loss(
         soft_loss: not for a score.
         weight_B: multiplies each row's loss.
     """
+    # A score has no softmax, so temperature and the choice of soft loss have no meaning for it.
     if target.kind == "score":
         return score_loss(logits_BC, teacher_BC, gold_B, alpha, weight_B)
     loss = labels_loss if target.kind == "labels" else distillation_loss
@@ -61,6 +62,8 @@ def distillation_loss(
     Returns:
         A scalar.
     """
+    # A batch has few logits, so the dozen small torch operators cost more than the arithmetic. The C++ loss is one
+    # call.
     if compiled_training.can_do(logits_BC):
         return compiled_training.distillation_loss(
             logits_BC, teacher_BC, gold_B, weight_B, alpha, temperature, soft_loss == "mse"
@@ -82,6 +85,7 @@ def plain_loss(
         soft_B = logit_error(logits_BC, teacher_BC)
     else:
         soft_B = soft_divergence(logits_BC, teacher_BC, temperature)
+    # Reduction happens later: averaging here would divide by the rows with gold instead of by all rows.
     hard_B = functional.cross_entropy(logits_BC, gold_B, ignore_index=NO_LABEL, reduction="none")
     return _mean(_mix(hard_B, soft_B, gold_B != NO_LABEL, alpha), weight_B)
 
@@ -93,6 +97,7 @@ def soft_divergence(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, temperatu
     term C times). T² keeps the size of its gradient when T changes (Hinton et al. 2015).
     """
     log_student_BC = functional.log_softmax(logits_BC / temperature, dim=1)
+    # Using logarithms on both sides avoids log(0) for classes whose teacher probability underflows.
     log_teacher_BC = functional.log_softmax(teacher_BC / temperature, dim=1)
     return (log_teacher_BC.exp() * (log_teacher_BC - log_student_BC)).sum(dim=1) * temperature**2
 
@@ -125,12 +130,14 @@ def labels_loss(
     Returns:
         A scalar.
     """
+    # A row has gold for all of its labels or for none, so the first column decides.
     known_B = gold_BC[:, 0] != NO_LABEL
     if soft_loss == "mse":
         soft_B = logit_error(logits_BC, teacher_BC)
     else:
         soft_B = binary_divergence(logits_BC, teacher_BC, temperature)
-    gold_BC = gold_BC.clamp(min=0).to(logits_BC.dtype)  # what stands for no gold has no weight below
+    # The placeholder for missing gold must be a valid target for BCE. Its term gets weight 0 in `_mix`.
+    gold_BC = gold_BC.clamp(min=0).to(logits_BC.dtype)
     hard_B = functional.binary_cross_entropy_with_logits(logits_BC, gold_BC, reduction="none").mean(dim=1)
     return _mean(_mix(hard_B, soft_B, known_B, alpha), weight_B)
 
@@ -139,6 +146,7 @@ def binary_divergence(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, tempera
     """`soft_divergence` of each label by itself, averaged over labels: BCE with the teacher, less its own entropy."""
     scaled_BC, p_BC = teacher_BC / temperature, (teacher_BC / temperature).sigmoid()
     bce = functional.binary_cross_entropy_with_logits
+    # Subtracting the teacher's own entropy makes the loss 0 at agreement. The gradient does not change.
     difference_BC = bce(logits_BC / temperature, p_BC, reduction="none") - bce(scaled_BC, p_BC, reduction="none")
     return difference_BC.mean(dim=1) * temperature**2
 
@@ -155,11 +163,13 @@ def score_loss(
     A row without gold (NaN) takes the teacher's term alone; ``weight_B`` multiplies each row's loss.
     """
     score_B, known_B = logits_BC[:, 0], gold_B.isfinite()
+    # Replacing NaN before the square matters: 0 * NaN is NaN, also in the gradient.
     hard_B = (score_B - torch.where(known_B, gold_B, score_B.detach())) ** 2
     return _mean(_mix(hard_B, (score_B - teacher_BC[:, 0]) ** 2, known_B, alpha), weight_B)
 
 
 def _mix(hard_B: torch.Tensor, soft_B: torch.Tensor, has_gold_B: torch.Tensor, alpha: float) -> torch.Tensor:
+    # Without gold the teacher's term takes the whole weight, so that such rows count as much as the others.
     alpha_B = alpha * has_gold_B.to(soft_B.dtype)
     return alpha_B * hard_B + (1 - alpha_B) * soft_B
 

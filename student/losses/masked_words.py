@@ -16,11 +16,16 @@ from torch import nn
 
 from pipeline.sets.codecs import Dense, Distribution, Sparse
 
-MOST_KEPT = 1 - 1e-6  # of the student's mass; its rest is divided by
-CHUNK = 512  # positions whose logits are alive: 31 MB in bf16 for BERT's vocabulary
-ROWS = 16  # of them at once, whose logits in float32 stay in a core's cache
-WORDS = 2048  # whose gradients are added up at once
-STEP = 64  # numbers of positions and features are rounded up to so many: what matrix units like, and few shapes
+# The student's probability outside the stored tokens is a divisor, so it must not reach 0.
+MOST_KEPT = 1 - 1e-6
+# The logits of 512 positions take 31 MB in bfloat16 for BERT's vocabulary, whatever the size of the batch.
+CHUNK = 512
+# The float32 logits of 16 positions fit a core's cache, where softmax and gradient read them several times.
+ROWS = 16
+# Blocks of 2,048 words bound the temporary copy of the transposed gradient and its product.
+WORDS = 2048
+# Matrix units prefer multiples of 64, and few distinct shapes let oneDNN reuse its compiled primitives.
+STEP = 64
 
 Weight = float | torch.Tensor  # a scalar
 TeacherOf = Callable[[slice], Distribution]
@@ -32,6 +37,7 @@ class WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features_PF: torch.Tensor, loss: torch.Tensor, d_features_PF: torch.Tensor) -> torch.Tensor:
         """Returns the loss."""
+        # Autograd cannot differentiate the in-place arithmetic of `HeadPass`, so its gradient is passed in ready-made.
         ctx.save_for_backward(d_features_PF)
         return loss.clone()
 
@@ -53,7 +59,9 @@ class HeadPass:
     def __init__(self, head: nn.Linear, dtype: torch.dtype) -> None:
         self._head = head
         num_words, num_features = head.weight.shape
+        # The extra column holds the bias, so that one matrix product computes logits, and another one all gradients.
         width = -(-(num_features + 1) // 32) * 32
+        # Zeros matter: columns between the bias and the rounded width are never written and must add nothing.
         new = head.weight.detach().new_zeros
         self._weight_VG = new(num_words, width, dtype=dtype)
         self._features_PG = new(CHUNK, width, dtype=dtype)
@@ -88,8 +96,10 @@ class HeadPass:
         """
         d_features_PF = torch.empty_like(features_PF)
         total = features_PF.new_zeros(())
+        # A graph would keep every chunk's logits alive until the backward pass, which this class exists to avoid.
         with torch.no_grad():
             num_features = features_PF.shape[1]
+            # The optimizer has changed the weights since the last step, so the low-precision copy is refreshed.
             self._weight_VG[:, :num_features] = self._head.weight
             self._weight_VG[:, num_features] = self._head.bias
             self._features_PG[:, num_features] = 1
@@ -100,9 +110,12 @@ class HeadPass:
                 total += _to_gradient(
                     d_logits_PV[: part.stop - start], target_P[part], teacher, alpha, temperature, scale
                 )
+                # Rows of padding up to the rounded size hold logits of the bias, which must not reach the gradients.
                 d_logits_PV[part.stop - start :] = 0
                 d_features_PF[part] = (d_logits_PV @ self._weight_VG)[: part.stop - start, :num_features]
+                # The first chunk overwrites the sums of the last step, which saves a pass that sets them to zero.
                 self._add_up(d_logits_PV, first=start == 0)
+        # The gradients are assigned directly, because the graph contains only the path to the features.
         self._head.weight.grad, self._head.bias.grad = self._d_weight_VF, self._d_bias_V
         return WithGradient.apply(features_PF, total, d_features_PF)  # type: ignore[no-any-return,no-untyped-call]
 
@@ -119,6 +132,7 @@ class HeadPass:
         num_features = self._d_weight_VF.shape[1]
         for start in range(0, len(self._d_bias_V), WORDS):
             d_part_PV = d_logits_PV[:, start : start + WORDS]
+            # The product needs the words as rows. A transposed copy keeps both operands contiguous.
             turned_VP = self._turned_VP[: d_part_PV.shape[1], : len(d_part_PV)].copy_(d_part_PV.T)
             d_block_VG = torch.mm(turned_VP, features_PG, out=self._d_block_VG[: len(turned_VP)])
             for sums, block in (
@@ -139,6 +153,7 @@ def _to_gradient(
 ) -> torch.Tensor:
     """Turns logits into the gradient with respect to them, where they are; returns the sum of the losses."""
     total = logits_PV.new_zeros((), dtype=torch.float32)
+    # A GPU has no cache per core to respect, and small slices would cost one kernel launch each.
     rows = ROWS if logits_PV.device.type == "cpu" else CHUNK
     for start in range(0, len(logits_PV), rows):
         part_PV = logits_PV[start : start + rows]
@@ -181,13 +196,16 @@ def position_loss(
     """
     position_P = torch.arange(len(target_P), device=target_P.device)
     one_P = torch.ones_like(target_P, dtype=logits_PV.dtype)
+    # Gold is a sparse distribution with one entry and no rest, so gold and teacher share one implementation.
     gold, soft = Sparse(position_P, target_P, one_P, 0 * one_P), (1 - alpha) * temperature**2
     if alpha == 1:
         return cross_entropy(logits_PV, [(scale, gold)])
+    # At T = 1 gold and teacher share one softmax, which is the most expensive part of the loss.
     if temperature == 1:
         return cross_entropy(logits_PV, [(alpha * scale, gold), (soft * scale, teacher)])
     hard_P, gradient_PV = cross_entropy(logits_PV, [(alpha * scale, gold)])
     soft_P, soft_PV = cross_entropy(logits_PV / temperature, [(soft * scale, teacher)])
+    # The chain rule of logits / T divides by T once. T² is already part of the weight (Hinton et al. 2015).
     return hard_P + soft_P, gradient_PV.add_(soft_PV.div_(temperature))
 
 
@@ -204,10 +222,12 @@ def cross_entropy(
         The losses [P], and the gradient of their sum with respect to the logits [P, V].
     """
     q_PV = logits_PV.softmax(dim=1)
-    log_z_P = logits_PV.amax(dim=1) - q_PV.amax(dim=1).log()  # one pass less than logsumexp, and no exp
+    # The largest logit and its probability give log Z with one pass less than `logsumexp` and without another exp.
+    log_z_P = logits_PV.amax(dim=1) - q_PV.amax(dim=1).log()
     terms = [(weight, *_term(logits_PV, log_z_P, p)) for weight, p in weighted]
     loss_P = sum((weight * term_P for weight, term_P, _, _ in terms), start=torch.zeros_like(log_z_P))
     mass_P = sum((weight * pull_P for weight, _, pull_P, _ in terms), start=torch.zeros_like(log_z_P))
+    # The softmax is not needed afterwards, so its memory becomes the gradient: a copy would be V numbers a position.
     gradient_PV = q_PV.mul_(mass_P[:, None])
     for weight, _, _, pull in terms:
         _subtract(gradient_PV, weight, pull)
@@ -223,11 +243,14 @@ def _term(
     log_q_E = logits_PV[p.position_E, p.token_E] - log_z_P[p.position_E]
     kept_P = torch.zeros_like(log_z_P).index_add(0, p.position_E, p.probability_E * log_q_E)
     loss_P, pull_E = -kept_P, p.probability_E
+    # Sampled and complete distributions have no rest, and the terms below cost several passes.
     if p.rest_P.any():
         q_E = log_q_E.exp()
         mass_P = torch.zeros_like(log_z_P).index_add(0, p.position_E, q_E)
+        # All tokens that are not stored form one class: its loss is -rest * log(1 - stored mass of the student).
         free_P = 1 - mass_P.clamp(max=MOST_KEPT)
         loss_P = loss_P - p.rest_P * free_P.log()
+        # Where the clamp is active its derivative is 0, so the gradient must be 0 there, too.
         odds_P = (p.rest_P / free_P).where(mass_P < MOST_KEPT, 0)
         pull_E = pull_E - odds_P[p.position_E] * q_E
     return loss_P, torch.zeros_like(log_z_P).index_add(0, p.position_E, pull_E), replace(p, probability_E=pull_E)
@@ -237,4 +260,5 @@ def _subtract(gradient_PV: torch.Tensor, weight: Weight, pull: Distribution) -> 
     if isinstance(pull, Dense):
         gradient_PV.sub_(weight * pull.probability_PV)
     else:
+        # The tensor holds q times a mass already, so the entries are added to it instead of replacing it.
         gradient_PV.index_put_((pull.position_E, pull.token_E), -weight * pull.probability_E, accumulate=True)

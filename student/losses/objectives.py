@@ -29,15 +29,19 @@ from pipeline.tasks.target import NO_LABEL, Target, gold_classes
 from student.config import ObjectiveName
 from student.data import Examples, classes_of
 
-TEMPERATURE = 0.07  # of contrast, in the published code
-FAR_BELOW = -1e4  # a score whose share is 0, and whose product with that share is no NaN
+# The contrastive temperature is that of the published code of How to Distill your BERT.
+TEMPERATURE = 0.07
+# Masked scores get a finite number: minus infinity would give 0 * -inf = NaN in the divergence.
+FAR_BELOW = -1e4
 
 
-DIM, NEGATIVES = 128, 100  # of the published code
+# Both sizes are those of the published code.
+DIM, NEGATIVES = 128, 100
 
 
 def state_error(student_TH: Tensor, teacher_TH: Tensor, starts_S: Tensor) -> Tensor:
     """The mean squared error of each sequence's states, float32 [N] (Hid-Seq; Hid-CLS if it is one token long)."""
+    # The mean over each sequence's own tokens gives short and long sequences the same weight.
     error_T, lengths_N = ((student_TH - teacher_TH) ** 2).mean(dim=1), starts_S.diff()
     sequence_T = torch.arange(len(lengths_N), device=lengths_N.device).repeat_interleave(lengths_N)
     return error_T.new_zeros(len(lengths_N)).index_add(0, sequence_T, error_T) / lengths_N.clamp(min=1)
@@ -46,11 +50,13 @@ def state_error(student_TH: Tensor, teacher_TH: Tensor, starts_S: Tensor) -> Ten
 def direction_error(student_TH: Tensor, teacher_TH: Tensor, starts_S: Tensor) -> Tensor:
     """`state_error`, summed over H, of states scaled to length 1 (the patient loss, Sun et al. 2019), float32 [N]."""
     unit = functional.normalize
+    # The patient loss sums over the width. `state_error` averages over it, so the width multiplies back.
     return state_error(unit(student_TH, dim=1), unit(teacher_TH, dim=1), starts_S) * student_TH.shape[1]
 
 
 def score_error(student_NALL: Tensor, teacher_NALL: Tensor, is_token_NL: Tensor) -> Tensor:
     """The mean squared error of each sequence's scores before the softmax, float32 [N] (Att-MSE)."""
+    # The stored squares are 0 beyond a row's end, and comparing them there would reward scores of 0.
     is_pair_NLL = is_token_NL[:, :, None] & is_token_NL[:, None]
     error_NLL = ((student_NALL - teacher_NALL) ** 2).mean(dim=1).masked_fill(~is_pair_NLL, 0)
     return error_NLL.sum(dim=(1, 2)) / is_pair_NLL.sum(dim=(1, 2)).clamp(min=1)
@@ -62,9 +68,11 @@ def share_divergence(student_NALL: Tensor, teacher_NALL: Tensor, is_token_NL: Te
     Of attention's scores it is Att-KL, of the relations of values, see `relations`, Val-KL.
     """
     scores = (teacher_NALL, student_NALL)
+    # Padding is masked before the softmax, so that a row's loss does not depend on the other rows of its batch.
     hidden = ~is_token_NL[:, None, None]
     teacher, student = (functional.log_softmax(part.masked_fill(hidden, FAR_BELOW), dim=-1) for part in scores)
     divergence_NAL = (teacher.exp() * (teacher - student)).sum(dim=-1)
+    # Rows of padding have a softmax, too, so their divergence is removed after the fact.
     divergence_NL = divergence_NAL.mean(dim=1).masked_fill(~is_token_NL, 0)
     return divergence_NL.sum(dim=1) / is_token_NL.sum(dim=1).clamp(min=1)
 
@@ -76,6 +84,7 @@ def contrast_error(likeness_BX: Tensor, place_BJ: Tensor) -> Tensor:
         likeness_BX: cosines of each row's states and the teacher's of X rows.
         place_BJ: int64, which of the X a row is compared with, the right one first.
     """
+    # Log-softmax over the distances is InfoNCE. It needs no estimate of the noise distribution, unlike NCE.
     return -functional.log_softmax(likeness_BX.gather(1, place_BJ) / TEMPERATURE, dim=1)[:, 0]
 
 
@@ -118,8 +127,10 @@ def kinds(target: Target, examples: Examples) -> Ints:
     A row without gold is of the label that its teacher says.
     """
     if target.kind == "labels":
+        # Without gold, the teacher's predictions (logit above 0) decide which rows count as other labels.
         said_NC = np.where(examples.label_N == NO_LABEL, examples.teacher_NC > 0, examples.label_N)
         return np.unique(said_NC, axis=0, return_inverse=True)[1].reshape(-1)
+    # Scores must be binned: without classes there are no rows of another kind to contrast with.
     return classes_of(gold_classes(target, examples.label_N, examples.score_N), examples.teacher_NC)
 
 
@@ -128,8 +139,10 @@ def negatives(kind_N: Ints, is_known_N: Bools, rows: Ints) -> Ints:
     drawn_BK = np.empty((len(rows), NEGATIVES), dtype=np.int64)
     kind_B = kind_N[rows]
     for kind in np.unique(kind_B):
+        # Rows of the same label are never negatives: pushing them apart would work against the task loss.
         others = np.flatnonzero(is_known_N & (kind_N != kind))
         is_of_kind_B = kind_B == kind
+        # Torch's generator is seeded for each step, so a resumed run draws the same negatives.
         chosen = torch.randint(len(others), (int(is_of_kind_B.sum()), NEGATIVES))
         drawn_BK[is_of_kind_B] = others[chosen.numpy()]
     return drawn_BK
