@@ -10,7 +10,9 @@ import numpy as np
 from pipeline.arrays import Ints
 from pipeline.errors import DataError
 
-HELD_OUT = "held-out"  # the name of their split, which no manifest can give to one of its own
+# Manifests refuse a hyphen in the name of a split, so this name never collides with one of theirs.
+HELD_OUT = "held-out"
+# Sorting within 50 batches removes most padding, and the rows of a batch still change every epoch.
 WINDOW_BATCHES = 50
 
 
@@ -25,14 +27,17 @@ def shuffled_batches(lengths: Sequence[int] | Ints, batch_size: int, seed: int, 
         seed: seed of the run.
         epoch: number of the epoch.
     """
+    # The generator depends on seed and epoch alone, so a resumed run needs no random state from a checkpoint.
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(lengths))
     lengths_N = np.asarray(lengths)
     batches = []
     for start in range(0, len(order), WINDOW_BATCHES * batch_size):
         window = order[start : start + WINDOW_BATCHES * batch_size]
+        # A stable sort keeps the shuffled order among equal lengths, also across versions of numpy.
         window = window[np.argsort(lengths_N[window], kind="stable")]
         batches += [window[k : k + batch_size].tolist() for k in range(0, len(window), batch_size)]
+    # Without this shuffle each window would run from short to long rows, which biases the gradient over time.
     return [batches[k] for k in random.permutation(len(batches))]
 
 
@@ -43,6 +48,7 @@ def num_rounds(num_batches: int, num_processes: int) -> int:
 
 def batch_of(batches: list[list[int]], step: int, num_processes: int, rank: int) -> list[int]:
     """The batch of a process at a step; a short last round is filled up with the first batches."""
+    # Every process must take every step, otherwise the others would wait for its gradients forever.
     return batches[(step * num_processes + rank) % len(batches)]
 
 
@@ -69,6 +75,7 @@ class EpochBatches:
     def at(self, step: int) -> list[int]:
         """Row numbers of this process's batch at a step, counted from the first epoch on."""
         epoch, number = divmod(step, self.steps_per_epoch)
+        # Batches of one epoch are cached, because shuffling all rows at every step would dominate small models.
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, shuffled_batches(*self._arguments, epoch)
         return batch_of(self._batches, number, self._num_processes, self._rank)
@@ -104,11 +111,15 @@ class MixedBatches:
         """The batch at a step, counted from the first epoch on."""
         epoch, number = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
+            # Each task appears in proportion to its batches, as in MT-DNN (Liu et al. 2019), so no task weights are
+            # needed.
             turns = np.repeat(np.arange(len(self._parts)), [part.steps_per_epoch for part in self._parts])
+            # The third number keeps this generator apart from the one that shuffles rows with the same seed and epoch.
             random = np.random.default_rng([self._seed, epoch, len(self._parts)])
             self._epoch, self._order = epoch, random.permutation(turns)
         turn = int(self._order[number])
-        before = int((self._order[:number] == turn).sum())  # a task's own batches are in random order already
+        # A task's batches are in random order already, so its k-th turn can take its k-th batch.
+        before = int((self._order[:number] == turn).sum())
         part = self._parts[turn]
         return TaskBatch(turn, part.at(epoch * part.steps_per_epoch + before))
 
@@ -124,4 +135,5 @@ def held_out_rows(num_rows: int, share: float) -> Ints:
     count = round(share * num_rows)
     if not 0 < count < num_rows:
         raise DataError(f"--held-out {share:g}: that is {count} of {num_rows} training rows; choose another")
+    # The seed is fixed, not the run's: otherwise a teacher would train on rows that its student holds out.
     return np.sort(np.random.default_rng(0).permutation(num_rows)[:count])

@@ -14,8 +14,11 @@ from safetensors.torch import save_file
 from pipeline.errors import IntegrityError
 from pipeline.files import write_atomically
 
+# A damaged length field could ask for terabytes, so the header that is read has a limit.
 MAX_HEADER_BYTES = 2**24
+# The checksum is part of the file that it covers, so it is computed with zeros in its place.
 CHECKSUM, UNKNOWN = "sha256", "0" * 64
+# The pattern works on bytes, because parsing and rewriting the JSON could change its spacing.
 STATED = re.compile(rb'"sha256":"([^"]*)"')
 
 
@@ -33,11 +36,14 @@ def save_checkpoint(
     Raises:
         DataError: if it cannot be written, such as on a full disk.
     """
+    # safetensors refuses tensors that share memory, so tied weights are stored under one name only.
     tensors = {f"model.{name}": tensor for name, tensor in _unshared(model).items()}
+    # Learning rates are not stored: the schedule computes them from the step, also after a resume.
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     metadata = {"progress": json.dumps(progress)}
+    # Only a power failure can destroy the file, and training can be repeated, so the slow fsync is omitted.
     write_tensors(path, contiguous, metadata, durable=False)
 
 
@@ -53,6 +59,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.O
     if not path.exists():
         return None
     try:
+        # The checksum comes first: the library accepts a file whose numbers were damaged on disk.
         check_tensors(path)
         with safe_open(path, framework="pt") as file:
             progress = json.loads(file.metadata()["progress"])
@@ -60,7 +67,8 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.O
         weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
         if weights.keys() != _unshared(model).keys():
             raise ValueError("it is of another model")
-        model.load_state_dict(weights, strict=False)  # what shares its memory with something else is not in the file
+        # Tied weights are in the file under one name only, so the load cannot be strict. The keys were compared above.
+        model.load_state_dict(weights, strict=False)
     except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError, OSError) as error:
         raise unusable(path, error) from error
     state: dict[int, dict[str, torch.Tensor]] = {}
@@ -68,6 +76,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.O
         if name.startswith("optimizer."):
             _, number, key = name.split(".")
             state.setdefault(int(number), {})[key] = tensor
+    # The groups of the new optimizer are kept, because they refer to the parameters of this process.
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     return dict(progress)
 
@@ -97,13 +106,16 @@ def write_tensors(
 
     def write(temporary: Path) -> None:
         nonlocal actual
+        # The placeholder has the checksum's length, so filling it in later moves no byte.
         save_file(tensors, temporary, {**(metadata or {}), CHECKSUM: UNKNOWN})
+        # The header is sorted before hashing, so that the same weights give the same bytes and checksum.
         _sort_header(temporary)
         place, _, actual = _checksum(temporary)
         with temporary.open("r+b") as file:
             file.seek(place)
             file.write(actual)
 
+    # Checksum and content appear under the final name together, so a killed process leaves no half-signed file.
     write_atomically(path, write, durable)
     return actual.decode()
 
@@ -112,6 +124,7 @@ def tensors_sha256(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     """Hash of tensors by name, in the order of names, independent of the files they came from."""
     digest = hashlib.sha256()
     for name, tensor in tensors:
+        # Names and shapes are hashed, too: the same bytes in another shape are another model.
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -137,6 +150,7 @@ def _checksum(path: Path) -> tuple[int, bytes, bytes]:
         found = STATED.search(header)
         if found is None:
             return 0, b"", b""
+        # Hashing the file with zeros in place of the checksum repeats the state in which it was computed.
         blank = header[: found.start(1)] + UNKNOWN.encode() + header[found.end(1) :]
         digest = hashlib.file_digest(file, lambda: hashlib.sha256(size + blank))
         return len(size) + found.start(1), found[1], digest.hexdigest().encode()
@@ -156,5 +170,6 @@ def _sort_header(path: Path) -> None:
 
 def _unshared(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """A model's state without the second names of tied weights."""
+    # `named_parameters` lists a tied weight once, `state_dict` lists it under each of its names.
     first_names = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
     return {name: tensor for name, tensor in model.state_dict().items() if name in first_names}

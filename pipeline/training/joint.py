@@ -52,6 +52,7 @@ def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """The settings of several tasks as those of one run: what they have in common, the rest by TASK.SETTING."""
     first = next(iter(by_task.values()))
     others = list(by_task.values())[1:]
+    # Settings are compared per task on resuming, so those that differ must keep the task in their name.
     common = {key: value for key, value in first.items() if all((key, value) in one.items() for one in others)}
     return common | {
         f"{task}.{key}": value for task, one in by_task.items() for key, value in one.items() if key not in common
@@ -60,7 +61,9 @@ def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 def joint_scores(by_task: Mapping[str, Metrics]) -> Metrics:
     """Metrics of several tasks, by TASK/SPLIT; before them, as what decides, the mean of what would decide of each."""
+    # Tasks of other sizes count the same here: a mean over rows would follow the largest task alone.
     known = [found[2] for one in by_task.values() if (found := deciding(one))]
+    # The first metric of the first split decides which epoch is saved, so the mean comes before all others.
     mean: Metrics = {"tasks": {"mean": sum(known) / len(known)}} if known else {}
     return mean | {f"{task}/{split}": metrics for task, one in by_task.items() for split, metrics in one.items()}
 
@@ -81,6 +84,7 @@ def check_free(path: Path, settings: Mapping[str, Any], *others: Path) -> None:
         others: files that would be taken for what it is to hold.
     """
     changes = setting_changes(read_run_record(path)["settings"], settings) if path.exists() else ""
+    # A file without a record was not written by this command, so overwriting it could destroy other work.
     taken = [str(other) for other in others if other.exists()]
     if changes or taken:
         what = f"holds another run:\n{changes}" if changes else f"holds {taken[0]}"

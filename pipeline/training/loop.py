@@ -17,6 +17,7 @@ from pipeline.training.run import Progress, Run
 from pipeline.training.run_record import Entry, Metrics, best_of, last_is_best, tracker
 
 B = TypeVar("B", bound=Sized)
+# `Batches` only returns batches, so its parameter is covariant. mypy requires the distinction.
 B_co = TypeVar("B_co", bound=Sized, covariant=True)
 
 
@@ -79,6 +80,7 @@ class TrainOptimizer:
         if self._max_grad_norm is not None:
             self.clip(self._max_grad_norm)
         self.inner.step()
+        # Gradients are freed after the step and not before, so that evaluation has their memory.
         self.inner.zero_grad()
         return loss
 
@@ -131,6 +133,7 @@ class Schedule:
 
     def next_stop(self, step: int) -> int:
         """The number of steps after which there is something else to do than another step."""
+        # Running to the next stop without checks keeps the inner loop free of anything but steps.
         intervals = (self.entry_steps, self.save_steps or self.entry_steps)
         return min(self.total_steps, *((step // interval + 1) * interval for interval in intervals))
 
@@ -138,6 +141,7 @@ class Schedule:
         """Whether the last step has been taken, or patience is lost."""
         if progress.step >= self.total_steps or self.patience is None or not progress.history:
             return progress.step >= self.total_steps
+        # The best of equal entries is the first one, so a plateau uses up patience.
         entries_since_best = len(progress.history) - 1 - progress.history.index(best_of(progress.history))
         return entries_since_best >= self.patience
 
@@ -164,28 +168,35 @@ def fit(
         ConfigError: if training diverges.
         IntegrityError: if the checkpoint is damaged.
     """
+    # Everything that follows depends on the progress alone, which makes a resumed run equal to an undisturbed one.
     progress = run.resume(task.model, optimizer.inner)
     task.batches.state = progress.data_state
-    run.write_metrics(progress.history)  # the last try may have been stopped before it could
+    # A killed run may have written its checkpoint without the metrics of the same entry.
+    run.write_metrics(progress.history)
+    # The run may have been killed between checkpoint and weights, so the weights are written again here.
     _save_if_best(run, task, schedule, progress)
     tracking = tracker(report_to if run.is_main else "none", run.folder)
     with console.progress(schedule.total_steps, "training") as bar, tracking as track:
         bar.advance(progress.step)
         while not schedule.is_over(progress):
             _train_to_next_stop(run, task, optimizer, schedule, progress, bar)
+            # A diverged model must not replace the last good checkpoint, so this check precedes every write.
             _check_finite(run, schedule, progress)
+            # Evaluation and checkpoint read whole tables, so deferred updates of unused rows are applied first.
             optimizer.catch_up()
+            # Weights change for the last time before they are scored, so the score belongs to the saved student.
             if progress.step == schedule.total_steps:
                 task.finish()
             if schedule.is_entry(progress.step):
                 _evaluate(task, schedule, progress)
             progress.data_state = task.batches.state
-            # the checkpoint comes before the weights: killed between the two, the entry's weights are saved on resuming
+            # The checkpoint precedes the weights. If the run is killed in between, resuming saves the entry's weights.
             run.save(task.model, optimizer.inner, progress)
             if schedule.is_entry(progress.step):
                 run.write_metrics(progress.history)
                 track(progress.history[-1])
             _save_if_best(run, task, schedule, progress)
+    # Without a best entry the last weights count, and they exist only now.
     if run.is_main and not schedule.save_best:
         task.save(run.folder)
     return progress.history
@@ -205,10 +216,13 @@ def _train_to_next_stop(
     progress: Progress,
     bar: console.Steps,
 ) -> None:
-    loss_sum: float | Tensor = progress.loss_sum  # a tensor from the first step on: reading it would wait for a GPU
+    # The sum becomes a tensor at the first step, because reading a number at each step would wait for the GPU.
+    loss_sum: float | Tensor = progress.loss_sum
+    # The last evaluation left the model without dropout.
     task.model.train()
     for step in range(progress.step, schedule.next_stop(progress.step)):
         scale_learning_rates(optimizer.inner, linear_decay(step, schedule.total_steps, schedule.warmup_steps))
+        # Step 0 seeds the initial weights, so the numbers of training steps start at 1.
         seed_step(schedule.seed, step + 1, run.rank)
         loss, count = train_step(task, optimizer, step)
         loss_sum = loss_sum + loss * count
@@ -221,12 +235,14 @@ def _train_to_next_stop(
 def _evaluate(task: TrainTask[B], schedule: Schedule, progress: Progress) -> None:
     """Adds an entry to the history."""
     number = progress.step // schedule.entry_steps if schedule.unit == "epoch" else progress.step
+    # Batches differ in size, so losses are weighted by rows instead of averaged over steps.
     loss = progress.loss_sum / progress.num_rows
     task.model.eval()
     metrics = task.evaluate()
     scores = [f"{split} {name} {value:.4f}" for split, values in metrics.items() for name, value in values.items()]
     console.note(f"{schedule.unit} {number}: " + ", ".join([f"loss {loss:.4f}", *scores]))
     progress.history.append({schedule.unit: number, "loss": loss, "metrics": metrics})
+    # The next entry reports only rows that were seen after this one.
     progress.loss_sum, progress.num_rows = 0.0, 0
 
 
@@ -237,6 +253,7 @@ def _save_if_best(run: Run, task: TrainTask[B], schedule: Schedule, progress: Pr
 
 
 def _check_finite(run: Run, schedule: Schedule, progress: Progress) -> None:
+    # A single NaN or infinite loss makes the whole sum so, and one check per stop suffices.
     if math.isfinite(progress.loss_sum):
         return
     message = f"the loss at step {progress.step:,} is {progress.loss_sum}: training diverged; lower --learning-rate"
@@ -254,8 +271,10 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
 
     `torch.manual_seed` would do the same, and keep a record of its caller for every device that is not in use.
     """
+    # A hash of the three numbers avoids streams that repeat, as seed + step would across runs.
     number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
     torch.default_generator.manual_seed(number)
+    # Seeding CUDA would otherwise initialise it, which takes seconds and memory in a CPU run.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(number)
 
@@ -270,4 +289,5 @@ def linear_decay(step: int, total_steps: int, warmup_steps: int = 0) -> float:
 def scale_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Sets the learning rate of every group to ``factor`` of the one that it was made with."""
     for group in optimizer.param_groups:
+        # Factors apply to the original rate. Multiplying the current rate would compound them.
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor

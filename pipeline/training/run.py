@@ -89,14 +89,17 @@ class Run:
             DataError: if the folder cannot be written to.
             FingerprintMismatchError: if it holds a run with other settings, naming each that differs.
         """
+        # Other processes only read the record, because two writers could overwrite each other's state.
         if not self.is_main:
             return {} if self.record()["state"] == "finished" else None
         make_folder(self.folder)
         fresh = {"state": "running", "command": self._command, "settings": self._settings} | self._context
         stored = self.record() if self._record.exists() else fresh
-        is_lost = stored["state"] == "running" and not self.checkpoint.exists()  # there is nothing to go on from
+        # A run without a checkpoint holds no work, so other settings may replace it without an error.
+        is_lost = stored["state"] == "running" and not self.checkpoint.exists()
         if is_lost and setting_changes(stored["settings"], self._settings):
             console.note(f"{self.folder}: nothing was kept of the run that was begun here with other settings")
+        # Context such as paths may change between tries, for example after the folder was moved.
         record = fresh if is_lost else stored | self._context
         changes = setting_changes(record["settings"], self._settings)
         if changes:
@@ -104,11 +107,13 @@ class Run:
                 f"{self.folder} holds a run with other settings:\n{changes}\n"
                 "Choose another --output-dir, or remove the folder if the old run is not needed"
             )
+        # Half-written files are removed only after the settings match, since they may belong to another run.
         remove_temporaries(self.folder)
         if record != stored or not self._record.exists():
             write_run_record(self._record, record)
         if record["state"] == "running":
             return None
+        # A run that was killed inside `finish` leaves its checkpoint, which is as large as the student several times.
         self.checkpoint.unlink(missing_ok=True)
         console.note(f"{self.folder}: was finished before; nothing is trained")
         return record
@@ -120,8 +125,10 @@ class Run:
             IntegrityError: if it is damaged or of another model.
         """
         saved = load_checkpoint(self.checkpoint, model, optimizer)
-        self._wait()  # the first may be at its end already, and removes the checkpoint there
+        # All processes must have read the checkpoint before a fast first process can finish and remove it.
+        self._wait()
         try:
+            # A checkpoint of another version may have other fields, which raises TypeError here.
             return Progress(**saved or {})
         except TypeError as error:
             raise unusable(self.checkpoint, error) from error
@@ -137,6 +144,7 @@ class Run:
             save_checkpoint(self.checkpoint, model, optimizer, asdict(progress))
 
     def _require_own_record(self) -> None:
+        # Two commands may start in one folder before either has a checkpoint, and the later record wins.
         changes = setting_changes(self.record()["settings"], self._settings)
         if changes:
             raise FingerprintMismatchError(

@@ -39,7 +39,8 @@ def deciding(metrics: Metrics) -> tuple[str, str, float] | None:
 
 
 def quality(entry: Entry) -> float:
-    """What makes an entry the best: the metric that is `deciding`; without any, being the last."""
+    """Returns the number by which entries are compared: the `deciding` metric, or without metrics the time."""
+    # Without dev rows there is nothing to compare, so the latest entry counts as the best.
     number = entry["epoch"] if "epoch" in entry else entry["step"]
     found = deciding(entry["metrics"])
     return float(found[2] if found else number)
@@ -52,6 +53,7 @@ def best_of(history: Sequence[Entry]) -> Entry:
 
 def last_is_best(history: Sequence[Entry]) -> bool:
     """Whether the last entry is better than all before it."""
+    # `is` matters: an equally good later entry is equal in quality but must not replace the first.
     return bool(history) and best_of(history) is history[-1]
 
 
@@ -99,6 +101,7 @@ def tracker(report_to: ReportTo, folder: Path) -> Iterator[Callable[[Entry], Non
     if report_to == "none":
         yield lambda entry: None
         return
+    # TensorBoard takes seconds to import, and only runs that asked for it should wait.
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder / TENSORBOARD_FOLDER)) as writer:
@@ -108,6 +111,7 @@ def tracker(report_to: ReportTo, folder: Path) -> Iterator[Callable[[Entry], Non
             for name, value in flat(entry).items():
                 if name not in COUNTS:
                     writer.add_scalar(name, value, step)
+            # Entries are minutes apart, and TensorBoard would otherwise keep them in memory until its buffer is full.
             writer.flush()
 
         yield track

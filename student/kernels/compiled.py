@@ -17,16 +17,22 @@ from pipeline import console
 from student.kernels.reference import RowGradients, Tables
 
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}  # of tables
-INTERFACE_VERSION = 6  # of check.cpp: raise both when the arguments of a kernel change
+# check.cpp holds the same number. Raise both when the arguments of a kernel change.
+INTERFACE_VERSION = 6
+# A processor runs the code of all lower levels, so a missing build falls back to the next one.
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
-LAST_CACHE = 32 << 20  # bytes; gradients larger than this are written past the caches
+# Gradients of more bytes than a last-level cache holds are written past the caches, which saves reading them first.
+LAST_CACHE = 32 << 20
 NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 TABLES = ("vectors", "forward", "backward")
+# The kernels keep matrices in buffers of a fixed size on the stack.
 LARGEST_SIDE = 64
-FEW_TOKENS = 64  # less work than it takes to wake the other threads
+# Waking the other threads takes longer than the work on so few tokens.
+FEW_TOKENS = 64
 
 
 _ADDRESS, _LONG, _DOUBLE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
+# ctypes would pass Python integers as 32-bit numbers and truncate addresses without these declarations.
 # By function: the type of its result, and those of its arguments.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "interface_version": (_INT, []),
@@ -77,6 +83,7 @@ class KernelBatch(ctypes.Structure):
         Raises:
             ValueError: a tensor has another shape, type, layout or device.
         """
+        # C++ cannot check a tensor, so a wrong type or stride here would read or write foreign memory.
         _check("ids", ids_T, torch.int64, dimensions=1)
         _check("starts", starts_S, torch.int64, dimensions=1)
         num_starts = starts_S.shape[0]
@@ -97,6 +104,7 @@ class KernelBatch(ctypes.Structure):
             pointer(starts_S),
             ids_T.shape[0],
             num_starts - 1,
+            # Following torch's number of threads lets one setting, such as OMP_NUM_THREADS, limit both.
             1 if ids_T.shape[0] < FEW_TOKENS else torch.get_num_threads(),
         )
 
@@ -106,6 +114,7 @@ class KernelBatch(ctypes.Structure):
 
     def token_features(self) -> int:
         """Returns P, the numbers of a token's features."""
+        # A scan stores suffix sums besides prefix sums, because they differ at every position but the ends.
         return int(self.features() + (self.vector_size if self.backward else 0))
 
     def _products(self) -> int:
@@ -132,9 +141,11 @@ def library() -> ctypes.CDLL | None:
     """
     for level in LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("portable",)):
         path = library_path(level)
+        # A source installation without a compiler has no library at all, and the plain kernels take over.
         if path is None:
             continue
         loaded = load(path)
+        # An editable installation keeps old builds after an update, and their structures may have another layout.
         if not is_current(loaded):
             console.warn(f"{path}: built from other sources, and not used; install this package again")
         elif loaded.is_supported():
@@ -154,11 +165,13 @@ def library_path(level: str) -> Path | None:
 
 def load(path: Path) -> ctypes.CDLL:
     """Loads kernels; their threads are those of the OpenMP library that torch uses."""
+    # A second OpenMP runtime in the process would start its own threads and compete with torch for the cores.
     for openmp in _openmp_libraries():
         ctypes.CDLL(openmp, mode=ctypes.RTLD_GLOBAL)
     kernels = ctypes.CDLL(str(path))
     for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(kernels, name, None)  # one is missing from kernels that are not current
+        # Outdated kernels lack functions. `is_current` reports them after loading, with a warning instead of an error.
+        function = getattr(kernels, name, None)
         if function is not None:
             function.restype, function.argtypes = result, arguments
     return kernels
@@ -166,6 +179,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 def _openmp_libraries() -> list[str]:
     """Where torch's OpenMP library lies, in the form this process has it open."""
+    # Torch ships OpenMP under a hashed file name, so only the list of mapped files gives its path.
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return []
@@ -175,6 +189,7 @@ def _openmp_libraries() -> list[str]:
 
 def use_huge_pages(table: Tensor) -> None:
     """Asks for huge pages under a tensor, if the system has them: random rows are read faster then."""
+    # Huge pages are a hint: without them the results are the same, so nothing is reported.
     loaded = library()
     if loaded is not None:
         loaded.use_huge_pages(pointer(table), table.numel() * table.element_size())
@@ -260,6 +275,7 @@ def scan_backward(
 
 
 def _gradients(tables: Tables, batch: KernelBatch, out: RowGradients | None) -> tuple[RowGradients, Gradients]:
+    # Half-precision tables store rounded residuals, and most updates would be smaller than that rounding.
     if any(table is not None and table.dtype != torch.float32 for table in tables):
         raise ValueError("only float32 tables have gradients")
     vectors, forward, backward = (
@@ -267,6 +283,7 @@ def _gradients(tables: Tables, batch: KernelBatch, out: RowGradients | None) -> 
         for table, buffer in zip(tables, out or (None, None, None), strict=True)
     )
     gradients = vectors, forward, backward
+    # All tables are written in the same pass, so their sum decides whether they fit the cache.
     num_bytes = sum(4 * gradient.numel() for gradient in gradients if gradient is not None)
     return gradients, Gradients(*map(pointer, gradients), num_bytes > LAST_CACHE)
 
@@ -304,6 +321,7 @@ def check_values(kernels: ctypes.CDLL, batch: KernelBatch, ids_T: Tensor, starts
         IndexError: an id is no row of the tables.
         ValueError: starts do not rise from 0 to T.
     """
+    # The starts are checked first, because the check of the ids relies on their number being right.
     place = kernels.first_wrong_start(ctypes.byref(batch))
     if place >= 0:
         raise ValueError(f"starts[{place}] is {starts_S[place]}: they rise from 0 to {batch.tokens}, the number of ids")
@@ -317,6 +335,7 @@ def _height_and_type(tables: Tables) -> tuple[int, torch.dtype]:
     if not given:
         raise ValueError("no table is given")
     height, dtype = next((table.shape[0], table.dtype) for table in given.values())
+    # All tables share one type, so that a kernel is compiled once per type and not per combination.
     if dtype not in NUMBERS:
         raise ValueError(f"tables are float32, float16 or bfloat16, not {dtype}")
     for name, table in given.items():

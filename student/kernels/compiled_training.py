@@ -18,6 +18,7 @@ from student.kernels.compiled import library, pointer
 from student.kernels.lazy_adam import LazyAdamTerms, Rates, RowState
 
 
+# The order of fields must match the structures in `cpp/row_adam.cpp`: ctypes passes bytes, not names.
 class _Table(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("values", "ms", "vs", "gradients")),
@@ -74,9 +75,11 @@ def as_kernel_tables(states: Sequence[RowState]) -> KernelTables:
 def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
     """Groups tokens by row, those of the padding left out."""
     count = ids_T.shape[0]
+    # All tokens may be distinct, so the buffers have room for the worst case and are cut afterwards.
     rows_T, starts_T, tokens_T = torch.empty_like(ids_T), ids_T.new_empty(count + 1), torch.empty_like(ids_T)
     groups = map(pointer, (rows_T, starts_T, tokens_T))
     distinct = _kernels().group_rows(pointer(ids_T), count, num_rows, padding_idx, *groups)
+    # C++ raises no Python errors: a negative result encodes the position of the first wrong id.
     if distinct < 0:
         raise IndexError(f"token {-1 - distinct}: id {int(ids_T[-1 - distinct])} is not a row of a table of {num_rows}")
     return Groups(rows_T[:distinct], starts_T[: distinct + 1], tokens_T)
@@ -96,15 +99,18 @@ def catch_up(tables: KernelTables, rows_R: Tensor, lazy: LazyAdamTerms, eps: flo
 
 def step(tables: KernelTables, groups: Groups, lazy: LazyAdamTerms, rates: Rates) -> None:
     """One step of AdamW on rows that are up to date, with the sums of their gradients."""
+    # The C++ code writes the terms of the next step, so the arrays must have room before it gets their addresses.
     lazy.reserve_step()
     rows = (pointer(groups.rows_R), groups.rows_R.shape[0], pointer(groups.starts_S), pointer(groups.tokens_T))
     terms = ctypes.byref(_terms(lazy))
     _kernels().adam_step(tables, len(tables), *rows, terms, *rates, torch.get_num_threads())
+    # The kernel has updated the sums already, so `record_step` would count the step twice.
     lazy.step += 1
 
 
 def squares(gradients: Sequence[Tensor]) -> float:
     """The sum of the squares of all gradients."""
+    # Only gradient and size are read here, so the other addresses stay null.
     arrays = [_Parameter(None, None, None, part.data_ptr(), part.numel()) for part in gradients]
     return float(_kernels().dense_squares((_Parameter * len(arrays))(*arrays), len(arrays), torch.get_num_threads()))
 
@@ -131,6 +137,7 @@ def _terms(lazy: LazyAdamTerms) -> _LazyTerms:
     arrays = (lazy.large_S, lazy.small_S, lazy.decay_S, lazy.large_powers, lazy.small_powers)
     return _LazyTerms(
         *map(pointer, (lazy.value_step_V, lazy.moment_step_V)),
+        # Numpy arrays that `_reserve` replaces get new addresses, so this structure is made for every call.
         *(array.ctypes.data for array in arrays),
         *(len(lazy.small_powers), lazy.first, lazy.step, lazy.beta1, lazy.beta2),
     )
@@ -170,9 +177,11 @@ class _Loss(torch.autograd.Function):
         num_rows, num_classes = logits_BC.shape
         if teacher_BC.shape != logits_BC.shape or gold_B.shape != (num_rows,):
             raise ValueError(f"logits {tuple(logits_BC.shape)}, teacher {tuple(teacher_BC.shape)}, gold {gold_B.shape}")
+        # Torch's cross-entropy checks this itself, but the C++ code would read beyond the row.
         if int(gold_B.amax()) >= num_classes:
             raise IndexError(f"a gold label is not one of {num_classes} classes")
         alpha, temperature, squared = settings
+        # The kernel assumes rows without gaps, and `empty_like` would copy the strides of a transposed tensor.
         gradient_BC = torch.empty_like(logits_BC, memory_format=torch.contiguous_format)
         arrays = (
             logits_BC.contiguous(),

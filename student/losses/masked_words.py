@@ -243,7 +243,7 @@ def _term(
     log_q_E = logits_PV[p.position_E, p.token_E] - log_z_P[p.position_E]
     kept_P = torch.zeros_like(log_z_P).index_add(0, p.position_E, p.probability_E * log_q_E)
     loss_P, pull_E = -kept_P, p.probability_E
-    # Sampled and complete distributions have no rest, and the terms below cost several passes.
+    # Only top-k distributions leave a rest. The terms below cost several passes, so others skip them.
     if p.rest_P.any():
         q_E = log_q_E.exp()
         mass_P = torch.zeros_like(log_z_P).index_add(0, p.position_E, q_E)
