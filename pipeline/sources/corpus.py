@@ -9,16 +9,18 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline import console
 from pipeline.environment import data_folder
 from pipeline.errors import DataError, did_you_mean
 from pipeline.files import sha256
+from pipeline.sources.columns import plain
 from pipeline.sources.hub_rows import load_rows, place
+from pipeline.sources.row_bytes import ending, stem
+from pipeline.sources.row_files import FORMATS, open_rows
+from pipeline.sources.split_files import is_rows
 from pipeline.tasks.task import Corpus
 
-EXTENSIONS = (".parquet", ".jsonl", ".txt")
 DOCUMENTS_PER_BATCH = 1024
 SAMPLED_ROWS = 1000
 
@@ -91,7 +93,7 @@ def load_documents(corpus: Corpus, data: Path | None = None, max_documents: int 
 
     Args:
         corpus: the corpus.
-        data: a file, or a folder of Parquet, JSONL or text files; without it ``DISTILL_DATA``, then the hub.
+        data: a file, or a folder of files, in any of the `FORMATS`; without it ``DISTILL_DATA``, then the hub.
         max_documents: use so many rows from the start.
 
     Raises:
@@ -114,106 +116,53 @@ def load_documents(corpus: Corpus, data: Path | None = None, max_documents: int 
 
 
 def _local_place(corpus: Corpus) -> Path | None:
+    """The corpus's folder in ``DISTILL_DATA``, or its file; by the order of `FORMATS`, if there are several."""
     root = data_folder()
     if root is None:
         return None
-    names = [root / corpus.name, *(root / f"{corpus.name}{extension}" for extension in EXTENSIONS)]
-    existing = next((path for path in names if path.exists()), None)
-    if existing is None and corpus.hub is None:
-        looked = ", ".join(path.name for path in names)
+    if (root / corpus.name).exists():
+        return root / corpus.name
+    there = [path for path in sorted(root.glob("*")) if is_rows(path, FORMATS) and stem(path) == corpus.name]
+    if not there and corpus.hub is None:
+        looked = ", ".join([corpus.name, *(f"{corpus.name}{kind}" for kind in FORMATS)])
         raise DataError(f"{root}: holds no text of corpus {corpus.name!r}; looked for {looked}")
-    return existing
+    return min(there, key=lambda path: list(FORMATS).index(ending(path)), default=None)
 
 
 def _files(folder: Path) -> list[Path]:
     if folder.is_file():
-        if folder.suffix not in EXTENSIONS:
-            raise DataError(f"{folder}: unknown kind of file {folder.suffix!r}; known: {', '.join(EXTENSIONS)}")
         return [folder]
     if not folder.is_dir():
         raise DataError(f"--data {folder}: no such file or folder")
-    paths = sorted(path for path in folder.iterdir() if path.suffix in EXTENSIONS and path.is_file())
+    paths = sorted(path for path in folder.iterdir() if is_rows(path, FORMATS))
     if not paths:
-        raise DataError(f"{folder}: holds no {', '.join(EXTENSIONS)} file")
-    return paths
+        raise DataError(f"{folder}: holds no {', '.join(FORMATS)} file")
+    return [path for path in paths if path.stat().st_size]
 
 
 def _part(path: Path, corpus: Corpus, steps: console.Steps) -> CorpusPart:
-    part = ParquetPart(path, corpus) if path.suffix == ".parquet" else LinePart(path, corpus)
+    part = FilePart(path, corpus)
     steps.advance()
     return part
 
 
-class ParquetPart:
-    """The text column of a Parquet file."""
+class FilePart:
+    """The text column of a file of rows."""
 
     def __init__(self, path: Path, corpus: Corpus) -> None:
-        self.place, self.sha256 = str(path), sha256(path)
-        try:
-            # not pre-buffered, so that a large row group is never whole in memory
-            self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
-        self._column = text_column(corpus, self.place, self._file.schema_arrow.names)
-        self.num_rows = self._file.metadata.num_rows
+        self._rows = open_rows(path, line_column=corpus.columns[0])
+        self.place, self.sha256, self.num_rows = str(path), sha256(path), self._rows.count()
+        self._column = text_column(corpus, self.place, self._rows.names)
 
     def batches(self, start: int, stop: int) -> Iterator[list[Any]]:
         """The rows from ``start`` to ``stop`` (exclusive), see `CorpusPart.batches`."""
-        try:
-            yield from self._batches(start, stop)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.place}: cannot be read: {str(error).splitlines()[0]}") from error
-
-    def _batches(self, start: int, stop: int) -> Iterator[list[Any]]:
-        first = 0
-        for group in range(self._file.num_row_groups):
-            last = first + self._file.metadata.row_group(group).num_rows
-            if first < stop and start < last:
-                row = first
-                for batch in self._file.iter_batches(DOCUMENTS_PER_BATCH, [group], [self._column]):
-                    low, high = max(start, row), min(stop, row + batch.num_rows)
-                    if low < high:
-                        yield batch.column(0).slice(low - row, high - low).to_pylist()
-                    row += batch.num_rows
-                    if row >= stop:
-                        break
-            first = last
-
-
-class LinePart:
-    """A file with a document on each line: plain text, or JSON objects."""
-
-    def __init__(self, path: Path, corpus: Corpus) -> None:
-        self.place, self.sha256, self.num_rows = str(path), sha256(path), 0
-        self._path, self._corpus = path, corpus
-        self._offsets: list[int] = []  # where every so many lines begin
-        offset = 0
-        with path.open("rb") as stream:
-            for line in stream:
-                if self.num_rows % DOCUMENTS_PER_BATCH == 0:
-                    self._offsets.append(offset)
-                offset += len(line)
-                self.num_rows += 1
-
-    def batches(self, start: int, stop: int) -> Iterator[list[Any]]:
-        """The rows from ``start`` to ``stop`` (exclusive), see `CorpusPart.batches`."""
-        with self._path.open("rb") as stream:
-            for number in range(start // DOCUMENTS_PER_BATCH, -(-stop // DOCUMENTS_PER_BATCH)):
-                row = number * DOCUMENTS_PER_BATCH
-                stream.seek(self._offsets[number])
-                lines = [stream.readline() for _ in range(min(DOCUMENTS_PER_BATCH, self.num_rows - row))]
-                wanted = lines[max(0, start - row) : stop - row]
-                yield [self._text(line, k) for k, line in enumerate(wanted, start=max(start, row))]
-
-    def _text(self, line: bytes, row: int) -> Any:
-        try:
-            text = line.decode("utf-8-sig" if row == 0 else "utf-8").rstrip("\r\n")
-            if self._path.suffix == ".txt" or not text.strip():  # JSON lines may be empty, too
-                return text
-            values = json.loads(text)
-            return values[text_column(self._corpus, f"{self.place}, row {row}", list(values))]
-        except (ValueError, TypeError, RecursionError) as error:
-            raise DataError(f"{self.place}, row {row} (line {row + 1}): cannot be read: {error}") from error
+        wanted = stop - start
+        for table in self._rows.batches([self._column], start=start):
+            for low in range(0, min(wanted, table.num_rows), DOCUMENTS_PER_BATCH):
+                yield plain(table.column(0).slice(low, min(DOCUMENTS_PER_BATCH, wanted - low))).to_pylist()
+            wanted -= min(wanted, table.num_rows)
+            if not wanted:
+                return
 
 
 class TablePart:

@@ -25,7 +25,19 @@ YES_OR_NO = {None: None, "": None, "nan": None, "-1": None, "0": 0, "1": 1, "fal
 
 
 def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    """A column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems."""
+    """A column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems.
+
+    A list of one label is that label; fastText's files have such.
+    """
+    if pa.types.is_list(raw.type) and not pa.types.is_nested(raw.type.value_type):
+        several = pc.greater(pc.list_value_length(raw), 1).fill_null(False)
+        if pc.any(several).as_py():
+            problems.append(
+                f"{place}: several labels in {row_numbers(several)}, and a task of this type has one for each row; "
+                "`type: multilabel` has several"
+            )
+            return pa.nulls(len(raw), pa.int32())
+        raw = pa.array([row[0] if row else None for row in raw.to_pylist()], raw.type.value_type)
     if pa.types.is_nested(raw.type) or pa.types.is_temporal(raw.type):
         problems.append(f"{place}: label holds {raw.type}, not numbers or names")
         return pa.nulls(len(raw), pa.int32())

@@ -1,40 +1,114 @@
 """Rows of JSON: an object on each line, or one array of objects."""
 
+import re
 from bisect import bisect_left
-from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.json as pj
 
 from pipeline.errors import DataError
-from pipeline.sources.row_bytes import open_bytes
+from pipeline.sources.line_rows import Mark, blocks_from, count_lines
+from pipeline.sources.row_bytes import open_bytes, without_bom
 from pipeline.untrusted import parse_json
 
-ROWS_PER_BATCH = 8192
+ROWS_LOOKED_AT = 8192  # for the names of columns
 NEW_LINE = b"\n"
+NULL_BETWEEN = re.compile(rb"}\s*n")
 MAX_ARRAY_BYTES = 2**31  # an array is in memory as a whole; lines are not
 Numbered = tuple[int, dict[str, Any]]  # the number of a line, or of an array's element, from 1, and the row there
 
 
-def json_groups(path: Path) -> Iterator[list[Numbered]]:
-    """Reads a file of JSON rows, `ROWS_PER_BATCH` at a time.
+def is_array(path: Path) -> bool:
+    """Whether a file of JSON is one array, and not an object on each line."""
+    with open_bytes(path) as stream:
+        first = next((line for line in stream if without_bom(line).strip()), b"")
+    return without_bom(first).lstrip().startswith(b"[")
+
+
+def first_lines(path: Path) -> list[Numbered]:
+    """The first objects of a file with one on each line."""
+    with open_bytes(path) as stream:
+        return list(islice(parsed_lines(str(path), enumerate(stream, start=1)), ROWS_LOOKED_AT))
+
+
+def names_of(rows: Sequence[Numbered]) -> list[str]:
+    """The columns of rows, in the order in which they occur."""
+    return list(dict.fromkeys(name for _, row in rows for name in row))
+
+
+def array_table(
+    path: Path, rows: Sequence[Numbered], columns: Sequence[str] | None, schema: pa.Schema | None
+) -> pa.Table:
+    """The objects of an array as a table; arguments and errors as of `line_tables`."""
+    known = pa.schema([(name, pa.null()) for name in columns or ()])
+    return _typed_table(rows, schema) if schema else _inferred_table(str(path), rows, columns, known)
+
+
+def object_tables(
+    path: Path, mark: Mark, columns: Sequence[str] | None, schema: pa.Schema | None
+) -> Iterator[pa.Table]:
+    """Reads objects on lines as tables, one at least.
+
+    Arrow reads blocks of lines where it can: where the types are known, and nothing is wrong. Others are read row by
+    row, which takes ten times as long, and finds out new types, and in which line something is wrong.
+
+    Args:
+        path: the file.
+        mark: where to begin.
+        columns: which columns; all by default.
+        schema: their types; without it those of the values of a block and of the blocks before.
 
     Raises:
-        DataError: naming the line or the element that is no object with columns.
+        DataError: naming the line that is no object with columns, or has a value of another type.
     """
-    with open_bytes(path) as stream:
-        first = next((line for line in stream if line.removeprefix(BOM_UTF8).strip()), b"")
-    is_array = first.removeprefix(BOM_UTF8).lstrip().startswith(b"[")
-    with open_bytes(path) as stream:
-        if is_array:
-            rows = _elements(str(path), stream.read(MAX_ARRAY_BYTES + 1))
-        else:
-            rows = parsed_lines(str(path), enumerate(stream, start=1))
-        while group := list(islice(rows, ROWS_PER_BATCH)):
-            yield group
+    known = schema or pa.schema([(name, pa.null()) for name in columns or ()])
+    is_empty = True
+    for line, data in blocks_from(path, mark):
+        table = _quick_table(data, known, columns is None and schema is None)
+        if table is None:
+            rows = list(parsed_lines(str(path), enumerate(data.split(NEW_LINE), start=line)))
+            table = _typed_table(rows, schema) if schema else _inferred_table(str(path), rows, columns, known)
+        if table.num_rows:
+            known = schema or unified(known, table.schema)
+            is_empty = False
+            yield table
+    if is_empty:
+        yield known.empty_table()
+
+
+def count_objects(data: bytes) -> int:
+    """How many lines of a block are not blank."""
+    return sum(1 for line in data.split(NEW_LINE) if line.strip())
+
+
+def _quick_table(data: bytes, schema: pa.Schema, takes_all: bool) -> pa.Table | None:
+    """A block of lines, read by Arrow; None if that cannot, or should not be trusted to, read it.
+
+    It reads several objects in a line, and crashes where null stands between objects.
+    """
+    lines = count_lines(data)
+    if data.count(b"\n{") + data.startswith(b"{") != lines or NULL_BETWEEN.search(data):
+        return None
+    if not len(schema) or not all(map(_is_flat, schema.types)):
+        return None
+    parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error" if takes_all else "ignore")
+    try:
+        table = pj.read_json(pa.BufferReader(data), pj.ReadOptions(block_size=len(data) + 1, use_threads=False), parse)
+        table.validate(full=True)  # text that is not UTF-8 is let through
+    except pa.ArrowException:
+        return None
+    return table if table.num_rows == lines else None
+
+
+def _is_flat(kind: pa.DataType) -> bool:
+    """Whether a type has no columns of its own, some of which might be ignored."""
+    if pa.types.is_list(kind):
+        return _is_flat(kind.value_type)
+    return bool(pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_null(kind))
 
 
 def parsed_lines(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Numbered]:
@@ -46,7 +120,7 @@ def parsed_lines(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Num
     for number, line in lines:
         if line.strip():
             try:
-                row = parse_json(line.removeprefix(BOM_UTF8), may_be_nan=True)  # as Python and pandas write it
+                row = parse_json(without_bom(line), may_be_nan=True)  # as Python and pandas write it
             except UnicodeDecodeError as error:
                 raise DataError(f"{place}: line {number}: {not_utf8(line, error)}") from error
             except ValueError as error:
@@ -54,33 +128,6 @@ def parsed_lines(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Num
             if not isinstance(row, dict):
                 raise DataError(f"{place}, line {number}: not an object with columns, but {str(row)[:60]!r}")
             yield number, row
-
-
-def json_names(path: Path) -> list[str]:
-    """The columns of the first batch of rows."""
-    return list(dict.fromkeys(name for _, row in next(json_groups(path), []) for name in row))
-
-
-def json_tables(path: Path, columns: Sequence[str] | None, schema: pa.Schema | None) -> Iterator[pa.Table]:
-    """Reads rows of JSON as tables, one at least.
-
-    Args:
-        path: the file.
-        columns: which columns; all by default.
-        schema: their types; without it those of the values of a batch and of the batches before.
-    """
-    before = pa.schema([(name, pa.null()) for name in columns or ()])
-    is_empty = True
-    for group in json_groups(path):
-        if schema is not None:
-            table = _typed_table(group, schema)
-        else:
-            table = _inferred_table(str(path), group, columns, before)
-            before = unified(before, table.schema)
-        is_empty = False
-        yield table
-    if is_empty:
-        yield (schema or before).empty_table()
 
 
 def not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
@@ -98,25 +145,30 @@ def _not_json(line: bytes, error: ValueError) -> str:
     return f"not JSON: {error}"
 
 
-def _elements(place: str, data: bytes) -> Iterator[Numbered]:
-    """The objects of an array, with their numbers from 1."""
+def array_rows(path: Path) -> list[Numbered]:
+    """The objects of an array, with their numbers from 1.
+
+    Raises:
+        DataError: if the file is no array, or naming the element that is no object with columns.
+    """
+    with open_bytes(path) as stream:
+        data = stream.read(MAX_ARRAY_BYTES + 1)
     if len(data) > MAX_ARRAY_BYTES:
-        raise DataError(f"{place}: an array of more than 2 GiB; give an object on each line, which needs no memory")
+        raise DataError(f"{path}: an array of more than 2 GiB; give an object on each line, which needs no memory")
     try:
-        values = parse_json(data.removeprefix(BOM_UTF8), may_be_nan=True)
+        values = parse_json(without_bom(data), may_be_nan=True)
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: line {data.count(NEW_LINE, 0, error.start) + 1}: is not UTF-8") from error
+        raise DataError(f"{path}: line {data.count(NEW_LINE, 0, error.start) + 1}: is not UTF-8") from error
     except ValueError as error:
-        raise DataError(f"{place}: an array that is not JSON, or is cut off: {error}") from error
-    for number, row in enumerate(values, start=1):
-        if not isinstance(row, dict):
-            raise DataError(f"{place}, element {number}: not an object with columns, but {str(row)[:60]!r}")
-        yield number, row
+        raise DataError(f"{path}: an array that is not JSON, or is cut off: {error}") from error
+    wrong = next((number for number, row in enumerate(values, start=1) if not isinstance(row, dict)), None)
+    if wrong is not None:
+        raise DataError(f"{path}, element {wrong}: not an object with columns, but {str(values[wrong - 1])[:60]!r}")
+    return list(enumerate(values, start=1))
 
 
 def _typed_table(rows: Sequence[Numbered], schema: pa.Schema) -> pa.Table:
-    records = [{name: row.get(name) for name in schema.names} for _, row in rows]
-    return pa.Table.from_struct_array(pa.array(records, pa.struct(list(schema))))
+    return pa.table({field.name: pa.array([row.get(field.name) for _, row in rows], field.type) for field in schema})
 
 
 def _inferred_table(place: str, rows: Sequence[Numbered], columns: Sequence[str] | None, before: pa.Schema) -> pa.Table:
@@ -131,12 +183,11 @@ def _inferred_table(place: str, rows: Sequence[Numbered], columns: Sequence[str]
     Raises:
         DataError: if values of a column are of different types, naming the line.
     """
-    records = [row if columns is None else {name: row.get(name) for name in columns} for _, row in rows]
+    names = dict.fromkeys(columns if columns is not None else (name for _, row in rows for name in row))
     try:
-        table = pa.Table.from_struct_array(pa.array(records))  # of all columns at once, which is several times faster
+        table = pa.table({name: pa.array([row.get(name) for _, row in rows]) for name in names})
         unified(before, table.schema)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        names = dict.fromkeys(name for record in records for name in record)
         odd = (_odd_value(place, rows, name, before) for name in names)
         raise DataError(next(filter(None, odd), f"{place}: {error}")) from error
     return table

@@ -1,10 +1,9 @@
 """The bytes of files of rows: unpacked where they are compressed, refused where they are something else."""
 
-import bz2
-import gzip
 import io
 import lzma
-from collections.abc import Callable
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -13,11 +12,19 @@ import pyarrow as pa
 from pipeline.errors import DataError
 from pipeline.files import refuse_lfs_pointer
 
+BLOCK_BYTES = 2**20
+
+
+def _arrow(name: str) -> Callable[[Path], Any]:
+    """Unpacks with Arrow, twice as fast as Python's own modules do."""
+    return lambda path: io.BufferedReader(pa.input_stream(path, compression=name), BLOCK_BYTES)
+
+
 CODECS: dict[str, Callable[[Path], Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
+    ".gz": _arrow("gzip"),
+    ".bz2": _arrow("bz2"),
     ".xz": lzma.open,
-    ".zst": lambda path: io.BufferedReader(pa.input_stream(path, compression="zstd")),
+    ".zst": _arrow("zstd"),
 }
 UTF16, UTF32 = (b"\xff\xfe", b"\xfe\xff"), (b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")
 MAGIC = {  # what begins files that people give by mistake, and what they are
@@ -58,6 +65,29 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open("rb") if compressed is None else cast("BinaryIO", CODECS[compressed](path))
 
 
+def line_blocks(stream: BinaryIO, line: int = 1) -> Iterator[tuple[int, bytes]]:
+    """Whole lines from where a stream stands, in blocks, each with the number of its first line.
+
+    The first block is a small one, as some readers find out from it what the others are.
+
+    Args:
+        stream: of bytes.
+        line: the number of its next line.
+    """
+    size = BLOCK_BYTES // 16
+    while data := stream.read(size):
+        if not data.endswith(b"\n"):
+            data += stream.readline()
+        yield line, data
+        line += data.count(b"\n")
+        size = BLOCK_BYTES
+
+
+def without_bom(data: bytes) -> bytes:
+    """The bytes of a file without the mark that some programs put before UTF-8."""
+    return data.removeprefix(BOM_UTF8)
+
+
 def refuse_foreign(path: Path, is_text: bool) -> None:
     """Raises DataError for a file that is recognisably something else: a pointer of git-lfs, UTF-16, an archive.
 
@@ -75,33 +105,3 @@ def refuse_foreign(path: Path, is_text: bool) -> None:
         raise DataError(f"{path}: is {found}")
     if first.startswith(UTF16 + UTF32) or (len(first) > 3 and b"\0" in first[:4]):
         raise DataError(f"{path}: is UTF-16 or UTF-32, not UTF-8; save the file as UTF-8")
-
-
-def unclosed_quote(path: Path) -> int | None:
-    """The line, from 1, of the quote within which a CSV file ends; None if it ends outside quotes.
-
-    Arrow takes what follows such a quote as one text. The file is looked at twice only if its number of quotes is odd:
-    in a whole file those around texts are even, and those within them are doubled.
-    """
-    with open_bytes(path) as stream:
-        count = sum(block.count(b'"') for block in iter(lambda: stream.read(2**20), b""))
-    if count % 2 == 0:
-        return None
-    is_inside, was_closed, may_open, opened_at = False, False, True, 0
-    with open_bytes(path) as stream:
-        for number, line in enumerate(stream, start=1):
-            first, *others = line.split(b'"')
-            may_open, was_closed = (may_open and not first) or _ends_field(first), was_closed and not first
-            for part in others:  # before each of them stands a quote
-                if is_inside:
-                    is_inside, was_closed = False, True
-                elif was_closed:  # a doubled quote: the text goes on
-                    is_inside, was_closed = True, False
-                elif may_open:  # at the beginning of a field alone; elsewhere it is a character like any other
-                    is_inside, opened_at = True, number
-                may_open, was_closed = _ends_field(part), was_closed and not part
-    return opened_at if is_inside else None
-
-
-def _ends_field(part: bytes) -> bool:
-    return part.endswith((b",", b"\n", b"\r"))

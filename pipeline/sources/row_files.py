@@ -4,15 +4,16 @@ Rows are read in their order, a batch at a time, so that few of many are in memo
 `FORMATS`, by the ending of its files in letters of any case. Text may be compressed by gzip, bzip2, xz or Zstandard.
 """
 
-import io
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from functools import cache
+from itertools import accumulate, chain
 from lzma import LZMAError
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv as pc
@@ -20,16 +21,23 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from pipeline.errors import DataError
-from pipeline.sources.json_rows import ROWS_PER_BATCH, json_names, json_tables, not_utf8, unified
-from pipeline.sources.row_bytes import codec, ending, open_bytes, refuse_foreign, unclosed_quote
+from pipeline.sources.delimited_rows import QUOTED, UNQUOTED, delimited_names, delimited_tables
+from pipeline.sources.json_rows import (
+    array_rows,
+    array_table,
+    count_objects,
+    first_lines,
+    is_array,
+    names_of,
+    not_utf8,
+    object_tables,
+    unified,
+)
+from pipeline.sources.line_rows import BEGINNING, LABEL_LISTS, count_lines, has_labels, line_tables, mark_before, marks
+from pipeline.sources.row_bytes import codec, ending, open_bytes, refuse_foreign
 
-MAX_ROW_BYTES = 2**26
-UNQUOTED = pc.ParseOptions(delimiter="\t", quote_char=False)  # GLUE's TSV: a quote is a character like any other
-QUOTED = pc.ParseOptions(newlines_in_values=True)
-
+ROWS_PER_BATCH = 8192
 BINARY = (".parquet", ".arrow", ".feather")
-SEPARATORS = {";": "';'", "\t": "tabs", ",": "commas", "|": "'|'"}
-LINES_LOOKED_AT = 5
 
 Batches = Iterator[pa.Table]
 
@@ -39,16 +47,19 @@ class Naming(NamedTuple):
 
     headerless: tuple[str, ...]  # of a TSV that has so many columns, and no header
     line: str  # of a text
+    label: str  # of fastText's labels
 
 
 class Opened(NamedTuple):
-    """A file of a certain format: its columns (of JSON lines those of the first batch), and what reads them.
+    """A file of a certain format: its columns (of JSON those of the first rows), and what reads and counts its rows.
 
-    ``read`` takes names of columns, None for all, and their types, which only JSON lines have no other way to know.
+    ``read`` takes names of columns, None for all, their types, which only JSON has no other way to know, and the number
+    of the first row.
     """
 
     names: list[str]
-    read: Callable[[Sequence[str] | None, pa.Schema | None], Batches]
+    read: Callable[[Sequence[str] | None, pa.Schema | None, int], Batches]
+    num_rows: Callable[[], int]
 
 
 @dataclass(frozen=True)
@@ -57,40 +68,63 @@ class RowFile:
 
     Attributes:
         path: the file.
-        names: of its columns; of JSON lines those of the first batch.
+        names: of its columns; of JSON those of the first rows.
     """
 
     path: Path
     names: list[str]
     _opened: Opened
 
-    def batches(self, columns: Sequence[str] | None = None, schema: pa.Schema | None = None) -> Batches:
-        """Reads rows from the beginning, one batch at least.
+    def batches(self, columns: Sequence[str] | None = None, schema: pa.Schema | None = None, start: int = 0) -> Batches:
+        """Reads rows in their order, one batch at least.
 
         Args:
             columns: which columns; all by default.
-            schema: their types over all rows, see `joined_schema`. Without it, JSON lines have in each batch those of
-                its values and of the batches before.
+            schema: their types over all rows, see `joined_schema`. Without it, JSON has in each batch those of its
+                values and of the batches before.
+            start: the number of the first row, from 0. Parquet, and lines that are not packed, are not read before it.
 
         Raises:
             DataError: naming the row, the line or the column that is wrong.
         """
+        counts = Counter(self.names)
+        twice = next((name for name in (columns or counts) if counts[name] > 1), None)
+        if twice is not None:  # so that it is not plain which one is meant
+            raise DataError(f"{self.path}: the column {twice!r} is there twice; rename or remove one")
         with reading(self.path):
-            yield from self._opened.read(columns, schema)
+            yield from self._opened.read(columns, schema, start)
+
+    def count(self) -> int:
+        """How many rows there are; of lines how many are not blank, whatever they hold."""
+        with reading(self.path):
+            return self._opened.num_rows()
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Reads all rows at once; errors as of `batches`."""
         with reading(self.path):
             return pa.concat_tables(self.batches(columns), promote_options="permissive")
 
+    def wanted(self, names: Collection[str]) -> pa.Table:
+        """All rows at once, of those columns alone that have one of the names.
 
-def open_rows(path: Path, headerless_columns: tuple[str, ...] = (), line_column: str = "sentence1") -> RowFile:
+        Others are not looked at: they are there as nulls, only to be named in messages.
+        """
+        table = self.table([name for name in self.names if name in names])
+        for name in dict.fromkeys(self.names):
+            table = table if name in names else table.append_column(name, pa.nulls(table.num_rows))
+        return table
+
+
+def open_rows(
+    path: Path, headerless_columns: tuple[str, ...] = (), line_column: str = "sentence1", label_column: str = "label"
+) -> RowFile:
     """Opens a file of any of the `FORMATS`.
 
     Args:
         path: the file.
         headerless_columns: names for the columns of a TSV that has no header.
         line_column: name for the column of a text.
+        label_column: name for the column of the labels that a text in fastText's format has.
 
     Raises:
         DataError: if there is no such file, or it is not what its ending says.
@@ -99,17 +133,15 @@ def open_rows(path: Path, headerless_columns: tuple[str, ...] = (), line_column:
         raise DataError(f"{path}: no such file")
     kind = ending(path)
     if kind not in FORMATS:
-        raise DataError(f"{path}: unknown kind of file {kind!r}; known: {', '.join(FORMATS)}")
+        advice = "its labels are fastText's: let its name end in .txt" if has_labels(path) else ""
+        raise DataError(f"{path}: unknown kind of file {kind!r}; {advice or 'known: ' + ', '.join(FORMATS)}")
     if not path.stat().st_size:
         raise DataError(f"{path}: is empty, without columns even")
     if codec(path) and kind in BINARY:
         raise DataError(f"{path}: unpack it first; a {kind} file is read from several places, and may compress columns")
     with reading(path):
         refuse_foreign(path, is_text=kind not in BINARY)
-        opened = FORMATS[kind](path, Naming(headerless_columns, line_column))
-        twice = next((name for name, count in Counter(opened.names).items() if count > 1 and name), None)
-    if twice is not None:  # so that it is not plain which one is meant
-        raise DataError(f"{path}: the column {twice!r} is there twice; rename or remove one")
+        opened = FORMATS[kind](path, Naming(headerless_columns, line_column, label_column))
     return RowFile(path, opened.names, opened)
 
 
@@ -131,19 +163,32 @@ def joined_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
     return pa.schema([field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema])
 
 
+def from_row(tables: Iterable[pa.Table], first: int) -> Batches:
+    """The rows of tables from that row on, at most `ROWS_PER_BATCH` at a time; one table at least."""
+    for table in tables:
+        rest = table.slice(min(first, table.num_rows))
+        first -= min(first, table.num_rows)
+        for start in range(0, max(rest.num_rows, 1), ROWS_PER_BATCH):
+            yield rest.slice(start, ROWS_PER_BATCH)
+
+
 def _parquet(path: Path, naming: Naming) -> Opened:
     def opened() -> pq.ParquetFile:
         # not pre-buffered, so that a large row group is never whole in memory
         return pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
 
-    def read(columns: Sequence[str] | None, _: pa.Schema | None) -> Batches:
+    def read(columns: Sequence[str] | None, _: pa.Schema | None, start: int) -> Batches:
         file = opened()
         names = file.schema_arrow.names if columns is None else list(columns)
+        ends = list(accumulate(file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)))
+        skipped = bisect_right(ends, start)
+        groups = list(range(skipped, len(ends)))
+        batches = file.iter_batches(ROWS_PER_BATCH, groups, columns=None if columns is None else names)
         yield file.schema_arrow.empty_table().select(names)
-        for batch in file.iter_batches(ROWS_PER_BATCH, columns=None if columns is None else names):
-            yield pa.Table.from_batches([batch]).select(names)
+        tables = (pa.Table.from_batches([batch]).select(names) for batch in batches)
+        yield from from_row(tables, start - (ends[skipped - 1] if skipped else 0))
 
-    return Opened(opened().schema_arrow.names, read)
+    return Opened(opened().schema_arrow.names, read, lambda: int(opened().metadata.num_rows))
 
 
 def _csv(path: Path, naming: Naming) -> Opened:
@@ -154,64 +199,50 @@ def _tsv(path: Path, naming: Naming) -> Opened:
     return _delimited(path, UNQUOTED, naming.headerless)
 
 
-def _delimited(path: Path, parse: pc.ParseOptions, headerless_columns: tuple[str, ...]) -> Opened:
-    """Every column is text, in which nothing is null: what it means, a task knows."""
-    with open_bytes(path) as stream:
-        lines = [line.decode("utf-8-sig") for line in islice(stream, LINES_LOOKED_AT)]
-    first = lines[0]
-    _refuse_other_separator(path, parse.delimiter, lines)
-    if parse.quote_char and (number := unclosed_quote(path)) is not None:
-        raise DataError(
-            f"{path}: ends within quotes that begin in line {number}; the file is cut off, or a quote is missing there"
-        )
-    is_headerless = headerless_columns and len(first.split(parse.delimiter)) == len(headerless_columns)
-    names = list(headerless_columns) if is_headerless else first.rstrip("\r\n").split(parse.delimiter)
-    types = {name.strip('"'): pa.string() for name in names}
-    convert = pc.ConvertOptions(column_types=types, strings_can_be_null=False)
-    options = pc.ReadOptions(column_names=names if is_headerless else None, block_size=MAX_ROW_BYTES)
+def _delimited(path: Path, parse: pc.ParseOptions, headerless: Sequence[str]) -> Opened:
+    names, has_header = delimited_names(path, parse, headerless)
 
-    def read(columns: Sequence[str] | None, _: pa.Schema | None) -> Batches:
-        reader = pc.open_csv(_source(path), options, parse, convert)
-        wanted = reader.schema.names if columns is None else list(columns)
-        yield reader.schema.empty_table().select(wanted)
-        for block in reader:
-            table = pa.Table.from_batches([block]).select(wanted)
-            for start in range(0, table.num_rows, ROWS_PER_BATCH):
-                yield table.slice(start, ROWS_PER_BATCH)
+    def read(columns: Sequence[str] | None, _: pa.Schema | None, start: int) -> Batches:
+        return from_row(delimited_tables(path, parse, names, has_header, columns), start)
 
-    return Opened(pc.open_csv(_source(path), options, parse, convert).schema.names, read)
-
-
-def _source(path: Path) -> Any:
-    """What Arrow reads: the path, which it reads fastest, or the unpacked bytes."""
-    return path if codec(path) is None else open_bytes(path)
-
-
-def _refuse_other_separator(path: Path, delimiter: str, lines: Sequence[str]) -> None:
-    """Raises DataError where the first lines have one column, and by another separator several, as many in each."""
-    if delimiter in lines[0]:
-        return
-    for other, name in SEPARATORS.items():
-        counts = {line.count(other) for line in lines if line.strip()}
-        if len(counts) == 1 and counts != {0} and other != delimiter:
-            right = "tabs" if delimiter == "\t" else "commas"
-            advice = f"save it with {right}" + ("; or let its name end in .tsv" if other == "\t" else "")
-            raise DataError(f"{path}, line 1: its columns seem to be parted by {name}; {advice}")
+    return Opened(names, read, lambda: sum(table.num_rows for table in read(names[:1], None, 0)))
 
 
 def _text_lines(path: Path, naming: Naming) -> Opened:
-    def read(columns: Sequence[str] | None, _: pa.Schema | None) -> Batches:
-        yield pa.table({naming.line: pa.array([], pa.string())})
-        with io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline="\n") as stream:
-            lines = (line.removesuffix("\n").removesuffix("\r") for line in stream)
-            while group := list(islice(lines, ROWS_PER_BATCH)):
-                yield pa.table({naming.line: pa.array(group, pa.string())})
+    label = naming.label if has_labels(path) else None
+    empty = pa.table({naming.line: pa.array([], pa.string())} | ({label: pa.array([], LABEL_LISTS)} if label else {}))
+    found = cache(lambda: marks(path, count_lines))
 
-    return Opened([naming.line], read)
+    def read(columns: Sequence[str] | None, _: pa.Schema | None, start: int) -> Batches:
+        mark = mark_before(found(), path, start) if start else BEGINNING
+        tables = chain([empty], line_tables(path, mark, naming.line, label))
+        for table in from_row(tables, start - mark.row):
+            yield table if columns is None else table.select(list(columns))
+
+    return Opened(empty.column_names, read, lambda: found()[-1].row)
 
 
 def _json(path: Path, naming: Naming) -> Opened:
-    return Opened(json_names(path), lambda columns, schema: json_tables(path, columns, schema))
+    return _json_array(path) if is_array(path) else _json_lines(path)
+
+
+def _json_array(path: Path) -> Opened:
+    rows = array_rows(path)
+
+    def read(columns: Sequence[str] | None, schema: pa.Schema | None, start: int) -> Batches:
+        return from_row([array_table(path, rows, columns, schema)], start)
+
+    return Opened(names_of(rows), read, lambda: len(rows))
+
+
+def _json_lines(path: Path) -> Opened:
+    found = cache(lambda: marks(path, count_objects))
+
+    def read(columns: Sequence[str] | None, schema: pa.Schema | None, start: int) -> Batches:
+        mark = mark_before(found(), path, start) if start else BEGINNING
+        return from_row(object_tables(path, mark, columns, schema), start - mark.row)
+
+    return Opened(names_of(first_lines(path)), read, lambda: found()[-1].row)
 
 
 def _arrow(path: Path, naming: Naming) -> Opened:
@@ -230,14 +261,11 @@ def _arrow(path: Path, naming: Naming) -> Opened:
                 yield pa.RecordBatch.from_pylist([], file.schema)
                 yield from (file.get_batch(k) for k in range(file.num_record_batches))
 
-    def read(columns: Sequence[str] | None, _: pa.Schema | None) -> Batches:
-        for batch in batches():
-            table = pa.Table.from_batches([batch])
-            chosen = table if columns is None else table.select(list(columns))
-            for start in range(0, max(chosen.num_rows, 1), ROWS_PER_BATCH):
-                yield chosen.slice(start, ROWS_PER_BATCH)
+    def read(columns: Sequence[str] | None, _: pa.Schema | None, start: int) -> Batches:
+        tables = (pa.Table.from_batches([batch]) for batch in batches())
+        return from_row((table if columns is None else table.select(list(columns)) for table in tables), start)
 
-    return Opened(next(batches()).schema.names, read)
+    return Opened(next(batches()).schema.names, read, lambda: sum(batch.num_rows for batch in batches()))
 
 
 FORMATS: dict[str, Callable[[Path, Naming], Opened]] = {

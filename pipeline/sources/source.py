@@ -123,13 +123,10 @@ def _read(
 def _table(task: Task, paths: Sequence[Path]) -> tuple[str, pa.Table]:
     """The rows of a split's files, of those columns alone that a task may have."""
     known = {*task.columns.sentence1, *(task.columns.sentence2 or ()), *(task.columns.label or task.labels)}
-    tables = []
-    for path in paths:
-        file = open_rows(path, task.headerless_tsv_columns)
-        table = file.table([name for name in file.names if name in known])
-        for name in file.names:  # columns that nobody needs are not looked at, and there only to be named in messages
-            table = table if name in known else table.append_column(name, pa.nulls(table.num_rows))
-        tables.append(table)
+    label = (task.columns.label or ("label",))[0]
+    tables = [
+        open_rows(path, task.headerless_tsv_columns, task.columns.sentence1[0], label).wanted(known) for path in paths
+    ]
     place = str(paths[0]) if len(paths) == 1 else f"{paths[0].parent} ({paths[0].name} to {paths[-1].name})"
     return place, pa.concat_tables(tables, promote_options="permissive")
 

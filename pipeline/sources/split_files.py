@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.errors import DataError
+from pipeline.sources.line_rows import has_labels
 from pipeline.sources.row_bytes import ending, stem
 from pipeline.sources.row_files import FORMATS
 from pipeline.tasks.task import Task
@@ -23,8 +24,8 @@ def find_files(task: Task, data: Path, splits: Sequence[str]) -> dict[str, list[
     """The files of each split, in the order of their rows.
 
     They lie in ``data``, in its folder named after the task, or in a folder ``data`` of these. A split is a file
-    ``train.csv``, parts ``train-00000-of-00002.parquet``, or a folder ``train`` of files. A single file as ``data`` is
-    the only split that is wanted, or ``train``.
+    ``train.csv``, a text ``train.txt`` with fastText's labels, parts ``train-00000-of-00002.parquet``, or a folder
+    ``train`` of files. A single file as ``data`` is the only split that is wanted, or ``train``.
 
     Raises:
         DataError: if the path does not exist, a part is missing, a split is there twice, or a file could be any of
@@ -74,7 +75,7 @@ def _configurations(folder: Path) -> list[Path]:
 
 
 def _row_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if is_rows(path))
+    return sorted(path for path in folder.iterdir() if is_rows(path) or (is_rows(path, [".txt"]) and has_labels(path)))
 
 
 def _split_files(folder: Path, split: str) -> list[Path]:

@@ -11,8 +11,9 @@ from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sources.columns import column_name
+from pipeline.sources.delimited_rows import MAX_ROW_BYTES
 from pipeline.sources.json_rows import parsed_lines
-from pipeline.sources.row_files import MAX_ROW_BYTES, RowFile, joined_schema, open_rows
+from pipeline.sources.row_files import RowFile, joined_schema, open_rows
 from pipeline.tasks.task import Task, load_task, task_names
 from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
 from student.answers.certificate import model_hashes
@@ -61,7 +62,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
 
         def answered(done: int) -> Iterator[pa.Table]:
             steps.advance(done)
-            for table in from_row(rows.batches(columns, schema), done):
+            for table in rows.batches(columns, schema, done):
                 beside = {output: table.column(name) for name, output in kept.items()}
                 yield pa.table(beside | predictor.columns(*texts_of(table, names)))
                 steps.advance(table.num_rows)
@@ -166,13 +167,6 @@ def texts_of(table: pa.Table, names: Sequence[str]) -> SentenceColumns:
 def student_hashes(run: Path) -> dict[str, str]:
     """The SHA-256 of all that decides a student's answers, by file."""
     return model_hashes(run) | {TOKENIZER_FILE: sha256(run / TOKENIZER_FILE)}
-
-
-def from_row(tables: Iterator[pa.Table], first: int) -> Iterator[pa.Table]:
-    """The rows of tables from that row on; one table at least."""
-    for table in tables:
-        yield table.slice(min(first, table.num_rows))
-        first -= min(first, table.num_rows)
 
 
 def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO) -> None:

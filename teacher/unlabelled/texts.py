@@ -79,8 +79,9 @@ def _of_files(path: Path, task: Task, wants_pairs: bool | None) -> Texts:
     paths = sorted(p for p in path.iterdir() if is_rows(p, FORMATS)) if path.is_dir() else [path]
     if not paths:
         raise DataError(f"--unlabelled {path}: holds no {', '.join(FORMATS)} file")
-    tables = [open_rows(p, line_column=TEXT).table() for p in paths]
-    names = _names(task, [table.column_names for table in tables], wants_pairs)
+    files = [open_rows(p, line_column=TEXT) for p in paths]
+    names = _names(task, [file.names for file in files], wants_pairs)
+    tables = [file.wanted({name for accepted in names for name in accepted}) for file in files]
     problems: list[str] = []
     columns = tuple(
         pa.concat_arrays([text_column(t, str(p), accepted, problems) for p, t in zip(paths, tables, strict=True)])

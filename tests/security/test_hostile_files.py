@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.verify import verify_shards
-from pipeline.sources.corpus import LinePart, ParquetPart
+from pipeline.sources.corpus import FilePart
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Corpus, Task, load_task, own_manifest, parse_manifest
 from student.model.config_file import read_config
@@ -48,16 +48,20 @@ def test_yaml_that_grows_when_it_is_shown(tmp_path: Path) -> None:
 
 def test_a_document_that_is_nested_too_deep(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(DEEP)
-    with pytest.raises(DataError, match=naming("x.jsonl, row 0 (line 1): ")):
-        list(LinePart(tmp_path / "x.jsonl", CORPUS).batches(0, 1))
+    with pytest.raises(DataError, match=naming("x.jsonl: ")):
+        FilePart(tmp_path / "x.jsonl", CORPUS)
+    (tmp_path / "x.jsonl").write_text('{"text": ' + DEEP)
+    with pytest.raises(DataError, match=naming("x.jsonl, line 1: ")):
+        FilePart(tmp_path / "x.jsonl", CORPUS)
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])
 def test_a_column_that_is_there_twice_is_named(tmp_path: Path, name: str) -> None:
     between = "," if name.endswith("csv") else "\t"
     (tmp_path / name).write_text("\n".join(between.join(row) for row in (["a", "b", "a"], ["1", "2", "3"])))
+    assert open_rows(tmp_path / name).table(["b"]).to_pylist() == [{"b": "2"}]  # nobody asks for the others
     with pytest.raises(DataError, match=naming(f"{name}: ", "'a'")):
-        open_rows(tmp_path / name)
+        open_rows(tmp_path / name).table()
 
 
 def test_a_name_of_a_column_that_is_no_text(tmp_path: Path) -> None:
@@ -67,7 +71,7 @@ def test_a_name_of_a_column_that_is_no_text(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["one"]}), tmp_path / "x.parquet", compression="none")
     data = (tmp_path / "x.parquet").read_bytes()
     (tmp_path / "x.parquet").write_bytes(data.replace(b"text", b"te\xe9t"))
-    for read in (open_rows, lambda path: ParquetPart(path, CORPUS)):
+    for read in (open_rows, lambda path: FilePart(path, CORPUS)):
         with pytest.raises(DataError, match=r"x\.parquet: "):
             read(tmp_path / "x.parquet")
 

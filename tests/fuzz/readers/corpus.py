@@ -1,6 +1,6 @@
 """Documents of a corpus in text, JSON lines and Parquet."""
 
-from pipeline.sources.corpus import Documents, LinePart, ParquetPart
+from pipeline.sources.corpus import Documents, FilePart
 from pipeline.tasks.task import Corpus
 from tests.fuzz.files import FIXTURES, of_a_kind, seeds, written
 
@@ -19,8 +19,7 @@ SEEDS = seeds(
 
 def read(data: bytes) -> None:
     kind, content = of_a_kind(data, KINDS)
-    path = written(f"corpus{kind}", content)
-    part = ParquetPart(path, CORPUS) if kind == ".parquet" else LinePart(path, CORPUS)
+    part = FilePart(written(f"corpus{kind}", content), CORPUS)
     documents = Documents("fuzzed", (part,), part.num_rows)
     for _ in documents.read(0, documents.num_documents):
         pass

@@ -16,6 +16,7 @@ from pipeline.sources import Documents, load_documents
 from pipeline.sources.corpus import DOCUMENTS_PER_BATCH
 from pipeline.tasks.task import Corpus, Hub
 from tests.helpers.messages import naming
+from tests.helpers.row_formats import write_rows
 
 MINE = Corpus(name="mine")
 SIZES = {"a.jsonl": 1030, "b.parquet": 2500, "c.txt": 2100, "d.parquet": 3, "e.txt": 0, "f.jsonl": 1}
@@ -140,10 +141,10 @@ def test_sha256_is_of_content_and_order_not_the_folder(tmp_path: Path, folder: P
 @pytest.mark.parametrize(
     ("name", "texts", "place", "value"),
     [
-        ("x.jsonl", [*TEXTS[:1300], 7, "a"], "x.jsonl, row 1300: ", "7"),
+        ("x.jsonl", [*TEXTS[:1300], 7, "a"], "x.jsonl, line 1301: ", "7"),
         ("x.parquet", [7], "x.parquet, row 0: ", "7"),
         ("x.parquet", ["a", b"\xff"], "x.parquet, row 0: ", "b'a"),
-        ("x.jsonl", ["a", ["b"]], "x.jsonl, row 1: ", "['b']"),
+        ("x.jsonl", ["a", ["b"]], "x.jsonl, line 2: ", "['b']"),
     ],
 )
 def test_row_that_is_not_text_is_named(tmp_path: Path, name: str, texts: list[Any], place: str, value: str) -> None:
@@ -162,17 +163,38 @@ def test_a_row_without_text_is_an_empty_document(tmp_path: Path, name: str) -> N
     assert read(load_documents(MINE, tmp_path / name)) == ["a", "", "b"]
 
 
-def test_an_empty_line_is_an_empty_document(tmp_path: Path) -> None:
+def test_an_empty_line_of_a_text_is_an_empty_document_and_one_of_json_lines_is_none(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n\n  \n{"text": "b"}\n')
-    texts = read(load_documents(MINE, tmp_path / "x.jsonl"))
-    assert [text.strip() for text in texts] == ["a", "", "", "b"]
+    assert read(load_documents(MINE, tmp_path / "x.jsonl")) == ["a", "b"]
+    (tmp_path / "x.txt").write_text("a\n\n\nb\n")
+    assert read(load_documents(MINE, tmp_path / "x.txt")) == ["a", "", "", "b"]
+
+
+@pytest.mark.parametrize(
+    "name", ["x.csv", "x.tsv", "x.arrow", "x.json", "x.txt.gz", "x.jsonl.zst", "x.CSV.xz", "x.ndjson"]
+)
+def test_any_range_of_a_file_of_any_format(name: str, tmp_path: Path) -> None:
+    texts = [f"{k} é" for k in range(3 * DOCUMENTS_PER_BATCH)]
+    documents = load_documents(MINE, write_rows(tmp_path / name, pa.table({"text": texts, "label": texts})))
+    assert documents.num_documents == len(texts)
+    for start, stop in ((0, 5), (1500, 1501), (1000, 3000), (3071, 3072), (7, 7)):
+        assert read(documents, start, stop) == texts[start:stop]
+
+
+def test_long_files_of_lines_are_read_from_the_block_of_the_first_row(tmp_path: Path) -> None:
+    texts = [f"{k} " + "word " * 20 for k in range(40_000)]
+    for name in ("x.txt", "x.jsonl"):
+        documents = load_documents(MINE, write(tmp_path / name, texts))
+        assert documents.num_documents == len(texts)
+        for start in (0, 600, 9_000, 25_000, 39_990):
+            assert read(documents, start, start + 10) == texts[start : start + 10]
 
 
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("x.txt", b"caf\xe9", "utf-8"),
-        ("x.jsonl", b'{"text": "caf\xe9"}', "utf-8"),
+        ("x.txt", b"caf\xe9", "UTF-8"),
+        ("x.jsonl", b'{"text": "caf\xe9"}', "UTF-8"),
         ("x.jsonl", b'{"text": ', ""),
         ("x.jsonl", b'["text"]', ""),
         ("x.jsonl", b"7", ""),
@@ -181,16 +203,13 @@ def test_an_empty_line_is_an_empty_document(tmp_path: Path) -> None:
 def test_line_that_cannot_be_read_is_named(tmp_path: Path, name: str, line: bytes, message: str) -> None:
     good = json.dumps({"text": "a"}).encode()
     (tmp_path / name).write_bytes(b"\n".join([*[good] * 1500, line, good]))
-    documents = load_documents(MINE, tmp_path / name)
-    assert documents.num_documents == 1502
-    assert len(read(documents, 0, 1500)) == 1500
-    with pytest.raises(DataError, match=naming(f"{name}, row 1500 (line 1501): ", message)):
-        read(documents, 1499, 1501)
+    with pytest.raises(DataError, match=naming(f"{name}", "line 1501: ", message)):
+        read(load_documents(MINE, tmp_path / name), 1499, 1501)
 
 
 def test_text_that_no_tokenizer_takes_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "half \\ud83d of a character"}\n')
-    with pytest.raises(DataError, match=naming("x.jsonl, row 0: ", r"\ud83d")):
+    with pytest.raises(DataError, match=naming("x.jsonl, line 1: ", "surrogate")):
         read(load_documents(MINE, tmp_path / "x.jsonl"))
 
 
@@ -199,9 +218,9 @@ def test_missing_column_is_answered_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=naming("x.parquet: ", "'text'", "'texts'", "number, texts")):
         load_documents(MINE, tmp_path / "x.parquet")
     path = tmp_path / "y.jsonl"
-    path.write_text('{"text": "a", "content": ""}\n{"content": "b"}\n')
-    with pytest.raises(DataError, match=naming("y.jsonl, row 1: ", "'text'", "content")):
-        read(load_documents(MINE, path))
+    path.write_text('{"content": "b"}\n')
+    with pytest.raises(DataError, match=naming("y.jsonl: ", "'text'", "content")):
+        load_documents(MINE, path)
     with pytest.raises(DataError, match=naming("x.parquet: ", "'body' or 'content'", "number, texts")):
         load_documents(Corpus(name="mine", columns=("body", "content")), tmp_path / "x.parquet")
 
@@ -225,14 +244,14 @@ def test_parquet_damaged_inside(tmp_path: Path) -> None:
 
 def test_nothing_to_read(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=naming("empty: ", ".parquet, .jsonl, .txt")):
+    with pytest.raises(DataError, match=naming("empty: ", ".parquet, .jsonl")):
         load_documents(MINE, tmp_path / "empty")
     for name in ("x.txt", "x.jsonl", "x.parquet"):
         with pytest.raises(DataError, match=naming(f"{name}: ")):
             load_documents(MINE, write(tmp_path / name, []))
-    (tmp_path / "x.csv").write_text("text\na\n")
-    with pytest.raises(DataError, match=naming("x.csv: ", "'.csv'", ".parquet, .jsonl, .txt")):
-        load_documents(MINE, tmp_path / "x.csv")
+    (tmp_path / "x.docx").write_text("text\na\n")
+    with pytest.raises(DataError, match=naming("x.docx: ", "'.docx'", ".parquet, .jsonl")):
+        load_documents(MINE, tmp_path / "x.docx")
     with pytest.raises(DataError, match=naming("--data", "gone: ")):
         load_documents(MINE, tmp_path / "gone")
     with pytest.raises(DataError, match=naming("'mine'", "--data", "DISTILL_DATA")):
@@ -241,7 +260,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 
 def test_distill_data_is_searched_for_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTILL_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=naming("'mine'", "mine, mine.parquet, mine.jsonl, mine.txt")):
+    with pytest.raises(DataError, match=naming("'mine'", "mine, mine.parquet, mine.jsonl")):
         load_documents(MINE)
     for name in ("mine.txt", "mine.jsonl", "mine.parquet", "mine/any.txt"):  # each goes before those before it
         write(tmp_path / name, [f"of {name}"])

@@ -11,9 +11,9 @@ import pytest
 
 from pipeline.errors import DataError
 from pipeline.sources import load_source
-from pipeline.sources.json_rows import ROWS_PER_BATCH
-from pipeline.sources.row_files import FORMATS, joined_schema, open_rows
+from pipeline.sources.row_files import FORMATS, ROWS_PER_BATCH, joined_schema, open_rows
 from pipeline.tasks.task import Task
+from tests.helpers.row_formats import write_rows
 
 MANY = ROWS_PER_BATCH + 5
 
@@ -128,3 +128,63 @@ def test_rows_of_a_task_are_read_by_the_same_reader(tmp_path: Path) -> None:
 def test_a_file_of_no_bytes_is_refused_in_every_format(kind: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is empty"):
         open_rows(written(tmp_path, "", f"rows{kind}"))
+
+
+def test_arrow_reads_lines_as_python_does_or_leaves_them_to_it(tmp_path: Path) -> None:
+    first = [{"a": f"text {k}", "b": 1.5, "c": [k, None]} for k in range(3000)]  # a block and more, so types are known
+    good = [
+        *(
+            '{"a": "x\\u00e9", "b": 2, "c": []}',
+            '{"b": NaN}',
+            '{"c": null, "d": {"e": [1]}}',
+            "{}",
+            '{"a": "\\ud83d\\ude00"}',
+        ),
+        '{"a": "} null {", "b": -0.5}',
+    ]
+    path = written(tmp_path, lines(first) + "\n".join(good))
+    expected = [json.loads(line) for line in good]
+    rows = open_rows(path).table(["a", "b", "c"]).to_pylist()[3000:]
+    assert [repr(row) for row in rows] == [
+        repr({name: row.get(name) for name in "abc"}) for row in map(floats, expected)
+    ]
+
+
+def floats(row: dict[str, Any]) -> dict[str, Any]:
+    return row | ({"b": float(row["b"])} if "b" in row else {})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            '{"a": "x"} {"a": "y"}',
+            '{"a": "x"} null',
+            "null",
+            "3",
+            '["a"]',
+            '{"a": 5}',
+            '{"a": "x"},',
+            '{"a": "\\ud83d"}',
+        ),
+        *('{"a": "x", "a": "y"}', '{"a": "tab\t"}', '{"a": "x", "b": 1e999}', '{"a": "x", "b": 01}', '{"a": "x"'),
+    ],
+)
+def test_what_arrow_would_take_or_crash_at_is_named_by_its_line(line: str, tmp_path: Path) -> None:
+    path = written(
+        tmp_path, lines([{"a": f"text {k}", "b": 1.5} for k in range(3000)]) + line + "\n" + lines([{"a": "z"}])
+    )
+    with pytest.raises(DataError, match=r"train\.jsonl, line 3001: "):
+        open_rows(path).table(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "name", ["rows.parquet", "rows.csv", "rows.jsonl", "rows.json", "rows.txt", "rows.arrow", "rows.tsv"]
+)
+def test_rows_are_counted_and_read_from_any_row_on(name: str, tmp_path: Path) -> None:
+    texts = [f"{k} und größer" for k in range(20_000)]
+    rows = open_rows(write_rows(tmp_path / name, pa.table({"sentence1": texts})))
+    assert rows.count() == len(texts)
+    for start in (0, 1, 8192, 19_999, 20_000):
+        found = pa.concat_tables(rows.batches(["sentence1"], start=start), promote_options="permissive")
+        assert found.column(0).to_pylist() == texts[start:]

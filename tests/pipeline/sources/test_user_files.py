@@ -1,11 +1,8 @@
 """Files and gold as users have them: every format, compressed or not, in every layout, or refused by its line."""
 
-import bz2
 import gzip
-import io
 import json
 import lzma
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,11 @@ import pytest
 
 from pipeline.errors import DataError
 from pipeline.sources import load_source
-from pipeline.sources.row_bytes import unclosed_quote
+from pipeline.sources.delimited_rows import unclosed_quote
 from pipeline.sources.row_files import FORMATS, open_rows
 from pipeline.tasks.task import Task
 from tests.helpers.messages import naming
+from tests.helpers.row_formats import PACKERS, WRITERS, lines, parquet
 
 TEXTS = ["a fine film", 'with "quotes", and\na line', "größer"]
 ROWS = [{"text": text, "label": k % 2, "more": k} for k, text in enumerate(TEXTS)]
@@ -37,48 +35,6 @@ def task_of(**changes: Any) -> Task:
         "splits": {"train": None, "validation": None},
     }
     return Task.model_validate(values | changes)
-
-
-def csv(table: pa.Table) -> bytes:
-    stream = io.BytesIO()
-    pyarrow.csv.write_csv(table, stream)
-    return stream.getvalue()
-
-
-def parquet(table: pa.Table) -> bytes:
-    stream = io.BytesIO()
-    pq.write_table(table, stream)
-    return stream.getvalue()
-
-
-def arrow(table: pa.Table, is_stream: bool = False) -> bytes:
-    stream = io.BytesIO()
-    make = pa.ipc.new_stream if is_stream else pa.ipc.new_file
-    with make(stream, table.schema) as writer:
-        writer.write_table(table)
-    return stream.getvalue()
-
-
-def lines(rows: list[Any]) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
-WRITERS: dict[str, Callable[[], bytes]] = {
-    ".csv": lambda: csv(TABLE),
-    ".jsonl": lambda: lines(ROWS),
-    ".ndjson": lambda: lines(ROWS),
-    ".json": lambda: json.dumps(ROWS, indent=2).encode(),
-    ".parquet": lambda: parquet(TABLE),
-    ".arrow": lambda: arrow(TABLE),
-    ".feather": lambda: arrow(TABLE, is_stream=True),
-}
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": lambda data: bytes(pa.Codec("zstd").compress(data, asbytes=True)),
-}
 
 
 def write(path: Path, data: bytes) -> Path:
@@ -99,9 +55,9 @@ def problem(folder: Path, task: Task | None = None) -> str:
 
 
 @pytest.mark.parametrize("packing", PACKERS)
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", [kind for kind in WRITERS if kind not in (".tsv", ".txt")])
 def test_every_format_is_read_compressed_and_in_any_case(kind: str, packing: str, tmp_path: Path) -> None:
-    path = write(tmp_path / f"train{kind.upper()}{packing}", PACKERS[packing](WRITERS[kind]()))
+    path = write(tmp_path / f"train{kind.upper()}{packing}", PACKERS[packing](WRITERS[kind](TABLE)))
     if packing and kind in (".parquet", ".arrow", ".feather"):
         assert "unpack" in problem(tmp_path)
     else:
@@ -110,7 +66,7 @@ def test_every_format_is_read_compressed_and_in_any_case(kind: str, packing: str
 
 
 def test_the_formats_are_all_tried() -> None:
-    assert WRITERS.keys() | {".tsv", ".txt"} == FORMATS.keys()
+    assert WRITERS.keys() == FORMATS.keys()
 
 
 def test_columns_that_nobody_names_are_not_looked_at(tmp_path: Path) -> None:
@@ -291,3 +247,54 @@ def test_odd_gold_is_reported_with_counts(tmp_path: Path) -> None:
 def test_quotes_that_swallow_rows_are_reported(tmp_path: Path) -> None:
     write(tmp_path / "train.csv", b'text,label\na,0\n"b,1\nc,0\nd"",1\ne,1\nf"g",0\n')
     assert any("row 1" in warning and "quote" in warning for warning in load_source(task_of(), tmp_path).warnings)
+
+
+FASTTEXT = b"__label__good a fine film\n__label__bad\tdull  stuff \r\n\nno label here\nlate label __label__good\n"
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.TXT", "train.txt.gz", "data/train/0.txt"])
+def test_the_labels_of_fasttext_are_gold_and_no_text(name: str, tmp_path: Path) -> None:
+    write(tmp_path / name, gzip.compress(FASTTEXT) if name.endswith("gz") else FASTTEXT)
+    rows = load_source(task_of(), tmp_path).splits["train"]
+    assert rows.column("sentence1").to_pylist() == ["a fine film", "dull  stuff", "", "no label here", "late label"]
+    assert rows.column("label").to_pylist() == [1, 0, None, None, 1]
+
+
+def test_several_labels_of_fasttext(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.txt", b"__label__a __label__c x y\n__label__b z\nw\n")
+    several = task_of(type="multilabel", labels=["a", "b", "c"], metrics=["micro_f1"])
+    assert load_source(several, path).splits["train"].column("label").to_pylist() == [[0, 2], [1], None]
+    with pytest.raises(DataError, match=naming("mine.txt", "row 0", "multilabel")):
+        load_source(task_of(labels=["a", "b", "c"]), path)
+    with pytest.raises(DataError, match=naming("mine.txt", "'c' in row 0")):
+        load_source(task_of(type="multilabel", labels=["a", "b"], metrics=["micro_f1"]), path)
+
+
+def test_a_text_without_labels_is_no_split_and_fasttexts_own_endings_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "train.txt", b"a\nb\n")
+    assert "holds no split" in problem(tmp_path)
+    write(tmp_path / "train.csv", b"text,label\na,0\nb,1\n")
+    assert texts(tmp_path) == ["a", "b"]
+    with pytest.raises(DataError, match=naming("cooking.train", "fastText", ".txt")):
+        open_rows(write(tmp_path / "cooking.train", FASTTEXT))
+    assert open_rows(write(tmp_path / "x.txt", FASTTEXT)).table(["sentence1"]).column(0)[0].as_py() == "a fine film"
+
+
+def test_a_list_of_one_label_is_that_label(tmp_path: Path) -> None:
+    assert gold(tmp_path, [["good"], [], None, ["bad"]]) == [1, None, None, 0]
+    assert gold(tmp_path, [[1], [0]]) == [1, 0]
+
+
+def test_a_column_that_is_there_twice_is_refused_where_it_is_needed(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", b"text,label,x,x\na,0,1,2\nb,1,1,2\n")
+    assert texts(tmp_path) == ["a", "b"]
+    write(tmp_path / "train.csv", b"text,label,text\na,0,1\n")
+    assert "'text' is there twice" in problem(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("header", ["text,label", '"text","label"', "\ufefftext,label", '"te,xt",text,label'])
+def test_headers_and_ends_of_lines(header: str, end: str, tmp_path: Path) -> None:
+    row = "1,0" if "te," not in header else "9,1,0"
+    write(tmp_path / "train.csv", (header + end + row + end + row.replace("1,0", "2,1")).encode())
+    assert texts(tmp_path) == ["1", "2"]
