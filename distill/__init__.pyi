@@ -601,7 +601,7 @@ def import_answers(
     """Make a logit set of what any teacher, an LLM or another, answered in a file.
 
     Args:
-        file: Parquet, JSONL or CSV with texts, or split and source_row, and what the teacher said of each.
+        file: Any file of rows, or NumPy's .npz: texts, or split and source_row, and the teacher's answers.
         task: Task that the answers are about; see `distill tasks`.
         teacher: Who answered: a name, for the record.
         answers: Which column the answers are in, and what they are. (default: the one that the file has)

@@ -20,6 +20,7 @@ from pipeline.sources.row_files import open_rows, reading
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import Task
 from pipeline.untrusted import parse_json
+from teacher.answers.array_file import ENDINGS, read_arrays
 from teacher.answers.import_settings import AnswersKind, ImportConfig
 from teacher.models.label_order import label_places, stated_labels
 
@@ -61,10 +62,10 @@ def read_answers(config: ImportConfig, task: Task) -> Answers:
         ConfigError: if it is not plain which answers are meant, or they do not fit the task or the flags.
         DataError: if the file cannot be read or has no answers, or listing every answer that is wrong.
     """
-    table = open_rows(config.file).table()
+    table, stated = _table(config)
     kind = _kind(config, table)
     target = _target(task, kind)
-    labels = names_of_outputs(config, target)
+    labels = names_of_outputs(config, target, stated)
     if target.kind == "labels" and config.rest == "spread":
         raise ConfigError("--rest spread: nothing is left to share out where each label has a probability of its own")
     with reading(config.file):  # a key of a Parquet struct that is no text is found now
@@ -91,18 +92,33 @@ def _by_problem(problems: Mapping[int, str], row_A: Ints) -> list[tuple[str, str
     return [(what, rows_in_words(rows)) for what, rows in rows_of.items()]
 
 
-def names_of_outputs(config: ImportConfig, target: Target) -> tuple[str, ...]:
-    """The order of labels in lists of numbers: as told, or the task's.
+def _table(config: ImportConfig) -> tuple[pa.Table, tuple[str, ...]]:
+    """The rows of a file, and the names of the outputs if it has them."""
+    if config.file.suffix.lower() in ENDINGS:
+        return read_arrays(config.file)
+    return open_rows(config.file).table(), ()
+
+
+def names_of_outputs(config: ImportConfig, target: Target, of_file: tuple[str, ...]) -> tuple[str, ...]:
+    """The order of labels in lists of numbers: by ``--teacher-labels``, else as the file names them, or the task's.
 
     Raises:
         ConfigError: if what is told are not the task's labels.
     """
     stated = names_of(config.teacher_labels)
-    if not stated:
+    if not stated and not of_file:
         return target.names
     if not target.has_labels:
         raise ConfigError(f"--teacher-labels: the answers are {target.kind}, not labels")
-    return stated_labels(stated, target.names)
+    if stated:
+        return stated_labels(stated, target.names)
+    places = label_places(of_file, target.names)
+    if places is None:
+        raise ConfigError(
+            f"{config.file}: names its outputs {', '.join(of_file)}, but the task's labels are "
+            f"{', '.join(target.names)}; if they are the same in other words, give their order with --teacher-labels"
+        )
+    return tuple(target.names[place] for place in places)
 
 
 def _kind(config: ImportConfig, table: pa.Table) -> AnswersKind:

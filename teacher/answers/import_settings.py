@@ -17,7 +17,7 @@ class ImportConfig(OwnDataFlags, StoreFlags, JsonFlags):
 
     helps: ClassVar = {"data": "Folder or file with the task's own rows. (default: DISTILL_DATA, then the hub)"}
     file: Path = Field(
-        description="Parquet, JSONL or CSV with texts, or split and source_row, and what the teacher said of each.",
+        description="Any file of rows, or NumPy's .npz: texts, or split and source_row, and the teacher's answers.",
         json_schema_extra={"argument": True},
     )
     task: str | None = Field(None, description="Task that the answers are about; see `distill tasks`.")
