@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.sources.columns import MAX_EXAMPLES, column_name, plain, row_numbers, rows_in_words, text_column
-from pipeline.sources.gold import NUMERAL, READERS, check_words, labels_of_columns, split_words
+from pipeline.sources.columns import column_name, plain, row_numbers, text_column
+from pipeline.sources.gold import READERS, check_words, labels_of_columns, split_words
+from pipeline.sources.odd_rows import absent_labels, contradictions, swallowed_rows
 from pipeline.tasks.task import TRAIN, Task
 
 WORD_LISTS = pa.list_(pa.string())
@@ -50,54 +51,9 @@ def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa
     _check_count(task, split, place, table.num_rows, problems, warnings)
     rows = pa.table(columns)
     if split == TRAIN and not problems:
-        warnings += _odd_gold(task, place, rows)
-        warnings += _swallowed_rows(task, place, rows.column("sentence1"), len(table.column_names))
+        warnings += [*absent_labels(task, place, rows), *contradictions(task, place, rows)]
+        warnings += swallowed_rows(task, place, table)
     return rows, problems, warnings
-
-
-def _odd_gold(task: Task, place: str, rows: pa.Table) -> list[str]:
-    """What is unusual about the gold of training rows: labels without any, and texts with several."""
-    warnings = []
-    gold = rows.column("label").drop_null()
-    if task.labels and len(gold):
-        values = gold if task.type == "classification" else pc.list_flatten(gold)
-        absent = [name for k, name in enumerate(task.labels) if k not in {*pc.unique(values).to_pylist()}]
-        if absent:
-            warnings.append(f"{place}: no row has the label {', '.join(absent[:MAX_EXAMPLES])}; it cannot be learnt")
-    if task.type == "classification" and len(gold):
-        with_gold = rows.filter(pc.is_valid(rows.column("label")))
-        groups = with_gold.group_by(["sentence1", "sentence2"])
-        counted = groups.aggregate([("label", "count_distinct"), ("source_row", "min"), ("source_row", "count")])
-        odd = counted.filter(pc.greater(counted.column("label_count_distinct"), 1))
-        if odd.num_rows:
-            count, first = pc.sum(odd.column("source_row_count")).as_py(), sorted(odd["source_row_min"].to_pylist())
-            warnings.append(
-                f"{place}: {odd.num_rows:,} texts have several labels, in {count:,} rows, first in "
-                f"{rows_in_words(first[:1])}"
-            )
-    return warnings
-
-
-def _swallowed_rows(task: Task, place: str, texts: pa.ChunkedArray, num_columns: int) -> list[str]:
-    """Says which texts of a CSV file look like several of its rows, as behind a quote that should not be one."""
-    if ".csv" not in place.lower() or num_columns < 2 or not pa.types.is_string(texts.type):
-        return []
-    long = pc.indices_nonzero(pc.match_substring(texts, "\n").fill_null(False)).to_pylist()
-    odd = [row for row in long if _looks_like_rows(task, texts[row].as_py(), num_columns)]
-    if not odd:
-        return []
-    return [
-        f"{place}: a text in quotes looks like several rows of the file, in {rows_in_words(odd)}; is a quote missing?"
-    ]
-
-
-def _looks_like_rows(task: Task, text: str, num_columns: int) -> bool:
-    """Whether every line but the last, which a quote ends, has as many fields as the file, and gold among them."""
-    rows = [[field.strip(' "') for field in line.split(",")] for line in text.split("\n")[:-1]]
-    return all(
-        len(fields) >= num_columns and any(field in task.labels or NUMERAL.fullmatch(field) for field in fields)
-        for fields in rows
-    )
 
 
 def _text(

@@ -18,6 +18,7 @@ LISTS = (
     pa.types.is_list_view,
     pa.types.is_large_list_view,
 )
+BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
 
 
 def column_name(
@@ -66,12 +67,18 @@ def checked_text(table: pa.Table, place: str, name: str, problems: list[str], fi
 def plain(column: pa.ChunkedArray) -> pa.Array:
     """A column of one of the many types that Arrow has for the same values: texts as strings, without a dictionary.
 
-    A column of nulls alone, whose type nobody can know, is one of strings.
+    A column of nulls alone, whose type nobody can know, is one of strings. Bytes are text if they are UTF-8, as some
+    writers of Parquet do not mark text as such; else they stay what they are.
     """
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
     if pa.types.is_run_end_encoded(column.type):
         column = pc.run_end_decode(column)
+    if any(is_one(column.type) for is_one in BYTES):
+        try:
+            return column.cast(pa.string()).combine_chunks()
+        except pa.ArrowInvalid:
+            return column.combine_chunks()
     return column.cast(_plain_type(column.type)).combine_chunks()
 
 

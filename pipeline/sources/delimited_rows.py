@@ -83,9 +83,14 @@ def delimited_tables(
             yield reader.schema.empty_table().select(wanted)
             for block in reader:
                 yield pa.Table.from_batches([block]).select(wanted)
-        except pa.ArrowInvalid:
+        except pa.ArrowInvalid as error:
             _refuse_unclosed_quote(path, counted)
-            raise
+            if "Empty CSV file" in str(error):  # a header without an end of its line
+                yield pa.table({name: pa.array([], pa.string()) for name in names}).select(columns or names)
+            elif "Expected" in str(error) and parse.quote_char:
+                raise DataError(f"{path}: {error}; a text with a comma needs quotes around it") from error
+            else:
+                raise
         _refuse_unclosed_quote(path, counted)
 
 

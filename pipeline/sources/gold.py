@@ -1,5 +1,6 @@
 """The gold of rows, from what a file holds to numbers: a label, several labels, a score, or a label for each word."""
 
+import ast
 import re
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -13,10 +14,10 @@ from pipeline.tasks.spans import begins_inside
 from pipeline.tasks.target import LABEL_LISTS
 from pipeline.tasks.task import Task
 
-NO_GOLD: dict[Any, int | None] = {None: None, "": None, "-": None}
+NO_GOLD: dict[Any, int | None] = {None: None, "-": None}
 MINUS_ONE = (-1, "-1", "-1.0")  # "no gold" in GLUE and many others, but also the lowest of -1, 0 and 1
 WHOLE = re.compile(r"(-?[0-9]+)\.0+")  # as pandas writes whole numbers where some are missing
-NO_SCORE = ("", "nan", "null", "none", "n/a")
+MISSING = ("", "nan", "null", "none", "n/a", "<na>")  # how programs write that there is no gold, in small letters
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 AMBIGUOUS = {1: [0], 2: [0, 1]}  # lists of 0 and 1 for so many labels that may be their numbers, too
 UNKNOWN_TEXT = "-"  # of several labels: an empty text says that no label holds
@@ -44,8 +45,8 @@ def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
     if pa.types.is_floating(raw.type):
         raw = pc.if_else(pc.is_nan(raw), None, raw)  # as pandas has what is missing
     encoded = raw.dictionary_encode()
-    distinct = [_whole(value) for value in encoded.dictionary.to_pylist()]
-    numbers = NO_GOLD | dict.fromkeys(MINUS_ONE) | _label_numbers(task)
+    numbers = NO_GOLD | dict.fromkeys(MISSING) | dict.fromkeys(MINUS_ONE) | _label_numbers(task)
+    distinct = [_spelling(task, _whole(value), numbers) for value in encoded.dictionary.to_pylist()]
     if pa.types.is_boolean(raw.type):
         distinct = [_name_of_boolean(task, value) for value in distinct]
     wrong = [k for k, value in enumerate(distinct) if value not in numbers or isinstance(value, bool)]
@@ -86,7 +87,7 @@ def scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
         return pa.nulls(len(raw), pa.float32())
     if pa.types.is_string(raw.type):
         raw = pc.utf8_trim_whitespace(raw)
-        raw = pc.if_else(pc.is_in(pc.utf8_lower(raw), pa.array(NO_SCORE)), None, raw)
+        raw = pc.if_else(pc.is_in(pc.utf8_lower(raw), pa.array(MISSING)), None, raw)
         odd = pc.invert(pc.match_substring_regex(raw, NUMBER)).fill_null(False)
         if pc.any(odd).as_py():
             values = pc.filter(raw, odd).to_pylist()[:MAX_EXAMPLES]
@@ -194,9 +195,15 @@ READERS = {"classification": labels, "multilabel": label_lists, "regression": sc
 
 
 def split_words(column: pa.Array) -> pa.Array:
-    """Texts as their words; of a text without any that would be one empty word."""
+    """Texts as their words; of a text without any that would be one empty word. A text may be a list, too."""
     if not pa.types.is_string(column.type):
         return column
+    given = column.drop_null().to_pylist()
+    if given and all(text.startswith("[") for text in given):
+        lists = [None if text is None else list_in_text(text) for text in column.to_pylist()]
+        kinds = {type(word) for words in lists for word in words or ()}
+        if lists.count(None) == column.null_count and kinds in ({str}, {int}):
+            return pa.array(lists)
     texts = pc.utf8_trim_whitespace(column)
     words = pc.utf8_split_whitespace(texts)
     return pc.if_else(pc.equal(texts, ""), pa.scalar([], words.type), words)
@@ -236,8 +243,22 @@ def _as_written(label: Any) -> str:
     return f"{label:g}" if isinstance(label, float) else repr(label)
 
 
-def _split(task: Task, text: str) -> list[str]:
+def _split(task: Task, text: str) -> list[Any]:
+    listed = list_in_text(text)
+    if listed is not None:
+        return listed
     return [name.strip() for name in text.split(task.label_separator)] if text.strip() else []
+
+
+def list_in_text(text: str) -> list[Any] | None:
+    """The list that a text is, in JSON or as Python prints it, which pandas does in CSV; None if it is no list."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None
 
 
 def _flags_of_labels(task: Task, lists: Sequence[list[Any] | None]) -> list[list[int] | None] | None:
@@ -257,6 +278,17 @@ def _whole(value: Any) -> Any:
     """A text that is a whole number with a decimal point as that number's text; anything else as it is."""
     match = WHOLE.fullmatch(value.strip()) if isinstance(value, str) else None
     return value if match is None else match[1]
+
+
+def _spelling(task: Task, value: Any, numbers: dict[Any, int | None]) -> Any:
+    """The label that a text is in other letters, or with spaces around it; of what is missing that in small letters."""
+    if not isinstance(value, str) or value in numbers:
+        return value
+    small = value.strip().lower()
+    names = [name for name in task.labels if name.lower() == small]
+    if len(names) == 1:
+        return names[0]
+    return small if small in MISSING or (not names and small in numbers) else value
 
 
 def _name_of_boolean(task: Task, value: Any) -> Any:

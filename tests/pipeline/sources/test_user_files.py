@@ -15,7 +15,9 @@ import pytest
 from pipeline.errors import DataError
 from pipeline.sources import load_source
 from pipeline.sources.delimited_rows import unclosed_quote
+from pipeline.sources.odd_rows import swallowed_rows
 from pipeline.sources.row_files import FORMATS, open_rows
+from pipeline.sources.source import load_word_source
 from pipeline.tasks.task import Task
 from tests.helpers.messages import naming
 from tests.helpers.row_formats import PACKERS, WRITERS, lines, parquet
@@ -204,6 +206,11 @@ NAN = float("nan")
         (pa.array([1, 0], pa.decimal128(3, 0)), ["bad", "good"], [1, 0]),
         (pa.array([1, 0], pa.uint8()), ["bad", "good"], [1, 0]),
         (pa.array(["good", "bad"], pa.string_view()), ["bad", "good"], [1, 0]),
+        (pa.array([b"good", b"bad"], pa.large_binary()), ["bad", "good"], [1, 0]),
+        ([" Good", "BAD ", "bad"], ["bad", "good"], [1, 0, 0]),
+        (["a", "A", "b"], ["a", "A", "b"], [0, 1, 2]),
+        (["NaN", "None", "null", "N/A", "<NA>", " 1 "], ["bad", "good"], [None, None, None, None, None, 1]),
+        (["None", "nan"], ["none", "any"], [0, None]),
     ],
 )
 def test_what_gold_of_classes_may_be(values: Any, labels: list[str], read: list[Any], tmp_path: Path) -> None:
@@ -219,6 +226,8 @@ def test_what_gold_of_classes_may_be(values: Any, labels: list[str], read: list[
         (["0.5"], ["bad", "good"], "row 0"),
         ([True, False], ["bad", "good"], "row 0"),
         ([2, 0], ["bad", "good"], "row 0"),
+        (["B"], ["a", "A"], "row 0"),
+        (pa.array([b"\xff"]), ["bad", "good"], "row 0"),
     ],
 )
 def test_what_gold_of_classes_may_not_be(values: Any, labels: list[str], row: str, tmp_path: Path) -> None:
@@ -239,7 +248,7 @@ def test_what_gold_of_scores_may_be(tmp_path: Path) -> None:
 def test_odd_gold_is_reported_with_counts(tmp_path: Path) -> None:
     write(tmp_path / "train.csv", b"text,label\na,0\na,1\na,0\nb,1\n")
     warnings = " ".join(load_source(task_of(labels=["bad", "good", "never"]), tmp_path).warnings)
-    assert "1 texts" in warnings
+    assert "one text" in warnings
     assert "3 rows" in warnings
     assert "never" in warnings
 
@@ -298,3 +307,81 @@ def test_headers_and_ends_of_lines(header: str, end: str, tmp_path: Path) -> Non
     row = "1,0" if "te," not in header else "9,1,0"
     write(tmp_path / "train.csv", (header + end + row + end + row.replace("1,0", "2,1")).encode())
     assert texts(tmp_path) == ["1", "2"]
+
+
+ONE_LABEL = {"type": "classification", "labels": ["bad", "good"], "metrics": ["accuracy"]}
+LABELS = {"type": "multilabel", "labels": ["a", "b"], "metrics": ["micro_f1"]}
+SCORES = {"type": "regression", "labels": [], "metrics": ["pearson"], "score_range": [0, 5]}
+WORDS = {"type": "token_labels", "labels": ["O", "B-X"], "metrics": ["span_f1"]}
+PAIRS = ONE_LABEL | {"columns": {"sentence1": "text", "sentence2": "other", "label": "label"}}
+
+
+@pytest.mark.parametrize(
+    ("task", "rows"),
+    [
+        (ONE_LABEL, [("x", 0), ("x", 1), ("y", 1), ("x", None), ("y", None)]),
+        (LABELS, [("x", ["a"]), ("x", ["a", "b"]), ("y", ["b"]), ("y", ["b"])]),
+        (SCORES, [("x", 1.0), ("x", 1.5), ("y", 2.0), ("y", 2.0)]),
+        (WORDS, [(["x", "z"], ["O", "O"]), (["x", "z"], ["O", "B-X"]), (["x z"], ["O"])]),
+        (PAIRS, [("x", 0, "p"), ("x", 1, "p"), ("x", 1, "q"), ("y", 1, "p")]),
+    ],
+)
+def test_texts_whose_gold_contradicts_itself_are_counted(
+    task: dict[str, Any], rows: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    names = ("text", "label", "other")[: len(rows[0])]
+    write(tmp_path / "train.jsonl", lines([dict(zip(names, row, strict=True)) for row in rows]))
+    read = load_word_source if task["type"] == "token_labels" else load_source
+    warnings = [text for text in read(task_of(**task), tmp_path).warnings if "several" in text]
+    assert len(warnings) == 1
+    assert "one text has several" in warnings[0]
+    assert "in 2 rows, first in row 0" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("task", "content"),
+    [
+        (PAIRS, 'text,other,label\na,x,0\nb,"x,1\nc,y,0\nd,y",1\n'),
+        (PAIRS, 'text,other,label\na,x,0\n"b,x,1\nc,y,0\nd,y,1\ne",z,1\n'),
+        (LABELS, 'text,label\nx,a\n"y,b\nz,a\nw",b\n'),
+        (WORDS, 'text,label\nx y,O B-X\n"y,O\nz y,O B-X\nw",O\n'),
+    ],
+)
+def test_quotes_that_swallow_rows_are_reported_for_every_task(
+    task: dict[str, Any], content: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "train.csv", content.encode())
+    table = open_rows(tmp_path / "train.csv").table()
+    assert any("row 1" in warning for warning in swallowed_rows(task_of(**task), "train.csv", table))
+
+
+def test_lists_that_csv_has_as_text(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", b'text,label\nx,"[\'a\', \'b\']"\ny,"[""b""]"\nz,[]\nw,"[1, 0]"\n')
+    assert load_source(task_of(**LABELS), tmp_path).splits["train"].column("label").to_pylist()[:3] == [[0, 1], [1], []]
+    write(tmp_path / "train.csv", b"text,label\n\"['x', 'y']\",\"['O', 'B-X']\"\n\"['z']\",[0]\n")
+    assert "row 0" in word_problem(tmp_path)  # names and numbers are no lists of one kind
+    write(tmp_path / "train.csv", b"text,label\n\"['x', 'y']\",\"[0, 1]\"\n\"['z']\",[0]\n")
+    rows = load_word_source(task_of(**WORDS), tmp_path).splits["train"]
+    assert rows.column("sentence1").to_pylist() == [["x", "y"], ["z"]]
+    assert rows.column("label").to_pylist() == [[0, 1], [0]]
+
+
+def word_problem(folder: Path) -> str:
+    with pytest.raises(DataError) as error:
+        load_word_source(task_of(**WORDS), folder)
+    return str(error.value)
+
+
+def test_bytes_are_text_if_they_are_utf8(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", parquet(pa.table({"text": ["größer".encode(), b"b"], "label": [0, 1]})))
+    assert texts(tmp_path) == ["größer", "b"]
+    write(tmp_path / "train.parquet", parquet(pa.table({"text": [b"\xff", b"b"], "label": [0, 1]})))
+    assert "'text' holds binary" in problem(tmp_path)
+
+
+def test_a_header_without_rows_and_rows_of_other_lengths(tmp_path: Path) -> None:
+    for end in ("", "\n", "\r\n"):
+        write(tmp_path / "train.csv", f"text,label{end}".encode())
+        assert "no rows" in problem(tmp_path)
+    write(tmp_path / "train.csv", b"text,label\na,0\nb, c,1\n")
+    assert all(part in problem(tmp_path) for part in ("train.csv", "#3", "quotes"))
