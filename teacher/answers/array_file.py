@@ -1,6 +1,7 @@
 """Answers in NumPy's files: named arrays, one of which holds the answers, and others what they are about."""
 
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -34,7 +35,7 @@ def read_arrays(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
     return pa.table({name: _column(path, name, array, num_rows) for name, array in arrays.items()}), labels
 
 
-def _arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     refuse_lfs_pointer(path)
@@ -51,7 +52,7 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     return {name: loaded[name] for name in loaded.dtype.names}
 
 
-def _column(path: Path, name: str, array: npt.NDArray[np.generic], num_rows: int) -> pa.Array:
+def _column(path: Path, name: str, array: npt.NDArray[Any], num_rows: int) -> pa.Array:
     """An array as a column, of lists if it has two dimensions."""
     if array.dtype.kind in "US":
         array = _texts(path, name, array)
@@ -66,7 +67,7 @@ def _column(path: Path, name: str, array: npt.NDArray[np.generic], num_rows: int
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).ravel()), array.shape[1])
 
 
-def _texts(path: Path, name: str, array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+def _texts(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.dtype.kind not in "US" or array.ndim > 1:
         raise DataError(
             f"{path}: the array {name!r} is of {array.ndim} dimensions of {array.dtype}, not a row of texts"
