@@ -50,13 +50,13 @@ def delimited_names(path: Path, parse: pc.ParseOptions, headerless: Sequence[str
     """
     with open_bytes(path) as stream:
         text = stream.read(BYTES_LOOKED_AT).decode("utf-8-sig", "replace")
-    _refuse_other_separator(path, parse.delimiter, text)
     rows = csv.reader(
         io.StringIO(text, newline=""),
         delimiter=parse.delimiter,
         quoting=csv.QUOTE_MINIMAL if parse.quote_char else csv.QUOTE_NONE,
     )
     try:
+        _refuse_other_separator(path, parse.delimiter, text)
         names = next(filter(None, rows), [])
     except csv.Error as error:
         raise DataError(f"{path}, line 1: its header cannot be read: {error}") from error
@@ -108,8 +108,8 @@ def _refuse_other_separator(path: Path, delimiter: str, text: str) -> None:
     if not lines or delimiter in lines[0]:
         return
     for other, name in SEPARATORS.items():
-        counts = {line.count(other) for line in lines if line.strip()}
-        if len(counts) == 1 and counts != {0} and other != delimiter:
+        counts = {len(fields) for fields in csv.reader(lines, delimiter=other) if fields}  # some may be within quotes
+        if len(counts) == 1 and counts != {1} and other != delimiter:
             right = "tabs" if delimiter == "\t" else "commas"
             advice = f"save it with {right}" + ("; or let its name end in .tsv" if other == "\t" else "")
             raise DataError(f"{path}, line 1: its columns seem to be parted by {name}; {advice}")

@@ -28,9 +28,12 @@ YES_OR_NO = {None: None, "": None, "nan": None, "-1": None, "0": 0, "1": 1, "fal
 def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
     """A column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems.
 
-    A list of one label is that label; fastText's files have such.
+    A list of one label is that label; fastText's files have such. So is a list of 0 or 1 for each, of which one is 1.
     """
     if pa.types.is_list(raw.type) and not pa.types.is_nested(raw.type.value_type):
+        flags_N = _flags_of_labels(task, raw.to_pylist()) if len(task.labels) > 1 else None
+        if flags_N is not None and all(row is None or sum(row) == 1 for row in flags_N):
+            return pa.array([None if row is None else row.index(1) for row in flags_N], pa.int32())
         several = pc.greater(pc.list_value_length(raw), 1).fill_null(False)
         if pc.any(several).as_py():
             problems.append(

@@ -160,6 +160,10 @@ def array_rows(path: Path) -> list[Numbered]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: line {data.count(NEW_LINE, 0, error.start) + 1}: is not UTF-8") from error
     except ValueError as error:
+        if "Extra data" in str(error):
+            raise DataError(
+                f"{path}, line 1: an array on a line, whose values have no names; give an object with columns on each"
+            ) from error
         raise DataError(f"{path}: an array that is not JSON, or is cut off: {error}") from error
     wrong = next((number for number, row in enumerate(values, start=1) if not isinstance(row, dict)), None)
     if wrong is not None:

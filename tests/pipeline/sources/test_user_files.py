@@ -86,6 +86,8 @@ def test_columns_that_nobody_names_are_not_looked_at(tmp_path: Path) -> None:
     ("name", "data", "named"),
     [
         ("train.csv", b"text;label\na;0\nb;1\n", ("line 1", "';'")),
+        ("train.csv", b'text;label\n"a;b";0\nc;1\n', ("line 1", "';'")),
+        ("train.jsonl", b'["text", "label"]\n["a", 1]\n', ("line 1", "object")),
         ("train.csv", b"text\tlabel\na\t0\n", ("line 1", "tabs", ".tsv")),
         ("train.tsv", b"text,label\na,0\nb,1\n", ("line 1", "commas")),
         ("train.csv", b"text|label\na|0\n", ("line 1", "'|'")),
@@ -292,6 +294,9 @@ def test_a_text_without_labels_is_no_split_and_fasttexts_own_endings_are_named(t
 def test_a_list_of_one_label_is_that_label(tmp_path: Path) -> None:
     assert gold(tmp_path, [["good"], [], None, ["bad"]]) == [1, None, None, 0]
     assert gold(tmp_path, [[1], [0]]) == [1, 0]
+    assert gold(tmp_path, [[1, 0], [0, 1], None]) == [0, 1, None]
+    with pytest.raises(DataError, match=naming("train.parquet", "row 1")):
+        gold(tmp_path, [[1, 0], [1, 1]])
 
 
 def test_a_column_that_is_there_twice_is_refused_where_it_is_needed(tmp_path: Path) -> None:
