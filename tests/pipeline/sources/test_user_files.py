@@ -283,7 +283,7 @@ def test_several_labels_of_fasttext(tmp_path: Path) -> None:
 
 def test_a_text_without_labels_is_no_split_and_fasttexts_own_endings_are_named(tmp_path: Path) -> None:
     write(tmp_path / "train.txt", b"a\nb\n")
-    assert "holds no split" in problem(tmp_path)
+    assert "holds no rows" in problem(tmp_path)
     write(tmp_path / "train.csv", b"text,label\na,0\nb,1\n")
     assert texts(tmp_path) == ["a", "b"]
     with pytest.raises(DataError, match=naming("cooking.train", "fastText", ".txt")):
@@ -295,7 +295,7 @@ def test_a_list_of_one_label_is_that_label(tmp_path: Path) -> None:
     assert gold(tmp_path, [["good"], [], None, ["bad"]]) == [1, None, None, 0]
     assert gold(tmp_path, [[1], [0]]) == [1, 0]
     assert gold(tmp_path, [[1, 0], [0, 1], None]) == [0, 1, None]
-    with pytest.raises(DataError, match=naming("train.parquet", "row 1")):
+    with pytest.raises(DataError, match=naming("train.parquet", "rows 0, 1")):
         gold(tmp_path, [[1, 0], [1, 1]])
 
 
