@@ -38,7 +38,8 @@ from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 
 INDEX_FILE = "model.safetensors.index.json"
 ADVICE = "give --init-from FOLDER_OF_A_BERT, or --init noise"
-OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # in files of before 2019
+# Checkpoints from before 2019 use TensorFlow's names, and many on the hub were never converted.
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 LAYER = "encoder.layer."
 
 
@@ -51,6 +52,7 @@ class BertFile(BertShape):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     model_type: Literal["bert"]
+    # Another activation or kind of position would load without an error and compute something else.
     hidden_act: Literal["gelu"] = "gelu"
     position_embedding_type: Literal["absolute"] = "absolute"
     hidden_size: int
@@ -100,6 +102,7 @@ def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) ->
     if start.init == "noise":
         return None
     folder = start.init_from or _teachers_folder(first)
+    # A set may carry its teacher's layers, so that a student can start from them without the teacher's folder.
     init = first.record.signals.init
     if init is not None and folder == first.root:
         init.check_files(folder)
@@ -109,6 +112,7 @@ def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) ->
     else:
         sizes, files = _read_sizes(folder), weight_files(folder)
         layers = _layers(encoder, tuple(range(1, sizes.num_hidden_layers + 1)), folder)
+        # Only the teacher's own folder must match the record. A BERT that the user names needs the same tokens only.
         (_check_weights if start.init_from is None else _check_vocabulary)(folder, first)
     shape = {name: getattr(sizes, name) for name in BertShape.model_fields} | {"num_hidden_layers": len(layers)}
     return BertStart(folder, files, layers, Inherited(sizes.hidden_size, BertShape(**shape)))
@@ -125,6 +129,7 @@ def copy_layers(start: BertStart, encoder: Encoder) -> None:
         stored = {_plain(name): read for name, read in weights.items()}
         for name, parameter in encoder.named_parameters():
             source = _source(name, start.layers)
+            # The pooler may be missing, because BERTs without a classification head have none.
             if source in stored:
                 _copy(stored[source](), parameter, source)
             elif not name.startswith("pooler."):
@@ -135,11 +140,13 @@ def copy_layers(start: BertStart, encoder: Encoder) -> None:
 
 def spread_evenly(count: int, of: int) -> tuple[int, ...]:
     """So many of the numbers from 1 on, the last one among them: 3 of 12 are 4, 8, 12."""
+    # Even spacing with the last layer follows PKD (Sun et al. 2019), whose students skip layers.
     return tuple(round((k + 1) * of / count) for k in range(count))
 
 
 def _check_types(first: ExampleSet) -> None:
     """Checks that the tokenizer tells a second sentence by its type, as a BERT reads it."""
+    # RoBERTa's tokenizer gives both sentences type 0, and a BERT would then see no second sentence.
     if first.record.is_pair and not any(example(Tokenizer.from_str(first.tokenizer_json()), is_pair=True).type_ids):
         raise ConfigError(
             f"--embedding bert: the tokenizer of {first.root} gives both sentences of a pair the same type, unlike a "
@@ -151,6 +158,7 @@ def _teachers_folder(first: ExampleSet) -> Path:
     """Where the weights of a set's teacher are: in its folder, or else in the set's own."""
     teacher = first.record.teacher
     folder, why = Path(teacher.name), ""
+    # Imported answers come with a name at most, and nothing proves which weights gave them.
     if teacher.is_imported:
         why = f"nobody knows those of {first.root}, whose answers were imported"
     elif not weight_files(folder):
@@ -170,6 +178,7 @@ def _read_sizes(folder: Path) -> BertFile:
         raise ConfigError(f"{folder}: not the folder of a BERT: it has no {CONFIG_FILE}; {ADVICE}") from error
     except ValueError as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
+    # The model type is checked before the sizes, so that the message names the real problem.
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind != "bert":
         raise ConfigError(f"{folder}: its model_type is {kind!r}, and layers are copied from BERTs alone; {ADVICE}")
@@ -195,6 +204,7 @@ def _layers(encoder: Bert, there: tuple[int, ...], folder: Path) -> tuple[int, .
 def _check_weights(folder: Path, first: ExampleSet) -> None:
     """Checks that the teacher's folder still holds what answered."""
     with open_weights(weight_files(folder)) as weights:
+        # Hashes are of float32 numbers, so a folder saved in half precision can still match.
         actual = tensors_sha256((name, read().float()) for name, read in sorted(weights.items()))
     if actual != first.record.teacher.weights_sha256:
         raise ConfigError(
@@ -210,6 +220,7 @@ def _check_vocabulary(folder: Path, first: ExampleSet) -> None:
         there = Tokenizer.from_file(str(path)).get_vocab()
     except Exception as error:  # the library raises nothing more special
         raise ConfigError(f"--init-from {folder}: its {TOKENIZER_FILE} cannot be read: {error}") from error
+    # Vocabularies are compared and not files, since versions of a library write the same tokenizer differently.
     if there != Tokenizer.from_str(first.tokenizer_json()).get_vocab():
         raise ConfigError(f"--init-from {folder}: its {TOKENIZER_FILE} has other tokens than {first.root}")
 
@@ -227,12 +238,14 @@ def _source(name: str, layers: tuple[int, ...]) -> str:
     if not name.startswith(LAYER):
         return name
     number, rest = name.removeprefix(LAYER).split(".", 1)
+    # Users count layers from 1, since layer 0 of the stored states is the embedding. Files count from 0.
     return f"{LAYER}{layers[int(number)] - 1}.{rest}"
 
 
 @torch.no_grad()
 def _copy(source: torch.Tensor, parameter: torch.nn.Parameter, name: str) -> None:
     """Copies a weight; a vocabulary may have rows more than the other, for tokens that there are none."""
+    # Some BERTs pad their vocabulary to a multiple of 64, which adds rows that no token uses.
     rows = min(len(source), len(parameter))
     if source.shape[1:] != parameter.shape[1:] or (len(source) != len(parameter) and "word_embeddings" not in name):
         raise ValueError(f"{name} is of {tuple(source.shape)}, not of {tuple(parameter.shape)}")
@@ -257,6 +270,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         names = sorted(set(index["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(f"{path}: not an index of weights: {error!r}") from error
+    # An index from elsewhere could name files outside its folder, so only plain names are accepted.
     wrong = [name for name in names if not _is_here(folder, name)]
     if wrong or not names:
         raise IntegrityError(f"{path}: names {wrong[:1] or 'nothing'}, and there is no such file of weights beside it")
@@ -274,6 +288,7 @@ def open_weights(files: tuple[Path, ...]) -> Iterator[Weights]:
         with ExitStack() as stack:
             weights: dict[str, Callable[[], torch.Tensor]] = {}
             for path in files:
+                # Damage is reported before any weight is copied, otherwise the student would be half overwritten.
                 check_tensors(path)
                 file = stack.enter_context(safe_open(path, framework="pt"))
                 weights |= {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118

@@ -108,7 +108,7 @@ def load_examples(logit_set: ExampleSet, split: str, where: str | None = None) -
 
 
 def load_dev(logit_set: ExampleSet, split: str) -> Examples:
-    """Reads the rows of a dev split, without the variants that it may have to be looked at."""
+    """Reads the rows of a dev split without their variants, which exist for word importance only."""
     return load_examples(logit_set, split, ORIGINALS)
 
 
@@ -120,7 +120,8 @@ def load_chosen(logit_set: ExampleSet, query: str) -> Examples:
     """
     rows = read_chosen(logit_set, query, [name for name in COLUMNS if name != "logits"])
     weight_N = rows.column("weight").to_numpy()
-    weight_N = weight_N / weight_N.max()  # so that the largest numbers have a mean
+    # Dividing by the largest weight first keeps the mean of huge weights from overflowing.
+    weight_N = weight_N / weight_N.max()
     return _examples(logit_set, "train", rows, (weight_N / weight_N.mean()).astype(np.float32))
 
 
@@ -140,10 +141,11 @@ def _examples(logit_set: ExampleSet, split: str, rows: pa.Table, weight_N: Float
 
 
 def _check_ranges(logit_set: ExampleSet, split: str, examples: Examples) -> None:
-    """A set from elsewhere may say of itself that it is verified, and hold what its own record has no room for."""
+    """Checks ids, labels and logits against the record: a downloaded set may claim to be verified and not be."""
     record, where = logit_set.record, f"{logit_set.root}, {split}"
     for part in examples.sequences:
         low, high = int(part.flat.min(initial=0)), int(part.flat.max(initial=0))
+        # An id beyond the tables would raise an index error in a kernel, without the name of the set.
         if low < 0 or high >= record.tokenizer.vocabulary_size:
             raise IntegrityError(f"{where}: id {high if low == 0 else low} is beyond its tokenizer's vocabulary")
         if part.lengths.max(initial=0) > record.max_seq_length:
@@ -151,6 +153,7 @@ def _check_ranges(logit_set: ExampleSet, split: str, examples: Examples) -> None
     unknown_N = (examples.label_N < NO_LABEL) | (examples.label_N >= record.target.num_logits)
     if record.target.kind == "classes" and unknown_N.any():
         raise IntegrityError(f"{where}: label {examples.label_N[unknown_N][0]} is not one of its labels")
+    # One NaN would turn all weights into NaN at the first step that reads its row.
     if not np.isfinite(examples.teacher_NC).all():
         raise IntegrityError(f"{where}: a logit is not a finite number")
 
@@ -167,12 +170,13 @@ def gold_tensor(target: Target, examples: Examples) -> torch.Tensor:
 
 
 def classes_of(gold_N: Ints, teacher_NC: Floats) -> Ints:
-    """The class of each row, its gold, or without any, as of a variant, what its teacher says, int64 [N]."""
+    """Returns the gold class of each row, or without gold the teacher's prediction, int64 [N]."""
     return np.where(gold_N == NO_LABEL, teacher_NC.argmax(axis=1), gold_N)
 
 
 def sorted_batches(lengths: Ints, batch_size: int) -> Iterator[Ints]:
     """Row numbers in batches of like length, for inference."""
+    # Like lengths need little padding. A stable sort gives the same batches on every machine.
     order = np.argsort(lengths, kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
@@ -193,8 +197,10 @@ def hold_out(rows: Examples, target: Target, share: float) -> tuple[Examples, Ex
         DataError: if no row would be held out, or none left.
     """
     source_N, variant_N = rows.key_N2.T
+    # Variants share their origin's meaning, so a held-out row's variants would leak it into training.
     is_scored_N = has_gold(target, rows.label_N, rows.score_N) & (variant_N == 0)
-    scored = source_N[is_scored_N]  # ascending, as rows are in the order of their keys
+    # Rows are in the order of their keys, so the numbers ascend and the teacher's choice can be repeated.
+    scored = source_N[is_scored_N]
     is_held_N = np.isin(source_N, scored[held_out_rows(len(scored), share)])
     return _taken(rows, ~is_held_N), _taken(rows, is_held_N & is_scored_N)
 
@@ -214,7 +220,7 @@ def _taken(rows: Examples, is_taken_N: Bools) -> Examples:
 
 
 def row_weights(class_weights: ClassWeights | None, examples: Examples) -> Floats:
-    """What multiplies the losses of each row, of its logits and of layers, float32 [N]."""
+    """Returns the factors of each row's losses, of logits and of layers, float32 [N]."""
     if class_weights is None:
         return examples.weight_N
     return examples.weight_N * balanced_weights(examples)
@@ -223,15 +229,17 @@ def row_weights(class_weights: ClassWeights | None, examples: Examples) -> Float
 def balanced_weights(examples: Examples) -> Floats:
     """Weights with which every class that occurs counts the same, float32 [N], beside the rows' own, 1 in their mean.
 
-    A row without gold, such as a variant, is of the class that its teacher says.
+    A row without gold, such as a variant, counts towards the class that its teacher predicts.
     """
     _, place_N = np.unique(classes_of(examples.label_N, examples.teacher_NC), return_inverse=True)
     total_C = np.bincount(place_N, weights=examples.weight_N)
+    # Classes without rows would divide by 0, and their weight is never read.
     weight_C = np.divide(total_C.sum() / (total_C > 0).sum(), total_C, out=np.zeros_like(total_C), where=total_C > 0)
     return np.asarray(weight_C[place_N], dtype=np.float32)
 
 
 def make_batches(head: HeadKind, lengths_N: Ints, batch_size: int, seed: int) -> EpochBatches:
     """The row numbers of each step, of like length where the head can be trained on such batches."""
+    # Equal lengths turn sorting off: batch norm needs batches that are drawn from all rows.
     sorted_by_N = lengths_N if HEADS[head].sorted_batches else np.zeros_like(lengths_N)
     return EpochBatches(sorted_by_N, batch_size, seed)

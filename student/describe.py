@@ -39,8 +39,10 @@ def describe(run_or_recipe: str) -> dict[str, Any]:
 
 def describe_config(config: TaskConfig) -> dict[str, Any]:
     """What `describe` returns, for an architecture; needs no memory for its weights."""
+    # Tensors on the meta device have shapes but no memory, so even huge configurations can be described.
     with torch.device("meta"):
         student = KINDS[config.rows].student(config)
+    # The row index holds no parameters, so it would be an empty line.
     tables = {name: part for name, part in student.encoder.named_children() if name != "rows"}
     parts: dict[str, nn.Module] = tables | {"head": student.head}
     return {

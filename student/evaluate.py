@@ -38,6 +38,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
         FingerprintMismatchError: if another one is in its place, or its ids come from another tokenizer.
     """
     record = read_run_record(config.run / RUN_RECORD)
+    # A run of several tasks holds a folder per task, and each is evaluated like any other run.
     if STUDENTS in record:
         parts = {name: evaluate(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}
         return {f"{name}/{split}": scores for name, part in parts.items() for split, scores in part.items()}
@@ -76,6 +77,7 @@ def open_evaluated(
         DataError: if a set is gone.
         FingerprintMismatchError: if another one is in its place.
     """
+    # Weights of a mixture belong to the sets that the run was trained on.
     mix = None if logits is not None else record["settings"].get("mix")
     return kind.open_sets(evaluated_sets(record, logits, store), mix, allow_unverified)
 

@@ -56,6 +56,7 @@ from student.training_data import (
 )
 from student.vocabulary_pruning import active_ids, neutralise_untrained, prune, restore, with_used_rows
 
+# Tables are shared by token id, so ids must come from the same tokenizer and the same truncation.
 ONE_ENCODER = {  # what sets have in common
     "tokenizer_sha256": "tokenizer",
     "max_seq_length": "--max-seq-length (with --doc-stride that of their longest rows)",
@@ -89,20 +90,25 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
     student_config, layers = build_student_config(settings, logit_set, facts)
     rows = data[0] if data else read_data(source, logit_set)
     folder, num_rows = settings.output_dir or Path("runs") / default_name(logit_set.sets), len(rows.splits["train"])
+    # Some defaults depend on the number of rows, such as epochs and bigrams, so they are filled in after reading.
     settings = settings.for_rows(num_rows)
     training = StudentTraining(settings, student_config, rows, num_rows, folder, layers)
     vectors = rows.start(settings.encoder.embedding, settings.start)
+    # The run is started before any training, so that wrong settings fail in seconds and not after an epoch.
     run = Run(folder, deciding_settings(training, vectors), command, context(training))
     finished = run.start()
     if finished is not None or settings.layers is None or not settings.layers.intermediate_epochs:
-        end_stage(folder)  # which a killed or another run may have left
+        # A killed or earlier run may have left the checkpoint of a first stage, which this run must not resume.
+        end_stage(folder)
     if finished is not None:
         return finished
+    # The tokenizer is written first, so that the best weights of a killed run can already predict.
     write_tokenizer(training)
     note_start([training], logit_set if vectors else None)
     [student], history = fit([training], vectors, run)
     found = result(training, student, history, best_of(history)) | stage_history(folder)
     write_card(training, student, run.record() | {"result": found})
+    # The first stage's checkpoint is needed until the record is final, so it is removed last.
     record = run.finish(found)
     end_stage(folder)
     return record
@@ -130,6 +136,7 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
     trainings = _trainings(settings, data)
     names = [training.name for training in trainings]
     folder = trainings[0].folder.parent
+    # The tokenizer is the same for all sets, so one set's token vectors serve the shared encoder.
     giver = trainings[vectors_source([one.data.logit_set for one in trainings])]
     vectors = giver.data.start(settings.encoder.embedding, settings.start)
     decided = [deciding_settings(one, vectors if one is giver else None) for one in trainings]
@@ -139,11 +146,13 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
     finished = run.start()
     if finished is not None:
         return finished
+    # All folders are checked before the first is written, so that an error leaves nothing behind.
     for one in trainings:
         check_free(one.folder / RUN_RECORD, by_task[one.name])
     for one in trainings:
         make_folder(one.folder)
         remove_temporaries(one.folder)
+        # Each task's folder gets a record of its own, because commands such as `evaluate` take such a folder.
         begun = {"state": "running", "command": command, "settings": by_task[one.name]} | context(one)
         write_run_record(one.folder / RUN_RECORD, begun)
         write_tokenizer(one)
@@ -165,9 +174,11 @@ def _trainings(settings: TrainSettings, data: Sequence[TrainingData]) -> list[St
     parts = separate(settings)
     sources, access = [source_of(one) for one in parts], (settings.store, settings.allow_unverified)
     sets = [one.logit_set for one in data] or [open_training_set(one, *access) for one in sources]
+    # Rows take minutes to read, so all flags are checked before.
     designs = build_joint_configs(parts, sets, [one.facts for one in data] or [task_facts(one) for one in sets])
     rows = data or [read_data(*both) for both in zip(sources, sets, strict=True)]
     folder = settings.output_dir or Path("runs") / default_name(sets)
+    # Epochs and bigrams depend on the rows that the shared encoder sees, not on those of one task.
     num_rows = sum(len(one.splits["train"]) for one in rows)
     return [
         StudentTraining(own.for_rows(num_rows), made, one, num_rows, folder / one.logit_set.name, layers)
@@ -192,11 +203,13 @@ def build_joint_configs(
     twice = sorted({name for name in names if names.count(name) > 1})
     raise_all(ConfigError, "--tasks", [f"{one} is there twice; a task's folder is called as its set" for one in twice])
     check_joint(dict(zip(names, facts, strict=True)))
+    # A loss flag may fit only some tasks, and each task takes the flags that fit it.
     kinds = {own["target"].kind for own in facts}
     losses = [one.loss.of_task(own["target"].kind, kinds) for one, own in zip(parts, facts, strict=True)]
     fitting = [one.model_copy(update={"loss": loss}) for one, loss in zip(parts, losses, strict=True)]
     designs = [build_student_config(*each) for each in zip(fitting, sets, facts, strict=True)]
-    if len({made.encoder_shape for made, _ in designs}) > 1:  # labelled words are read without maxima and bigrams
+    # Labelled words need features per token, and maxima and bigrams exist only for whole texts.
+    if len({made.encoder_shape for made, _ in designs}) > 1:
         raise ConfigError(
             "--tasks: whole texts and labelled words share an encoder without maxima and bigrams; add --pooling sum "
             "--num-bigrams 0"
@@ -231,17 +244,21 @@ def fit(
     """
     splits, first = [training.splits for training in trainings], trainings[0].settings
     students = _new_students(trainings, [part["train"] for part in splits], vectors)
+    # Dev rows count, too, because the small student must be able to read them during training.
     active = active_ids((rows for part in splits for rows in part.values()), students[0].config.pad_id)
     smalls: list[TaskStudent] = []
     for student in students:
+        # The first student's small encoder is passed on, so that all tasks train the same tables.
         smalls.append(prune(student, active, smalls[0].encoder if smalls else None).to(default_device()))
     renumbered = [
         {split: one.kind.renumber(rows, active) for split, rows in part.items()}
         for one, part in zip(trainings, splits, strict=True)
     ]
     layers = _layer_loss(trainings[0], smalls[0], renumbered[0]["train"])
+    # The published protocol trains the layer losses alone first, so that no weight between losses is needed.
     if layers is not None and first.layers is not None and first.layers.intermediate_epochs:
         assert isinstance(smalls[0], Student), "or there would be no layers"
+        # The first stage has its own optimizer: the momentum of another loss would start the second stage wrongly.
         alone = make_optimizer(first.optimizer, smalls[0].encoder, layers)
         sizes = (first.epochs.per_device_train_batch_size, first.seed)
         stage = LayerTask(smalls[0], layers, renumbered[0]["train"], alone, *sizes)
@@ -250,6 +267,7 @@ def fit(
             first.layers.intermediate_epochs,
             first.seed,
             warmup_steps=first.epochs.warmup_steps,
+            # The layer loss has no dev metric to choose by, so the last weights go on to the second stage.
             save_best=False,
         )
         learn_layers(stage, schedule, smalls[0], run)
@@ -262,6 +280,7 @@ def fit(
     )
     note_slow_kernels(smalls[0].device)
 
+    # Saved students always have the whole vocabulary. The small tables exist only while they are trained.
     def restored(number: int) -> TaskStudent:
         student, small = students[number], smalls[number]
         restore(student, small, active)
@@ -277,21 +296,25 @@ def fit(
 
     def save(folder: Path) -> None:
         whole = {folder / training.name: restored(number) for number, training in enumerate(trainings)}
-        if students[0].config.is_hugging_face:  # a BERT's folder is whole, so that others can read it
+        # transformers cannot read a shared encoder file, so each BERT's folder holds all of its weights.
+        if students[0].config.is_hugging_face:
             for own, student in whole.items():
                 student.save(own)
         else:
             save_sharing({own: (student.config_json, student) for own, student in whole.items()})
 
+    # A single task saves into the run's own folder. Several tasks have one folder each.
     if run.folder == trainings[0].folder:
         (task,) = tasks.values()
         schedule = schedule_of(first.epochs, first.seed, task.batches.steps_per_epoch)
         history = loop.fit(run, task, optimizer, schedule, first.report_to)
     else:
+        # Checkpoints hold the state of one module. The shared encoder is stored once, since tied names are dropped.
         model = nn.ModuleList([*smalls, *([] if layers is None else [layers])])
         joint = JointTask(model, tasks, first.seed, save)
         schedule = schedule_of(first.epochs, first.seed, joint.batches.steps_per_epoch)
         history = loop.fit(run, joint, optimizer, schedule, first.report_to)
+    # The best weights are those on disk. The students in memory hold the last epoch's.
     return [one.kind.student.load(one.folder).to(default_device()) for one in trainings], history
 
 
@@ -333,6 +356,7 @@ def _new_students(
 ) -> list[TaskStudent]:
     """Students that share the first one's encoder, as they start."""
     first, start = trainings[0].settings, trainings[0].settings.start
+    # All random starts follow one seed, and their order is fixed: changing it changes every student.
     seed_step(first.seed, 0)
     students: list[TaskStudent] = []
     most = 0 if num_bigrams(first.encoder, trainings[0].num_rows) == 0 else trainings[0].student_config.num_bigrams
@@ -340,6 +364,7 @@ def _new_students(
     for training in trainings:
         student_config = with_bigrams(training.student_config, len(pairs_K2))
         students.append(training.kind.student(student_config, students[0].encoder if students else None))
+    # Which pairs exist must be known before weights are copied, because copied pairs are matched by token.
     if len(pairs_K2):
         matrix_encoder(students[0].encoder).set_pairs(torch.from_numpy(pairs_K2))
     layers = trainings[0].layers
@@ -350,8 +375,10 @@ def _new_students(
         for student in students:
             if has_head_for(start.init_from, student.config):
                 copy_head(start.init_from, student)
+    # Unused rows hold noise, which a new text's tokens would multiply into the product. A copied student has none.
     else:
         neutralise_untrained(students[0], *trains)
+    # Vectors from files and teachers come last, since they give even unused tokens a meaning.
     if isinstance(start, FromWords):
         start_from_words(students[0].encoder, start.init_vectors, trainings[0].data.logit_set.tokenizer_json())
     if vectors is not None:

@@ -24,7 +24,9 @@ from student.model.encoder import Encoder
 from student.model.products import NO_PADDING
 from student.model.tables import put_side_by_side
 
-RHO = 0.95  # of AdaDelta, by which Tang et al. (2019) trained their students
+# Tang et al. (2019) trained their students by AdaDelta with this decay.
+RHO = 0.95
+# These are torch's own names, so that checkpoints fit `torch.optim.AdamW`.
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -50,6 +52,7 @@ class UsedRows:
 
     def buffers(self) -> list[Tensor]:
         """What the backward pass of a reading of the tokens is to write to; there may be several readings."""
+        # The first reading uses the preallocated memory. A second one, as of layers, must not overwrite it.
         if not self.is_filled:
             self.is_filled = True
             return self.gradients
@@ -58,6 +61,7 @@ class UsedRows:
 
     def add_up(self) -> None:
         """Adds the gradients of further readings to those of the first."""
+        # Gradients add up per token, so later readings can be merged before tokens are grouped by row.
         for gradients in self.more:
             torch._foreach_add_(self.gradients, gradients)
         self.more.clear()
@@ -78,19 +82,24 @@ class TableRows:
         self.tables = list(tables)
         self._padding_idx, self._state_of = padding_idx, state_of
         self._states: list[RowState] = []
-        self._rows: Any = None  # the same for the kernels
-        self._lazy: LazyAdamTerms | None = None  # None: every row is where dense Adam has it
+        # The kernels' own form of the states holds addresses, so it is made anew with the states.
+        self._rows: Any = None
+        # Without terms, every row is where dense Adam would have it.
+        self._lazy: LazyAdamTerms | None = None
 
     def use(self, ids_T: Tensor, eps: float) -> UsedRows:
         """Brings the rows of a batch up to date, see `RowAdam.use`."""
+        # Buffers grow before rows are grouped, because growing replaces the states that kernels point to.
         self._make_room(len(ids_T))
         groups = self.kernels.group(ids_T, len(self.tables[0]), self._padding_idx)
+        # A row must be current before the forward pass reads it, otherwise its gradient belongs to old values.
         if self._lazy is not None:
             self.kernels.catch_up(self._rows, groups.rows_R, self._lazy, eps)
         return UsedRows(groups, [state.gradient_TX[: len(ids_T)] for state in self._states])
 
     def sum_of_squares(self, used: UsedRows) -> float:
         """Adds up the gradients of each row's tokens; returns the sum of their squares."""
+        # Clipping needs the sum before the step does, and adding up twice would double the gradients.
         if used.squares is None:
             used.add_up()
             used.squares = self.kernels.sum_gradients(self._rows, used.groups)
@@ -101,19 +110,23 @@ class TableRows:
         assert used.is_filled, "there was no backward pass"
         self.sum_of_squares(used)
         if self._lazy is None:
+            # After a checkpoint all rows are current, so the terms can start at the stored step.
             number = int(self._state_of(self.tables[0])["step"])
             self._lazy = LazyAdamTerms(len(self.tables[0]), number, *betas)
         self.kernels.step(self._rows, used.groups, self._lazy, rates)
 
     def catch_up(self, eps: float) -> None:
         """Brings every row to where dense Adam would have it, see `RowAdam.catch_up`."""
+        # Afterwards nothing is deferred, so the sums of past steps can be dropped.
         lazy, self._lazy = self._lazy, None
         if lazy is None:
             return
+        # The padding row never takes part in a step, so it must not decay either.
         rows_R = lazy.rows_behind()
         self.kernels.catch_up(self._rows, rows_R[rows_R != self._padding_idx], lazy, eps)
         for table in self.tables:
             self._state_of(table)["step"].fill_(lazy.step)
+        # Dense Adam's moments decay at every step, so those in a checkpoint must have done so.
         decays = lazy.moment_decays(torch.arange(len(lazy.value_step_V)))
         for state in self._states:
             for moment_VX, decay_V in zip((state.m_VX, state.v_VX), decays, strict=True):
@@ -134,8 +147,10 @@ class TableRows:
         if self._states and len(self._states[0].gradient_TX) >= num_tokens:
             return
         if not self._states:
+            # A token's vector and matrices are then one stretch of memory, which is fetched several times faster.
             put_side_by_side(self.tables)
             put_side_by_side([self._state_of(table)[name] for table in self.tables for name in MOMENTS])
+        # Doubling keeps the number of reallocations small when batches grow.
         size = max(num_tokens, 2 * len(self._states[0].gradient_TX) if self._states else 0)
         self._states = [
             RowState(table.detach(), state["exp_avg"], state["exp_avg_sq"], table.new_empty(size, table.shape[1]))
@@ -179,9 +194,11 @@ class RowAdam(torch.optim.Adam):
             {"params": self._tables, "weight_decay": table_weight_decay},
             {"params": list(others), "weight_decay": weight_decay},
         ]
+        # The fused step is torch's fastest for whole tables, which a GPU uses.
         super().__init__(groups, lr=lr, fused=True, decoupled_weight_decay=True, **settings)
         self._used: list[UsedRows] = []
-        self._scale = 1.0  # what the gradients of used rows are to be multiplied by
+        # Clipping only records this factor. The step multiplies by it while it reads the gradients anyway.
+        self._scale = 1.0
 
     @property
     def by_rows(self) -> bool:
@@ -212,6 +229,7 @@ class RowAdam(torch.optim.Adam):
             norm = torch.nn.utils.get_total_norm(dense)
             torch._foreach_mul_(dense, (max_norm / (norm + 1e-6)).clamp(max=1))
             return
+        # The norm covers dense and sparse gradients together, as `clip_grad_norm_` of whole tables would.
         squares = [part.sum_of_squares(used) for part, used in zip(self._parts, self._used, strict=True)]
         whole = math.sqrt(self._parts[0].kernels.squares(dense) + sum(squares))
         self._scale = min(1.0, max_norm / (whole + 1e-6))
@@ -220,9 +238,10 @@ class RowAdam(torch.optim.Adam):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Moves the used rows and the other parameters by one step, with the gradients that were clipped."""
         assert closure is None, "not built"
+        # Rows belong to one step. Keeping them would apply the same gradients again.
         used_rows, self._used = self._used, []
         if not used_rows:
-            # torch's fused steps write beyond the rows of tables that lie side by side
+            # Torch's fused step ignores strides and would overwrite the table beside the one it updates.
             self.param_groups[0]["fused"] = all(table.is_contiguous() for table in self._tables)
             super().step()
             return
@@ -239,6 +258,7 @@ class RowAdam(torch.optim.Adam):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what `catch_up` and ``state_dict`` have left."""
+        # The new state has other tensors, so the kernels' addresses and deferred updates are discarded.
         super().load_state_dict(state_dict)
         self._used = []
         for part in self._parts:
@@ -249,6 +269,7 @@ class RowAdam(torch.optim.Adam):
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
         if not parameters:
             return
+        # The compiled dense step knows float32 only.
         if self._parts[0].kernels is lazy_adam or any(p.dtype != torch.float32 for p in parameters):
             torch._foreach_mul_([p.grad for p in parameters], scale)
             super().step()
@@ -256,7 +277,8 @@ class RowAdam(torch.optim.Adam):
         states = [self._state_of(parameter) for parameter in parameters]
         for state in states:
             state["step"] += 1
-        by_number: dict[int, list[tuple[Tensor, Tensor, Tensor, Tensor]]] = {}  # heads of tasks have had their own
+        # With several tasks, a head takes steps only in its own batches, so parameters differ in their step number.
+        by_number: dict[int, list[tuple[Tensor, Tensor, Tensor, Tensor]]] = {}
         for p, state in zip(parameters, states, strict=True):
             arrays = (p, state["exp_avg"], state["exp_avg_sq"], p.grad)
             by_number.setdefault(int(state["step"]), []).append(arrays)
@@ -265,6 +287,7 @@ class RowAdam(torch.optim.Adam):
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
+        # Torch creates its state at the first dense step, which tables treated by rows never take.
         if not state:
             moments = {name: torch.zeros_like(parameter) for name in MOMENTS}
             state.update({"step": torch.zeros(()), **moments})
@@ -298,9 +321,11 @@ def make_optimizer(settings: Optimizer, encoder: Encoder, *parts: nn.Module) -> 
     """What moves an encoder's tables, by rows if it is Adam, and all its other numbers and those of the parts."""
     tables = [table.weight for table in encoder.trained_tables()]
     others = [*encoder.other_parameters(), *(parameter for part in parts for parameter in part.parameters())]
+    # Frozen parts, such as a teacher's filters, never get gradients and need no moments.
     others = [parameter for parameter in others if parameter.requires_grad]
     table = encoder.bigram_table()
     bigrams = None if table is None else table.weight
+    # AdaDelta has no lazy form here, so whole tables get dense gradients.
     if settings.optimizer == "adadelta":
         parameters = [*tables, *others, *([] if bigrams is None else [bigrams])]
         return TrainOptimizer(torch.optim.Adadelta(parameters, lr=settings.rate, rho=RHO), settings.max_grad_norm)
@@ -312,6 +337,7 @@ def rows_of_batch(
     optimizer: TrainOptimizer | None, encoder: Encoder, ids_T: torch.Tensor, starts_S: torch.Tensor | None = None
 ) -> UsedRows | None:
     """What takes the gradients of the rows of tables that a batch uses; None if whole tables have gradients."""
+    # A GPU reads whole tables faster than it groups tokens.
     if not isinstance(optimizer, RowOptimizer) or not optimizer.by_rows:
         return None
     return optimizer.inner.use(ids_T, None if starts_S is None else encoder.bigram_rows(ids_T, starts_S))

@@ -46,8 +46,10 @@ def load_recipe(name_or_path: str) -> Recipe:
     values = parse_yaml(text, f"--recipe {name_or_path}")
     if not isinstance(values, dict):
         raise ConfigError(f"--recipe {name_or_path}: not a mapping of settings")
+    # `TrainSettings` refuses unknown keys, so the grid is taken out before parsing.
     grid = values.pop("grid", {})
     places = RunPlaces.model_fields.keys() & values.keys()
+    # A recipe is shared between machines, where paths of its author mean nothing.
     if places:
         raise ConfigError(f"--recipe {name_or_path}: {sorted(places)} are not for a recipe, but flags")
     if not isinstance(grid, dict) or not all(isinstance(v, list) and v for v in grid.values()):
@@ -64,6 +66,7 @@ def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("recipe") is None:
         return dict(values)
     taken = given(load_recipe(values["recipe"]).settings)
+    # Naming another source replaces the recipe's source as a whole, otherwise both would be set.
     if SETS & values.keys():
         taken = {key: value for key, value in taken.items() if key not in SETS}
     return taken | dict(values)

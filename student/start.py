@@ -34,6 +34,7 @@ from student.model.flags import EmbeddingKind, InitKind
 from student.model.model import TaskStudent
 from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, Tensors, read_weights
 
+# Weights fit only an encoder of the same shape that reads the same token ids.
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "bert", "table_dtype")
 SAME_HEAD = ("task", "target", "is_pair", "pairing", "embedding", "pooling", "bigram_size", "head", "hidden_size")
 HEAD, BIGRAMS = "head.", "bigrams."
@@ -42,11 +43,14 @@ HEAD, BIGRAMS = "head.", "bigrams."
 FLAG = "--init-vectors"
 
 
-SIF_WEIGHT = 1e-3  # a of a / (a + p): tokens more frequent than that count less
+# This is a in a / (a + p) of Arora et al. (2017), who recommend values from 1e-4 to 1e-3.
+SIF_WEIGHT = 1e-3
 
 
-FEWEST_ROWS = 2  # what one row alone has is learned by heart
-BITS = 32  # of an id
+# A pair that occurs in one row only would memorise that row.
+FEWEST_ROWS = 2
+# Two ids of 32 bits fit one int64, which numpy sorts much faster than pairs.
+BITS = 32
 
 
 C = TypeVar("C", bound=EncoderConfig)
@@ -59,6 +63,7 @@ def starts_from_teacher(embedding: EmbeddingKind, init: InitKind | None, root: P
     Raises:
         ConfigError: if they shall, and there are none.
     """
+    # A BERT starts from layers, which include their own word embeddings.
     if ENCODERS[embedding].is_bert:
         return False
     has_vectors = record.signals.token_vectors is not None
@@ -67,6 +72,7 @@ def starts_from_teacher(embedding: EmbeddingKind, init: InitKind | None, root: P
         if record.teacher.is_imported:
             advice = "its answers were imported; use --init noise"
         raise ConfigError(f"--init teacher: {root} has no token vectors; {advice}")
+    # Token vectors are the default where they exist, because they cost nothing at training time.
     return has_vectors and init != "noise" and "vector_size" in ENCODERS[embedding].sizes
 
 
@@ -82,6 +88,7 @@ def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:
     if not (run / WEIGHTS_FILE).is_file():
         raise ConfigError(f"--init-from {why_none(run / WEIGHTS_FILE)}")
     source = read_encoder_config(run / CONFIG_FILE)
+    # All differences are listed at once, so that one correction of the flags is enough.
     problems = [
         f"{name} is {getattr(source, name)!r} there and {getattr(config, name)!r} here"
         for name in SAME
@@ -105,10 +112,12 @@ def copy_embeddings(run: Path, encoder: Encoder) -> None:
 
     def with_own_pairs(tensors: Tensors) -> Tensors:
         pairs_K2, vectors_KG = tensors.pop(f"{BIGRAMS}pairs_K2", None), tensors.pop(f"{BIGRAMS}table.weight", None)
+        # A student without bigrams can start from one that has some: the sums are simply left out.
         if own is None:
             return tensors
         if pairs_K2 is not None and vectors_KG is not None:
             own.take_over(pairs_K2, vectors_KG)
+        # A strict load needs every name, so the student's own pairs complete the tensors.
         return tensors | {BIGRAMS + name: tensor for name, tensor in own.state_dict().items()}
 
     _copy(run, ENCODER, encoder, with_own_pairs)
@@ -152,6 +161,7 @@ def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors, chosen_V: t
     table = encoder.vector_table()
     assert table is not None, "asked of a student with vectors"
     how = (encoder.pad_id, encoder.start_deviation, encoder.counts_less)
+    # Principal components are fitted on the whole vocabulary, so the start does not depend on the rows chosen.
     start_VK = torch.from_numpy(start_vectors(vectors, table.embedding_dim, *how))
     chosen_V = torch.ones(len(start_VK), dtype=torch.bool) if chosen_V is None else chosen_V[: len(start_VK)].cpu()
     chosen_N = chosen_V.nonzero().flatten()
@@ -179,7 +189,9 @@ def start_vectors(
     """
     start_VK = principal_components(vectors.vector_VW.astype(np.float64), size)
     if counts_less:
+        # Frequent tokens carry little meaning but would dominate a sum. An LSTM learns such weights itself.
         start_VK *= sif_weights(vectors.count_V)[:, None]
+    # The padding must stay neutral. The slice does nothing if the token lies beyond the teacher's vocabulary.
     start_VK[pad_id : pad_id + 1] = 0
     return scaled(start_VK, deviation)
 
@@ -196,8 +208,10 @@ def principal_components(vector_VW: Doubles, size: int) -> Doubles:
     An axis points to where its largest number is positive, so that the same vectors give the same table everywhere.
     """
     centred_VW = vector_VW - vector_VW.mean(axis=0)
+    # The covariance has W² numbers whatever the vocabulary's size, so `eigh` is faster than an SVD.
     _, axes_WW = np.linalg.eigh(centred_VW.T @ centred_VW)
     axes_WK = axes_WW[:, ::-1][:, :size]
+    # An eigenvector's sign is arbitrary and differs between LAPACK builds.
     largest_K = np.abs(axes_WK).argmax(axis=0)
     component_VK: Doubles = centred_VW @ (axes_WK * np.sign(np.take_along_axis(axes_WK, largest_K[None], axis=0)))
     return component_VK
@@ -205,6 +219,7 @@ def principal_components(vector_VW: Doubles, size: int) -> Doubles:
 
 def sif_weights(count_V: Ints) -> Doubles:
     """Smooth inverse frequency a / (a + p) of each token [V], p from its count and one more."""
+    # One is added so that tokens without occurrences get a finite weight.
     p_V = (count_V + 1) / (count_V + 1).sum()
     weight_V: Doubles = SIF_WEIGHT / (SIF_WEIGHT + p_V)
     return weight_V
@@ -230,8 +245,10 @@ def start_from_words(encoder: Encoder, path: Path, tokenizer_json: str) -> None:
     ids = Tokenizer.from_str(tokenizer_json).get_vocab()
     ids = {piece: token for piece, token in ids.items() if token < table.num_embeddings and token != encoder.pad_id}
     words, vectors_ND = read_word_vectors(path, FLAG, wanted=ids.keys())
+    # Files may list a word twice. Reading backwards keeps its first entry, since files list frequent words first.
     first = {word: number for number, word in reversed(list(enumerate(words)))}
     start_ND = vectors_ND[list(first.values())].astype("float64")
+    # Principal components lose the least variance for a given size.
     if start_ND.shape[1] > table.embedding_dim:
         start_ND = principal_components(start_ND, table.embedding_dim)
     ids_N = torch.tensor([ids[word] for word in first], device=table.weight.device)
@@ -252,6 +269,7 @@ def frequent_pairs(examples: Iterable[Rows], most: int) -> Ints:
     if not most:
         return np.zeros((0, 2), np.int64)
     pair_K, count_K = np.unique(np.concatenate([_pairs_of_rows(rows) for rows in examples]), return_counts=True)
+    # Ties are broken by the pair's number, so that the same rows give the same pairs everywhere.
     kept = np.argsort(-count_K, kind="stable")[:most]
     pair_K = np.sort(pair_K[kept[count_K[kept] >= FEWEST_ROWS]])
     return np.stack([pair_K >> BITS, pair_K & (2**BITS - 1)], axis=1)
@@ -264,8 +282,10 @@ def with_bigrams(config: C, count: int) -> C:
 
 def _pairs_of_rows(examples: Rows) -> Ints:
     """Each row's pairs, each once, as one number, int64 [P]."""
+    # A row of weight 0 trains nothing, so its pairs would keep vectors of 0.
     counted = np.flatnonzero(examples.weight_N)
     pairs_P2 = np.concatenate([_pairs(part.take(counted)) for part in examples.sequences])
+    # Counting rows instead of occurrences keeps one long, repetitive text from deciding.
     return np.unique(pairs_P2, axis=0)[:, 1]
 
 

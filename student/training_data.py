@@ -86,6 +86,7 @@ def load_data(settings: TrainSettings, known: Rows | None = None) -> list[Traini
     """
     rows: Rows = {} if known is None else known
     sources = [source_of(one) for one in separate(settings)]
+    # A sweep trains many students from the same set, and reading it takes longer than a small training.
     for source in sources:
         if source.names not in rows:
             opened = open_training_set(source, settings.store, settings.allow_unverified)
@@ -121,6 +122,7 @@ def read_data(source: Source, logit_set: LogitSet) -> TrainingData:
 def build_student_config(settings: TrainSettings, logit_set: LogitSet, facts: Facts) -> tuple[Any, BertStart | None]:
     """The architecture that settings ask for, and what a bert starts from; errors as of `TaskKind.build_config`."""
     start = settings.start
+    # The file is checked here, because its vectors are read only after the set.
     if isinstance(start, FromWords) and not start.init_vectors.is_file():
         raise ConfigError(f"wrong flags: --init-vectors {start.init_vectors}: there is no such file")
     return KINDS[logit_set.record.kind].build_config(settings, logit_set, facts)
@@ -191,7 +193,8 @@ class StudentTraining:
         if self.settings.best.held_out is not None:
             train, held_out = self.kind.hold_out(splits["train"], self.student_config, self.settings.best.held_out)
             others = {split: rows for split, rows in splits.items() if split != "train"}
-            splits = {"train": train, HELD_OUT: held_out} | others  # the first to be scored decides
+            # The first split that is scored decides the best epoch, so held-out rows come before the dev splits.
+            splits = {"train": train, HELD_OUT: held_out} | others
         return {split: self.kind.as_read(rows, self.student_config) for split, rows in splits.items()}
 
     @property

@@ -29,6 +29,7 @@ H = TypeVar("H", bound=TaskStudent)
 
 def active_ids(examples: Iterable[Rows], pad_id: int) -> Ints:
     """The ids that occur, sorted, with the padding among them."""
+    # The padding is always included, because the small student's tables need a neutral row.
     parts = [part.flat for e in examples for part in e.sequences]
     return np.unique(np.concatenate([*parts, np.array([pad_id])]))
 
@@ -53,7 +54,9 @@ def neutralise_unmoved(encoder: Encoder, start: Encoder, vectors: VocabularyVect
     """
     is_unmoved_V = torch.ones(len(start.tables()[0].weight), dtype=torch.bool)
     for table, start_table in zip(encoder.tables(), start.tables(), strict=True):
+        # A token is untrained only if all of its tables are unchanged: frozen tables never move.
         is_unmoved_V &= (table.weight.cpu() == start_table.weight).all(dim=1)
+    # Neutral first, teacher's vectors second: matrices of unused tokens become the identity, vectors keep a meaning.
     encoder.neutralise(is_unmoved_V)
     if vectors is not None:
         start_from_teacher(encoder, vectors, is_unmoved_V)
@@ -75,10 +78,12 @@ def prune(student: H, active: Ints, encoder: Encoder | None = None) -> H:
         encoder: the small one, if it was made for another student with the same encoder.
     """
     config, special_ids = student.config, getattr(student.config, "special_ids", None)
+    # Sorted ids let `searchsorted` translate old into new numbers without a table of the whole vocabulary.
     changed: dict[str, Any] = {"vocabulary_size": len(active), "pad_id": int(np.searchsorted(active, config.pad_id))}
     if special_ids is not None:
         changed["special_ids"] = tuple(tuple(np.searchsorted(active, ids).tolist()) for ids in special_ids)
     small = type(student)(config.model_copy(update=changed), encoder)
+    # A shared encoder has its rows already. Copying again would be wasted work.
     if encoder is None:
         small.encoder.copy_rows(student.encoder, torch.from_numpy(active), slice(None))
     small.head.load_state_dict(student.head.state_dict())

@@ -17,7 +17,8 @@ from student.model.bert_shape import BertShape
 from student.model.encoder import Encoder, EncoderShape
 from student.model.products import SparseGrads, embedding_rows
 
-PADDED_TOKENS = 2**13  # of sequences that are read together; more do not fit a processor's caches
+# The states of more tokens than this, padding included, do not fit a processor's caches.
+PADDED_TOKENS = 2**13
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Closing(nn.Module):
     def __init__(self, num_inputs: int, width: int, eps: float, dropout: float) -> None:
         super().__init__()
         self.dense = nn.Linear(num_inputs, width)
+        # The attribute's spelling is Hugging Face's, so that weights load without a table of names.
         self.LayerNorm = nn.LayerNorm(width, eps=eps)
         self.dropout = nn.Dropout(dropout)
 
@@ -79,16 +81,19 @@ class BertLayer(nn.Module):
         """
         query_NAQD, key_NALD, value_NALD = self._projected(states_NLH, asked_NQH)
         mask, rate = is_token_NL[:, None, None], self.dropout if self.training else 0.0
+        # The fused attention never exposes its scores, so layers that are compared compute them step by step.
         if told is None:
             mixed_NAQD = functional.scaled_dot_product_attention(
                 query_NAQD, key_NALD, value_NALD, attn_mask=mask, dropout_p=rate
             )
         else:
-            with torch.autocast(value_NALD.device.type, enabled=False):  # rounded scores would be compared
+            # In bfloat16 the rounding of scores would be larger than the differences that the loss measures.
+            with torch.autocast(value_NALD.device.type, enabled=False):
                 query_NAQD, key_NALD, value_NALD = query_NAQD.float(), key_NALD.float(), value_NALD.float()
                 scores_NAQL = query_NAQD @ key_NALD.mT / math.sqrt(query_NAQD.shape[-1])
                 share_NAQL = scores_NAQL.masked_fill(~mask, -torch.inf).softmax(dim=-1)
                 mixed_NAQD = functional.dropout(share_NAQL, rate) @ value_NALD
+            # The stored scores are from before the softmax and before masking, as Att-MSE and Att-KL need them.
             told.scores.append(scores_NAQL)
             told.values.append(value_NALD)
         attended_NQH = self.attention["output"](mixed_NAQD.transpose(1, 2).flatten(2), asked_NQH)
@@ -97,6 +102,7 @@ class BertLayer(nn.Module):
     def _projected(self, states_NLH: Tensor, asked_NQH: Tensor) -> Iterator[Tensor]:
         projections = self.attention["self"]
         assert isinstance(projections, nn.ModuleDict)
+        # Only the tokens whose new states are wanted need queries. Keys and values are needed of all tokens.
         for name, read in (("query", asked_NQH), ("key", states_NLH), ("value", states_NLH)):
             yield projections[name](read).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
@@ -119,6 +125,7 @@ class BertEmbeddings(nn.Module):
         types = self.token_type_embeddings.weight[0]
         if self.separator_id is not None:
             is_separator_NL = ids_NL == self.separator_id
+            # The first separator belongs to the first sentence, which the comparison with itself excludes.
             is_second_NL = is_separator_NL.cumsum(1) > is_separator_NL.long()
             types = self.token_type_embeddings(is_second_NL.long())
         sum_NLH = words_NLH + types + self.position_embeddings.weight[: ids_NL.shape[1]]
@@ -157,6 +164,8 @@ class BertEncoder(Encoder):
 
     def reduce(self, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None = None) -> Tensor:
         """See `Encoder`."""
+        # Training keeps the batch as it is. Inference regroups sequences by length, which a gradient buffer cannot
+        # follow.
         if torch.is_grad_enabled():
             ids_NL, words_NLH, _ = self._padded(ids_T, starts_S, sparse_grads)
             return self._pooled(words_NLH, ids_NL)
@@ -187,6 +196,7 @@ class BertEncoder(Encoder):
 
     def pooled(self, firsts: Sequence[Tensor]) -> Tensor:
         """What is made of the first tokens' states [N, H] after each layer: features_NF, as of `reduce`."""
+        # MKD's BERT student averages the first token's states over its layers (Liu et al. 2020).
         if self.pooler is None:
             return torch.stack(list(firsts)).mean(dim=0)
         return self.pooler["dense"](firsts[-1]).tanh()  # type: ignore[no-any-return]
@@ -198,6 +208,7 @@ class BertEncoder(Encoder):
     @property
     def multiply_adds(self) -> int:
         """See `Encoder`: of the last layer keys and values alone, and their use by the first token."""
+        # The last layer computes the first token alone, so most of its cost is per input and not per token.
         whole, width = self.bert.num_weights(self.size) // self.bert.num_hidden_layers, self.size
         return (self.bert.num_hidden_layers - 1) * whole + 2 * width**2 + 2 * width
 
@@ -223,6 +234,7 @@ class BertEncoder(Encoder):
     def _arithmetic(self) -> torch.autocast:
         """While it is trained, the layers' matrix products are of bf16 where the machine is made for that."""
         device = self.embeddings.word_embeddings.weight.device.type
+        # Evaluation stays in float32, so that scores do not depend on the machine.
         return torch.autocast(device, torch.bfloat16, enabled=self.training and has_fast_bf16())
 
     def _layers(self) -> nn.ModuleList:
@@ -234,6 +246,7 @@ class BertEncoder(Encoder):
         self, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Padded ids_NL, the words' rows [N, L, H] with zeros for padding, and which places are not filled up."""
+        # Rows are looked up before padding, so that the sparse gradients have one row per real token.
         words_TH = embedding_rows(self.embeddings.word_embeddings.weight, ids_T, self.pad_id, sparse_grads)
         lengths_N = starts_S.diff()
         position_L = torch.arange(max(1, int(lengths_N.max())), device=ids_T.device)
@@ -246,6 +259,7 @@ class BertEncoder(Encoder):
 
     def _is_token(self, ids_NL: Tensor) -> Tensor:
         """Bool [N, L]; the first place counts as a token, so that there is something to attend to."""
+        # A softmax over padding alone would be NaN, so an empty sequence attends to its first padding.
         return (ids_NL != self.pad_id) | (torch.arange(ids_NL.shape[1], device=ids_NL.device) == 0)
 
     def _pooled(self, words_NLH: Tensor, ids_NL: Tensor) -> Tensor:
@@ -257,6 +271,7 @@ class BertEncoder(Encoder):
             for layer in layers:
                 states_NLH = layer(states_NLH, states_NLH, is_token_NL)
                 firsts.append(states_NLH[:, 0])
+            # The head reads only the first token, so the last layer skips the queries of all others.
             firsts.append(last(states_NLH, states_NLH[:, :1], is_token_NL)[:, 0])
         return self.pooled(firsts)
 
@@ -264,6 +279,7 @@ class BertEncoder(Encoder):
 def _of_like_length(ids_T: Tensor, starts_S: Tensor, pad_id: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Numbers of sequences of like length, and their padded ids_NL, until all are there."""
     lengths_N, padding = starts_S.diff(), ids_T.new_tensor([pad_id])
+    # The padding is appended, so that index -1 reads it for every place beyond a sequence's end.
     read_T, order_N = torch.cat([ids_T, padding]), lengths_N.argsort(descending=True)
     longest_N = lengths_N[order_N].tolist()
     start = 0

@@ -44,6 +44,7 @@ class SecondReader(nn.Module):
     def pooled(self, read_NLD: torch.Tensor, is_token_NL: torch.Tensor) -> torch.Tensor:
         """The maxima, the mean, and the sum by weights that are learnt, of the tokens."""
         is_token_NL1 = is_token_NL.unsqueeze(2)
+        # An empty sentence has no tokens to divide by, and its mean is 0 as its maximum is.
         mean_ND = (read_NLD * is_token_NL1).sum(dim=1) / is_token_NL1.sum(dim=1).clamp(min=1)
         weighted_ND = (shares(self.weigh(read_NLD), is_token_NL1, dim=1) * read_NLD).sum(dim=1)
         return torch.cat([largest(read_NLD, is_token_NL), mean_ND, weighted_ND], dim=1)
@@ -61,6 +62,7 @@ class BiattentiveEncoder(VectorEncoder):
         self.pad_id, self.vectors = shape.pad_id, Vectors(shape, lstm.channels)
         self.map = nn.Sequential(nn.Linear(self.vectors.size, shape.vector_size), nn.ReLU())
         self.lstm = BiLstm(shape.vector_size, lstm.hidden_size)
+        # Only separate second LSTMs with one head match the 10.2 million parameters that MKD reports.
         self.first = SecondReader(self.lstm.size, lstm.hidden_size)
         self.second = SecondReader(self.lstm.size, lstm.hidden_size)
         self.size, self.token_size = self.first.size + self.second.size, 0
@@ -70,6 +72,7 @@ class BiattentiveEncoder(VectorEncoder):
     ) -> torch.Tensor:
         """See `Encoder`."""
         sentences = self._states(ids_T, starts_S, sparse_grads)
+        # For single sentences, the sentence attends to itself, so one architecture serves both kinds of tasks.
         return self._read(sentences, sentences)
 
     def reduce_pairs(
@@ -78,6 +81,7 @@ class BiattentiveEncoder(VectorEncoder):
         """See `Encoder`."""
         states_TD, starts_S = self._states(ids_T, starts_S, sparse_grads)
         half = len(starts_S) // 2
+        # All first sentences precede the second ones, so one cut of the states separates them.
         middle = int(starts_S[half])
         return self._read((states_TD[:middle], starts_S[: half + 1]), (states_TD[middle:], starts_S[half:] - middle))
 
@@ -97,6 +101,7 @@ class BiattentiveEncoder(VectorEncoder):
         return self._exported_read(self._exported_states(ids1_BL), self._exported_states(ids2_BK))
 
     def _states(self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None) -> Sentences:
+        # An LSTM's state changes at every step, so padding among the tokens must be removed, not masked.
         vectors_TE, starts_S = tokens_alone(self.vectors(ids_T, sparse_grads), ids_T != self.pad_id, starts_S)
         states_TD, _ = self.lstm(self.map(vectors_TE), starts_S)
         return states_TD, starts_S
@@ -130,6 +135,7 @@ def look(one: Padded, other: Padded) -> tuple[torch.Tensor, torch.Tensor]:
     """
     (x_NLD, is_x_NL), (y_NKD, is_y_NK) = one, other
     scores_NLK = x_NLD @ y_NKD.mT
+    # Padding is masked before both softmaxes, otherwise a pair's result would depend on its batch.
     of_x_NLK = shares(scores_NLK, is_x_NL.unsqueeze(2), dim=1)
     of_y_NLK = shares(scores_NLK, is_y_NK.unsqueeze(1), dim=2)
     return of_y_NLK @ y_NKD, of_x_NLK.mT @ x_NLD
@@ -137,6 +143,7 @@ def look(one: Padded, other: Padded) -> tuple[torch.Tensor, torch.Tensor]:
 
 def shares(scores: torch.Tensor, is_token: torch.Tensor, dim: int) -> torch.Tensor:
     """Softmax over the tokens of an axis; padding has no share, and there are none if there is nothing else."""
+    # A finite minimum instead of -inf keeps the softmax of an empty sentence from being NaN.
     least = torch.finfo(scores.dtype).min
     return scores.masked_fill(~is_token, least).softmax(dim=dim) * is_token
 

@@ -36,16 +36,20 @@ class BigramSums(nn.Module):
     def __init__(self, num_pairs: int, size: int, vocabulary_size: int, table_dtype: TableDtype = "float32") -> None:
         super().__init__()
         self.vocabulary_size = vocabulary_size
+        # Only float32 tables are trained, so smaller ones need no gradient and can keep scales beside rows.
         self.table: TokenTable
         if table_dtype == "float32":
             self.table = nn.Embedding(num_pairs, size)
+            # Starting from 0 leaves the student as it is without bigrams until training rows move them.
             nn.init.zeros_(self.table.weight)
         else:
             self.table = SmallTable(torch.zeros(size), num_pairs, table_dtype)
         number_K = torch.arange(num_pairs)
         pairs_K2 = torch.stack([number_K // vocabulary_size, number_K % vocabulary_size], dim=1)
         self.register_buffer("pairs_K2", pairs_K2.int())
+        # Keys follow from the pairs, so they are computed on loading instead of being stored.
         self.register_buffer("keys_K", self._keys(*pairs_K2.unbind(1)), persistent=False)
+        # Keys must follow the loaded pairs, and the hook also checks files from elsewhere.
         self.register_load_state_dict_post_hook(lambda pairs, _: pairs.set_pairs(pairs.pairs_K2))  # type: ignore[no-untyped-call]
 
     def set_pairs(self, pairs_K2: torch.Tensor) -> None:
@@ -57,6 +61,7 @@ class BigramSums(nn.Module):
         if bool(((pairs_K2 < 0) | (pairs_K2 >= self.vocabulary_size)).any()):
             raise ValueError(f"a pair is not of tokens of the vocabulary, which has {self.vocabulary_size}")
         keys_K = self._keys(*pairs_K2.long().unbind(1))
+        # The binary search needs rising keys and would silently miss pairs otherwise.
         if not bool((keys_K.diff() > 0).all()):
             raise ValueError("the pairs of tokens do not rise")
         self.pairs_K2.copy_(pairs_K2)
@@ -82,8 +87,9 @@ class BigramSums(nn.Module):
     ) -> torch.Tensor:
         """Returns sums_NG, float32, for arguments as of `Encoder.reduce`."""
         rows_P, starts_S = self.found(ids_T, starts_S)
-        if self.table.weight.dtype == torch.int8:  # no kernel reads int8
-            vectors_PG = self.table(rows_P if len(rows_P) else rows_P.new_zeros(1))  # kernels take no empty tables
+        # No kernel reads int8, so the rows are scaled first. Kernels refuse empty tables, so one row is read at least.
+        if self.table.weight.dtype == torch.int8:
+            vectors_PG = self.table(rows_P if len(rows_P) else rows_P.new_zeros(1))
             return reduce((vectors_PG, None, None), torch.arange(len(rows_P), device=rows_P.device), starts_S)
         return reduce((self.table.weight, None, None), rows_P, starts_S, sparse_grads=sparse_grads)
 
@@ -96,7 +102,8 @@ class BigramSums(nn.Module):
         """
         keys_T = self._keys(ids_T, functional.pad(ids_T[1:], (0, 1), value=self.vocabulary_size))
         row_T, is_found_T = self._rows(keys_T)
-        is_found_T[starts_S[1:][starts_S[1:] > 0] - 1] = False  # the last token of a sequence has no neighbour
+        # Sequences lie end to end, so without this a sequence's last token would pair with the next one's first.
+        is_found_T[starts_S[1:][starts_S[1:] > 0] - 1] = False
         return row_T[is_found_T], remaining_starts(is_found_T, starts_S)
 
     def exported(self, ids_BL: torch.Tensor) -> torch.Tensor:
@@ -104,7 +111,8 @@ class BigramSums(nn.Module):
         keys_BL = self._keys(ids_BL, functional.pad(ids_BL[:, 1:], (0, 1), value=self.vocabulary_size))
         row_BL = torch.zeros_like(ids_BL)
         step = 1 << len(self.keys_K).bit_length()
-        while step := step // 2:  # a search by halves: ONNX has none
+        # ONNX has no `searchsorted`, so the graph contains an unrolled binary search.
+        while step := step // 2:
             further_BL = (row_BL + step).clamp(max=len(self.keys_K) - 1)
             row_BL = torch.where(self.keys_K[further_BL] <= keys_BL, further_BL, row_BL)
         v_BLG: torch.Tensor = self.table(row_BL)
@@ -117,4 +125,5 @@ class BigramSums(nn.Module):
 
     def _keys(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """A number for each pair of tokens, rising with the first and then the second, which may be past the last."""
+        # The factor is one more than the vocabulary, so that the missing neighbour of a last token has a key, too.
         return first * (self.vocabulary_size + 1) + second

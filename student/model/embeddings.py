@@ -26,6 +26,7 @@ def window_starts(starts_S: torch.Tensor, size: int) -> tuple[torch.Tensor, torc
     Returns:
         Starts, as of sequences, int64 [W + 1], and numbers of sequences, int64 [W].
     """
+    # At least one window per sequence gives empty sequences a representation, as without windows.
     counts_N = (starts_S.diff() + size - 1).div(size, rounding_mode="floor").clamp(min=1)
     sequence_W = torch.arange(len(counts_N), device=starts_S.device).repeat_interleave(counts_N)
     first_N = counts_N.cumsum(0) - counts_N
@@ -49,6 +50,7 @@ def joined(features_WF: torch.Tensor, sequence_W: torch.Tensor, maxima: slice) -
     means_NF = sums_NF / counts_N.unsqueeze(1)
     largest_WF = features_WF[:, maxima]
     index_WF = sequence_W.unsqueeze(1).expand_as(largest_WF)
+    # A mean of maxima would not be the maximum, which whole texts are trained with.
     largest_NF = means_NF[:, maxima].scatter_reduce(0, index_WF, largest_WF, "amax", include_self=False)
     return torch.cat([means_NF[:, : maxima.start], largest_NF, means_NF[:, maxima.stop :]], dim=1)
 
@@ -108,6 +110,7 @@ class MatrixEncoder(Encoder):
             return MatrixProduct(table(torch.eye(shape.matrix_size).flatten()), shape.matrix_size)
 
         self.pad_id, self.vector_size, self.matrix_size = shape.pad_id, shape.vector_size, shape.matrix_size
+        # A backward sum equals the forward one, so only matrices need a second direction.
         two_ways = bool(shape.matrix_size) and shape.bidirectional
         is_small = shape.table_dtype != "float32"
         self.with_max, self.window_size = shape.pooling == "sum+max", shape.window_size
@@ -121,6 +124,8 @@ class MatrixEncoder(Encoder):
         products_size = shape.matrix_size**2 * (1 + two_ways)
         of_bigrams = shape.bigram_size if shape.num_bigrams else 0
         self.size = shape.vector_size * (1 + self.with_max) + products_size + of_bigrams
+        # Per token, the backward sum does differ: it is a suffix instead of a prefix. The paper's 1,600 numbers count
+        # it.
         self.token_size = shape.vector_size * (1 + two_ways) + products_size
 
     def reduce(
@@ -138,6 +143,7 @@ class MatrixEncoder(Encoder):
         features_NF = reduce(tables, rows_T, starts_S, padding, sparse_grads, self.with_max)
         if self.bigrams is None:
             return features_NF
+        # The bigram table has other ids than the token tables, so its gradients go to a buffer of their own.
         bigrams_NG = self.bigrams(ids_T, starts_S, None if sparse_grads is None else sparse_grads.bigrams)
         return torch.cat([features_NF, bigrams_NG], dim=1)
 
@@ -145,6 +151,7 @@ class MatrixEncoder(Encoder):
         """See `Encoder`."""
         if self.bigrams is None:
             return None
+        # A pair across the border of two windows is not read, so its row must not count as used.
         starts = starts_S if self.window_size is None else window_starts(starts_S, self.window_size)[0]
         return self.bigrams.found(ids_T, starts)[0]
 
@@ -177,6 +184,7 @@ class MatrixEncoder(Encoder):
             features_NLP, float32; L is at least 1.
         """
         features_TP = self.scan(ids_T, starts_S, sparse_grads)
+        # The padding's own representation is neutral, and the scan returns it in the student's layout and type.
         nothing_P = self.scan(torch.tensor([self.pad_id]).to(ids_T), torch.tensor([0, 1]).to(ids_T)).detach()
         features_XP = torch.cat([features_TP, nothing_P])
         lengths_N1, nothing = starts_S.diff().unsqueeze(1), len(features_TP)
@@ -184,6 +192,7 @@ class MatrixEncoder(Encoder):
         place_NL = starts_S[:-1].unsqueeze(1) + position_L
         is_inside_NL = position_L < lengths_N1
         last_N1 = torch.where(lengths_N1 > 0, starts_S[1:].unsqueeze(1) - 1, nothing)
+        # Beyond the end, the forward half holds the whole sequence, and the backward half holds nothing.
         read_P = self.vector_size + self.matrix_size**2
         return torch.cat(
             [
@@ -203,6 +212,7 @@ class MatrixEncoder(Encoder):
         """What keeps torch from writing `exported` for inputs of any length up to ``longest``."""
         if self.window_size is not None:
             return ["a student that reads windows cannot be exported"]
+        # With a single group the exporter would fix the number of groups and refuse shorter inputs.
         if self.matrix_size and longest <= GROUP:
             return [f"a student of matrices for at most {GROUP} tokens cannot be exported"]
         return []
@@ -218,6 +228,7 @@ class MatrixEncoder(Encoder):
         if self.forward_matrices is not None:
             parts.append(self.forward_matrices(ids_BL, longest))
         if self.backward_matrices is not None:
+            # Padding comes first after the flip, and identity matrices do not change the product.
             parts.append(self.backward_matrices(ids_BL.flip(1), longest))
         return torch.cat(parts + bigrams, dim=1)
 
@@ -251,6 +262,7 @@ class MatrixEncoder(Encoder):
         other = matrix_encoder(source).bigrams
         if self.bigrams is None or other is None:
             return
+        # Pairs are of token ids, and ids change when the vocabulary is pruned or restored.
         token_V = torch.zeros(other.vocabulary_size, dtype=torch.int32, device=other.pairs_K2.device)
         here = torch.arange(self.bigrams.vocabulary_size, dtype=torch.int32)[rows]
         token_V[source_rows] = here.to(token_V)
@@ -266,10 +278,12 @@ class MatrixEncoder(Encoder):
     def _tables(self, ids_T: torch.Tensor) -> tuple[Tables, torch.Tensor, int]:
         """The tables that the kernels read, the rows in them [T], and which row gets no gradient."""
         tables, padding = self.weights(), self.pad_id
+        # Small tables are never trained, so no row needs protection from gradients.
         if self.rows is not None:
             ids_T, padding = self.rows(ids_T), NO_PADDING
-        if any(table is not None and table.dtype == torch.int8 for table in tables):  # no kernel reads int8
-            gathered = ids_T if len(ids_T) else ids_T.new_zeros(1)  # kernels take no tables without rows
+        # No kernel reads int8, so the batch's rows become a float32 table. Kernels refuse a table without rows.
+        if any(table is not None and table.dtype == torch.int8 for table in tables):
+            gathered = ids_T if len(ids_T) else ids_T.new_zeros(1)
             tables = self._of_each(lambda part: part.table(gathered))
             return tables, torch.arange(len(ids_T), device=ids_T.device), padding
         return tables, ids_T, padding

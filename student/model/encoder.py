@@ -97,7 +97,8 @@ class Encoder(nn.Module):
     size: int
     token_size: int
     counts_less: ClassVar[bool] = True
-    start_deviation: float = 0.1  # of vectors that are summed; 0.02 and 0.5 are worse on STS-B
+    # Vectors that are summed start best with this deviation: 0.02 and 0.5 gave lower scores on STS-B.
+    start_deviation: float = 0.1
 
     def forward(self, ids_BL: torch.Tensor) -> torch.Tensor:
         """Returns features_BF, float32, F = `size`, for padded ids."""
@@ -213,6 +214,7 @@ class Encoder(nn.Module):
     def other_parameters(self) -> list[nn.Parameter]:
         """What is trained besides the tables."""
         bigrams = self.bigram_table()
+        # Modules share no useful order, so tables are recognised by identity and not by name.
         rows = {id(table.weight) for table in [*self.tables(), *([] if bigrams is None else [bigrams])]}
         return [p for p in self.parameters() if id(p) not in rows and p.requires_grad]
 
@@ -222,6 +224,7 @@ class Encoder(nn.Module):
         weights = [table.weight for table in self.tables()]
         is_used_V = torch.zeros(len(weights[0]), dtype=torch.bool, device=weights[0].device)
         for weight_VX in weights:
+            # A row that equals the padding's in every table says nothing, whether it was trained or not.
             is_used_V |= (weight_VX != weight_VX[self.pad_id]).any(dim=1)
         is_used_V[self.pad_id] = True
         return is_used_V.nonzero().squeeze(1)
@@ -230,6 +233,7 @@ class Encoder(nn.Module):
     def neutralise(self, is_neutral_V: torch.Tensor) -> None:
         """Makes the rows of these tokens (bool, one for each) neutral in all tables."""
         for table in self.tables():
+            # Cloning avoids reading the padding's row while the same tensor is written.
             table.weight[is_neutral_V.to(table.weight.device)] = table.weight[self.pad_id].clone()
 
     @torch.no_grad()
