@@ -1,4 +1,4 @@
-"""Types of arrays, lists of ids of different length as two arrays, and random numbers that are functions of a key.
+"""Array types, ragged lists of ids as two flat arrays, and random numbers that are functions of a key.
 
 Numpy and Arrow alone, so that importing it is quick. Shapes: N rows, B batch, L tokens.
 """
@@ -19,7 +19,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Hashes = npt.NDArray[np.uint64]
 
-# These are the published constants of SplitMix64. Changing one changes every sampled logit and every random split.
+# The published constants of SplitMix64: the odd integer nearest to 2^64 / golden ratio, and the mixing factors of
+# Stafford's variant 13. Changing one changes every sampled logit and every random split.
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -76,6 +77,8 @@ class Ragged:
         rows_N = np.asarray(rows, dtype=np.int64)
         lengths_N = self.offsets[rows_N + 1] - self.offsets[rows_N]
         offsets = np.concatenate([[0], np.cumsum(lengths_N, dtype=np.int64)])
+        # For each output element: its position minus the start of its new row plus the start of its old row, without a
+        # loop.
         places = np.repeat(self.offsets[rows_N] - offsets[:-1], lengths_N) + np.arange(offsets[-1])
         return Ragged(self.flat[places], offsets)
 
@@ -96,6 +99,8 @@ class Ragged:
 
 def ragged(column: pa.ChunkedArray) -> Ragged:
     """A list column as flat ids and offsets."""
+    # Lengths, not the column's offsets: chunks and slices have offsets that do not start at 0, and null rows count as
+    # empty.
     lengths = pc.list_value_length(column).fill_null(0).to_numpy()
     flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return Ragged(flat.astype(np.int64), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
@@ -122,11 +127,13 @@ def stacked(parts: Sequence[Ragged]) -> Ragged:
 
 
 def hashed(*key: Any) -> Hashes:
-    """A 64-bit hash of each key; its parts are integers or arrays of them, broadcast against each other.
+    """Returns a 64-bit hash of each key, whose parts are integers or integer arrays that broadcast against each other.
 
-    Each part is absorbed by the mixing function of SplitMix64 (Steele, Lea and Flood 2014).
+    Each part is mixed in by the output function of SplitMix64 (Steele, Lea and Flood 2014). Random numbers that depend
+    on a row's key alone are the same for any number of processes and after any restart.
     """
     state = np.zeros(1, dtype=np.uint64)
+    # Multiplication modulo 2^64 is the algorithm, so numpy's overflow warnings are no errors here.
     with np.errstate(over="ignore"):
         for part in key:
             state = state + GOLDEN_GAMMA + np.asarray(part, dtype=np.int64).astype(np.uint64)
@@ -138,9 +145,10 @@ def hashed(*key: Any) -> Hashes:
 
 def uniform(hashes: Hashes) -> Floats64:
     """Hashes as numbers between 0 and 1, both excluded, 2^-52 apart."""
+    # 52 bits plus one half are exact in float64, and the half keeps 0 and 1 out, so that logarithms are finite.
     return ((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def id_type(vocabulary_size: int) -> pa.DataType:
-    """The type that ids are stored in."""
+    """Returns the smallest type that holds every id of the vocabulary."""
     return pa.uint16() if vocabulary_size <= 2**16 else pa.uint32()

@@ -1,6 +1,6 @@
-"""What the user sees: progress and notes on stderr, results on stdout.
+"""Terminal output: progress and notes on stderr, results on stdout.
 
-Names and texts may come from somebody else's set: nothing in them reaches the terminal as a command (`safe`).
+Names and texts may come from an untrusted set, so control characters are escaped before they are printed (`safe`).
 """
 
 import io
@@ -27,35 +27,36 @@ from pipeline.untrusted import visible, without_nan
 
 LINE_EVERY_S, LOG_EVERY_S = 30, 10
 LONGEST_CELL, SHORTEST_CELL = 60, 20  # characters of a text in a table of rows
-WIDEST = 10**6  # columns of what is no screen
+WIDEST = 10**6  # columns of a pipe or a file, so that nothing is truncated
+# json.dumps(ensure_ascii=False) escapes control characters below 0x20, but not these, which terminals also interpret.
 BEYOND_ASCII = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 
-# rich would read mnli:train:7 as a picture of a train
+# Without emoji=False rich would replace ":train:" in mnli:train:7 by a picture of a train.
 stdout = Console(emoji=False)
 stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
 def safe(text: str) -> str:
-    """Text that the terminal only shows: no control characters, and nothing that rich takes for markup."""
+    """Returns text without control characters and without anything that rich would interpret as markup."""
     return escape_markup(visible(text))
 
 
 def note(message: str) -> None:
-    """Tells what is going on (stderr, main process only)."""
+    """Prints progress information (stderr, main process only)."""
     if is_main_process():
         log.event("note", message=message)
         stderr.print(safe(message), soft_wrap=True)
 
 
 def warn(message: str) -> None:
-    """Tells of something the user should know (stderr, main process only)."""
+    """Prints a warning (stderr, main process only)."""
     if is_main_process():
         log.event("warning", message=message)
         stderr.print(f"[yellow]warning:[/] {safe(message)}", soft_wrap=True)
 
 
 def error(message: str) -> None:
-    """Tells why the command stops (stderr, every process)."""
+    """Prints why the command stops (stderr, every process)."""
     log.event("error", message=message)
     stderr.print(f"[red]error:[/] {safe(message)}", soft_wrap=True)
 
@@ -66,7 +67,7 @@ def print_json(value: Any) -> None:
 
 
 def print_json_lines(values: Iterable[Any]) -> None:
-    """Prints results for machines at once, a line each."""
+    """Prints results for machines, one per line, and flushes them."""
     for value in values:
         _write_json(json.dumps(without_nan(value), ensure_ascii=False, default=str))
     sys.stdout.flush()
@@ -95,7 +96,7 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
 
 
 def _width() -> int:
-    """How many columns results may have: a pipe or a file, of which nobody says how wide it is, gets them whole."""
+    """Returns how many columns results may have; a pipe or a file has no width, so results are not truncated there."""
     is_screen = stdout.is_terminal or stdout.is_jupyter or "COLUMNS" in os.environ
     return stdout.width if is_screen else WIDEST
 
@@ -103,6 +104,7 @@ def _width() -> int:
 def _print(table: Table) -> None:
     is_unlimited = _width() == WIDEST
     if is_unlimited:
+        # rich would otherwise assume 80 columns for a pipe and truncate the cells that scripts read.
         table.width = stdout.measure(table, options=stdout.options.update(width=WIDEST)).maximum
     stdout.print(table, crop=not is_unlimited)
 
@@ -144,7 +146,7 @@ def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
     """Prints named values, one a line."""
     table = Table(title=safe(title), title_justify="left", show_header=False)
     table.add_column()
-    table.add_column(overflow="fold")  # hashes are told whole
+    table.add_column(overflow="fold")  # a truncated hash would be useless
     for key, value in pairs.items():
         table.add_row(safe(key), safe(show(value)))
     _print(table)
@@ -195,7 +197,7 @@ def _is_live() -> bool:
 
 
 class Steps:
-    """Advances one progress bar, or off a terminal prints a line now and then; created by `progress`."""
+    """Advances one progress bar, or prints a line every 30 seconds without a terminal; created by `progress`."""
 
     def __init__(self, bar: Progress, total: int, description: str) -> None:
         self._bar = bar
@@ -214,7 +216,7 @@ class Steps:
             note(f"{state.description}: {state.completed:,.0f} of {state.total:,.0f}")
 
     def log(self) -> None:
-        """Tells the log how far it has come."""
+        """Logs the progress."""
         state = self._bar.tasks[self._task]
         log.event("progress", what=state.description, done=int(state.completed), total=int(state.total or 0))
 
@@ -227,6 +229,7 @@ class Steps:
 def progress(total: int, description: str) -> Iterator[Steps]:
     """Shows how far the block has come, on the main process only."""
     silent = not is_main_process() or progress_disabled() or not _is_live()
+    # Descriptions contain names of sets from elsewhere, so rich must not read their brackets as markup.
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=stderr, disable=silent) as bar:
         steps = Steps(bar, total, description)

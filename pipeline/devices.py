@@ -1,4 +1,4 @@
-"""The devices and the processes of a command, and getting tensors to where the work is done."""
+"""The devices and processes of a command, and copying tensors to a device."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 def has_fast_bf16() -> bool:
     """Whether this machine has bf16 matrix instructions."""
     if torch.cuda.is_available():
+        # Emulated bf16 is slower than float32, so only GPUs with real bf16 units count.
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
 
 def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copies a tensor to the device; to a GPU from pinned memory, so that the host need not wait."""
+    """Copies a tensor to the device; a copy to a GPU uses pinned memory, so that the host does not wait."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 @dataclass(frozen=True)
 class OneProcess:
-    """A process that shares its work with no other, with what the student's stage reads of `PartialState`."""
+    """A single process, with the attributes of `PartialState` that the student's stage reads."""
 
     device: torch.device = field(default_factory=lambda: torch.accelerator.current_accelerator() or torch.device("cpu"))
     process_index: int = 0
@@ -48,11 +49,11 @@ class OneProcess:
 
 
 def processes() -> "PartialState | OneProcess":
-    """This process, its device, and those that it shares the work with.
+    """Returns this process with its device, and the processes that share its work.
 
-    Accelerate joins processes without an accelerator only where it is told that there is none, which `torchrun` does
-    not do: each of them would take itself for the only one, and do all the work. Until all are there torch waits where
-    Python heeds no signal, for half an hour if one of them has ended before.
+    Accelerate connects processes without an accelerator only if it is told that there is none, which `torchrun` does
+    not do: each process would consider itself the only one and do all the work. While torch waits for all processes to
+    start, Python handles no signals. That takes half an hour if one of them has already ended.
 
     Raises:
         MissingDependencyError: if there are several, and Accelerate, by which they exchange numbers, is not installed.
@@ -61,7 +62,7 @@ def processes() -> "PartialState | OneProcess":
         if num_processes() > 1:
             raise MissingDependencyError("several processes need accelerate: pip install 'distill-offline[teacher]'")
         return OneProcess()
-    from accelerate import PartialState  # here, since a student answers without it
+    from accelerate import PartialState  # imported here, because a student predicts without accelerate
 
     with ends_on_signals() if num_processes() > 1 else nullcontext():
         return PartialState(cpu=not torch.accelerator.is_available())

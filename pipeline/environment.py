@@ -28,12 +28,13 @@ def history_file() -> Path:
 
 
 def numbers(names: Iterable[str]) -> dict[str, int]:
-    """Those of the variables that are set.
+    """Returns the values of those variables that are set.
 
     Raises:
         ConfigError: if one is no whole number.
     """
     values = {name: os.environ[name] for name in names if os.environ.get(name)}
+    # int() alone would accept "-1", " 1 " and "1_0", which no launcher sets.
     wrong = next((name for name, value in values.items() if not value.isdecimal()), None)
     if wrong is not None:
         raise ConfigError(f"{wrong}={values[wrong]}: should be a whole number")

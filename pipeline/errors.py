@@ -1,8 +1,8 @@
-"""What can go wrong for a user, as one small exception tree.
+"""The errors that users see, as one small exception tree.
 
-Every message says what is wrong, with the value, where (file, row, flag), and what to do about it. The command line
-prints them without a traceback and exits with the code of their kind. Errors of the system and of libraries are told
-apart here, too: what time may mend, and which limit of the machine was reached.
+Every message states what is wrong, with the value, where (file, row, flag), and what to do about it. The command line
+prints them without a traceback and exits with the code of their class. This module also classifies errors of the system
+and of libraries: which ones are transient, and which limit of the machine was reached.
 """
 
 import errno
@@ -14,11 +14,12 @@ from typing import ClassVar
 
 MOST_LISTED = 50
 PASSING_NAMES = "EAGAIN EBUSY EDQUOT EHOSTDOWN EHOSTUNREACH EIO ENETDOWN ENETUNREACH ENOSPC ENOTCONN ESTALE ETIMEDOUT"
-PASSING = {getattr(errno, name) for name in PASSING_NAMES.split() if hasattr(errno, name)}  # Windows has not all
-OF_RUST = re.compile(r"\(os error (\d+)\)")  # how libraries in Rust tell of the system's errors
-REFUSED_STATUS = {401, 403}  # of HTTP: who asks may not, or is not known
-LOST_PROCESS = ("gloo/transport", "remote process exited")  # how torch.distributed says so, in a RuntimeError
-PASSING_STATUS = {408, 429, 500, 502, 503, 504}  # of HTTP: a server that has too much to do, or is not well
+PASSING = {getattr(errno, name) for name in PASSING_NAMES.split() if hasattr(errno, name)}  # Windows lacks some
+OF_RUST = re.compile(r"\(os error (\d+)\)")  # how Rust's standard library formats system errors
+REFUSED_STATUS = {401, 403}  # HTTP: not authenticated, not authorized
+# torch.distributed raises a plain RuntimeError with these words when another process of the group has died.
+LOST_PROCESS = ("gloo/transport", "remote process exited")
+PASSING_STATUS = {408, 429, 500, 502, 503, 504}  # HTTP: an overloaded or failing server, worth another try
 REASONS = {
     errno.EACCES: "no permission; change its permissions, or choose another place",
     errno.ENOSPC: "the disk is full; free some space",
@@ -31,15 +32,15 @@ REASONS = {
     errno.ENOMEM: "no memory is left; choose smaller batches, or end other programs",
 }
 GONE = "another process of this command is gone, so this one ends, too; see what that one said"
-# in a RuntimeError of torch and of Python's threads
+# torch and Python's threads report exhausted memory as a RuntimeError with one of these texts.
 OUT_OF_MEMORY = (
     *("allocate memory", "enough memory", "out of memory", "bad_alloc", "create a primitive"),
-    *("new thread", "resource temporarily unavailable"),  # the latter of gloo, which starts one
+    *("new thread", "resource temporarily unavailable"),  # gloo raises the latter when it cannot start a thread
 )
 
 
 class DistillError(Exception):
-    """Base of all errors that a user can mend.
+    """Base class of all errors that a user can fix.
 
     Attributes:
         exit_code: of a command that ends with it.
@@ -57,9 +58,10 @@ class DataError(DistillError):
 
 
 class PassingError(DataError):
-    """What time may mend: a full disk, a lost connection. Repeating the command later is worth it."""
+    """A transient error, such as a full disk or a lost connection: repeating the command later may succeed."""
 
-    exit_code = 75  # EX_TEMPFAIL
+    # EX_TEMPFAIL of sysexits.h: schedulers can retry on this code alone, and not after a wrong flag.
+    exit_code = 75
 
 
 class IntegrityError(DistillError):
@@ -71,7 +73,7 @@ class FingerprintMismatchError(DistillError):
 
 
 class TeacherError(DistillError):
-    """The teacher does not fit the task, or says things it cannot mean."""
+    """The teacher does not fit the task, or its predictions contradict its labels."""
 
 
 class MissingDependencyError(DistillError):
@@ -83,9 +85,10 @@ class QueryError(DistillError):
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
-    """An error and those that it was raised from, or while which it was, the last one first."""
+    """Returns an error and all errors that caused it or were being handled when it was raised, newest first."""
     chain: list[BaseException] = []
     link: BaseException | None = error
+    # Libraries sometimes raise an error from itself, which makes the chain a circle.
     while link is not None and link not in chain:
         chain.append(link)
         link = link.__cause__ or link.__context__
@@ -93,9 +96,10 @@ def chain_of(error: BaseException) -> list[BaseException]:
 
 
 def passes(error: BaseException) -> bool:
-    """Whether an error, or one that it was raised from, is of the kind that time mends."""
+    """Returns whether an error, or one that it was raised from, is transient."""
     chain = chain_of(error)
-    if any(type(link).__name__ == "OfflineModeIsEnabled" for link in chain):  # the hub's: a setting, not a fault
+    # The hub's client derives this error from ConnectionError, but waiting does not end offline mode: it is a setting.
+    if any(type(link).__name__ == "OfflineModeIsEnabled" for link in chain):
         return False
     kinds = (ConnectionError, TimeoutError, socket.gaierror)
     return any(
@@ -105,7 +109,7 @@ def passes(error: BaseException) -> bool:
 
 
 def errno_of(error: BaseException) -> int | None:
-    """The number of the system's error that an error is, or that a library tells of in words; None if it is of none."""
+    """Returns the system's error number of an error, also if a library only mentions it in words; otherwise None."""
     if isinstance(error, OSError):
         return error.errno
     found = OF_RUST.search(str(error))
@@ -113,25 +117,27 @@ def errno_of(error: BaseException) -> int | None:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether an error is, or was raised from, the answer of an HTTP server that does not let us in."""
+    """Returns whether an HTTP server refused access, by the error or one that it was raised from."""
     return any(_status(link) in REFUSED_STATUS for link in chain_of(error))
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """Whether an error is that another of the processes that a launcher has started is gone, or does not answer."""
+    """Returns whether an error means that another process of the same launch has died or does not answer."""
+    # By name, because commands that never train must not import torch to look at an error.
     by_name = type(error).__name__ in {"DistNetworkError", "DistStoreError"}
     return by_name or any(words in str(error) for words in LOST_PROCESS)
 
 
 def _status(error: BaseException) -> int | None:
-    """What an HTTP server has said, by an error of aiohttp, urllib, gcsfs or httpx; None of any other error."""
+    """Returns the HTTP status in an error of aiohttp, urllib, gcsfs or httpx; None for any other error."""
     sources = ((error, "status"), (getattr(error, "response", None), "status_code"), (error, "code"))
     numbers = (getattr(source, name, None) for source, name in sources)
+    # Attributes of these names may hold other types elsewhere, such as the text `code` of botocore's errors.
     return next((number for number in numbers if isinstance(number, int)), None)
 
 
 def unless_passing(kind: type[DistillError], cause: BaseException) -> type[DistillError]:
-    """The kind of error to raise from a cause: the given one, or `PassingError` if time may mend the cause."""
+    """Returns the error class to raise from a cause: `PassingError` if the cause is transient, else the given one."""
     return PassingError if passes(cause) else kind
 
 
@@ -178,7 +184,7 @@ def raise_all(kind: type[DistillError], context: str, problems: Sequence[str]) -
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Says which limit of the machine an error, or one that it was raised from, is about; None if it is about none."""
+    """Describes which limit of the machine caused an error, such as disk space or memory; None if no limit did."""
     for seen in chain_of(error):
         reason = _reason(seen)
         if reason is not None:
@@ -188,6 +194,7 @@ def limit_reached(error: BaseException) -> str | None:
 
 
 def _reason(error: BaseException) -> str | None:
+    # A system error with a number decides alone: its text may mention memory or threads for another reason.
     code = errno_of(error)
     if code is not None or isinstance(error, OSError):
         return REASONS.get(code or 0)

@@ -19,7 +19,8 @@ from pipeline.errors import DataError, DistillError, IntegrityError, PassingErro
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 TEMPORARY_SUFFIX = ".distill-tmp"
-TEMPORARIES = (f".*{TEMPORARY_SUFFIX}", ".tmp??????")  # ours; those that safetensors makes on its way to ours
+# The second pattern matches the temporary files that safetensors creates next to the file it is asked to write.
+TEMPORARIES = (f".*{TEMPORARY_SUFFIX}", ".tmp??????")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
@@ -39,7 +40,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
 
 @contextmanager
 def library_writes(path: Path) -> Iterator[None]:
-    """While a library writes to ``path``, a file or a folder, of whose refusal by the system it tells in its own way.
+    """Turns a library's own write errors for ``path``, a file or a folder, into ours.
 
     Raises:
         DataError: if the disk is full or the folder cannot be written.
@@ -49,6 +50,7 @@ def library_writes(path: Path) -> Iterator[None]:
     except OSError as error:
         raise write_error(path, error) from error
     except Exception as error:
+        # Libraries in Rust (tokenizers, safetensors) raise plain exceptions whose text holds the system's error number.
         code = errno_of(error)
         if code is None:
             raise
@@ -57,15 +59,17 @@ def library_writes(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_path(path: Path, durable: bool = True) -> Iterator[Path]:
-    """Where to write what becomes ``path`` at the end of the block, unless that fails; see `write_atomically`."""
+    """Yields a temporary path that is renamed to ``path`` if the block succeeds; see `write_atomically`."""
     temporary = _temporary(path)
     try:
         with library_writes(path):
+            # An empty file created first shows which permissions the user's umask gives, without changing the umask of
+            # all threads.
             temporary.touch()
             mode = stat.S_IMODE(temporary.stat().st_mode)
-            temporary.unlink()  # DuckDB wants to make its file itself
+            temporary.unlink()  # DuckDB refuses an empty file that exists: it has to create its database itself
             yield temporary
-            temporary.chmod(mode)  # safetensors keeps its files to their owner; ours are as readable as any other
+            temporary.chmod(mode)  # safetensors creates files that only their owner can read
             if durable:
                 _flush(temporary)
             temporary.replace(path)
@@ -78,20 +82,21 @@ def atomic_path(path: Path, durable: bool = True) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     """Writes a small UTF-8 file atomically.
 
-    Of jobs that finish in the same moment one may take another's temporary file for one that was left; then it is
-    written anew.
+    If several jobs finish at the same moment, one may remove another's temporary file as left over. The file is then
+    written again.
     """
     write = partial(Path.write_text, data=text, encoding="utf-8")
     try:
         write_atomically(path, write)
     except DataError as error:
+        # Only a vanished temporary file is worth a second try; a missing folder or a full disk would fail again.
         if not isinstance(error.__cause__, FileNotFoundError) or not path.parent.is_dir():
             raise
         write_atomically(path, write)
 
 
 def write_alone(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
-    """Writes a single file in a folder of the user's atomically; what killed processes left of it goes first.
+    """Writes a single file into a user's folder atomically, after removing temporary files that killed processes left.
 
     Args:
         path: where the file shall be.
@@ -102,6 +107,7 @@ def write_alone(path: Path, write: Callable[[Path], object], durable: bool = Tru
         DataError: if the disk is full or the folder cannot be written.
     """
     try:
+        # The lock is taken on the folder's descriptor, so it leaves no lock file behind among the user's files.
         folder = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
         raise write_error(path, error) from error
@@ -130,6 +136,8 @@ def write_once(path: Path, content: bytes) -> None:
     try:
         temporary.write_bytes(content)
         _flush(temporary)
+        # link() fails if the name exists, unlike rename(), so the first of several processes wins and no file is
+        # replaced.
         with suppress(FileExistsError):
             _link(temporary, path)
     except OSError as error:
@@ -139,14 +147,14 @@ def write_once(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder and its parents.
+    """Creates a folder and its parents, and makes sure that files can be created in it.
 
     Raises:
         DataError: if it cannot be created or written to.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):  # has no name that a kill could leave behind
+        with tempfile.TemporaryFile(dir=path):  # tests write access; the file has no name, so a kill leaves nothing
             pass
     except OSError as error:
         raise write_error(path, error) from error
@@ -187,6 +195,7 @@ def read_small_file(path: Path, max_bytes: int, may_be_link: bool = False) -> by
         IntegrityError: if it is a link, a device, too large, or cannot be read.
     """
     try:
+        # The checks come before the first read: a pipe would block forever, a huge file would fill the memory.
         status = path.stat() if may_be_link else path.lstat()
         if not stat.S_ISREG(status.st_mode):
             raise IntegrityError(f"{path}: not a plain file")
@@ -200,22 +209,23 @@ def read_small_file(path: Path, max_bytes: int, may_be_link: bool = False) -> by
 
 
 def refuse_lfs_pointer(path: Path) -> None:
-    """Raises DataError if a file is a pointer of git-lfs, as a clone without git-lfs has in place of large files."""
+    """Raises DataError if a file is a git-lfs pointer, which a clone without git-lfs holds in place of a large file."""
     with path.open("rb") as stream:
         if stream.read(len(LFS_POINTER)) == LFS_POINTER:
             raise DataError(f"{path}: is a pointer of git-lfs and not the file itself; run `git lfs pull`")
 
 
 def is_plain(path: Path) -> bool:
-    """Whether there is a file that is no link, device or pipe, in a folder that is no link."""
+    """Returns whether a path is a regular file (no link, device or pipe) in a folder that is not a link."""
     try:
+        # A set from another team could link to private files, which `push` would then upload with it.
         return stat.S_ISREG(path.lstat().st_mode) and not path.parent.is_symlink()
     except OSError:
         return False
 
 
 def link_or_copy(source: Path, path: Path) -> None:
-    """Gives a file another name, by a hard link where the file system has them; one that has the name stays."""
+    """Gives a file a second name by a hard link, or by a copy; an existing file of that name is not replaced."""
     try:
         os.link(source, path)
     except FileExistsError:
@@ -242,24 +252,26 @@ def write_error(path: Path, error: OSError) -> DistillError:
 
 
 def _temporary(path: Path) -> Path:
-    # not the process number: in containers that share a folder every process may be number 1
+    # A random name, not the process number: in containers that share a folder every process may be number 1.
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
 
 
 def _temporaries(path: Path) -> list[Path]:
-    """What was begun under other names to become ``path``, with what DuckDB lays beside such a file."""
+    """Returns the temporary files of ``path``, and the write-ahead logs that DuckDB creates next to them."""
     return list(path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}*"))
 
 
 def _remove_left(path: Path, folder: int) -> None:
-    """Removes temporary files of ``path`` unless somebody holds its folder, and holds that until it is closed."""
+    """Removes temporary files of ``path`` unless another process writes there; locks the folder until it is closed."""
     import fcntl
 
-    with suppress(OSError):  # somebody is writing, or the file system has no locks
+    with suppress(OSError):  # another process is writing, or the file system has no locks
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for left in _temporaries(path):
             _remove(left)
     with suppress(OSError):
+        # While this process writes it holds a shared lock, so others can write too but nobody gets the exclusive lock
+        # to clean.
         fcntl.flock(folder, fcntl.LOCK_SH)
 
 
@@ -269,13 +281,13 @@ def _link(source: Path, path: Path) -> None:
         os.link(source, path)
     except FileExistsError:
         raise
-    except OSError:  # some network file systems have no hard links
+    except OSError:  # some network file systems have no hard links; mode "x" fails if the name exists, too
         with path.open("xb") as stream:
             stream.write(source.read_bytes())
 
 
 def _remove(temporary: Path) -> None:
-    """Removes a temporary file; that it cannot be must not hide why it was not needed."""
+    """Removes a temporary file; a failure here must not replace the error that is on its way up."""
     with suppress(OSError):
         temporary.unlink()
 
@@ -289,17 +301,19 @@ def _flush(path: Path) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Flushes the names in a folder, where its file system can: some of networks and virtual machines cannot."""
+    """Flushes a folder's entries to the disk, where the file system supports that."""
     try:
         _flush(folder)
     except OSError as error:
+        # Some network file systems and shared folders of virtual machines answer fsync on a folder with these two
+        # errors.
         if error.errno not in {errno.EBADF, errno.EINVAL}:
             raise
 
 
 @contextmanager
 def locked(lock: Path, busy: str) -> Iterator[None]:
-    """Holds a lock, a file, which the end of the process, too, lets go.
+    """Holds a lock file; the operating system releases the lock if the process dies.
 
     Raises:
         DataError: ``busy``, if another process holds it; also if it cannot be written.

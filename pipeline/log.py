@@ -1,4 +1,4 @@
-"""A command's log for machines, ``--log-file``: a JSON object a line, appended, so that repeated commands follow on.
+"""The machine-readable log of a command (``--log-file``): one JSON object per line, appended across repeated commands.
 
 Every line has ``time`` (UTC), ``process`` (its number and host) and ``event``: ``start``, ``note``, ``warning``,
 ``progress``, ``error``, ``end``. A command that was killed has no ``end``.
@@ -20,7 +20,7 @@ _descriptor: int | None = None
 
 @contextmanager
 def written_to(path: Path | None) -> Iterator[None]:
-    """Writes what the block tells to a file, from its start to its end; to none without a path.
+    """Logs the events of the block to a file, with a start and an end event; without a path it logs nothing.
 
     Raises:
         OSError: if the file cannot be opened to write.
@@ -29,6 +29,7 @@ def written_to(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
+    # O_APPEND makes the kernel place each write at the end, so several processes can share one log.
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     _descriptor, started, code = opened, time.monotonic(), 0
     event("start", command=sys.argv)
@@ -44,21 +45,22 @@ def written_to(path: Path | None) -> Iterator[None]:
 
 
 def event(name: str, **values: Any) -> None:
-    """Adds a line, if there is a log; that it cannot be written stops no command."""
+    """Appends a line if there is a log; a log that cannot be written never stops a command."""
     global _descriptor
     if _descriptor is None:
         return
     line = {"time": datetime.now(UTC).isoformat(), "process": f"{os.getpid()}@{platform.node()}", "event": name}
     text = json.dumps(line | values, ensure_ascii=False, default=str) + "\n"
     try:
-        os.write(_descriptor, text.encode(errors="backslashreplace"))  # at once, so that lines of processes stay whole
+        # One unbuffered write per line, so that lines of several processes do not mix.
+        os.write(_descriptor, text.encode(errors="backslashreplace"))
     except OSError as error:
         _descriptor = None
         sys.stderr.write(f"warning: --log-file cannot be written any more: {error.strerror}\n")
 
 
 def _exit_code(error: BaseException) -> int:
-    """What a command ends with that raises this; what is no way to end tells of itself first."""
+    """Returns the exit code of a command that raises this error, and logs it unless it is a regular exit."""
     code = error.code if isinstance(error, SystemExit) else getattr(error, "exit_code", 1)  # the latter of typer's Exit
     if isinstance(error, SystemExit) or hasattr(error, "exit_code"):
         return code if isinstance(code, int) else int(code is not None)

@@ -1,4 +1,4 @@
-"""Parquet files that this program writes: each carries JSON in its footer, which identifies what the file belongs to.
+"""Writes and reads our Parquet files, each with JSON in its footer that identifies what the file belongs to.
 
 A footer is at the end of a file and is written last, so that a file with the right footer is complete.
 """
@@ -24,6 +24,8 @@ Footer = dict[str, Any]
 @contextmanager
 def parquet_writer(path: Path, schema: pa.Schema, footer: Footer, **encodings: Any) -> Iterator[pq.ParquetWriter]:
     """Opens a file for writing: zstd 1, page index and page checksums, and ``footer`` as JSON in the footer."""
+    # Sorted keys make the bytes of a file a function of its content, so that shards written twice have the same
+    # SHA-256.
     metadata = {**(schema.metadata or {}), FOOTER_KEY: json.dumps(footer, sort_keys=True).encode()}
     with pq.ParquetWriter(
         path,
@@ -43,11 +45,11 @@ def read_metadata(path: Path) -> pq.FileMetaData:
     Raises:
         IntegrityError: if it is no plain file, or not complete.
     """
-    if not is_plain(path):  # a named pipe would never end
+    if not is_plain(path):  # opening a named pipe would block forever
         raise IntegrityError(f"{path}: {INCOMPLETE}: missing, or not a plain file")
     try:
         return pq.read_metadata(path)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last of names of columns
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # column names may be invalid UTF-8
         raise IntegrityError(f"{path}: {INCOMPLETE}: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Records in JSON files: each carries a checksum of itself, so that a damaged one never looks whole."""
+"""Reads and writes records as JSON files, each with a checksum of its own content that reveals damage."""
 
 import hashlib
 import json
@@ -20,6 +20,7 @@ def json_sha256(values: Any) -> str:
 
 def with_checksum(text: str) -> str:
     """The text of a record, an object with an indent of 2, with its checksum as the last key."""
+    # The key is added to the text, not to the values: serializing again could format floats or keys differently.
     body = text.rstrip().removesuffix("}").rstrip()
     return f'{body},\n  "{CHECKSUM}": "{json_sha256(json.loads(text))}"\n}}\n'
 
@@ -31,6 +32,7 @@ def without_checksum(values: dict[str, Any]) -> dict[str, Any]:
         ValueError: if the checksum is there and not that of the values.
     """
     rest = {key: value for key, value in values.items() if key != CHECKSUM}
+    # A missing checksum is allowed, so that people can edit a record by hand and remove the key.
     if CHECKSUM in values and values[CHECKSUM] != json_sha256(rest):
         raise ValueError(
             f"its {CHECKSUM} is not that of its content: the file was damaged or changed; "

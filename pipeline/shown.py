@@ -1,4 +1,4 @@
-"""Rows for Python that show themselves as a table: as text, and in a notebook."""
+"""Query results for Python that display as a table, in text and in a notebook."""
 
 import html
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What signals do to a command: at SIGTERM the current piece of work is finished if that is soon, and none begun."""
+"""How a command reacts to signals: at SIGTERM it finishes the current piece of work if it can, and starts no other."""
 
 import os
 import signal
@@ -10,16 +10,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 GO_ON = "repeat the command to go on from what is finished"
-GRACE_SECONDS = 30.0  # what launchers usually leave before they kill; Kubernetes' default
-IMPORTS = "<frozen importlib._bootstrap>"  # the file of the frames below a module that is being imported
+GRACE_SECONDS = 30.0  # time between SIGTERM and SIGKILL in Kubernetes by default, and about that in other launchers
+IMPORTS = "<frozen importlib._bootstrap>"  # file name in the stack frames of Python's import system
 
 
 class Stopped(BaseException):
-    """SIGTERM has come; no `Exception`, so that nothing takes it for a failure."""
+    """Raised after SIGTERM; not an `Exception`, so that no handler for failures catches it."""
 
 
 class _State:
-    """Of this process: signals are the process's, too."""
+    """State of the whole process, because signal handlers belong to the process as well."""
 
     is_uninterrupted = False
     late: threading.Timer | None = None  # since the first SIGTERM
@@ -36,11 +36,12 @@ def handling_signals() -> Iterator[None]:
     While a module is imported either ends the process, with exit code 143 or 130: compiled modules do not survive an
     error half-way, and would be imported again by whoever catches it.
     """
-    if threading.current_thread() is not threading.main_thread():  # where signals cannot be asked for
+    if threading.current_thread() is not threading.main_thread():  # Python installs handlers in the main thread only
         yield
         return
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _stop)}
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in the background
+    # A shell starts background jobs with SIGINT ignored, and that has to stay so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         before[signal.SIGINT] = signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
@@ -79,7 +80,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def is_stopping() -> bool:
-    """Whether SIGTERM has come, so that nothing more should be begun."""
+    """Returns whether SIGTERM has arrived, so that no more work should be started."""
     return _state.late is not None
 
 
@@ -94,7 +95,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
     if is_stopping() or not _state.is_uninterrupted:
         _end_if_importing(number, frame)
         raise Stopped
+    # After the grace period a second SIGTERM interrupts even uninterrupted work; partial files are temporary anyway.
     _state.late = threading.Timer(GRACE_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+    # Without this the timer would keep a finished command alive until the grace period is over.
     _state.late.daemon = True
     _state.late.start()
 
@@ -107,7 +110,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _end_if_importing(number: int, frame: FrameType | None) -> None:
     while frame is not None:
         if frame.f_code.co_filename == IMPORTS:
-            with suppress(OSError):  # nobody may be listening any more
+            with suppress(OSError):  # stderr may be closed already
                 os.write(2, f"{'stopped' if number == signal.SIGTERM else 'interrupted'}; {GO_ON}\n".encode())
+            # Exit code 128 + signal number is the shells' convention. `_exit` runs no handlers in half-imported
+            # modules.
             os._exit(128 + number)
         frame = frame.f_back

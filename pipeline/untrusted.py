@@ -1,4 +1,4 @@
-"""Text of somebody else's, made fit to be shown."""
+"""Makes text from untrusted files safe to show, and reads their JSON strictly."""
 
 import html
 import json
@@ -8,21 +8,23 @@ from collections import Counter
 from textwrap import shorten
 from typing import Any
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # all but tab and line feed
+# All control characters except tab and line feed. Escape sequences could rename a terminal's window, move its cursor
+# or hide text. Lone surrogates cannot be encoded as UTF-8 and would end the command.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    """The text with its control characters spelt out, so that none of them reaches a terminal."""
+    """Returns the text with its control characters escaped, so that none of them reaches a terminal."""
     return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def plain(text: str) -> str:
-    """Text for a line of Markdown: it stays on the line and is no markup."""
+    """Returns text for one line of Markdown, with line breaks and markup removed."""
     return html.escape(visible(" ".join(text.split())), quote=False).replace("[", "\\[")
 
 
 def code(text: str) -> str:
-    """Text to stand between backticks of Markdown."""
+    """Returns text that can stand between backticks in Markdown."""
     return html.escape(visible(" ".join(text.split())), quote=False).replace("`", "'")
 
 
@@ -34,7 +36,7 @@ def cell(sentences: tuple[str, ...]) -> str:
 
 
 def parse_json(data: bytes | str, may_be_nan: bool = False) -> Any:
-    """Reads JSON as its standard has it (RFC 8259), where Python's own reader looks away.
+    """Parses JSON strictly as in RFC 8259, where Python's own parser is more lenient.
 
     Args:
         data: text, or UTF-8.
@@ -47,7 +49,8 @@ def parse_json(data: bytes | str, may_be_nan: bool = False) -> Any:
     text = data if isinstance(data, str) else data.decode("utf-8")
     try:
         values = (_WITH_NAN if may_be_nan else _STRICT).decode(text)
-        if "\\u" in text or isinstance(data, str):  # UTF-8 holds no half of a pair but as an escape
+        # Decoded UTF-8 contains a lone surrogate only if an escape such as \\ud800 produced it.
+        if "\\u" in text or isinstance(data, str):
             json.dumps(values, ensure_ascii=False).encode("utf-8")
     except RecursionError as error:
         raise ValueError("nested too deep") from error
@@ -57,7 +60,7 @@ def parse_json(data: bytes | str, may_be_nan: bool = False) -> Any:
 
 
 def without_nan(value: Any) -> Any:
-    """A value to be written as JSON, which has neither NaN nor Inf: they become null, at any depth."""
+    """Returns a value with null in place of NaN and Inf at any depth, because JSON has neither."""
     if isinstance(value, dict):
         return {key: without_nan(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -66,7 +69,7 @@ def without_nan(value: Any) -> Any:
 
 
 def num_values(value: Any, besides: str | None = None) -> int:
-    """Values of JSON at any depth: a wrong one costs hundreds of times its own bytes, as each gets a message.
+    """Counts JSON values at any depth; each invalid one costs hundreds of times its own bytes in error messages.
 
     Args:
         value: the JSON.
@@ -81,6 +84,7 @@ def num_values(value: Any, besides: str | None = None) -> int:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
+    # Parsers disagree on which of two equal keys counts, so a checksum or a check could see another value than we do.
     if len(values) != len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {twice[:40]!r} is there twice")
@@ -94,6 +98,6 @@ def _finite(text: str) -> float:
     return value
 
 
-# made once: that takes longer than to read a line
+# Built once, because building a decoder takes longer than parsing a line.
 _STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
 _WITH_NAN = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite)

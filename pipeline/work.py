@@ -38,7 +38,7 @@ class Part(Protocol):
         ...
 
     def footer(self) -> Footer:
-        """What the footer holds besides the fingerprint of the settings; may replace that, too."""
+        """Returns what the footer holds besides the fingerprint of the settings; it may replace the fingerprint."""
         ...
 
 
@@ -89,6 +89,7 @@ def ranges(total: int, size: int) -> list[tuple[int, int]]:
 
     The number of processes has no influence, so that any number of them can go on with what others began.
     """
+    # Ceiling division. No items still give one range, so that an empty split has a file and counts as written.
     count = max(1, -(-total // size))
     bounds = [k * total // count for k in range(count + 1)]
     return list(itertools.pairwise(bounds))
@@ -189,20 +190,25 @@ class Workspace:
             IntegrityError: if its record is damaged.
         """
         for folder in self._folders:
+            # A read-only folder or a full disk should fail here, before the expensive work.
             make_folder(folder)
         fresh = {"state": RUNNING, "command": self._command, "settings": self.settings} | self._context
         stored = self._stored()
         has_progress = any(any(folder.glob(self._progress)) for folder in self._folders)
+        # Without a finished part nothing can be lost, so a record with other settings may simply be replaced.
         if stored is None or not (has_progress or stored["state"] == FINISHED):
             if stored is not None and setting_changes(stored["settings"], self.settings):
                 console.note(f"{self.root}: begun with other settings, but nothing was finished; begins again")
             record = fresh
+        # Old parts stay on the disk: their footers carry the old fingerprint, so each counts as missing and is
+        # overwritten.
         elif self._redo and stored["settings"] != self.settings:
             record = fresh
         else:
             self.require_own(stored)
             record = stored | self._context
-        for folder in self._folders:  # only now: until it is known to be ours, another command may be writing here
+        # Only now: before the settings are known to match, the temporary files may belong to another running command.
+        for folder in self._folders:
             remove_temporaries(folder)
         if record != stored:
             write_record(self._record, record)
@@ -211,7 +217,7 @@ class Workspace:
         return "resumed" if has_progress else "fresh"
 
     def require_own(self, record: Record | None = None) -> None:
-        """Makes sure that a record is of this work; the one on disk, if none is given.
+        """Checks that a record (by default the one on disk) has the settings of this work.
 
         Raises:
             FingerprintMismatchError: if it has other settings: another command has begun here meanwhile.
@@ -233,8 +239,11 @@ class Workspace:
     def my_missing(self, parts: Iterable[PartT], processes: Processes) -> list[PartT]:
         """Returns this process's share of the missing parts; every process has to call it."""
         processes.wait_for_everyone()
+        # After the first barrier every process has finished its earlier writes, so that all find the same parts
+        # missing.
         missing = self.missing(parts)
-        processes.wait_for_everyone()  # nobody writes before everybody has looked, or the shares would differ
+        # Nobody writes before everybody has looked: otherwise processes would divide different lists of missing parts.
+        processes.wait_for_everyone()
         return missing[processes.process_index :: processes.num_processes]
 
     def footer(self, part: Part) -> Footer:
@@ -280,7 +289,7 @@ class Workspace:
         return dict(record["result"])
 
     def reopen(self) -> None:
-        """Takes finished work of which parts were lost back to running; the old result is forgotten."""
+        """Sets finished work that has lost parts back to running and removes its old result."""
         record = {name: value for name, value in self.record().items() if name != "result"}
         write_record(self._record, record | {"state": RUNNING})
 
@@ -294,13 +303,14 @@ class Workspace:
             The record.
         """
         record = self.record()
+        # The record is read again, not remembered: another process may have finished the same work in the meantime.
         if record["state"] != FINISHED:
             record |= {"state": FINISHED, "result": dict(result)}
             write_record(self._record, record)
         return record
 
     def _stored(self) -> Record | None:
-        """The record, if there is one; a damaged one counts as none where work can be done again."""
+        """Returns the record or None; a damaged record counts as missing if the work may be done again."""
         if not self._record.exists():
             return None
         try:

@@ -1,4 +1,4 @@
-"""Which job this is of those that a launcher has started, by the variables that the launcher sets for each."""
+"""Determines the number of this job from the environment variables that launchers set."""
 
 from dataclasses import dataclass
 
@@ -59,6 +59,7 @@ def launched_job(num_jobs: int | None) -> Job:
         ConfigError: if no launcher is found, or several, or the variables do not fit each other or ``num_jobs``.
     """
     found = {name: values for name, launcher in LAUNCHERS.items() if (values := _variables(launcher))}
+    # Slurm inside Kubernetes sets both, and a wrong guess would leave shards to nobody without an error.
     if len(found) != 1:
         names = " and ".join(found) or f"none of {', '.join(launcher.index for launcher in LAUNCHERS.values())}"
         raise ConfigError(f"--shard-index auto: {names} is set, but one of them is needed; give the number itself")
@@ -72,6 +73,7 @@ def launched_job(num_jobs: int | None) -> Job:
     if num_jobs not in (None, count):
         problem = f"{num_jobs} jobs, but {name} has started {count} ({source})"
         raise ConfigError(f"--num-shards: {problem}; leave it out, or give --shard-index as a number")
+    # An array such as --array=0-6:2 or 1,3,5 would leave the shards of the missing numbers unwritten.
     has_gaps = launcher.last in values and values[launcher.last] - first + 1 != count
     index = values[launcher.index] - first
     if has_gaps or not 0 <= index < count:

@@ -1,4 +1,4 @@
-"""Folders that workers write to: whether they are the driver's, and whether the driver sees what they have written."""
+"""Checks that workers write to the driver's folder, and that the driver sees the files they have written."""
 
 import secrets
 import socket
@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.errors import ConfigError, PassingError
 from pipeline.files import TEMPORARY_SUFFIX, write_text
 
-SEEN_WITHIN_S = 90.0  # NFS believes for a minute that a file is not there
+SEEN_WITHIN_S = 90.0  # NFS clients cache for up to a minute that a file does not exist
 
 
 @contextmanager
@@ -20,7 +20,8 @@ def marked(folder: Path) -> Iterator[Path]:
     Raises:
         DataError: if the folder cannot be written.
     """
-    mark = folder.absolute() / f".driver-{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"  # one that is left goes with these
+    # The temporary suffix lets the next command remove a mark that a killed driver left.
+    mark = folder.absolute() / f".driver-{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
     write_text(mark, "")
     try:
         yield mark

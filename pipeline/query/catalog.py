@@ -76,6 +76,7 @@ def build_catalog(store: Path) -> list[SetRecord]:
 @contextmanager
 def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Opens the store's catalog for reading; sets that have come, gone or changed are put in order first."""
+    # Comparing modification times and sizes of the records is cheap enough to do before every query.
     known = _known_states(store / CATALOG_FILE)
     if not known:
         build_catalog(store)
@@ -83,6 +84,7 @@ def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         _write(store, from_before=True)
     roots = (path.parent for path in store.glob(f"*/{FILE_NAME}") if re.match(SET_NAME, path.parent.name))
     files = (path for root in roots for path in root.glob("*/*.parquet"))
+    # A link in a set from elsewhere could point at any file of this machine, so links are not readable.
     readable = sorted(path for path in files if is_plain(path))
     with open_database(store / CATALOG_FILE, readable) as connection:
         yield connection
@@ -123,7 +125,7 @@ def _common_views() -> set[str]:
 
 def _readable_set(root: Path, is_kept: bool) -> SetRecord:
     """The record of a set that DuckDB can make a view of; it opens the first file when it does."""
-    if not re.match(SET_NAME, root.name):  # DuckDB reads `*` and `key=value` in a path as more than a name
+    if not re.match(SET_NAME, root.name):  # in a path DuckDB interprets `*` as a pattern and `key=value` as a column
         raise IntegrityError(f"{str(root)!a}: the name of a set's folder has letters, digits and ._- only; rename it")
     record = read_set_record(root)
     if record.state != "staged" and not is_kept:
@@ -156,9 +158,10 @@ def _write(store: Path, from_before: bool) -> list[SetRecord]:
     def write(path: Path) -> None:
         if from_before:
             shutil.copyfile(store / CATALOG_FILE, path)
-        known = _known_states(path)  # of this copy: meanwhile another process may have put the next one there
+        known = _known_states(path)  # of this copy, because another process may have replaced the catalog meanwhile
         if not known:
             path.unlink(missing_ok=True)
+        # The states are read before the sets: a set that changes in between looks outdated next time and is read again.
         states = _states(store)
         kept = {name for name, (state, is_there) in known.items() if is_there and states.get(name) == state}
         sets.extend(_read_sets(store, kept))
@@ -174,6 +177,7 @@ def _write(store: Path, from_before: bool) -> list[SetRecord]:
                     _add(connection, root, record)
             _add_common(connection, sets, states)
 
+    # Not durable: after a power cut a damaged catalog is simply built again.
     write_alone(store / CATALOG_FILE, write, durable=False)
     return [record for _, record in sets]
 
@@ -188,7 +192,7 @@ def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     try:
         with connect(str(path)) as connection:
             yield connection
-            connection.execute("checkpoint")  # closing does it, too, but does not tell that it could not
+            connection.execute("checkpoint")  # closing also writes, but does not report a failure such as a full disk
     except duckdb.Error as error:
         catalog, full = path.parent / CATALOG_FILE, disk_error(error)
         if full is not None:
@@ -291,7 +295,7 @@ def _statements() -> str:
 
 
 def _states(store: Path) -> States:
-    """Where the record of each set lies, when it was written, and how large it is; without folders of no set's name."""
+    """Returns path, modification time and size of each set's record, except in folders with invalid names."""
     paths = [path for path in sorted(store.glob(f"*/{FILE_NAME}")) if re.match(SET_NAME, path.parent.name)]
     records = [(path, path.lstat()) for path in paths]
     return {path.parent.name: f"{path.resolve()!a} {stat.st_mtime_ns} {stat.st_size}" for path, stat in records}

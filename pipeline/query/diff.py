@@ -1,4 +1,4 @@
-"""``distill diff``: in what two sets of one task differ: rows, texts, gold, logits; by split and by class."""
+"""``distill diff``: compares rows, texts, gold labels and logits of two sets of one task, by split and by class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pipeline.sets.record_parts import Setting
 from pipeline.sets.verify import require_shards
 from pipeline.sql.gate import open_files, select, to_arrow
 
-# every key of either set, with what both say of it; `same` is null where only one has it
+# A full join keeps every key of either set. `same` is null where only one set has the key.
 PAIRS = """
 create temp view pairs as
 select split, source_row, variant, a.text_hash is null as only_b, b.text_hash is null as only_a, {same} as same,
@@ -92,7 +92,7 @@ def diff(config: DiffConfig) -> Diff:
         by_class = a.target.kind == "classes"
         answer, kl = ("likely_labels", "label_kl") if a.target.kind == "labels" else ("argmax", "kl")
         splits = _rows(connection, BY_SPLIT.format(tolerance=config.tolerance, answer=answer, kl=kl))
-        if a.target.kind == "score":  # a single logit has no largest, and no distribution
+        if a.target.kind == "score":  # argmax and KL divergence are meaningless for a single logit
             splits = [{k: v for k, v in row.items() if k not in ("agreement", "kl")} for row in splits]
         return Diff(
             _changed(a.settings, b.settings),

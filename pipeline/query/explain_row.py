@@ -1,4 +1,4 @@
-"""Where one row of a set comes from, link by link, each checked on the way: file, teacher, tokenizer, text, logits."""
+"""Traces one row of a set to its origin and checks each link: file, teacher, tokenizer, text, logits."""
 
 import re
 from pathlib import Path
@@ -20,6 +20,7 @@ from pipeline.sets.verify import require_shards
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.text.tokenizer import load_tokenizer
 
+# The digits are limited to what int64 and int32 hold, so that no address overflows a comparison in Arrow.
 ADDRESS = re.compile(r"(?P<name>.+?):(?P<split>[^:]+):(?P<row>\d{1,18})(?::(?P<variant>\d{1,9}))?")
 
 Section = dict[str, Any]
@@ -27,7 +28,7 @@ Row = dict[str, Any]
 
 
 def explain_row(store: Path, address: str) -> dict[str, Section]:
-    """Tells all that is known of a row, by sections; of texts and ids null where the set comes without.
+    """Returns everything that is known about a row, by sections; texts and ids are null in a text-free set.
 
     Args:
         store: folder of sets.
@@ -93,7 +94,7 @@ def _rows(path: Path, number: int) -> dict[int, Row]:
 
 
 def _check(root: Path, shard: Shard, record: SetRecord, row: Row) -> None:
-    """A set that was not verified may hold anything."""
+    """Checks logits and label of the row, because an unverified set may contain anything."""
     target, logits, label = record.target, row["logits"], row["label"]
     problems = []
     if len(logits) != target.num_logits or not np.isfinite(logits).all():
@@ -168,6 +169,7 @@ def _answer(target: Target, logits_C: Floats64) -> Section:
         return {
             "logits": logits_C.tolist(),
             "probabilities": dict(zip(target.names, p_C.tolist(), strict=True)),
+            # A logit above 0 is a sigmoid above 0.5, the usual threshold for each label.
             "answer": [name for name, logit in zip(target.names, logits_C, strict=True) if logit > 0],
         }
     score = None if target.kind == "classes" else float(predicted_scores(target, logits_C[None].astype(np.float32))[0])

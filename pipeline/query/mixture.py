@@ -1,6 +1,6 @@
-"""Several sets of one task read as one: keys, ids, texts and gold of the first, the logits of all.
+"""Reads several sets of one task as one: keys, ids, texts and gold labels of the first set, the logits of all.
 
-Also how much their teachers agree, and how good each of them is.
+Also measures how much the teachers agree and how good each of them is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -97,7 +97,7 @@ def open_sets(
         return first
     mixture = Mixture(first.root, first.record, tuple(others), mix or DEFAULT_MIX)
     raise_all(ConfigError, "--set: the sets cannot be mixed", _problems(mixture))
-    _ = mixture.mixed_logits  # a wrong --mix is told before the rows are read
+    _ = mixture.mixed_logits  # an invalid --mix fails here, before the rows are read
     left_out = {split for one in mixture.sets for split in one.splits} - set(mixture.splits)
     if left_out:
         console.warn(f"splits that not every set has are left out: {', '.join(sorted(left_out))}")
@@ -115,6 +115,7 @@ def columns_as(first: Target, other: Target) -> str:
     """What to select of a set so that its labels and logits are in the order of another's, in SQL."""
     if first.names == other.names:
         return "*"
+    # DuckDB's lists count from 1, which explains every "+ 1" here.
     logits = [other.names.index(name) + 1 for name in first.names]
     labels = [first.names.index(name) for name in other.names]
     label = f"{labels}[label + 1]::int"
@@ -144,6 +145,7 @@ def _target_problems(first: ExampleSet, other: ExampleSet) -> list[str]:
     ours, theirs = first.record.target, other.record.target
     if (ours.kind, ours.bins) != (theirs.kind, theirs.bins):
         return [f"{other.root}: its logits mean {_meaning(theirs)}, but those of {first.root} {_meaning(ours)}"]
+    # The same labels in another order can be reordered by name, but only if each name is unique.
     is_permuted = len(set(ours.names)) == len(ours.names) and sorted(ours.names) == sorted(theirs.names)
     if ours.names == theirs.names or (ours.has_labels and is_permuted):
         return []
@@ -242,6 +244,7 @@ def different_rows(
         ("text", other_text, ("sentence1", "sentence2")),
         ("gold", OTHER_GOLD, ("label", "score")),
     ):
+        # Mixing logits of different texts would train the student on noise, so one differing row refuses the mixture.
         shown = ", ".join(f"{side}.{column}" for side in "ab" for column in columns)
         row = first_row(
             connection,
@@ -310,6 +313,7 @@ def _compare(mixture: Mixture, split: str) -> Comparison:
         "left_out": {view: count - rows for view, count in counts.items()},
         "with_first": {other.view: fidelity(record.target, teachers[other.view], first_NC) for other in mixture.others},
     }
+    # The task's metrics on training rows would flatter teachers that were fine-tuned on them.
     if split != "train":
         comparison["scores"] = {
             name: score_logits(record.metrics, record.target, logits_NC, *gold) for name, logits_NC in teachers.items()

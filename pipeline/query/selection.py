@@ -1,4 +1,4 @@
-"""``--query``: the training rows that a SELECT chooses, with weights and logits of its own if it returns them."""
+"""``--query``: reads the training rows that a SELECT chooses, with its own weights and logits if it returns them."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def read_chosen(logit_set: ExampleSet, query: str, columns: Sequence[str]) -> pa
         QueryError: if the query fails or does not return what it should, naming a row for everything that is wrong.
     """
     with logit_set.opened("train") as connection:
-        relation = select(connection, query.strip().removesuffix(";"))  # it becomes part of another
+        relation = select(connection, query.strip().removesuffix(";"))  # the query becomes part of another statement
         given = [name.lower() for name in relation.columns]
         types = dict(zip(given, map(str, relation.types), strict=True))
         raise_all(QueryError, "--query", _column_problems(logit_set, given, types))
@@ -45,6 +45,7 @@ def read_chosen(logit_set: ExampleSet, query: str, columns: Sequence[str]) -> pa
         ]
         with query_errors():
             chosen = ", ".join(["source_row::bigint as source_row", "variant::bigint as variant", *returned])
+            # The result is stored once: a query with random() would otherwise choose other rows for each check below.
             relation.project(chosen).create(CHOSEN.strip('"'))
             raise_all(QueryError, "--query", _row_problems(connection, logit_set, source, given))
             return to_arrow(
@@ -74,6 +75,7 @@ def _row_problems(
     """What is wrong with the chosen rows, with an example each."""
     width = logit_set.record.target.num_logits
     known = logit_set.view if "logits" in given else "every set"
+    # "is not distinct from" also matches nulls, so that a row without a key is reported once, by its own check.
     same_key = "e.source_row is not distinct from c.source_row and e.variant is not distinct from c.variant"
     wrong = {
         "has no whole key": "source_row is null or variant is null",

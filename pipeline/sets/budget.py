@@ -1,4 +1,4 @@
-"""``distill budget``: what each codec costs and what it loses, measured on a sample of one that has kept everything.
+"""``distill budget``: measures size and loss of each codec on a sample of a set with a lossless codec.
 
 Shapes: P positions, V vocabulary.
 """
@@ -149,6 +149,7 @@ def _add(sums: _Sums, stored: Distribution, predictions: Predictions, target_P: 
     else:
         row_E, token_E = stored.position_E, stored.token_E
         sparse_PV = torch.zeros_like(log_p_PV).index_put((row_E, token_E), stored.probability_E)
+        # KL divergence needs a distribution, so the kept tokens are normalized. The lost mass is reported as kept_mass.
         share_PV = sparse_PV / sparse_PV.sum(dim=1, keepdim=True)
         kl_P = torch.special.xlogy(share_PV, share_PV).sum(dim=1) - (share_PV * log_p_PV).sum(dim=1)
         confidence_P, guess_P = sparse_PV.max(dim=1)
@@ -163,12 +164,13 @@ def _add(sums: _Sums, stored: Distribution, predictions: Predictions, target_P: 
 def calibration_error(confidence_P: np.ndarray, right_P: np.ndarray) -> float:
     """Expected calibration error (Guo et al. 2017): mean distance of confidence and accuracy over ten bins."""
     bin_P = np.minimum((confidence_P * BINS).astype(int), BINS - 1)
+    # Sums instead of means weight each bin by its size, and an empty bin needs no special case.
     gaps = [abs(confidence_P[bin_P == k].sum() - right_P[bin_P == k].sum()) for k in range(BINS)]
     return float(sum(gaps) / len(confidence_P))
 
 
 def _bytes_per_position(codec: Codec, table: pa.Table) -> float:
-    """Bytes that positions add to a file: what a file has besides, its frame, is spread over many more in a set."""
+    """Returns the bytes that positions add to a file; its header and footer hardly count in a set's large files."""
     first = table.slice(0, 1)
     if table.num_rows == 1:
         return _file_bytes(codec, first) / _num_positions(first)

@@ -1,4 +1,4 @@
-"""The set's README.md: a dataset card that people read and `datasets.load_dataset` understands."""
+"""Writes a set's README.md, a dataset card for people that also configures `datasets.load_dataset`."""
 
 import re
 from importlib.resources import files
@@ -26,7 +26,7 @@ SIZE_CATEGORIES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_0
 
 def card_text(record: SetRecord) -> str:
     """Fills the template of the record's kind, and of what all kinds have in common."""
-    from huggingface_hub import DatasetCard  # half a second, which readers of sets need not wait
+    from huggingface_hub import DatasetCard  # takes half a second to import, which readers of sets do not need
 
     stored = record.signals.stored
     template = files("pipeline.sets").joinpath("card_parts.md").read_text(encoding="utf-8")
@@ -49,11 +49,12 @@ def card_text(record: SetRecord) -> str:
 
 
 def write_card_and_record(root: Path, record: SetRecord) -> None:
-    """Writes what a set says of itself, the record last.
+    """Writes a set's card and then its record.
 
     Raises:
         DataError: if the folder cannot be written.
     """
+    # The record marks the set as verified, so it is written after everything that a verified set has.
     write_text(root / CARD_FILE, card_text(record))
     write_set_record(root, record)
 
@@ -86,6 +87,7 @@ def _card_data(record: SetRecord) -> "DatasetCardData":
 
 
 OPEN = re.compile(r"\b(CC0|CC[ -]BY(-SA)?|Apache|MIT|BSD|GFDL|public domain|ODC-By|PDDL)\b", re.IGNORECASE)
+# A name such as "CC BY-NC" contains an open licence but is none, and a wrong yes would publish protected texts.
 DOUBTS = re.compile(
     r"\b(other|unknown|terms|non[- ]?commercial|NC|ND|internal|research|not|only|proprietary)\b", re.IGNORECASE
 )

@@ -1,4 +1,4 @@
-"""The files of the outputs of a teacher's layers: written into a set one by one, then recorded; read in batches."""
+"""Writes the outputs of a teacher's layers into a set file by file, records them, and reads them in batches."""
 
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -41,7 +41,7 @@ def check_same_layers(root: Path, signal: LayerSignal) -> None:
         try:
             stored = read_footer(path).get("stored", wanted)
         except IntegrityError:
-            continue  # it is written anew
+            continue  # a damaged file will be written again
         changes = setting_changes({name: stored.get(name) for name in wanted}, wanted, short)
         if changes:
             raise FingerprintMismatchError(
@@ -98,6 +98,7 @@ def forget_basis(root: Path, signal: States) -> None:
     recorded = getattr(record.signals, signal.name)
     if recorded is not None:
         signals = record.signals.model_copy(update={signal.name: recorded.without_basis()})
+        # The record forgets the basis before the file goes: a kill in between must not leave a hash of a missing file.
         write_set_record(root, changed(record, signals=signals))
     (root / signal.basis_path).unlink(missing_ok=True)
 
@@ -124,7 +125,8 @@ def group_writer(path: Path, signal: LayerSignal, footer: Footer) -> Iterator[Ca
     """What writes row groups to a file of a signal; its footer tells how many numbers were cut off."""
     schema = signal.file_schema()
     leaves = {f"{field.name}.list.element": field.type.value_type for field in schema if pa.types.is_list(field.type)}
-    small = [name for name, kind in leaves.items() if kind in SMALL]  # Parquet widens them; a dictionary does not
+    # Parquet has no 8-bit type and stores four bytes per number. A dictionary's indices stay at one byte.
+    small = [name for name, kind in leaves.items() if kind in SMALL]
     cut_off = rows = 0
     with parquet_writer(
         path,
@@ -160,6 +162,7 @@ def record_layers(root: Path, record: SetRecord, signals: Iterable[LayerSignal])
     recorded = changed(record, signals=record.signals.model_copy(update=parts))
     if recorded == record:
         return record
+    # Every number is read back before the record mentions the files, as for the rows of a set.
     check_layers(root, recorded)
     remove_temporaries(root)
     write_card_and_record(root, recorded)
@@ -191,6 +194,7 @@ class LayerStore:
 
     def places(self, source_row_N: Ints, variant_N: Ints) -> Ints:
         """For each key the number of its row here, or -1 for a row that the signal is not of [N]."""
+        # A structured type lets searchsorted compare both parts of the key at once.
         key = np.dtype([("row", np.int64), ("variant", np.int64)])
         here, asked = np.empty(len(self), key), np.empty(len(source_row_N), key)
         here["row"], here["variant"] = self.source_row_R, self.variant_R

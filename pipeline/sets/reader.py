@@ -1,4 +1,4 @@
-"""Reading a set: verified, by keys, with a SQL condition if wanted."""
+"""Opens sets and reads their rows, after verification, by key and with an optional SQL condition."""
 
 import hashlib
 from collections.abc import Iterator
@@ -29,6 +29,7 @@ from pipeline.tasks.target import gold_arrays
 from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size
 
 KEYS = ("split", "source_row", "variant")
+# Variant 0 is the unchanged row; only these rows have gold labels.
 ORIGINALS = "variant = 0"
 ROWS_AT_ONCE = 8192
 Group = tuple[Shard, int]  # a row group of a shard
@@ -244,7 +245,7 @@ class GroupedSet(LogitSet):
             yield self._sound(shard, table)
 
     def _sound(self, shard: Shard, table: pa.Table) -> pa.Table:
-        """The row group, if what a ``verified`` of somebody else's says of it is true."""
+        """Returns the row group after checking it, because the state ``verified`` of a foreign set may be false."""
         problem = self.record.row_kind.problem(self.record, shard, table)
         if problem:
             raise IntegrityError(f"{self.root / shard.path}: {problem}")
@@ -308,6 +309,8 @@ def keys_sha256(table: pa.Table) -> str:
     digest = hashlib.sha256()
     for batch in table.select(KEYS).to_batches(max_chunksize=ROWS_AT_ONCE):
         for key in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            # The text of Python tuples does not depend on Arrow's memory layout or chunks, so the hash is stable across
+            # versions.
             digest.update(repr(key).encode())
     return digest.hexdigest()
 
@@ -321,6 +324,7 @@ def load_set_tokenizer(root: Path, record: TokenizerRecord) -> Tokenizer:
     path = root / TOKENIZER_FILE
     tokenizer = load_tokenizer(path, record.sha256)
     size = vocabulary_size(tokenizer)
+    # Ids are checked against the recorded size alone, so a wrong one would let ids beyond the embedding table through.
     if size != record.vocabulary_size:
         raise IntegrityError(f"{path}: a vocabulary of {size:,}, but distill.json says {record.vocabulary_size:,}")
     return tokenizer

@@ -1,6 +1,6 @@
-"""``distill recode``: a set of masked words, or the stored layers of a set of examples, in another codec.
+"""``distill recode``: writes a set of masked words, or the stored layers of a set of examples, in another codec.
 
-No teacher is needed. Masked words are recoded from a codec that has kept everything.
+No teacher is needed. Masked words are recoded from a lossless codec.
 
 Shapes: P positions, V vocabulary; R rows of a row group, T tokens, H hidden size.
 """
@@ -91,6 +91,7 @@ def recoded_groups(
     for table in source.read_shard(shard):
         for start in range(0, table.num_rows, rows_per_group(codec)):
             rows, columns = split_table(table.slice(start, rows_per_group(codec)))
+            # The draws depend on the keys alone, so recoding gives the same samples as a dump with this codec would.
             random_P = torch.from_numpy(draws(rows, source.record.mask_seed))
             target_P = torch.from_numpy(rows.targets.flat)
             pieces = []
@@ -114,6 +115,7 @@ def require_everything(source: MaskedWordSet) -> None:
 
 def _staged(config: RecodeConfig, source: MaskedWordSet, codec: AnyCodec, command: str) -> SetRecord:
     record = source.record
+    # A recoded set must not share a fingerprint with a dump in that codec: its numbers went through float16.
     settings = record.settings | {"codec": str(codec), "recoded_from": record.fingerprint}
     note = f"recoded from a set with codec {record.codec}, made by: {record.command}"
     return staged(
@@ -152,7 +154,7 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
     require_shards(root, record, record.shards)
     record = forget_lost_files(root, [new.name for _, new in pairs])
     done = [_write(source, root, record, old, new) for old, new in pairs]
-    return record_layers(root, read_set_record(root), done)  # which may have forgotten a basis
+    return record_layers(root, read_set_record(root), done)  # read again, because writing may have removed a basis
 
 
 def _hashes(record: SetRecord) -> dict[str, str]:
@@ -199,7 +201,7 @@ def _write(source: ExampleSet, root: Path, record: SetRecord, old: LayerSignal, 
     make_folder(root / new.name)
     recorded = getattr(record.signals, new.name)
     if recorded is not None and recorded.is_stored_as(new):
-        new = recorded  # a repeated command goes on with its files
+        new = recorded  # a repeated command continues with the recorded files
     bases = old.read_bases(source.root)
     if isinstance(old, States) and isinstance(new, States) and new.codec.basis_bytes:
         path = root / new.basis_path
@@ -240,6 +242,7 @@ def _new_bases(source: ExampleSet, old: States, num_stored: int, bases: Mapping[
     shards = [shard for shard in old.shards if shard.split == split]
     lengths = [pq.read_table(source.root / s.path, columns=["length"], partitioning=None)["length"] for s in shards]
     length_N = np.concatenate([column.to_numpy().astype(np.int64) for column in lengths])
+    # Every n-th row over all files: the first files alone could be of one topic or one length.
     every = max(1, int(old.tokens(length_N).sum() // (TOKENS_PER_NUMBER * old.codec.width)))
     kept: dict[int, list[Floats]] = {layer: [] for layer in old.layers}
     first = 0
@@ -247,6 +250,7 @@ def _new_bases(source: ExampleSet, old: States, num_stored: int, bases: Mapping[
         for rows, said in _read(source, old, shard, {}):
             chosen = range(-first % every, len(rows), every)
             for layer, states in said.items():
+                # Copies, because a view would keep the whole row group in memory.
                 kept[layer] += [states[row].copy() for row in chosen]
             first += len(rows)
     return {f"{layer}.": fit_basis(np.concatenate(states), num_stored) for layer, states in kept.items()}

@@ -1,6 +1,7 @@
-"""``distill.json``: everything a set says about itself.
+"""The record of a set, stored as ``distill.json``.
 
-A set is rows and what a teacher says about them: examples of a task, masked sequences, sentences, or labelled words.
+A set consists of rows and a teacher's outputs for them. Rows are examples of a task, masked sequences, sentences, or
+labelled words.
 """
 
 from collections.abc import Mapping, Sequence
@@ -121,8 +122,10 @@ class SetRecord(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        # Without this check a foreign record could claim the settings of one set and the files of another.
         if self.fingerprint != fingerprint(self.settings):
             raise ValueError("the fingerprint does not belong to the settings")
+        # A shard that is listed twice would pass every check of its file and count its rows double.
         if len({shard.path for shard in self.shards}) != len(self.shards):
             raise ValueError("a shard is listed twice")
         if any(shard.folder != self.kind for shard in self.shards):
@@ -257,7 +260,7 @@ class SetRecord(Part):
 
 
 def _kinds() -> "Mapping[str, RowKind]":
-    """The kinds of rows; imported late, as they read and write sets by their records."""
+    """Returns the kinds of rows; imported inside, because the kinds themselves import this module."""
     from pipeline.sets.kinds import KINDS
 
     return KINDS
@@ -292,6 +295,7 @@ def staged(
         base_parts = dict(base) | {"shards": shards, "scores": {}, "signals": base.signals.row_signals()}
     common = {
         "state": "staged",
+        # The time is no setting: two dumps with equal settings have equal fingerprints.
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "settings": settings,
@@ -328,6 +332,7 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
     try:
         values: Any = parse_json(text)
         number = values.get("format_version") if isinstance(values, dict) else None
+        # The version is checked before anything else: a newer format should not be reported as a damaged file.
         if type(number) is not int or number != FORMAT_VERSION:
             raise IntegrityError(
                 f"{path}: format version {number!r}, but this release reads {FORMAT_VERSION}; "
@@ -336,6 +341,7 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
         values = without_checksum(values)
     except ValueError as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
+    # Counted before pydantic sees the values, because a hostile record could make it build millions of messages.
     if num_values(values, besides="shards") > MAX_VALUES:
         raise IntegrityError(f"{path}: more than {MAX_VALUES:,} values beside the shards, so not the record of a set")
     try:

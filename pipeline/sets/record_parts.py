@@ -1,4 +1,4 @@
-"""The parts of a ``distill.json``. A stranger may have written them: numbers have bounds, names and hashes a form."""
+"""The parts of a ``distill.json``. The file may be hostile, so numbers have bounds, and names have patterns."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
@@ -9,10 +9,12 @@ from pipeline.errors import short
 from pipeline.record_file import json_sha256
 from pipeline.tasks.task import SPLIT_PATTERN, TRAIN, MethodName, Metric, Names
 
+# Far above any real set, and low enough that sums and products of a few counts stay within int64.
 MAX_COUNT = 2**40  # rows, bytes, parameters
 MAX_VOCABULARY = 2**22
 MAX_SEQ_LENGTH = 2**20
 UNLABELLED = "unlabelled"  # origin of such rows
+# No slash and no leading dot: a name from elsewhere becomes a folder and must not leave the store.
 SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 KIND_PATTERN = r"^[a-z][a-z_]{0,29}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
@@ -37,7 +39,7 @@ Time = Annotated[str, Field(pattern=TIME_PATTERN), AfterValidator(_real_time)]
 
 
 class Part(BaseModel):
-    """A part of a set's record: never changed, and without a key that this release does not know."""
+    """Base class for parts of a set's record: immutable, and without keys that this release does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 

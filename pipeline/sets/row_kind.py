@@ -1,4 +1,4 @@
-"""What a kind of rows is: columns, keys and parts of its sets; how they are encoded, checked, opened and queried.
+"""The interface of a kind of rows: the columns, keys and parts of its sets, and how they are checked and queried.
 
 Each kind is one class in one file of `pipeline.sets.kinds`. Code that works with sets of any kind asks
 `SetRecord.row_kind`, so a new kind needs no change outside its file.
@@ -29,6 +29,7 @@ from pipeline.sql.gate import parquet, quoted
 if TYPE_CHECKING:
     from pipeline.text.reader import TextReader
 
+# 128 bits: among 10^12 texts a collision has a probability of about 10^-15.
 TEXT_HASH_BYTES = 16
 
 
@@ -200,6 +201,8 @@ def hash_of_texts(*parts: str) -> bytes:
     """Hash of texts in their order, 16 bytes of BLAKE2b, unambiguous between one and several."""
     digest = hashlib.blake2b(digest_size=TEXT_HASH_BYTES)
     for part in parts:
+        # Texts from JSON files may contain lone surrogates, which plain UTF-8 refuses.
         data = part.encode("utf-8", "surrogatepass")
+        # The length before each text keeps ("ab", "c") and ("a", "bc") apart.
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.digest()

@@ -1,4 +1,4 @@
-"""A shard's Parquet file: written, read by row groups, and checked without its rows: bytes, footer, columns, sizes."""
+"""Writes and reads a shard's Parquet file, and checks its bytes, footer, columns and sizes without reading its rows."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -17,6 +17,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard, fingerprint
 
 STATISTICS_KEY = b"distill_statistics"
+# Decompression bombs: a run of equal values compresses a millionfold, real logits and ids by tens of times.
 MAX_EXPANSION, MIN_SUSPICIOUS_BYTES = 100, 2**26
 MOST_COLUMNS = 100
 Statistics = dict[str, float]  # sums over the rows of a shard
@@ -91,13 +92,13 @@ def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer)
         footer: what it must say that it belongs to.
     """
     metadata = read_metadata(path)
-    if metadata.num_columns > max(MOST_COLUMNS, len(expected)):  # hundreds of thousands would take hours to compare
+    if metadata.num_columns > max(MOST_COLUMNS, len(expected)):  # comparing 100,000s of hostile columns takes hours
         return f"{metadata.num_columns:,} columns, but a set of this kind has {len(expected)}"
     if footer_in(metadata, path) != footer:
         return "its footer belongs to another run or another range of rows"
     schema = metadata.schema.to_arrow_schema().remove_metadata()
     if schema != expected:
-        fields = list(schema)  # by name it cannot be asked for a column that is there twice
+        fields = list(schema)  # a lookup by name fails if a column exists twice
         wrong = [field.name for field in expected if field not in fields]
         return f"columns missing or of another type: {', '.join(wrong) or 'their order'}"
     if metadata.num_rows != shard.rows:
@@ -107,7 +108,7 @@ def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer)
 
 def split_problem(metadata: pq.FileMetaData, path: Path, split: str) -> str | None:
     """Says so if a shard has rows of another split; by the dictionary, as the name of one may be ever so long."""
-    # of one column nothing is gained by reading ahead, nor by threads
+    # Reading ahead and threads do not speed up a single column.
     with pq.ParquetFile(path, metadata=metadata, read_dictionary=["split"], pre_buffer=False) as file:
         for batch in file.iter_batches(columns=["split"], use_threads=False):
             if not which_are(pa.Table.from_batches([batch]).column("split"), split).all():
@@ -133,6 +134,7 @@ def bomb_problem(metadata: pq.FileMetaData, path: Path) -> str | None:
     if unpacked > MAX_EXPANSION * num_bytes + MIN_SUSPICIOUS_BYTES:
         return f"{num_bytes:,} bytes that unpack to {unpacked:,}: not a shard, but a bomb"
     values = sum(column.num_values for column in columns)
+    # Run-length encoding hides values from the uncompressed size, so they are counted as well, at two bytes each.
     if values * 2 > MAX_EXPANSION * num_bytes + MIN_SUSPICIOUS_BYTES:
         return f"{num_bytes:,} bytes that unpack to {values:,} values: not a shard, but a bomb"
     return None

@@ -1,7 +1,7 @@
-"""The file of the signal ``token_vectors``: written once a set is verified, checked wherever it is read.
+"""The file of the signal ``token_vectors``: written after a set is verified, and checked before every use.
 
-It belongs to a set's rows by their fingerprint, as shards do, since it counts the tokens of the training rows. A set
-that is made from another takes the vectors over and counts anew.
+Its footer carries the set's fingerprint, as those of shards do, because the file counts the tokens of the training
+rows. A set that is made from another one copies the vectors and counts again.
 
 Shapes: V vocabulary, W width.
 """
@@ -51,7 +51,7 @@ class VocabularyVectors:
 
     @property
     def sha256(self) -> str:
-        """Hash of the numbers, whatever library has written them."""
+        """Hash of the numbers, independent of the library that wrote the file."""
         return hashlib.sha256(self.count_V.astype("<i8").tobytes() + self.vector_VW.astype("<f2").tobytes()).hexdigest()
 
 
@@ -77,6 +77,7 @@ def with_token_vectors(
     if is_wanted and token_vectors_problem(root, record) is None:
         return record
     path = root / VOCABULARY_FILE
+    # A killed command may have written the file but not the record. A sound file saves a pass over the vocabulary.
     recorded = None if is_wanted else _recorded(root, record, speaker)
     if recorded is None:
         table = _table(root, record, vectors())
@@ -163,6 +164,7 @@ def _content_problem(path: Path, record: SetRecord, signal: TokenVectors) -> str
                 return problem
             start += len(rows)
             num_counts += len(rows) - rows.column("count").null_count
+    # The footer's count may be false, so the rows that were actually read are counted as well.
     if start != signal.file.rows:
         return f"{start:,} rows, but distill.json says {signal.file.rows:,}"
     return None if num_counts in (0, start) else "some counts are null, others not"

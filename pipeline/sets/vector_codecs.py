@@ -1,7 +1,7 @@
-"""How vectors of sentences and of tokens are stored: each codec, the table of them, and the basis of ``pca``.
+"""Codecs for vectors of sentences and of tokens, and the basis of the codec ``pca``.
 
-A basis of principal components is written once per set or layer. Its components come in order of variance, so that the
-first of a vector's numbers are a smaller codec by themselves.
+A basis of principal components is written once per set or layer. Its components are sorted by variance, so that the
+first numbers of a vector are a smaller codec by themselves.
 
 Shapes: N vectors, H their width, K numbers that are stored of each, which are components for ``pca``.
 """
@@ -26,10 +26,10 @@ from pipeline.sets.config import StateCodecName, VectorFlags
 from pipeline.sets.record_parts import Part
 
 BASIS_FILE = "basis.safetensors"
-DEVIATIONS = 5  # what int8 reaches to; farther numbers are cut off
+DEVIATIONS = 5  # standard deviations that the range of int8 covers; numbers beyond are clipped
 INT8_MAX = 127
-ROUNDING = 1e-8  # share of squares that may be but the rounding of a teacher in float32
-TOKENS_PER_NUMBER = 20  # of a state, that a basis is fitted to
+ROUNDING = 1e-8  # a smaller share of variance is only the rounding noise of a float32 teacher
+TOKENS_PER_NUMBER = 20  # sample size for a basis: tokens per number of a hidden state
 MAX_WIDTH = 2**16
 Arrays = dict[str, pa.Array]  # a codec's columns
 
@@ -83,15 +83,19 @@ def bases_to_bytes(bases: Mapping[str, Basis]) -> bytes:
 
 def fit_basis(vectors_NH: Floats, num_components: int) -> Basis:
     """The mean of vectors and the directions in which they vary most, the largest number of each positive."""
+    # In float32 the covariance of a large mean cancels most digits of the small variances.
     sample_NH = vectors_NH.astype(np.float64)
     mean_H = sample_NH.mean(axis=0)
     centred_NH = sample_NH - mean_H
     variance_H, directions_HH = np.linalg.eigh(centred_NH.T @ centred_NH / len(sample_NH))
     components_KH = directions_HH[:, ::-1][:, :num_components].T
+    # An eigenvector's sign is arbitrary and depends on the LAPACK library. A fixed sign makes the basis reproducible.
     largest_K = np.abs(components_KH).argmax(axis=1)
     components_KH = components_KH * np.sign(components_KH[np.arange(len(components_KH)), largest_K])[:, None]
+    # eigh sorts ascending, and rounding can make eigenvalues of a singular covariance slightly negative.
     variance_H = variance_H[::-1].clip(min=0)
     deviation_K = np.sqrt(variance_H[:num_components])
+    # Each component has its own scale: the first ones vary so much more that a common one would round the others to 0.
     scale_K = np.where(deviation_K > 0, deviation_K, 1) * (DEVIATIONS / INT8_MAX)
     return Basis(*(array.astype(np.float32) for array in (mean_H, components_KH, scale_K, variance_H)))
 
@@ -244,6 +248,7 @@ class Int8Codec(VectorCodec):
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
         """See `VectorCodec`; the largest number of a vector becomes 127 or -127."""
         scale_N = (np.abs(vectors_NH).max(axis=1) / INT8_MAX).astype(np.float32)
+        # A vector of zeros has the scale 0 and must not divide by it.
         numbers_NH = np.rint(vectors_NH / np.where(scale_N > 0, scale_N, 1)[:, None])
         return {"vector": _fixed(numbers_NH.astype(np.int8)), "scale": pa.array(scale_N)}
 

@@ -1,4 +1,4 @@
-"""Checks a set's files against its record: size and hash, footer, columns, then rows, and those of layers.
+"""Checks a set's files against its record: size and hash, footer, columns, rows, and the files of layers.
 
 Shapes: R rows.
 """
@@ -53,11 +53,13 @@ class RowsCheck:
         if problem:
             return problem
         self.begin(shard)
+        # Source rows start at 0, so -1 is below every possible key.
         num_rows, last = 0, (-1, *(0 for _ in self._kind.keys[2:]))
         for place, rows in self._kind.batches(self.record, path):
             if not rows.num_rows:
                 continue
             problem = self._kind.key_problem(self.record, shard, rows, last)
+            # Keys are checked first: later checks and messages rely on them to name a row.
             problem = problem or self._kind.problem(self.record, shard, rows)
             if problem:
                 return place + problem
@@ -88,10 +90,11 @@ def verify_shards(root: Path, record: SetRecord) -> None:
     checks = [
         partial(signal.check_files, root)
         for signal in record.signals.stored
-        if signal.is_in_rows or record.state != "complete"  # what comes after the rows comes back after them
+        if signal.is_in_rows or record.state != "complete"  # signals beside the rows are written after this check
     ]
     problems += _failures([*checks, partial(check_token_vectors, root, record)])
-    problems = problems or _failures([partial(check_layers, root, record)])  # which compares them with the rows
+    # Layers are compared with the rows, so the rows have to be sound first.
+    problems = problems or _failures([partial(check_layers, root, record)])
     raise_all(IntegrityError, f"{root}: not a sound logit set", problems or rows.split_problems())
 
 
@@ -146,7 +149,7 @@ def check_shard(root: Path, record: SetRecord, shard: Shard) -> list[str]:
 
 
 def _strangers(root: Path, record: SetRecord) -> list[str]:
-    """Files that `load_dataset` or a query over ``*.parquet`` would take for the set's."""
+    """Returns extra files that `load_dataset` or a query over ``*.parquet`` would read as part of the set."""
     shards = [*record.shards, *(shard for signal in record.signals.layer_signals for shard in signal.shards)]
     known = {shard.path for shard in shards}
     folders = {Path(path).parent for path in known}
@@ -233,6 +236,7 @@ def sound_rows(
     path, wanted = root / shard.path, signal.model_copy(update={"layers": layers or signal.layers})
     _require(path, layer_file_problem(root, record, signal, shard))
     expected = expected_rows(root / examples.path, signal, specials)
+    # The footer's counts are compared before any number is read, so that a hostile file cannot fill the memory.
     _require(path, _counts_problem(path, wanted, expected.column("length").to_numpy()))
     start = 0
     groups = read_groups(path, wanted.file_schema().names)

@@ -1,7 +1,7 @@
-"""Writing a set: start it, write its shards in any order from any number of processes, finish it.
+"""Writes a set: starts it, writes its shards in any order from any number of processes, and finishes it.
 
-A set is resumed by doing the same again. A shard is done when its file is there and its footer carries the set's
-fingerprint; ``distill.json`` lists checksums only once all are.
+Repeating the same calls resumes a set. A shard is done when its file exists and its footer carries the set's
+fingerprint. ``distill.json`` lists checksums only when all shards are done.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -34,7 +34,7 @@ from pipeline.text.tokenizer import is_tokenizer
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: KindName = "examples") -> list[Shard]:
-    """Cuts a split into ranges of nearly equal size; the number of processes has no say in it."""
+    """Divides a split into ranges of nearly equal size, independently of the number of processes."""
     count = max(1, -(-num_rows // rows_per_shard))
     bounds = [k * num_rows // count for k in range(count + 1)]
     return [
@@ -60,9 +60,12 @@ def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
         DataError: if the folder cannot be written.
     """
     make_folder((root / planned.shards[0].path).parent)
+    # The first of several processes writes the record. All of them then read it back and compare it with their own
+    # plan.
     write_text_once(root / FILE_NAME, to_json(planned))
     existing = read_record_of(root, planned.kind, "give the new set another --name, or remove the folder")
     _check_same(root, existing, planned)
+    # Checked by hash: a kill between the two files leaves none, and a damaged tokenizer is repaired here.
     if not is_tokenizer(root / TOKENIZER_FILE, existing.tokenizer.sha256):
         write_text(root / TOKENIZER_FILE, tokenizer_json)
     return existing
@@ -79,6 +82,8 @@ def _check_same(root: Path, existing: SetRecord, planned: SetRecord) -> None:
             "Give the new set another --name, or remove the folder if the old one is not needed"
             + (f". The teacher is the same: `teacher-dump --extend {root.name}` asks what is new" if only_rows else "")
         )
+    # The size of shards is no setting, since the rows do not depend on it. Two layouts in one folder would overlap,
+    # though.
     if [(s.path, s.version) for s in existing.shards] != [(s.path, s.version) for s in planned.shards]:
         raise FingerprintMismatchError(
             f"{root} was started with other shards ({len(existing.shards)} files, now {len(planned.shards)}): "
@@ -134,6 +139,7 @@ def write_shard(
 
 def complete_set(root: Path, record: SetRecord) -> SetRecord:
     """Records rows, bytes and checksum of every shard once all are there: state ``complete``."""
+    # All footers are read again, because other jobs may have written their shards in the meantime, or lost them.
     missing = unfinished_shards(root, record)
     if missing:
         raise IntegrityError(f"{root}: {len(missing)} of {len(record.shards)} shards are missing")
@@ -158,6 +164,7 @@ def without_lost_layers(root: Path, signals: Signals, names: Container[str] | No
     for signal in (one for one in signals.layer_signals if names is None or one.name in names):
         lost = {shard.path for shard in signal.shards if shard.sha256 and check_bytes(root, shard)}
         for path in lost:
+            # The file has to go: its footer may be right although its bytes are not, and then it would count as done.
             (root / path).unlink(missing_ok=True)
         shards = tuple(shard.unmeasured() if shard.path in lost else shard for shard in signal.shards)
         parts[signal.name] = signal.model_copy(update={"shards": shards})
@@ -182,6 +189,7 @@ def complete_and_verify(
 
 def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
     """Verifies a complete set, records the teacher's scores and writes the card: state ``verified``."""
+    # Only files that were read back from the disk make a set verified, not what this process believes it has written.
     verify_shards(root, record)
     cut = _note_of_truncated_rows(root, record)
     if cut is not None:
@@ -216,6 +224,7 @@ def is_done(root: Path, shard: Shard, footer: Footer) -> bool:
     if not path.is_file() or (shard.sha256 is not None and check_bytes(root, shard)):
         return False
     try:
+        # Before completion no checksum is known. The footer is written last, so a right footer means a complete file.
         return read_footer(path) == footer
     except IntegrityError:
         return False

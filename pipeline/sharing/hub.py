@@ -1,7 +1,7 @@
-"""Sets on the Hugging Face hub: a data set repository, one commit a push, so that nobody sees half of one.
+"""Sets on the Hugging Face hub: a dataset repository, one commit per push, so that nobody sees half a set.
 
-The hub keeps large files by their hash: what it has already does not travel again, nor does what an interrupted push
-has brought.
+The hub stores large files by their hash. Files that it already has are not uploaded again, including those of an
+interrupted push.
 """
 
 import re

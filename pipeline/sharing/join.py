@@ -32,7 +32,8 @@ from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task_of_set
 from pipeline.text.reader import TextReader
 
-# the row at the same place if it has the text, else of all rows with the text the first
+# Duplicate texts may have different gold labels and slightly different logits, so the same key is preferred. Other
+# rows take the logits of the first row with their text, in the order of the keys: the result has to be reproducible.
 MATCHED = """
     with same as (
         select m.split, m.source_row, s.logits,
@@ -145,7 +146,7 @@ def _look_up(root: Path, record: SetRecord, keys: pa.Table) -> tuple[pa.Table, p
 
 
 def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, command: str) -> SetRecord:
-    """The set as the teacher would have given it; one that has gaps says so, in its fingerprint too."""
+    """Returns the record as the teacher's own dump would have it; gaps are part of the fingerprint."""
     absent = {
         split: rows.num_rows - pc.sum(pc.equal(matched.column("split"), split)).as_py()
         for split, rows in source.splits.items()
@@ -164,7 +165,9 @@ def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, com
         for key, value in record.settings.items()
         if key != TEXT_SETTING and not key.startswith(("augment.", "source."))
     }
+    # With these hashes a complete join has the fingerprint of the teacher's own dump of the same data.
     settings |= {f"source.{split}": described.rows_sha256 for split, described in splits.items()}
+    # A set with gaps must not pass for the complete one, so its fingerprint names the set it was joined from.
     if any(absent.values()):
         settings["joined"] = record.fingerprint
     order = [split for split in dict.fromkeys(shard.split for shard in record.shards) if split in source.splits]
@@ -189,7 +192,7 @@ def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, com
 
 
 def left_out(variants: AugmentationRecord | None) -> tuple[str, ...]:
-    """What is said of a set's variants, of which it has logits but no texts; nothing if it has none."""
+    """Returns a note about variants that are left out because their texts are not available here."""
     return (f"left out, as their texts are not here: {variants.summary}",) if variants else ()
 
 

@@ -1,4 +1,4 @@
-"""Where a set lies or shall lie: a folder at a URL that `fsspec` knows, with errors in plain words."""
+"""A set's local or remote folder at any URL that `fsspec` supports, with errors in plain words."""
 
 import hashlib
 import shutil
@@ -26,7 +26,8 @@ from pipeline.files import remove_temporaries, write_atomically
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 CHUNK_BYTES = 2**22
-TRANSPORT_ERRORS = {  # those that are no OSError, by the module that has them
+# By name, because importing botocore or gcsfs takes a second and they may not be installed.
+TRANSPORT_ERRORS = {  # errors that are no OSError, by module
     "aiohttp": ("ClientError",),
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
     "gcsfs.retry": ("HttpError",),
@@ -34,7 +35,7 @@ TRANSPORT_ERRORS = {  # those that are no OSError, by the module that has them
     "httpx": ("HTTPError",),
     "httpx2": ("HTTPError",),
 }
-PASSING_ERRORS = {  # those of them that time mends, but are no ConnectionError or TimeoutError
+PASSING_ERRORS = {  # transient errors among them that are no ConnectionError or TimeoutError
     "aiohttp": ("ClientConnectionError", "ClientPayloadError"),
     "botocore.exceptions": ("HTTPClientError", "IncompleteReadError"),
     "httpx": ("NetworkError", "RemoteProtocolError", "TimeoutException"),
@@ -60,6 +61,7 @@ class Place:
         with self._reported():
             try:
                 with self._open(name) as stream:
+                    # One byte more than allowed shows that a file is too large without reading all of it.
                     content: bytes = stream.read(max_bytes + 1)
             except FileNotFoundError as error:
                 _require_answered(error)
@@ -71,6 +73,7 @@ class Place:
     def sizes(self, folder: str) -> dict[str, int]:
         """The files of a folder, by their path inside the set, with their bytes; none if there is no such folder."""
         with self._reported():
+            # fsspec caches listings, and another process may have pushed or removed files in the meantime.
             self.fs.invalidate_cache()
             try:
                 entries = self.fs.ls(self._path(folder).rstrip("/"), detail=True)
@@ -86,6 +89,7 @@ class Place:
             IntegrityError: if it is missing, or has more than ``max_bytes``.
             DataError: if the place cannot be reached or the disk cannot be written.
         """
+        # Hashing while downloading saves a second pass over files of gigabytes.
         digest = hashlib.sha256()
 
         def write(temporary: Path) -> None:
@@ -104,7 +108,7 @@ class Place:
                 target = Path(self._path(name))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(target, lambda temporary: shutil.copyfile(source, temporary))
-            else:  # an object appears when all of it is there
+            else:  # object stores show an object only once its upload is complete
                 self.fs.put_file(str(source), self._path(name))
 
     def write(self, name: str, content: bytes) -> None:
@@ -128,7 +132,8 @@ class Place:
             remove_temporaries(Path(self._path(folder)))
 
     def _size(self, entry: Mapping[str, Any]) -> int:
-        size = entry["size"] if entry["size"] is not None else self.fs.size(entry["name"])  # pages of HTTP tell none
+        # Listings of HTTP servers contain no sizes, so each file needs a request of its own.
+        size = entry["size"] if entry["size"] is not None else self.fs.size(entry["name"])
         if size is None:
             raise DataError(
                 f"{entry['name']}: its server does not tell how many bytes it has; copy the set by other means"
@@ -141,6 +146,7 @@ class Place:
             try:
                 with self._open(name) as stream:
                     while chunk := stream.read(CHUNK_BYTES):
+                        # Counted here, because the size that a server announces need not be true.
                         total += len(chunk)
                         if total > max_bytes:
                             raise IntegrityError(
@@ -154,7 +160,7 @@ class Place:
     def _open(self, name: str) -> Any:
         path = Path(self._path(name))
         if isinstance(self.fs, LocalFileSystem) and path.exists() and not path.is_file():
-            raise IntegrityError(f"{path}: not a plain file")  # a named pipe would never end
+            raise IntegrityError(f"{path}: not a plain file")  # opening a named pipe would block forever
         return self.fs.open(self._path(name), "rb")
 
     def _path(self, name: str) -> str:
@@ -178,6 +184,7 @@ def open_place(url: str) -> Place:
     _require_slashes(url)
     scheme = url.partition("://")[0] if "://" in url else "file"
     try:
+        # A cached instance would keep credentials and listings of an earlier call in the same process.
         fs, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)
     except ImportError as error:
         extra = EXTRAS.get(scheme)
@@ -199,7 +206,7 @@ def _require_slashes(url: str) -> None:
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
-    """What the file systems in use raise when something is wrong with the way there."""
+    """Returns the classes of network and storage errors that the file systems in use can raise."""
     return (OSError, *_in_use(TRANSPORT_ERRORS))
 
 
@@ -219,7 +226,7 @@ def _passes(error: Exception) -> bool:
 
 
 def _require_answered(error: FileNotFoundError) -> None:
-    """Raises the error again unless a file is known not to be there: HTTP's file system says so of all that fails."""
+    """Raises the error again unless the file is really missing: fsspec raises it for every failed HTTP request."""
     if _passes(error) or is_refused(error):
         raise error
 

@@ -1,8 +1,8 @@
-"""``distill pull``: a set from another place, in the store only once it has been verified here.
+"""``distill pull``: fetches a set, which enters the store only after it has been verified here.
 
-It is put together in a folder of its own, from files that are there already as far as they are the same, and from the
-place otherwise; repeating the command goes on where it was stopped. What is fetched is bounded by what the record
-says, and the record by what a record may be. The card is written anew here: nobody else's text becomes ours.
+The set is assembled in a staging folder, from identical local files where they exist and from the place otherwise.
+Repeating the command continues where it was stopped. The sizes in the record limit each download, and the record itself
+has a maximum size. The card is written again here, so that no text from outside gets into it.
 """
 
 import shutil
@@ -30,7 +30,7 @@ from pipeline.sharing.sharing_settings import PullConfig
 from pipeline.text.tokenizer import is_tokenizer
 
 FOLDER = ".pull"  # in the store; what lies in it is no set yet
-RESERVED = {CATALOG_FILE, "augmented", "candidates", "repeated"}  # what else lies in a store
+RESERVED = {CATALOG_FILE, "augmented", "candidates", "repeated"}  # other files and folders of a store
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,14 @@ def pull(config: PullConfig) -> Pulled:
     root = config.store / (config.name or record.name)
     here = _set_here(root, record, config.replace)
     lock = config.store / FOLDER / f".{root.name}.lock"  # no set's name begins with a dot
+    # Equal records are not enough: a local file may be damaged, and pulling again is how a user repairs it.
     if here == record and _is_whole(root, record):
         _forget(lock, root)
         return Pulled(root, here, ())
     make_folder(config.store / FOLDER)
     with locked(lock, f"{root}: is being pulled by another process; wait for it, or choose another --name"):
         pulled = _pull(config, place, record, root)
-    with suppress(OSError):  # other sets are being pulled
+    with suppress(OSError):  # not empty while other sets are being pulled
         (config.store / FOLDER).rmdir()
     return pulled
 
@@ -76,7 +77,7 @@ def _forget(lock: Path, root: Path) -> None:
 
 
 def _replaced(folder: Path, root: Path) -> Path:
-    """Where a set lies that another takes the place of, until it is removed."""
+    """Returns the path of a replaced set until it is removed."""
     return folder / f".{root.name}.old"
 
 
@@ -90,11 +91,14 @@ def _is_whole(root: Path, record: SetRecord) -> bool:
 
 def _pull(config: PullConfig, place: Place, record: SetRecord, root: Path) -> Pulled:
     rows = sum(shard.bytes or 0 for shard in record.shards)
+    # The sizes come from the record and were compared with the remote listing, so a full disk is found before the
+    # download.
     require_space(config.store, rows + sum(other_files(record).values()))
     staging = config.store / FOLDER / root.name
     for folder in {(staging / name).parent for name in (record.shards[0].path, *other_files(record))}:
         make_folder(folder)
     fetched = _fetch_all(place, record, staging, root)
+    # The row checks below rely on the recorded vocabulary size, which is compared with the tokenizer itself here.
     load_set_tokenizer(staging, record.tokenizer)
     verified = finish_set(staging, record, record.scores)
     _put_in_place(staging, root)
@@ -122,7 +126,7 @@ def _record_there(place: Place) -> SetRecord:
 
 
 def _set_here(root: Path, record: SetRecord, replace: bool) -> SetRecord | None:
-    """The set that has the name already, if any; what is no set never makes room for one."""
+    """Returns the local set of this name, if any; other files and folders are never replaced."""
     if root.name in RESERVED or (root.exists() and not (root / FILE_NAME).exists()):
         raise ConfigError(f"{root}: what has this name in a store is no set; give the pulled one another --name")
     if not root.exists():
@@ -149,6 +153,7 @@ def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> li
 
     def fetch(shard: Shard) -> None:
         if place.fetch(shard.path, staging / shard.path, shard.bytes or 0) != shard.sha256:
+            # The damaged file is removed, so that repeating the command does not take it for a finished download.
             (staging / shard.path).unlink()
             raise IntegrityError(f"{place.url}/{shard.path}: its SHA-256 is not the one in distill.json")
 
@@ -175,7 +180,7 @@ def _clear(staging: Path, record: SetRecord) -> None:
 
 
 def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
-    """Whether a shard has been fetched before; one that the set here shares is linked."""
+    """Returns whether a shard is in the staging folder; a shard that the local set shares is linked into it first."""
     if not check_bytes(staging, shard):
         return True
     if not check_bytes(root, shard):
@@ -194,6 +199,8 @@ def _put_in_place(staging: Path, root: Path) -> None:
     old = _replaced(staging.parent, root)
     shutil.rmtree(old, ignore_errors=True)
     if root.exists():
+        # A folder cannot be renamed onto another, so for a moment there is no set. A kill in that moment leaves both
+        # folders under `.pull`, and the next pull finishes from the staging folder.
         root.replace(old)
     staging.replace(root)
     shutil.rmtree(old, ignore_errors=True)

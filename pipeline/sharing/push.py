@@ -1,12 +1,12 @@
-"""``distill push``: a set to another place, of which nobody there ever sees half.
+"""``distill push``: sends a set to another place, where nobody ever sees half of it.
 
-The record goes last. A journal at the destination says which files have arrived, so that a push that was stopped goes
-on where it was, and a new version sends only what is new.
+The record is sent last. A journal at the destination lists the files that have arrived, so that a stopped push can
+continue, and a new version sends only new files.
 
-A set without text has its logits under the hash of their text, for receivers who have the text themselves. Token ids
-are left out with the text, as the tokenizer turns them back into it, and so is the sample of augmented rows. Token
-vectors stay, as the vocabulary is no secret, but not how often the rows use each token. Outputs of layers tell which
-tokens they are of, and are left out. A hash confirms a guess: who can guess a text can see that it is in the set.
+A set without text stores its logits under hashes, for receivers who have the texts themselves. Token ids are left out
+with the texts, because the tokenizer turns them back into text, and so is the sample of augmented rows. Token vectors
+stay, because the vocabulary is public, but without token counts. Hidden states can be inverted to recover the text and
+are left out. Hashes are not anonymous: anyone who guesses a text can check whether it is in the set.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ from pipeline.sharing.sharing_settings import PushConfig
 from pipeline.text.tokenizer import read_tokenizer_json
 
 JOURNAL = "distill.push.json"
-SMALL_BYTES = 2**20  # to be looked at rather than sent again
+SMALL_BYTES = 2**20  # smaller files are downloaded and compared instead of being sent again
 TEXT_SETTING = "text"  # marks the fingerprint of a set without text
 FileHashes = dict[str, str]  # SHA-256 by path inside the set
 
@@ -116,6 +116,7 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
 
     def note(name: str | None = None) -> None:
         with lock:
+            # Several uploads finish at once; without the lock an older journal could overwrite a newer one.
             known.update({name: files[name].sha256} if name else {})
             place.write(JOURNAL, json.dumps({"arrived": known, "obsolete": sorted(obsolete)}).encode())
 
@@ -123,12 +124,16 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
         place.send(files[name].path, name)
         note(name)
 
+    # The journal comes before the first file, so that a stopped push is recognized and not mistaken for foreign files.
     note()
     if content and (before & set(missing) or old is None):
-        place.remove(FILE_NAME)  # rather no set for a while than one that is half old, half new
+        # Without a record the place holds no set. That is safer than a mixture of old and new files for a while.
+        place.remove(FILE_NAME)
     all_at_once(f"to {place.url}", [partial(send, name) for name in missing])
+    # Only now, when every file has arrived, does the record turn the files into a set.
     place.write(FILE_NAME, to_json(record).encode())
     place.remove_temporaries({str(PurePosixPath(name).parent) for name in (FILE_NAME, *files)})
+    # Files of the old version go after the new record is there: until then a reader may still need them.
     for name in sorted(obsolete & _sizes(place, obsolete).keys()):
         place.remove(name)
     place.remove(JOURNAL)
@@ -136,7 +141,7 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
 
 
 def _require_empty(place: Place, record: SetRecord, files: Iterable[str]) -> None:
-    """What is at a place that never held a set is somebody's: it is neither overwritten nor removed."""
+    """Refuses a place that holds other files but no set, so that nobody's data are overwritten or removed."""
     folders = {str(PurePosixPath(name).parent) for name in files} - {"."}
     taken = sorted((place.sizes("").keys() & set(files)) | {name for folder in folders for name in place.sizes(folder)})
     if taken:
@@ -147,7 +152,7 @@ def _require_empty(place: Place, record: SetRecord, files: Iterable[str]) -> Non
 
 
 def _read_journal(place: Place) -> Journal | None:
-    """What a push that was stopped has left; one that cannot be read tells of nothing."""
+    """Returns the journal of a stopped push; an unreadable journal counts as empty."""
     content = place.read(JOURNAL, MAX_RECORD_BYTES)
     if content is None:
         return None
@@ -183,6 +188,7 @@ def _known(place: Place, old: SetRecord | None, journal: Journal | None, files: 
     for name in same - hashes.keys():
         content = place.read(name, files[name].num_bytes) if files[name].num_bytes < SMALL_BYTES else None
         hashes[name] = hashlib.sha256(content or b"").hexdigest()
+    # Equal size alone proves nothing: a file counts as present only if its recorded hash is equal as well.
     return {name: files[name].sha256 for name in same if hashes[name] == files[name].sha256}
 
 
@@ -206,7 +212,7 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
         raise ConfigError(f"{root}: holds {record.contents}; its sequences are its text, so nothing would be left")
     if not record.has_text:
         raise ConfigError(f"{root}: has no text already; push it without --without-text")
-    require_shards(root, record, record.shards)  # the copy's are hashed anew, whatever is in them
+    require_shards(root, record, record.shards)  # the copy gets new hashes, which would hide damage
     with tempfile.TemporaryDirectory(prefix="distill-") as folder:
         copy = Path(folder) / record.name
         tokenizer = read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)

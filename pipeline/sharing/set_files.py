@@ -15,6 +15,7 @@ from pipeline.sets.verify import require_shards, verify_shards
 from pipeline.sharing.sharing_settings import VerifyConfig
 from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, read_tokenizer_json
 
+# Transfers wait for the network most of the time, so several at once use the bandwidth better.
 TRANSFERS_AT_ONCE = 8
 
 
@@ -65,6 +66,8 @@ def all_at_once(description: str, transfers: Sequence[Callable[[], object]]) -> 
                 future.result()
                 bar.advance()
         except BaseException:
+            # After an error (or Ctrl-C) queued files are not sent any more; leaving the block still waits for those
+            # under way.
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -76,14 +79,14 @@ def _measured(path: Path) -> SetFile:
 
 
 def verify(config: VerifyConfig) -> SetRecord:
-    """Checks everything that a set says of itself; its state stays as it is.
+    """Checks every claim of a set's record against its files; its state stays as it is.
 
     Raises:
         IntegrityError: listing everything that is wrong, or if the set was never finished.
     """
     root = find_set(config.set, config.store)
     record = read_set_record(root)
-    if record.state != "verified":  # its teacher was not held against gold
+    if record.state != "verified":  # the teacher has not been scored on gold labels
         raise IntegrityError(f"{root}: not finished yet; repeat its command to finish it:\n  {record.command}")
     try:
         load_set_tokenizer(root, record.tokenizer)

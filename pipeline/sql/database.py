@@ -1,4 +1,4 @@
-"""Connections to DuckDB, and what sets are called in SQL."""
+"""Connections to DuckDB, and the SQL names of sets."""
 
 import os
 from pathlib import Path
@@ -13,21 +13,22 @@ def connect(path: str = ":memory:", **options: Any) -> duckdb.DuckDBPyConnection
     """A connection to a database in memory, or to a file; ``options`` as of `duckdb.connect`.
 
     Raises:
-        OSError: if the process may open no more files. DuckDB may end it, without a word to the user.
+        OSError: if the process cannot open more files. DuckDB itself could abort the process there without a message.
     """
+    # Opening any file first raises EMFILE as an ordinary Python error, before DuckDB's native code meets it.
     Path(os.devnull).open("rb").close()
     return duckdb.connect(path, **options)
 
 
 def disk_error(error: duckdb.Error) -> OSError | None:
-    """The system's error that DuckDB tells of in words, such as that the disk is full; None if it is about none."""
+    """Returns the system error that a DuckDB message contains in words, such as a full disk; otherwise None."""
     message = str(error)
     code = next((code for code in sorted(PASSING) if os.strerror(code) in message), None)
     return None if code is None else OSError(code, os.strerror(code))
 
 
 def view_name(set_name: str) -> str:
-    """The SQL name of a set: its own, with underscores for what would need quoting."""
+    """Returns the SQL name of a set: its own name, with underscores for characters that would need quotes."""
     return "".join(c if c.isalnum() else "_" for c in set_name.lower())
 
 

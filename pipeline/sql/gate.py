@@ -28,17 +28,21 @@ from pipeline.sql.statement import check_select
 
 TIMEOUT_S = 600
 OF_A_FUNCTION = re.compile(r".*Python exception occurred while executing the UDF: \w+: ", re.DOTALL)
-NO_TABLE = re.compile(r"Catalog Error: Table with name (.+?) does not exist", re.DOTALL)  # DuckDB means its own ones
+# Only the beginning is kept: DuckDB's own suggestions would name internal tables.
+NO_TABLE = re.compile(r"Catalog Error: Table with name (.+?) does not exist", re.DOTALL)
 VIEWS = "select view_name from duckdb_views() where not internal"
 RESERVED = "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'"
 LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
+    # Extensions are native code, and DuckDB would download them at the mention of a function or a URL.
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "allow_community_extensions": False,
     "allow_persistent_secrets": False,
+    # Otherwise a query could read any pandas or Arrow variable of the calling Python program by its name.
     "python_enable_replacements": False,
+    # Without a folder to spill to, a query cannot fill the disk: it fails at the memory limit.
     "temp_directory": "",
-    "memory_limit": "50%",  # of the machine's: the other half is for the rows that a query hands over, and for others
+    "memory_limit": "50%",  # of the machine: the other half is for the result's rows and for other programs
     "max_execution_time": TIMEOUT_S * 1000,
 }
 Row = tuple[Any, ...]
@@ -95,8 +99,9 @@ def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequenc
 
 def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> None:
     """Leaves the connection able to read the given files and nothing else, for good."""
+    # The order matters: the paths and the progress bar cannot be set any more once access and configuration are locked.
     connection.execute(f"set allowed_paths=[{', '.join(quoted(path.resolve()) for path in readable)}]")
-    connection.execute("set enable_progress_bar=false")  # it would go to stdout
+    connection.execute("set enable_progress_bar=false")  # the bar would mix with results on stdout
     connection.execute("set enable_external_access=false")
     connection.execute("set lock_configuration=true")
 
@@ -132,16 +137,16 @@ def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
 
 
 def interruptible(connection: duckdb.DuckDBPyConnection, run: Callable[[], None]) -> None:
-    """Runs something that asks the connection, so that Ctrl-C ends it at once.
+    """Runs a function that queries the connection, so that Ctrl-C ends it at once.
 
-    DuckDB itself looks for signals between two pieces of work, and of some queries a piece takes minutes.
+    DuckDB itself checks for signals only between two tasks, and a single task of some queries takes minutes.
     """
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run)
         try:
             running.result()
         except KeyboardInterrupt:
-            while not running.done():  # an interrupt before the query has begun is lost
+            while not running.done():  # repeated, because an interrupt before the query has started is lost
                 connection.interrupt()
                 wait([running], timeout=0.05)
             raise
@@ -149,13 +154,14 @@ def interruptible(connection: duckdb.DuckDBPyConnection, run: Callable[[], None]
 
 def first_row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...] | None:
     """The first row of a query of ours, or None if there is none."""
-    rows = connection.execute(sql).fetchall()  # a result that is not fetched to its end blocks the connection
+    rows = connection.execute(sql).fetchall()  # an unfinished result would block the connection for the next query
     return rows[0] if rows else None
 
 
 def check_condition(condition: str) -> None:
     """Raises QueryError unless the text is one SQL expression."""
     try:
+        # DuckDB's own parser decides: text such as "true) or (1=1" or "true; drop table" is no single expression.
         duckdb.SQLExpression(condition)
     except duckdb.Error as error:
         raise QueryError(f"not a SQL condition: {condition!r}: {str(error).strip()}") from error
@@ -163,7 +169,7 @@ def check_condition(condition: str) -> None:
 
 @contextmanager
 def query_errors() -> Iterator[None]:
-    """Turns DuckDB's errors into ours, and what it makes of Ctrl-C back into that."""
+    """Turns DuckDB's errors into ours, and its RuntimeError after Ctrl-C back into KeyboardInterrupt."""
     try:
         yield
     except duckdb.Error as error:
@@ -182,6 +188,7 @@ def _query_error(error: duckdb.Error) -> QueryError:
         return QueryError(
             "the query needs more than half of this machine's memory; ask for fewer rows or columns, or of one split"
         )
+    # Errors in our own Python functions carry DuckDB's preamble; users need only the message inside.
     message = OF_A_FUNCTION.sub("", str(error)).strip()
     if isinstance(error, duckdb.ConversionException) and "label" in message:
         message += (
@@ -200,7 +207,7 @@ def _names_to_quote(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def parquet(paths: Sequence[Path]) -> str:
-    """The rows of Parquet files, in SQL; by itself DuckDB would take ``label=1`` in their path for a column."""
+    """Returns SQL for the rows of Parquet files; DuckDB would otherwise turn ``label=1`` in a path into a column."""
     return f"read_parquet([{', '.join(quoted(path.resolve()) for path in paths)}], hive_partitioning = false)"
 
 
@@ -218,7 +225,7 @@ def fetch_rows(relation: duckdb.DuckDBPyRelation) -> list[Row]:
     table = to_arrow(relation)
     try:
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    except (ValueError, OverflowError) as error:  # dates and intervals that Python has not
+    except (ValueError, OverflowError) as error:  # dates and intervals outside Python's range
         raise QueryError(f"the answer cannot be shown: {error}; cast the column to text: column::varchar") from error
 
 
@@ -237,7 +244,7 @@ def with_hex(value: Any) -> Any:
 
 
 def write_parquet(path: Path, relation: duckdb.DuckDBPyRelation) -> None:
-    """Streams the rows to a file, by our own hand: the query itself must not write.
+    """Streams the rows to a file in our own code, because the query itself must not write.
 
     Raises:
         QueryError: if the query fails.

@@ -1,7 +1,7 @@
-"""Is a text one SELECT that only reads? Told from its syntax tree, before it runs.
+"""Checks from the syntax tree, before it runs, that a text is one SELECT that only reads.
 
-Functions that take SQL or files as text would carry past this what it refuses: ``json_execute_serialized_sql`` did
-overwrite a shard. So only functions that are known to be harmless are let through: those that functions.txt allows.
+Functions that take SQL or file names as text could bypass this check: ``json_execute_serialized_sql`` did overwrite a
+shard. Only functions that are known to be harmless are therefore allowed, those in functions.txt.
 """
 
 import json
@@ -27,21 +27,25 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     kinds = [_kind(statement) for statement in duckdb.extract_statements(sql)]
     if kinds != ["SELECT"]:
         raise QueryError(f"only one SELECT is allowed, but this is: {', '.join(kinds) or 'nothing'}")
+    # The tree is searched at every depth: DuckDB accepts COPY inside a WITH, which reads like a SELECT from outside.
     nodes = list(_nodes(_syntax_tree(sql)))
     foreign = sorted({node["type"] for node in nodes if _is_query(node)} - READING_NODES)
     if foreign:
         raise QueryError(f"only SELECT is allowed inside a SELECT, but there is: {', '.join(foreign)}")
     own = connection.execute(OWN).fetchall()
     tables = [node["function"] for node in nodes if node.get("type") == "TABLE_FUNCTION"]
+    # An allowlist, not a blocklist: a new DuckDB version may bring functions that write or read files.
     known = listed_functions()["tables"] | {name for name, makes_table in own if makes_table}
     for name in sorted({table.get("function_name", "") for table in tables} - known):
         raise QueryError(f"the function {name!r} is not allowed; {did_you_mean(name, known)}")
+    # Identity, not equality: the same call may stand once as a table and once as a value, with different permissions.
     of_tables = set(map(id, tables))
     called = {node["function_name"].lower() for node in nodes if "function_name" in node and id(node) not in of_tables}
     known = listed_functions()["values"] | {name.lower() for name, makes_table in own if not makes_table}
     for name in sorted(called - known):
         close = " or ".join(map(repr, get_close_matches(name, known)))
         raise QueryError(f"there is no function {name!r}, or it is not allowed{close and f'; did you mean {close}?'}")
+    # A name of a WITH clause hides the view of that name, so it says nothing about the kind of set.
     local = {part["key"] for node in nodes for part in node.get("cte_map", {}).get("map", [])}
     questions = [table for table in tables if (table["function_name"], True) in own]
     refuse_for_words(connection, questions, local)
@@ -83,7 +87,7 @@ def _first_argument(call: dict[str, Any]) -> str:
 def _kind(statement: duckdb.Statement) -> str:
     try:
         return str(statement.type).rpartition(".")[2]
-    except ValueError:  # DuckDB has kinds of statement that its Python package has no name for
+    except ValueError:  # DuckDB has statement types that its Python enum does not contain
         return "another statement"
 
 
@@ -101,6 +105,7 @@ def _syntax_tree(sql: str) -> Any:
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
     """Every object of a syntax tree."""
+    # A stack instead of recursion: a hostile query can nest deeper than Python's recursion limit.
     waiting = [tree]
     while waiting:
         part = waiting.pop()

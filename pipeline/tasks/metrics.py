@@ -1,7 +1,7 @@
-"""Metrics of a set of rows, or of many resampled ones at once, and the 95 % intervals of their values.
+"""Metrics of a set of rows, or of many resampled sets at once, and the 95 % intervals of their values.
 
-An interval tells how far a score could be off by the chance of which rows are in the dev set: percentile bootstrap over
-rows. F1 is made of counts: how often each label is predicted, is gold, and is both.
+An interval is a percentile bootstrap over rows: it shows how much a score depends on which rows are in the dev set. F1
+is computed from counts: how often each label is predicted, is gold, and is both.
 
 Shapes: N rows, C logits, classes or labels, R sets of N rows.
 """
@@ -17,6 +17,7 @@ from pipeline.tasks.task import Metric
 
 RESAMPLES = 1000
 LEVEL = 0.95
+# A fixed seed, so that evaluating a run twice prints the same interval.
 SEED = 0
 CHUNK_VALUES = 2**24  # bounds the memory for resampled scores
 
@@ -90,6 +91,7 @@ def matthews_correlation(counts_RCC: Floats64) -> Floats64:
     total_R, right_R = counts_RCC.sum(axis=(1, 2)), counts_RCC.trace(axis1=1, axis2=2)
     gold_RC, predicted_RC = counts_RCC.sum(axis=2), counts_RCC.sum(axis=1)
     covariance_R = right_R * total_R - (gold_RC * predicted_RC).sum(axis=1)
+    # Counts are float64 here: as int64 the product of four counts overflows at some 50,000 rows.
     spread_R = (total_R**2 - (gold_RC**2).sum(axis=1)) * (total_R**2 - (predicted_RC**2).sum(axis=1))
     return ratio(covariance_R, np.sqrt(spread_R))
 
@@ -98,6 +100,7 @@ def pearson(pairs_2RN: Floats64) -> Floats64:
     """Pearson's correlation of predicted and gold scores [R]; 0 where one side is constant."""
     a_RN, b_RN = pairs_2RN - pairs_2RN.mean(axis=-1, keepdims=True)
     correlation_R = ratio((a_RN * b_RN).sum(axis=1), np.sqrt((a_RN**2).sum(axis=1) * (b_RN**2).sum(axis=1)))
+    # Rounding can give 1.0000000000000002.
     return np.clip(correlation_R, -1, 1)
 
 
@@ -190,6 +193,7 @@ def majority_scores(metrics: tuple[Metric, ...], target: Target, label_N: Ints, 
         return dict.fromkeys(metrics, 0.0)
     counts_C = np.bincount(label_N[known]) if target.kind == "classes" else label_N[known].sum(axis=0)
     commonest = int(counts_C.argmax())
+    # Below 0 means "not predicted" for multi-label targets; for classes any constant would do.
     always_NC = np.full((len(label_N), target.num_logits), -1, dtype=np.float32)
     always_NC[:, commonest] = 1
     return score_logits(metrics, target, always_NC, label_N, score_N)
@@ -258,6 +262,7 @@ def _yes_and_no(logits_NC: Floats) -> Floats:
 
 
 def _log_softmax(logits_NC: Floats) -> np.ndarray:
+    # Without subtracting the maximum exp() overflows for logits above 709.
     shifted = logits_NC.astype(np.float64) - logits_NC.max(axis=1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
@@ -329,6 +334,8 @@ def percentile_interval(value_R: Floats64) -> list[float]:
 def _resampled_counts(random: np.random.Generator, gold_N: Ints, predicted_N: Ints, num_classes: int) -> Floats64:
     """Confusion matrices [R, gold, predicted] of resampled rows: drawing rows is drawing cells of the matrix."""
     counts_CC = confusion(gold_N, predicted_N, num_classes)
+    # Metrics depend on the confusion matrix alone, and a multinomial draw of its cells is much faster than drawing
+    # rows.
     drawn = random.multinomial(len(gold_N), counts_CC.ravel() / len(gold_N), size=RESAMPLES)
     return drawn.reshape(RESAMPLES, num_classes, num_classes).astype(np.float64)
 

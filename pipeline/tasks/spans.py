@@ -1,7 +1,7 @@
-"""Spans of labelled words, and what words are scored by.
+"""Spans of labelled words, and the scores of word labels.
 
-The rules are those of CoNLL's script and of seqeval, with which a test compares the scores. That is not used here: it
-brings scikit-learn along, and answers need the spans themselves.
+The rules are those of CoNLL's script and of seqeval, and a test compares the scores with seqeval's. seqeval itself is
+not used here, because it depends on scikit-learn, and predictions need the spans themselves.
 
 Shapes: N sentences, K names of spans, R resamples.
 """
@@ -30,8 +30,10 @@ def spans(labels: Sequence[str]) -> list[Span]:
     """The spans of a sentence, by the label of each word; one may begin with I-, after another or none."""
     found: list[Span] = []
     start, name = None, ""
+    # The extra label ends a span that reaches the last word.
     for place, label in enumerate([*labels, OUTSIDE]):
         prefix, _, of = label.partition("-")
+        # conlleval's rule: I- of another name ends the span and begins a new one.
         if start is not None and (prefix != "I" or of != name):
             found.append(Span(start, place, name))
             start = None

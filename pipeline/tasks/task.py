@@ -15,6 +15,7 @@ LabelMetric = Literal["micro_f1", "macro_f1"]
 ScoreMetric = Literal["pearson", "spearmanr"]
 WordMetric = Literal["span_f1", "accuracy"]  # of labelled words, which `pipeline.tasks.spans` works out
 Metric = Literal[ClassMetric, LabelMetric, ScoreMetric, WordMetric]  # the others `pipeline.tasks.metrics`
+# Split names become parts of file names and of SQL, so that quotes, slashes and dots are excluded.
 SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
 TRAIN = "train"  # the split that students learn from, and that rows are added to
 MAX_BINS = 10_000
@@ -88,11 +89,13 @@ class Bins(_Part):
     @property
     def values(self) -> tuple[float, ...]:
         """The score in the middle of each bin."""
+        # Rounding removes float noise such as 0.30000000000000004, which would end up in labels and reports.
         return tuple(round(self.low + k * self.width, 6) for k in range(self.count))
 
     @property
     def count(self) -> int:
         """Number of bins, both ends included."""
+        # round(), because 5 / 0.2 may come out slightly below 25.
         return round((self.high - self.low) / self.width) + 1
 
 

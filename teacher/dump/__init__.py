@@ -1,1 +1,1 @@
-"""Writing what a teacher says as a logit set."""
+"""Stores a teacher's outputs as a logit set."""

@@ -1,4 +1,4 @@
-"""What a verified set gets besides: vectors of the vocabulary, its teacher's or another encoder's."""
+"""Additions to a verified set: token vectors of its teacher or another encoder, and weights for initialization."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from teacher.models.loaded import sentence_encoder_of
 
 
 def load_token_encoder(config: DumpTask, task: Task, teacher: Teacher) -> SentenceEncoder | None:
-    """The encoder that is asked about the vocabulary, on the teacher's device; None if that is the teacher.
+    """Loads the encoder whose token vectors are stored, on the teacher's device; None if the teacher's own are.
 
     It is the one that ``--token-vectors-from`` or the task's manifest names. Without, the encoder of sentences that
     the teacher was fine-tuned from, if it was one and is still there.
@@ -54,6 +54,7 @@ def load_token_encoder(config: DumpTask, task: Task, teacher: Teacher) -> Senten
 
 def _check_vocabulary(encoder: SentenceEncoder, teacher: Teacher) -> None:
     ours, theirs = teacher.tokenizer.get_vocab(), encoder.tokenizer.get_vocab()
+    # Ids are the rows of the student's table, so a vector of another vocabulary would start a wrong token.
     if ours != theirs:
         different = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
         raise TeacherError(
@@ -145,7 +146,7 @@ def _ask(speaker: Teacher | SentenceEncoder, record: SetRecord, max_tokens: int)
         return token_vectors(speaker, size, max_tokens, steps.advance)
 
 
-WHOLE = ("embeddings.", "pooler.")  # what a start has beside layers
+WHOLE = ("embeddings.", "pooler.")  # stored in addition to the chosen layers
 
 
 def init_bytes(config: LayerFlags, name: str, shape: Any) -> int:
@@ -159,6 +160,7 @@ def init_bytes(config: LayerFlags, name: str, shape: Any) -> int:
     if not layers:
         return 0
     activation = getattr(shape, "hidden_act", "another activation")
+    # Students implement BERT with GELU alone. Weights of another architecture would load and compute something else.
     if shape.model_type != "bert" or activation != "gelu":
         raise TeacherError(
             f"teacher {name}: --init-layers stores layers of BERTs alone, and its model_type is {shape.model_type!r} "
@@ -211,7 +213,7 @@ def add_init_layers(
             link_or_copy(old.root / INIT_FILE, root / INIT_FILE)
     else:
         init = _written(root, layers, teacher)
-    if config.job().count == 1:  # another job may be writing the same
+    if config.job().count == 1:  # with several jobs, a temporary file may be one that another job is writing
         remove_temporaries(root)
     told = changed(record, signals=record.signals.model_copy(update={"init": init}))
     write_card_and_record(root, told)

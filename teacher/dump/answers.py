@@ -1,7 +1,7 @@
-"""Logits that are known already, by the hash of their text, so that the teacher reads no text twice.
+"""Known logits by the hash of their text, so that the teacher reads no text twice.
 
-Texts of several shards are read first, once; the answers lie in the store, in a file whose name is made of the set's
-fingerprint, for the other jobs of the set. Shapes: N inputs, K known texts, T rows of logits of all of them (one for
+Texts that occur in several shards are read first, once. Their logits are stored for the set's other jobs in a file
+whose name contains the set's fingerprint. Shapes: N inputs, K known texts, T rows of logits of all of them (one for
 each text, or one for each token of it), C logits.
 """
 
@@ -110,7 +110,8 @@ def logits_once(
     found, unknown = np.flatnonzero(place_N >= 0), np.flatnonzero(place_N < 0)
     logits_TC[rows.take(found).flat] = known.take(place_N[found])
     _, first, text = np.unique(hash_N[unknown], return_index=True, return_inverse=True)
-    in_order = np.argsort(first)  # batches are as if there were no other rows
+    # np.unique sorts by hash. The original order restores batches as without duplicates, and so the same rounding.
+    in_order = np.argsort(first)
     read = unknown[first[in_order]]
     advance(len(inputs) - len(read))
     if len(read):
@@ -196,6 +197,8 @@ class LogitsJob(RowJob[I], Generic[I]):
             hashes: of their texts, by shard.
         """
         texts, counts = np.unique(np.concatenate([np.unique(hash_R) for hash_R in hashes]), return_counts=True)
+        # Padding and batches change the last bits of logits. Read once, a text has the same logits in all of its
+        # shards.
         wanted = texts[counts > 1]
         wanted = wanted[self.known.find(wanted) < 0]
         if not len(wanted):
@@ -229,6 +232,7 @@ def read_shared_answers(store: Path, record: SetRecord) -> Known | None:
         return None
     lists = table.column("logits").combine_chunks()
     flat = lists.flatten().flatten().to_numpy(zero_copy_only=False)
+    # A damaged file costs only time: the teacher then reads the texts again.
     if not np.isfinite(flat).all():
         return None
     logits_TC = flat.reshape(-1, record.target.num_logits)
@@ -241,6 +245,8 @@ def write_shared_answers(store: Path, record: SetRecord, known: Known) -> None:
     schema = _schema(record)
     each = pa.FixedSizeListArray.from_arrays(pa.array(known.logits_TC.ravel()), known.logits_TC.shape[1])
     logits = pa.ListArray.from_arrays(pa.array(known.rows.offsets, pa.int32()), each)
+    # numpy strips trailing zero bytes from the type S, and one in 256 hashes ends with such a byte. The type V keeps
+    # them.
     hashes = [bytes(text) for text in known.hash_K.astype(f"V{TEXT_HASH_BYTES}")]
     make_folder(work.root)
     work.write_table(
@@ -256,7 +262,7 @@ def remove_shared_answers(store: Path, record: SetRecord | None) -> None:
 
 
 def _workspace(store: Path, record: SetRecord) -> tuple[Workspace, FilePart]:
-    # several jobs write here at once: no record, and temporary files of others stay where they are
+    # Several jobs write here at once, so there is no record, and temporary files of other jobs are not removed.
     work = Workspace(store / FOLDER, record.settings)
     return work, FilePart(f"{work.fingerprint[:16]}.parquet")
 

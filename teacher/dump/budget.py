@@ -35,7 +35,7 @@ from teacher.models.layers import layer_outputs, require_known_family
 from teacher.models.loaded import inference_mode, load_config
 from teacher.models.masked_lm import load_mlm_tokenizer
 
-SPARE = 1.2  # the sample is drawn a little larger than it need be
+SPARE = 1.2  # margin, because the number of positions per document is only estimated
 
 
 def corpus_budget(config: BudgetConfig) -> list[Line]:
@@ -49,7 +49,7 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
     size = estimate_size(text, tokens, masking_plan(text, tokens, config.seed, config.num_copies))
     if not text.count(TRAIN, 0, size.documents):
         raise nothing_to_mask(text, "its training split")
-    every = config.validation_every  # of so many documents one is held out, the first of all
+    every = config.validation_every  # one document of so many, beginning with the first, is in the validation split
     documents = math.ceil(SPARE * config.positions * size.documents / size.positions * every / (every - 1)) + 1
     with tempfile.TemporaryDirectory() as folder:
         sample = {name: getattr(config, name) for name in config.model_fields_set & DumpCorpus.model_fields.keys()}
@@ -60,8 +60,8 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
         return budget(MaskedWordSet.open(Path(folder) / "control"), config.positions, size.positions)
 
 
-DIMS = (16, 32, 64, 128, 256)  # of pca, as long as they are at most half of the numbers
-TOLD = 5  # every so many rows one is told about; bases are fitted to the others
+DIMS = (16, 32, 64, 128, 256)  # of pca, up to half of the hidden size
+TOLD = 5  # every fifth row is measured; bases are fitted to the others, so that the measured loss is unbiased
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
     _tell_of_variants(task, num_rows, source)
     length_R = np.array([len(row.ids) for row in inputs], dtype=np.int64)
     width, heads = int(shape.hidden_size), int(shape.num_attention_heads)
-    passes = [(name, layer) for name, layers in asked.items() for layer in layers]  # all at once are too much to hold
+    # One layer per pass: the outputs of all layers at once would not fit into memory.
+    passes = [(name, layer) for name, layers in asked.items() for layer in layers]
     lines = []
     with console.progress(len(passes) * len(inputs), "teacher: layers") as steps:
         for name, layer in passes:
@@ -163,6 +164,7 @@ def measured_line(signal: LayerSignal, said: Sequence[Floats], length_R: Ints, n
     table = signal.table(keys, length_R[is_told_R], {layer: told}, bases)
     back = signal.decode(signal.stored_in(table, layer), length_R[is_told_R], bases.get(layer))
     lost = _share_lost(told, back) if isinstance(signal, States) else _divergence(told, back)
+    # An empty file's header and footer are subtracted, since they hardly count in files of a whole set.
     size = (_file_bytes(signal, table) - _file_bytes(signal, table.slice(0, 0))) / len(rows)
     return LayerLine(signal.name, layer, signal.how, size, size * num_rows, lost)
 

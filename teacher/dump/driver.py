@@ -1,8 +1,8 @@
-"""The one driver of stage one: a `Dump` knows one kind of rows, `run_dump` writes its set.
+"""The driver of stage one: `run_dump` writes the set of a `Dump`, which implements one kind of rows.
 
-Every process of every job comes to the same plan and stages it, or opens what another has staged. Then each takes its
-share of the shards that are not there yet. Whoever sees all shards there finishes the set. A shard may be written
-anywhere, in any order. Free of torch.
+Every process of every job computes the same plan and stages it, or opens the set that another process has staged. Then
+each writes its share of the missing shards. The process that finds all shards written finishes the set. A shard may be
+written anywhere and in any order. This module does not import torch.
 """
 
 from abc import ABC, abstractmethod
@@ -128,10 +128,12 @@ def run_dump(dump: Dump, executor: Executor) -> SetRecord | None:
         TeacherError: if the teacher does not fit, or its outputs are not finite.
     """
     make_folder(dump.root.parent)
+    # Wrong labels, a full disk or a missing model fail here, before hours of inference.
     dump.probe()
     planned = dump.record
     if executor.job.source:
         console.note(f"job {executor.job.index} of {executor.job.count} ({executor.job.source})")
+    # The record on disk counts from here on, since another process may have staged the set first.
     record = start_set(dump.root, planned, dump.tokenizer_json())
     dump.start(record)
     shards = _my_shards(dump.root, record, executor)
@@ -146,18 +148,20 @@ def _my_shards(root: Path, record: SetRecord, executor: Executor) -> list[Shard]
     """This process's share: every n-th shard of this job that is still to be written."""
     executor.wait()
     missing = unfinished_shards(root, record)
-    executor.wait()  # nobody writes before everybody has looked, or the shares would differ
+    executor.wait()  # nobody writes before everybody has looked: otherwise the shares would differ
     if missing and record.state != "staged" and executor.is_main:
         reopen_set(root, record, missing)
     unfinished = {shard.path for shard in missing}
     if len(unfinished) < len(record.shards):
         console.note(f"{len(record.shards) - len(unfinished)} of {len(record.shards)} shards are there already")
+    # Jobs divide all shards, not the missing ones: they start at different times and see different shards missing.
     mine = record.shards[executor.job.index :: executor.job.count]
     return executor.share([shard for shard in mine if shard.path in unfinished])
 
 
 def _finished(dump: Dump, kind: KindName) -> SetRecord:
-    """Completes and verifies a set once all its shards are there; ``staged`` while shards are missing."""
+    """Completes and verifies a set if all its shards exist; otherwise returns its record unchanged."""
+    # Read again, because another job may have finished the set in the meantime.
     record = read_record_of(dump.root, kind, "another set has taken its place")
     missing = unfinished_shards(dump.root, record)
     if missing:

@@ -1,8 +1,7 @@
-"""Where shards are written: by the processes of a command under Accelerate, or by workers on a Ray cluster.
+"""Executors, which write shards: the processes of a command under Accelerate, or workers on a Ray cluster.
 
-Workers get the job with the teacher as the driver has loaded and hashed it, and of each shard its rows, and return the
-bytes of its files. So they need neither the data nor the model nor the store, and cannot answer for other rows or other
-weights.
+Workers receive the teacher that the driver has loaded and hashed, and the rows of each shard. They return the bytes of
+its files. Workers therefore need no data, model or store, and cannot use other rows or weights than the driver.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,6 +75,7 @@ class Processes:
                 job.write(root, rows, shards)
             return
         assert job.model is not None, "a cluster is for jobs with a teacher"
+        # Pickled GPU tensors would be restored on the GPU, which a worker may not have.
         job.model.model.to("cpu")
         write = _workers_write if self.ray.ray_write == "workers" else _driver_writes
         with on_cluster(self.ray) as ray, console.progress(len(shards), "shards on the cluster") as steps:
@@ -108,6 +108,7 @@ def _workers_write(root: Path, job: ShardJob, run_shards: RunShards) -> None:
         shared = (job, root.absolute(), mark)
         for written in run_shards(WorkerTask(_start_writing, shared, tuple(job.record.versions))):
             sizes |= written
+    # On NFS files of other machines appear late, and without waiting the driver would report them as missing.
     require_seen(root, sizes)
 
 
@@ -130,7 +131,7 @@ def _start_writing(shared: tuple[ShardJob, Path, Path]) -> Callable[[ShardRows],
     job, root, mark = shared
     require_marked(mark)
     for folder in job.folders:
-        make_folder(root / folder)  # by which it is known to be writable
+        make_folder(root / folder)  # also checks that this worker can write there
     write = _start(job)
     return lambda held: {path: (root / path).stat().st_size for path in write(root, held)}
 

@@ -1,7 +1,7 @@
-"""``teacher-dump --extend``: a new version of a set, which shares the old one's files and answers.
+"""``teacher-dump --extend``: writes a new version of a set that reuses the old version's files and logits.
 
-Files whose rows are the same, text and gold, at the same places are taken over as they are. Of the other rows, only
-texts that the old set does not hold are asked about.
+Files whose rows have the same texts and gold labels at the same places are reused unchanged. Of the other rows, the
+teacher reads only texts that the old set does not contain.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from teacher.dump.rows import origins, source_rows
 
 Hashes = Callable[[pa.Table], list[bytes]]  # of the texts of rows
 SAME_COLUMNS = ("source_row", "origin", "text_hash", "label", "score")
-# of a text with several answers the first: which one it is must not depend on the process
+# A text may have several answers. The first by key is taken, because every process has to choose the same one.
 ANSWERS = """
 select text_hash, arg_min(logits, format('{}:{:020d}', split, source_row)) as logits
 from rows semi join wanted using (text_hash) group by text_hash
@@ -49,6 +49,7 @@ def open_old(config: DumpTask, root: Path, kind: type[LogitSet]) -> LogitSet | N
     old = kind.open(find_set(config.extend, config.store))
     if old.root.resolve() == root.resolve():
         raise ConfigError(f"--extend {config.extend}: the new version needs a --name of its own; the old one stays")
+    # With gaps a range of source rows does not say which rows a file has, and reuse relies on that.
     if any(described.absent for described in old.record.splits.values()):
         raise ConfigError(f"--extend {config.extend}: has rows without logits, so that it cannot be extended")
     if old.record.augmentation is not None:
@@ -120,7 +121,10 @@ def _shared_shards(old: LogitSet, split: str, source: Source, hashes: Hashes) ->
     shared = []
     for shard in old.record.shards_of(split) if split in old.record.splits else []:
         if shard.stop > source.splits[split].num_rows or not _is_same(old, shard, source, hashes):
+            # Only a prefix is reused: new files are numbered after the shared ones, so the ranges have to be
+            # contiguous.
             break
+        # A reused file keeps the fingerprint of the version that wrote it, because its footer cannot be changed.
         version = shard.version or old.record.fingerprint
         shared.append(shard.unmeasured().model_copy(update={"version": version}))
     return shared

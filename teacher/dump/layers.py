@@ -1,7 +1,7 @@
-"""What a set gets besides logits: what its teacher's layers say of its rows, in files of their own.
+"""Adds the outputs of a teacher's layers to a set, in separate files.
 
-Every process and job takes its share of the files, as with those of the rows. A file stands beside one of rows and has
-its fingerprint, so a finished set gets them without being asked for logits again.
+Every process and job writes its share of the files, as with the shards of rows. Each file belongs to one shard of rows
+and has its fingerprint, so layers can be added to a finished set without computing logits again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,7 +130,7 @@ def add_layers(
     with inference_mode(teacher.model.device, precision):
         signals = with_bases(root, planned, teacher, rows.source, record.max_seq_length, max_tokens, executor)
     missing = {signal.name: {file.range for file in unfinished_files(root, record, signal)} for signal in signals}
-    executor.wait()  # nobody writes before everybody has looked, or the shares would differ
+    executor.wait()  # nobody writes before everybody has looked: otherwise the shares would differ
     if executor.is_main and any(missing.values()):
         forget_lost_files(root)
     executor.wait()
@@ -146,7 +146,7 @@ def add_layers(
 
 def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:
     record = read_set_record(root)
-    # what was not as recorded is gone by now: the footers of the others decide
+    # Files that did not match the record have been removed by now, so the footers of the others decide.
     unmeasured = [signal.model_copy(update={"shards": ()}) for signal in signals]
     left = sum(len(unfinished_files(root, record, signal)) for signal in unmeasured)
     if left:
@@ -165,7 +165,7 @@ def _take_over(root: Path, record: SetRecord, signal: LayerSignal, old: LogitSet
     share_files(old.root, root, hashes, signal.hashes())
 
 
-CLS_ROWS = 4096  # at most, where a row has but one
+CLS_ROWS = 4096  # sample size for `cls`, which has one vector per row
 
 
 def with_bases(
@@ -186,6 +186,7 @@ def with_bases(
     if executor.is_main:
         for signal in needing:
             if not _is_there(root, signal):
+                # The first of several jobs wins: all files of a signal have to be encoded with the same basis.
                 write_once(root / signal.basis_path, _fitted(signal, teacher, source, max_seq_length, max_tokens))
     executor.wait()
     found = {signal.name: signal.with_basis(root / signal.basis_path) for signal in needing}
@@ -201,6 +202,8 @@ def _is_there(root: Path, signal: States) -> bool:
     try:
         signal.bases_in(path)
     except IntegrityError:
+        # Files were encoded with the damaged basis. A new one would decode them to other numbers, so a person has to
+        # decide.
         if any(path.parent.glob("*.parquet")):
             raise
         path.unlink()
@@ -229,11 +232,12 @@ def _sample(signal: States, teacher: Teacher, source: Source, max_seq_length: in
         tokens = sum(len(row.ids) for row in inputs)
         if isinstance(signal, Cls) or tokens >= wanted or count == rows.num_rows:
             return inputs
+        # The average length is known now, so the second try usually suffices.
         count = int(1.1 * count * wanted / tokens) + 1
 
 
-STORED_AT_ONCE = 48 * 2**20  # bytes of a row group, which is to stay below 64 MiB
-SAID_AT_ONCE = 2**28  # bytes of what a teacher says, while it becomes a row group
+STORED_AT_ONCE = 48 * 2**20  # bytes of a row group, with a margin to 64 MiB
+SAID_AT_ONCE = 2**28  # bytes of float32 outputs that are in memory while a row group is made
 
 
 @dataclass(frozen=True)
@@ -302,12 +306,13 @@ def row_groups(length_R: Ints, signals: Sequence[LayerSignal]) -> Iterator[tuple
     start = 0
     while start < len(length_R):
         fitting = int(np.searchsorted(np.cumsum(share_R[start:]), 1, side="right"))
+        # A single row above the limits still forms a group of its own; otherwise the loop would not end.
         stop = start + max(1, fitting)
         yield start, stop
         start = stop
 
 
-CHARACTERS_PER_TOKEN = 4.3  # English text under BERT's vocabulary
+CHARACTERS_PER_TOKEN = 4.3  # measured on English text with BERT's vocabulary
 SAMPLED_ROWS = 8192
 
 

@@ -1,6 +1,7 @@
-"""``teacher-dump --plan``: rows, shards, bytes, time and memory, before any model is loaded.
+"""``teacher-dump --plan``: estimates rows, shards, bytes, time and memory before any model is loaded.
 
-Time is that of the teacher's own shape with one layer and with two, random weights, timed on this machine.
+Time is extrapolated from models of the teacher's shape with one layer and with two, with random weights, on this
+machine.
 """
 
 import copy
@@ -23,8 +24,8 @@ from teacher.dump.rows import Amount
 from teacher.models.batches import token_budget_batches
 from teacher.models.loaded import inference_mode
 
-TOKENS_ALONE = 3  # a vocabulary entry between [CLS] and [SEP]
-BYTES_PER_VECTOR_NUMBER = 1.4  # as of the codec `hidden`
+TOKENS_ALONE = 3  # [CLS], a vocabulary entry, [SEP]
+BYTES_PER_VECTOR_NUMBER = 1.4  # measured for the codec `hidden`
 ACTIVATION_COPIES = 16
 LIBRARIES_BYTES = 850e6
 BATCHES, ROUNDS = 8, 3
@@ -77,6 +78,7 @@ def token_vectors_bytes(shape: Any) -> int:
 def memory_bytes(shape: Any, max_tokens: int) -> int:
     """About how much memory a teacher of this shape (its transformers config) takes with batches of so many tokens."""
     hidden, inner = shape.hidden_size, getattr(shape, "intermediate_size", 4 * shape.hidden_size)
+    # Four attention projections and two feed-forward matrices per layer. Biases and LayerNorms are negligible.
     parameters = shape.num_hidden_layers * (4 * hidden * hidden + 2 * hidden * inner) + shape.vocab_size * hidden
     return int(parameters * 4 + max_tokens * hidden * ACTIVATION_COPIES * 4 + LIBRARIES_BYTES)
 
@@ -90,6 +92,8 @@ def seconds_of(shape: Any, make: Callable[[Any], Callable[[], object]]) -> float
     """
     runs = [make(_with_layers(shape, number)) for number in (1, 2)]
     best = [float("inf")] * len(runs)
+    # The first round warms up caches and kernels. The minimum over rounds excludes it and disturbances by other
+    # programs.
     for _ in range(1 + ROUNDS):
         for number, run in enumerate(runs):
             start = time.perf_counter()
@@ -125,7 +129,7 @@ def classifier_seconds(shape: Any, lengths: list[int], max_tokens: int, device: 
 
         def run() -> object:
             with inference_mode(device, precision):
-                return torch.cat([model(**batch).logits for batch in inputs]).cpu()  # waits for a GPU
+                return torch.cat([model(**batch).logits for batch in inputs]).cpu()  # the copy waits for the GPU
 
         return run
 

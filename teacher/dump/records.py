@@ -1,4 +1,4 @@
-"""The parts of a record that say which model speaks, and of which task."""
+"""The parts of a record that describe the teacher and the task."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def teacher_record(teacher: LoadedModel, labels: tuple[str, ...] = ()) -> Teache
 def of_task(
     signal: str, config: DumpTask, task: Task, source: Source, teacher: Teacher
 ) -> tuple[dict[str, Setting], dict[str, Any]]:
-    """The settings that decide what a teacher says of a task's rows, and the parts of a record that tell of them."""
+    """Returns the settings that decide a teacher's outputs for a task's rows, and the corresponding record parts."""
     tokenizer, speaker = tokenizer_record(teacher.tokenizer), teacher_record(teacher, teacher.labels)
     splits = split_records(task, source)
     settings: dict[str, Setting] = {

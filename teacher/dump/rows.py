@@ -1,4 +1,4 @@
-"""What the teacher is asked about: a task's rows, variants of those of a split, and unlabelled rows after them."""
+"""The teacher's inputs: a task's rows, variants of the rows of one split, and unlabelled rows after them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class ShardRows(Protocol):
     """Where the rows of shards come from."""
 
     def read(self, shard: Shard) -> pa.Table:
-        """The rows of a shard by source row and variant; variants have no gold, which is wrong for them too often."""
+        """The rows of a shard by source row and variant; variants have no gold, since a new text may change it."""
 
     def count(self, shard: Shard) -> int:
         """About how many rows a shard has."""
@@ -81,7 +81,8 @@ class Rows:
     def hold(self, shard: Shard) -> HeldRows:
         """The rows of a shard, and no others."""
         rows = self.read(shard)
-        return HeldRows(rows.take(pa.array(np.arange(rows.num_rows))))  # a slice would be sent with all it is cut from
+        # Arrow pickles a slice together with the whole table behind it. take() copies only these rows.
+        return HeldRows(rows.take(pa.array(np.arange(rows.num_rows))))
 
     def read(self, shard: Shard) -> pa.Table:
         """See `ShardRows`."""
@@ -94,6 +95,7 @@ class Rows:
         for name in ("label", "score"):
             variants = variants.append_column(name, pa.nulls(variants.num_rows, rows.schema.field(name).type))
         both = pa.concat_tables([rows, variants.select(COLUMNS).cast(rows.schema)])
+        # Keys have to ascend inside a file, and neighbouring variants of one row compress well.
         return both.sort_by([("source_row", "ascending"), ("variant", "ascending")])
 
     def count(self, shard: Shard) -> int:
@@ -176,6 +178,7 @@ def all_shards(
     sizes = {split: rows_per_shard for split, _ in splits}
     for split, count in num_variants.items():
         multiplier = 1 + count / source.splits[split].num_rows
+        # Shards are ranges of source rows, so with variants a range has to be shorter for a file of the same size.
         sizes[split] = max(1, int(rows_per_shard / multiplier))
     return tuple(shard for split, rows in splits for shard in plan_shards(split, rows.num_rows, sizes[split], folder))
 

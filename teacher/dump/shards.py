@@ -1,7 +1,7 @@
-"""Writing shards: a job that any process can do for any shard, reading ahead of the teacher and writing behind it.
+"""Jobs that write shards in any process, reading ahead of the teacher and writing behind it.
 
-Tokenisers and Parquet release Python's lock, so reading and writing run in threads beside the forward pass. Free of
-torch, as imported answers are written by the same job.
+Tokenizers and Parquet release Python's lock, so reading and writing run in threads during the forward pass. This module
+does not import torch, because imported answers are written by the same jobs.
 """
 
 from abc import ABC, abstractmethod
@@ -122,8 +122,9 @@ class RowJob(ShardJob, Generic[Batch]):
                 statistics: Statistics = {}
                 batches = (batch for _, batch in items if batch is not None)
                 tables = self.tables(rows, shard, batches, steps.advance, statistics)
+                # A shard of one row group is written in the background, while the teacher works on the next shard.
                 first = list(islice(tables, 2))
-                if len(first) > 1:  # too many to hold: they are written as they come
+                if len(first) > 1:  # several row groups may not fit into memory, so each is written when it is ready
                     save(shard, chain(first, tables), statistics)
                 else:
                     yield partial(save, shard, iter(first), statistics)
@@ -132,7 +133,7 @@ class RowJob(ShardJob, Generic[Batch]):
             write_behind(complete(), lambda later: later())
 
     def _read(self, rows: Any, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Batch | None]]:
-        """Each shard with None, and then with each of its batches: some have no batch."""
+        """Yields each shard with None first, so that a shard without batches appears, then with each of its batches."""
         for shard in shards:
             yield shard, None
             for batch in self.read(rows, shard):
@@ -149,7 +150,7 @@ def start(job: Callable[[], T]) -> Callable[[], T]:
     def run() -> None:
         try:
             result.set_result(job())
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - re-raised in the thread that waits for the result
             result.set_exception(error)
 
     Thread(target=run, daemon=True).start()

@@ -1,4 +1,4 @@
-"""What all dumps with a teacher have in common, and those of a classifier, whether it labels texts or words."""
+"""Base classes of dumps with a teacher, and of dumps with a classifier of texts or words."""
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager
@@ -117,6 +117,7 @@ class TaskDump(TeacherDump[DumpTask]):
         name, revision = config.teacher_for(self.task)
         length, labels = config.max_seq_length, config.teacher_label_names
         teacher = load_teacher(self.task, name, revision, labels, length, config.windows)
+        # Logits in bf16 have about three significant digits, too few for the soft targets of a student.
         keep_head_in_float32(teacher.model)
         teacher.model.to(self.device)
         return teacher
@@ -128,7 +129,7 @@ class TaskDump(TeacherDump[DumpTask]):
 
     @cached_property
     def texts(self) -> Source:
-        """The rows as far as their length matters."""
+        """The rows as texts, for estimates of length."""
         return self.source
 
     @cached_property
@@ -183,6 +184,7 @@ class TaskDump(TeacherDump[DumpTask]):
         require_space(self.root.parent, self.expected_bytes - stored)
         _ = self.model, self.token_encoder
         self.check_teacher()
+        # The probe costs a forward pass, and a resumed dump of the same teacher has passed it before.
         if not self._is_begun():
             split, rows = probe_rows(self.task, self.source)
             with self.inference():
@@ -193,7 +195,7 @@ class TaskDump(TeacherDump[DumpTask]):
 
     @abstractmethod
     def check_labels(self, split: str, rows: pa.Table) -> None:
-        """Fails if the teacher does not know the words of some rows with gold, or gives its labels another order."""
+        """Fails if the teacher's vocabulary lacks the words of some rows, or gold labels contradict its label order."""
 
     def _is_begun(self) -> bool:
         """Whether the set was begun with this teacher, which was probed then."""
@@ -230,7 +232,7 @@ class TaskDump(TeacherDump[DumpTask]):
             return replace(job, known=self._known(job))
 
     def _known(self, job: LogitsJob[Any]) -> Known:
-        """What is known before any shard: an old set's answers, and those to texts of several shards."""
+        """Returns the logits that are known before any shard: those of an old set, and of texts in several shards."""
         store, is_shared = self.config.store, self.config.job().count > 1 and self.old is None
         known = read_shared_answers(store, job.record) if is_shared else None
         if known is not None:
@@ -245,6 +247,7 @@ class TaskDump(TeacherDump[DumpTask]):
 
     def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
         """See `Dump`."""
+        # Kept until the set is verified, because a job that resumes a lost shard has to reuse the same logits.
         remove_shared_answers(self.config.store, record)
         if record is None or record.state != "verified" or not self.config.token_vectors:
             return record

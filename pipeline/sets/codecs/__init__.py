@@ -1,4 +1,4 @@
-"""How distributions over the vocabulary are stored: a file per codec, and the table of them."""
+"""Codecs, which store distributions over the vocabulary: one file per codec, and the table of codecs."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""What each codec's file says of it: its settings, its columns, and the way to them and back.
+"""The interface of codecs: settings, columns, encoding and decoding.
 
 Shapes: P positions, V vocabulary, H hidden size.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Codec(Part):
-    """How distributions over the vocabulary are stored, with its settings, as a set's record says it.
+    """A way to store distributions over the vocabulary, with its settings, as part of a set's record.
 
     Attributes:
         card_line: its columns, as a row of the card's table.
@@ -55,7 +55,7 @@ class Codec(Part):
     @classmethod
     @abstractmethod
     def worth_trying(cls, source: "Codec") -> Sequence["Codec"]:
-        """Those that `distill budget` measures on what another codec has kept."""
+        """Returns the codecs of this kind that `distill budget` compares on the data of a lossless codec."""
 
     @abstractmethod
     def fields(self) -> dict[str, pa.DataType]:
@@ -88,6 +88,7 @@ class Codec(Part):
 
     def honours(self, temperature: float) -> bool:
         """Whether the distribution at this temperature can be had from what is stored."""
+        # A codec that drops tokens cannot rescale: the normalizer at another temperature needs the dropped logits.
         return self.is_lossless or temperature == self.stored_temperature
 
     @abstractmethod
@@ -99,7 +100,7 @@ class Codec(Part):
         """SQL for the kept ids of a position and their probabilities, as two lists."""
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
-        """What the teacher said, from the columns of a codec that keeps everything; ``random_P`` is to draw with."""
+        """Returns the teacher's predictions from the columns of a lossless codec; ``random_P`` is used for sampling."""
         raise AssertionError(f"codec {self} has not kept everything; whoever asks looks at `is_lossless` first")
 
     @property

@@ -1,9 +1,9 @@
-"""What codecs share: what goes in, what comes out, and how numbers lie in columns.
+"""Shared types of codecs: their input, their output, and numbers in Arrow columns.
 
 Shapes: P positions, V vocabulary, H hidden size, E kept entries of all positions.
 """
 
-from __future__ import annotations  # whoever only asks about sets does without torch
+from __future__ import annotations  # annotations stay strings, so that reading records needs no torch
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class BeyondHalfError(DataError):
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a teacher says about some positions, before it is stored.
+    """A teacher's predictions at some positions, before they are stored.
 
     Attributes:
         logits_PV: float32.
@@ -49,7 +49,7 @@ class Predictions:
 
     @cached_property
     def log_z_P(self) -> torch.Tensor:
-        """Log of the sum of exp(logit), float32; every pass over all logits counts."""
+        """Log of the sum of exp(logit), float32; cached, because a pass over all logits is expensive."""
         return self.logits_PV.logsumexp(dim=1)
 
 
@@ -116,13 +116,14 @@ def rectangle(column: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
 
 
 def half_bits(values_PK: torch.Tensor) -> np.ndarray[Any, Any]:
-    """float16 as the bits of uint16: DuckDB cannot read float16 that is split byte by byte.
+    """Returns float16 numbers as uint16 bits, because DuckDB cannot read float16 with BYTE_STREAM_SPLIT encoding.
 
     Raises:
         BeyondHalfError: if a number is too large for it.
     """
     low, high = values_PK.aminmax()
     if not -MOST_IN_HALF <= low <= high <= MOST_IN_HALF:
+        # The negated comparison also finds NaN, for which every comparison is false.
         position, place = (~(values_PK.abs() <= MOST_IN_HALF)).nonzero()[0].tolist()
         raise BeyondHalfError(float(values_PK[position, place]), position)
     return values_PK.half().cpu().contiguous().numpy().view(np.uint16)

@@ -1,9 +1,9 @@
-"""A teacher's last layer, which the codec ``hidden`` is read with: in memory, and as a file beside the shards.
+"""A teacher's last layer, which the codec ``hidden`` needs for decoding: in memory, and as a file of the set.
 
 Shapes: P positions, V vocabulary, H hidden size.
 """
 
-from __future__ import annotations  # whoever only asks about sets does without torch
+from __future__ import annotations  # annotations stay strings, so that reading records needs no torch
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,7 @@ def read_decoder(path: Path, vocabulary_size: int, hidden_size: int) -> Decoder:
     shapes = (tuple(decoder.weight_VH.shape), tuple(decoder.bias_V.shape))
     if shapes != ((vocabulary_size, hidden_size), (vocabulary_size,)) or kinds != {torch.float32}:
         raise IntegrityError(f"{path}: not a decoder from {hidden_size} numbers to {vocabulary_size} tokens: {shapes}")
+    # The file may come from another team, and a single NaN would turn every distribution of the set into NaN.
     if not (decoder.weight_VH.isfinite().all() and decoder.bias_V.isfinite().all()):
         raise IntegrityError(f"{path}: a number of the decoder is NaN or Inf")
     return decoder

@@ -1,4 +1,4 @@
-"""Every log-probability, in float16: the control against which the others are measured. 61 kB a position for BERT.
+"""Stores every log-probability in float16: the reference for the other codecs. 61 kB per position for BERT.
 
 Shapes: P positions, V vocabulary.
 """
@@ -55,6 +55,8 @@ class DenseCodec(Codec):
     def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
         """See `Codec`."""
         log_z_P = predictions.log_z_P
+        # Log-probabilities near 0 belong to the likely tokens, and there float16 is most precise. Raw logits would not
+        # use that.
         bits_PV = half_bits(predictions.logits_PV - log_z_P[:, None])
         columns = {
             "log_probs": lists(bits_PV.ravel(), np.full(len(bits_PV), bits_PV.shape[1]), pa.uint16()),
@@ -72,6 +74,7 @@ class DenseCodec(Codec):
 
     def num_bytes(self) -> float:
         """See `Codec`."""
+        # Measured: 2 bytes a number compress to about 1.3 with zstd and split bytes.
         return 1.3 * self.vocabulary_size
 
     def candidates_sql(self) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The decoder's input in float16, and once per set the decoder: exact at any temperature, without the teacher.
+"""Stores the decoder's input in float16, and the decoder once per set: exact at any temperature without the teacher.
 
 About 1.4 bytes a number, 530 a position for 384 of them; any other codec can be made from it later (`distill recode`).
 
@@ -88,7 +88,7 @@ class HiddenCodec(Codec):
         return 1.4 * self.hidden_size
 
     def candidates_sql(self) -> tuple[str, str]:
-        """Null: SQL has no decoder. Recode the set to see words."""
+        """Returns SQL nulls, because SQL cannot apply the decoder. Recode the set to see words."""
         return "[null]", "[null]"
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:

@@ -1,4 +1,4 @@
-"""N draws from the teacher's distribution at a temperature: ids and how often each was drawn.
+"""Stores N draws from the teacher's distribution at a temperature: token ids and their counts.
 
 A student trained on the shares of the draws sees the gradient of the whole distribution, in expectation (Sparse Logit
 Sampling, Anshumann et al. 2025); the K likeliest tokens do not give that. The draws are systematic: one random number
@@ -25,6 +25,7 @@ from pipeline.sets.config import CodecFlags
 if TYPE_CHECKING:
     import torch
 
+# Two-level search: with 30,522 tokens 239 group sums are accumulated, then 128 tokens for each draw.
 GROUP = 128
 
 
@@ -41,6 +42,7 @@ class SampledCodec(Codec):
     )
 
     name: Literal["sampled"] = "sampled"
+    # A count is stored in one byte.
     num_samples: int = Field(ge=1, le=255)
     temperature: float = Field(gt=0)
 
@@ -66,6 +68,7 @@ class SampledCodec(Codec):
         """See `Codec`."""
         import torch
 
+        # The draws come sorted, so equal tokens are neighbours and counting needs no sort.
         probability_PV = _probabilities(predictions, self.temperature)
         drawn_PN = draw(probability_PV, predictions.random_P, self.num_samples)
         first_PN = torch.ones_like(drawn_PN, dtype=torch.bool)
@@ -93,6 +96,7 @@ class SampledCodec(Codec):
             torch.from_numpy(position_E),
             torch.from_numpy(token_E),
             torch.from_numpy(drawn_E / np.float32(self.num_samples)),
+            # No rest: the shares of the draws already sum to 1 and estimate the whole distribution without bias.
             torch.zeros(len(candidates)),
         )
 
@@ -115,6 +119,7 @@ class SampledCodec(Codec):
 
     def num_bytes(self) -> float:
         """See `Codec`."""
+        # A fit to measured sizes: likely tokens are drawn repeatedly, so distinct ids grow more slowly than draws.
         return float(3 * self.num_samples**0.73)
 
     def candidates_sql(self) -> tuple[str, str]:
@@ -130,6 +135,7 @@ def _probabilities(predictions: Predictions, temperature: float) -> "torch.Tenso
     whole = predictions.logits_PV.new_zeros(num_positions, vocabulary_size + -vocabulary_size % GROUP)
     probability_PV = whole[:, :vocabulary_size]
     if temperature == 1:
+        # Writing into the padded array in place avoids two copies of the largest array of the dump.
         torch.sub(predictions.logits_PV, predictions.log_z_P[:, None], out=probability_PV).exp_()
     else:
         probability_PV.copy_((predictions.logits_PV / temperature).softmax(dim=1))
@@ -151,15 +157,17 @@ def draw(probability_PV: "torch.Tensor", random_P: "torch.Tensor", num_samples: 
     if vocabulary_size % GROUP:
         probability_PV = pad(probability_PV, (0, -vocabulary_size % GROUP))
     groups_PGW = probability_PV.view(len(probability_PV), -1, GROUP)
+    # float64, because float32 sums over 30,000 tokens are off by more than the probability of a rare token.
     group_PG = groups_PGW.sum(dim=2).double()
     upto_PG = group_PG.cumsum(dim=1)
     points_PN = (torch.arange(num_samples, device=random_P.device) + random_P[:, None]) / num_samples
-    points_PN = points_PN.clamp(max=1 - 1e-12) * upto_PG[:, -1:]  # rounding must not put one past the end
+    # Scaling by the actual sum corrects its rounding error. The clamp keeps the last point below the end.
+    points_PN = points_PN.clamp(max=1 - 1e-12) * upto_PG[:, -1:]
     chosen_PN = torch.searchsorted(upto_PG, points_PN, right=True).clamp(max=upto_PG.shape[1] - 1)
     left_PN = points_PN - (upto_PG - group_PG).gather(1, chosen_PN)
     rows_P1 = torch.arange(len(points_PN), device=points_PN.device)[:, None]
     upto_PNW = groups_PGW[rows_P1, chosen_PN].double().cumsum(dim=2)
-    # a point that rounding puts past its group's last likely token is that token's
+    # Rounding can put a point past the sum of its group. It then belongs to the group's last token with probability.
     left_PN = torch.minimum(left_PN, upto_PNW[..., -1] * (1 - 1e-12))
     within_PN = torch.searchsorted(upto_PNW, left_PN[..., None], right=True).squeeze(2)
     return (chosen_PN * GROUP + within_PN).clamp(max=vocabulary_size - 1)

@@ -1,7 +1,7 @@
-"""The K most likely tokens with their log-probabilities, and log Z, so that the mass of the tail is known.
+"""Stores the K most likely tokens with their log-probabilities and log Z, so that the mass of the tail is known.
 
-The tail is one more class: known in sum, not in detail, and only at temperature 1. Leaving it out instead would teach a
-student too much confidence.
+The tail is one more class, with a known sum and unknown details, and only at temperature 1. Without it a student would
+learn to be overconfident.
 
 Shapes: P positions, V vocabulary, K candidates.
 """
@@ -93,6 +93,7 @@ class TopKCodec(Codec):
         probability_PK = from_half_bits(rectangle(columns["log_probs"], np.uint16)).exp()
         token_PK = torch.from_numpy(rectangle(columns["candidates"], np.int64))
         position_PK = torch.arange(len(token_PK))[:, None].expand_as(token_PK)
+        # Rounding to float16 can push the sum of the kept probabilities slightly above 1.
         rest_P = (1 - probability_PK.sum(dim=1)).clamp(min=0)
         return Sparse(position_PK.flatten(), token_PK.flatten(), probability_PK.flatten(), rest_P)
 

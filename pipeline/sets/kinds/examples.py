@@ -1,4 +1,4 @@
-"""Examples of a task: a row per input and variant, with its text, its ids, its gold and the teacher's logits."""
+"""Examples of a task: a row per input and variant, with text, token ids, gold label and the teacher's logits."""
 
 import hashlib
 from collections import defaultdict
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pipeline.text.reader import TextReader
 
 ROWS_AT_ONCE = 4096
-MAX_TEXT_BYTES = 2**28  # of the rows read at once
+MAX_TEXT_BYTES = 2**28  # of the rows in one batch: a dictionary can repeat a long text at almost no cost in bytes
 TEXTS = ("sentence1", "sentence2")
 TEXT_COLUMNS = (*TEXTS, "ids1", "ids2")
 DICTIONARY_COLUMNS = ("split", "origin", "label", "score", "variant")
@@ -128,6 +128,7 @@ class ExamplesKind(RowKind):
     def num_truncated(self, path: Path, reader: "TextReader", room: int, by_windows: bool) -> int:
         """See `RowKind`. Only rows that fill the room are tokenized again."""
         ids = pq.read_table(path, columns=["ids1", "ids2"], partitioning=None)
+        # The stored ids are already truncated, so full rows are the only candidates, and few.
         is_full = np.add(*(pc.fill_null(pc.list_value_length(column), 0).to_numpy() for column in ids.columns)) >= room
         if not is_full.any():
             return 0
@@ -138,6 +139,7 @@ class ExamplesKind(RowKind):
     def training_ids(self, path: Path) -> list[pa.ChunkedArray]:
         """See `RowKind`. Variants and unlabelled rows are not counted."""
         rows = pq.read_table(path, columns=["origin", "ids1", "ids2"], partitioning=None)
+        # Variants would count the words of long sentences several times.
         rows = rows.filter(pc.equal(rows.column("origin"), "original"))
         return [rows.column("ids1"), rows.column("ids2")]
 
@@ -220,6 +222,7 @@ class ExamplesCheck(RowsCheck):
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
         """See `RowsCheck`: every source row of a shard once, unless the split lacks some."""
         described, found = self.record.splits.get(shard.split), self._tallies[shard.split].originals - self._before
+        # Keys ascend and lie in the shard's range, so equal numbers mean that each row is there exactly once.
         if described and not described.absent and found != shard.stop - shard.start:
             return f"the source rows {shard.start:,} to {shard.stop:,} are not there exactly once"
         return None
@@ -231,6 +234,7 @@ class ExamplesCheck(RowsCheck):
             tally, expected = self._tallies[split], described.rows - described.absent
             if tally.originals != expected:
                 problems.append(f"split {split!r}: {tally.originals:,} source rows, but distill.json says {expected:,}")
+            # The hash covers all rows in order. With absent rows or without text it cannot be computed.
             elif not described.absent and record.has_text and tally.rows_sha256 != described.rows_sha256:
                 problems.append(f"split {split!r}: its texts and gold are not those whose hash distill.json gives")
         variants = sum(tally.variants for tally in self._tallies.values())
@@ -251,6 +255,7 @@ def _origin_problem(record: SetRecord, shard: Shard, rows: pa.Table) -> str | No
         return "a variant has gold, or a number below 0"
     if (is_unlabelled_R & (gold_R | is_variant_R)).any():
         return "an unlabelled row has gold, or variants"
+    # Students select rows by origin, so a false origin could let augmented rows count as gold.
     if (which_are(rows.column("origin"), "original") == (is_variant_R | is_unlabelled_R)).any():
         return "the origin of a row is wrong: it is 'original' for variant 0 of the task's own rows, and for no other"
     if (which_are(rows.column("origin"), UNLABELLED) != is_unlabelled_R).any():

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 BYTES_PER_GROUP = 2**26
 MAX_ROWS_PER_GROUP = 4096
-MOST_NATS = 700  # whose exponential is still a float
-POSITIONS_PER_ROW = 5  # of a sentence; only the size of row groups hangs on it
+MOST_NATS = 700  # math.exp overflows above 709
+POSITIONS_PER_ROW = 5  # typical for a sentence; affects only the size of row groups
 
-# the key, `position`, `target` (what stood there), `candidate` and its `probability`
+# Columns: the key, `position`, `target` (the masked token), `candidate` and its `probability`. The left join keeps rows
+# of the codec `hidden`, whose candidates are null.
 WORDS_VIEW = """create view "{name}" as
         with by_position as (
             select split, source_row, piece, copy, unnest(positions) as position, unnest(targets) as target_id{stored}
@@ -220,6 +221,7 @@ def _list_problem(table: pa.Table) -> str | None:
 def _masking_problem(record: SetRecord, rows: MaskedRows) -> str | None:
     if not rows.positions.lengths.all():
         return "a row has no masked position"
+    # reduceat returns wrong maxima for empty rows, which the check above excludes.
     if (np.maximum.reduceat(rows.positions.flat, rows.positions.offsets[:-1]) >= rows.ids.lengths).any():
         return "a masked position lies beyond its row's tokens"
     if rows.targets.flat.max() >= record.tokenizer.vocabulary_size:
@@ -270,7 +272,7 @@ def rows_per_group(codec: Codec) -> int:
     return int(min(MAX_ROWS_PER_GROUP, max(16, BYTES_PER_GROUP // bytes_per_row)))
 
 
-DRAW = 3  # what the random numbers are for, beside those of masking
+DRAW = 3  # distinguishes these random numbers from those of masking, which have the same keys
 
 
 def draws(rows: MaskedRows, seed: int) -> Floats64:
@@ -296,12 +298,14 @@ def encode(
     """
     import torch
 
+    # Log-probabilities in bf16 would have two decimal digits.
     with torch.autocast(target_P.device.type, enabled=False):
         columns, mass_P = codec.encode(predictions)
     nats_P = predictions.log_z_P - predictions.logits_PV.gather(1, target_P[:, None]).squeeze(1)
     sums = {
         "positions": len(target_P),
         "right": int((predictions.logits_PV.argmax(dim=1) == target_P).sum()),
+        # Sums in float64 keep the small terms that a float32 sum would drop.
         "nats": float(nats_P.double().sum()),
         "kept_mass": float(mass_P.double().sum()),
     }

@@ -21,7 +21,7 @@ from pipeline.sets.vector_codecs import Basis
 from pipeline.sets.verify import RowsCheck
 
 VECTOR_LEAF = "vector.list.element"
-SENTENCES_PER_GROUP = 4096  # asked about, written and later read together
+SENTENCES_PER_GROUP = 4096  # encoded, written and later read together
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class SentenceSet(GroupedSet):
                 scores[split] = {
                     "sentences": total["sentences"],
                     "tokens": total["tokens"],
+                    # All-zero vectors would otherwise divide by zero.
                     "squared_error": total["errors"] / max(total["squares"], 1e-12),
                     "bytes_per_sentence": total["bytes"] / total["sentences"],
                 }
@@ -108,7 +109,7 @@ class SentencesKind(RowKind):
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:
         """See `RowKind`."""
-        # Parquet widens int8 to four bytes; a dictionary keeps it at one
+        # Parquet has no 8-bit type and stores int8 in four bytes. A dictionary's indices stay at one byte.
         is_small = record.arrow_schema().field("vector").type.value_type == pa.int8()
         return {
             "use_dictionary": ["split", *([VECTOR_LEAF] if is_small else [])],

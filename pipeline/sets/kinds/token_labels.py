@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from pipeline.text.reader import TextReader
 
 ROWS_AT_ONCE = 4096
-MAX_TEXT_BYTES = 2**28  # of the words read at once
+MAX_TEXT_BYTES = 2**28  # of the words in one batch
 
-# the key, `word` (its number), `text`, `label`, and the `logits` of its first token; null of a word without tokens
+# Columns: the key, `word` (its number), `text`, `label`, and the `logits` of the word's first token. A word without
+# tokens has null logits.
 WORDS_VIEW = """create view "{name}" as
         select split, source_row, word, words[word + 1] as text, label[word + 1] as label,
             logits[list_position(word_ids, word)] as logits
@@ -84,13 +85,14 @@ class LabelledWords:
     @property
     def gold_T(self) -> Ints:
         """The label of each word on its first token, ``NO_LABEL`` on others and without gold."""
+        # Words of sentences with gold are marked by 0 first, and then overwritten by their labels in order.
         label_W = np.repeat(np.where(self.has_gold_N, 0, NO_LABEL), self.num_words_N)
         label_W[label_W == 0] = self.gold.flat
         offsets = np.concatenate([[0], np.cumsum(self.num_words_N)])
         return self.pieces.on_first(Ragged(label_W, offsets), NO_LABEL)
 
     def said(self, logits_TC: Floats) -> Ragged:
-        """The number of each word's likeliest label; a word without tokens is outside of every span."""
+        """Returns the number of each word's most likely label; a word without tokens is outside every span."""
         return labels_of_words(self.names, self.pieces, self.num_words_N, logits_TC)
 
     def tallies(self, logits_TC: Floats) -> Tallies:
@@ -222,7 +224,7 @@ class TokenLabelsKind(RowKind):
         )
 
     def num_truncated(self, path: Path, reader: "TextReader", room: int, by_windows: bool) -> int:
-        """See `RowKind`. No windows read words: their record refuses them."""
+        """See `RowKind`. Labelled words are never read by windows: their record does not allow it."""
         rows = pq.read_table(path, columns=["ids", "words"], partitioning=None)
         full = rows.filter(pc.greater_equal(pc.list_value_length(rows.column("ids")), room))
         return int((read_pieces(reader, full.column("words").to_pylist()).ids.lengths > room).sum())
@@ -298,6 +300,7 @@ def _hash_problem(record: SetRecord, rows: pa.Table) -> str | None:
 def _as_source_rows(rows: pa.Table) -> pa.RecordBatch:
     """The columns that `rows_sha256` hashes of source rows; sentence2 and score are null."""
     nothing = pa.nulls(rows.num_rows)
+    # Source rows were hashed with these columns, so verification has to present the same ones.
     columns = [rows.column("words").combine_chunks(), nothing, rows.column("label").combine_chunks(), nothing]
     return pa.RecordBatch.from_arrays(columns, names=["sentence1", "sentence2", "label", "score"])
 

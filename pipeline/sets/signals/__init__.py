@@ -1,4 +1,4 @@
-"""What a teacher says about rows and vocabulary: a file per signal, and the record's field for each."""
+"""Signals, the stored outputs of a teacher for rows and vocabulary: one file per signal, and their record fields."""
 
 from pathlib import Path
 from typing import Self

@@ -1,4 +1,4 @@
-"""``attention`` and ``values``, and what they share: a square of numbers for each head, stored row by row.
+"""The signals ``attention`` and ``values``: a square matrix of numbers for each head, stored row by row.
 
 Shapes: A heads, L tokens of a row, R rows, K numbers of a square that are kept.
 """
@@ -18,8 +18,8 @@ from pipeline.sets.record_parts import LayersName
 from pipeline.sets.signals.signal import MAX_HEADS, LayerSignal, Numbers, Stored
 from pipeline.sets.vector_codecs import Basis
 
-MOST = 255  # of a stored number
-DISK_SHARE = 0.95  # of what is stored, after compression
+MOST = 255  # greatest stored number (uint8)
+DISK_SHARE = 0.95  # measured: quantized numbers hardly compress
 
 
 class Blocks(LayerSignal):
@@ -126,11 +126,14 @@ U8_KINDS: dict[str, Any] = dict(zip(ENDS, (np.uint8, np.float16, np.float16), st
 def _quantised(block_ALL: Floats, mask_LL: Bools) -> tuple[npt.NDArray[np.uint8], Floats, Floats]:
     """Whole numbers [A, K], and the range of each head and token as float16 [A, L] twice."""
     with np.errstate(over="ignore"):
+        # The range is rounded to float16 before the step is computed, so that encoding and decoding use the same grid.
         low_AL = block_ALL.min(axis=2, where=mask_LL, initial=np.inf).astype(np.float16)
         high_AL = block_ALL.max(axis=2, where=mask_LL, initial=-np.inf).astype(np.float16)
     step_AL = (high_AL.astype(np.float32) - low_AL.astype(np.float32)) / MOST
     with np.errstate(invalid="ignore"):
+        # A constant row has the step 0. Dividing by 1 instead gives 0, which decodes to the constant.
         number_ALL = (block_ALL - low_AL[..., None].astype(np.float32)) / np.where(step_AL > 0, step_AL, 1)[..., None]
+        # Masked numbers and float16 rounding of the range can lie outside it, so the result is clipped.
         rounded_ALL = np.rint(number_ALL).clip(0, MOST).astype(np.uint8)
     return rounded_ALL[:, mask_LL], low_AL, high_AL
 
@@ -144,7 +147,7 @@ def _halves(bits: Numbers) -> Floats:
 
 
 class Attention(Blocks):
-    """The product of queries and keys, divided by the root of a head's width: of each head a row per query."""
+    """The scaled products of queries and keys of each head, before softmax and mask: a row per query."""
 
     name: ClassVar[LayersName] = "attention"
     title: ClassVar[str] = "attention of layers"
@@ -165,9 +168,9 @@ class Attention(Blocks):
 
 
 class Values(Blocks):
-    """The products of values with each other, divided by the root of a head's width: half of each symmetric square.
+    """The scaled products of the attention's values with each other (MiniLM): the upper half of each symmetric square.
 
-    With 128 tokens that is as large as the values themselves, with fewer smaller.
+    With 128 tokens it is as large as the values themselves, and smaller with fewer tokens.
     """
 
     name: ClassVar[LayersName] = "values"

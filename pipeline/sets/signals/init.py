@@ -1,4 +1,4 @@
-"""``init``: weights of a teacher's embeddings, some layers and pooler, for students that start from them."""
+"""The signal ``init``: a teacher's embeddings, some of its layers and its pooler, as a student's initial weights."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -31,6 +31,7 @@ class InitShape(Part):
         """Bytes of all numbers, in float32, with so many of the layers."""
         width, inner = self.hidden_size, self.intermediate_size
         rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size + 2  # with a LayerNorm
+        # Four projections of the attention, two of the feed-forward block, each with a bias, and two LayerNorms.
         layer = 4 * (width + 1) * width + (width + 1) * inner + (inner + 1) * width + 4 * width
         return 4 * (rows * width + num_layers * layer + (width + 1) * width)
 
@@ -58,6 +59,7 @@ class InitLayers(Signal):
     def _consistent(self) -> Self:
         if list(self.layers) != sorted(set(self.layers)) or self.layers[-1] > self.shape.num_hidden_layers:
             raise ValueError(f"its layers do not ascend, or go beyond {self.shape.num_hidden_layers}")
+        # A record from elsewhere could claim huge sizes for a small file and make a student allocate them.
         if self.bytes < self.shape.num_bytes(len(self.layers)):
             raise ValueError(f"{self.bytes:,} bytes cannot hold layers of these sizes")
         return self
@@ -89,6 +91,6 @@ student that is a BERT can start from them without the teacher (`distill train-s
 
     def check_files(self, root: Path) -> None:
         """See `Signal`."""
-        path = root.resolve() / INIT_FILE  # the set itself may be reached by a link
+        path = root.resolve() / INIT_FILE  # resolved, because the set's own folder may be a link; its files may not
         if not is_plain(path) or path.stat().st_size != self.bytes or sha256(path) != self.sha256:
             raise IntegrityError(f"{path}: missing, or not the weights that belong to this set; repeat the dump")

@@ -1,4 +1,4 @@
-"""``mlm``: what a masked language model says about each masked position, in a codec's columns."""
+"""The signal ``mlm``: a masked language model's predictions at each masked position, in a codec's columns."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -12,6 +12,7 @@ from pipeline.sets.codecs.decoder import DECODER_FILE
 from pipeline.sets.record_parts import Sha256
 from pipeline.sets.signals.signal import Signal
 
+# The size limit of a download is the bytes of the numbers plus this allowance for the safetensors header.
 HEADER_BYTES = 2**20
 
 
@@ -74,7 +75,7 @@ class Mlm(Signal):
         """
         if not self.codec.needs_decoder:
             return None
-        path = root.resolve() / DECODER_FILE  # the set itself may be reached by a link
+        path = root.resolve() / DECODER_FILE  # resolved, because the set's own folder may be a link; its files may not
         if not is_plain(path) or sha256(path) != self.decoder_sha256:
             raise IntegrityError(f"{path}: missing, or not the decoder that belongs to this set")
         return self.codec.read_decoder(path)

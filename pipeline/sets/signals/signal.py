@@ -23,7 +23,7 @@ from pipeline.sets.vector_codecs import Basis
 
 
 class Signal(Part):
-    """Something a teacher says about rows, or about its vocabulary, and how it is stored, as a set's record says it.
+    """A kind of teacher output for rows or for its vocabulary, and how it is stored, as part of a set's record.
 
     Attributes:
         title: what a set with it holds.
@@ -60,7 +60,7 @@ class Signal(Part):
         """What a page about the set tells of it, by name."""
 
     def problem(self, rows: pa.Table) -> str | None:
-        """What is wrong with what is said about some rows; None if nothing is."""
+        """Returns what is wrong with the signal's columns of some rows; None if nothing is."""
         return None
 
     def files(self) -> dict[str, int]:
@@ -92,7 +92,7 @@ Stored = dict[str, Numbers]  # what is stored of one layer of some rows, end to 
 
 
 class LayerSignal(Signal):
-    """What a teacher's layers say about rows.
+    """Outputs of a teacher's layers for rows.
 
     Attributes:
         name: of the signal, its folder, and what the names of its columns begin with.
@@ -108,12 +108,14 @@ class LayerSignal(Signal):
 
     layers: tuple[LayerNumber, ...] = Field(min_length=1, max_length=MAX_LAYER)
     of: LayerRows = "originals"
+    # Records come from elsewhere: without fail_fast a million invalid shards would make a million messages.
     shards: tuple[Shard, ...] = Field((), max_length=MAX_LAYER_SHARDS, fail_fast=True)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if list(self.layers) != sorted(set(self.layers)):
             raise ValueError("its layers do not ascend")
+        # Otherwise a record could point at files of another signal, or of the rows, and have them overwritten.
         if any(shard.folder != self.name for shard in self.shards):
             raise ValueError(f"a file does not lie in the folder {self.name!r}")
         return self
@@ -165,7 +167,8 @@ class LayerSignal(Signal):
         )
 
     def stored_as(self) -> dict[str, Any]:
-        """All that decides what is in its files, besides the set's fingerprint; each file's footer tells it."""
+        """Returns everything besides the fingerprint that decides the content of its files; stored in each footer."""
+        # Shards and lost variance are results of writing the files, not settings that the files depend on.
         return self.model_dump(mode="json", exclude={"shards", "variance_lost"}, exclude_none=True)
 
     def choices(self) -> dict[str, Any]:

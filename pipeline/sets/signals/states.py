@@ -1,4 +1,4 @@
-"""``states`` and ``cls``: the hidden states of a teacher's layers, of every token and of the first one.
+"""The signals ``states`` and ``cls``: hidden states of a teacher's layers, of every token and of the first one.
 
 Shapes: T tokens of some rows, H hidden size, R rows, L tokens of a row.
 """
@@ -99,7 +99,7 @@ class States(LayerSignal):
         return np.split(states_TH, np.cumsum(self.tokens(length_R))[:-1]) if len(length_R) else []
 
     def num_cut_off(self, rows: pa.Table) -> int:
-        """See `LayerSignal`; those at the end of the range count, too."""
+        """See `LayerSignal`; numbers exactly at the end of the range are counted, too."""
         if self.codec.name != "pca":
             return 0
         numbers = (self.stored_in(rows, layer)[""] for layer in self.layers)

@@ -1,4 +1,4 @@
-"""``token_vectors``: what a teacher's encoder says of each vocabulary entry alone, in a file of its own.
+"""The signal ``token_vectors``: an encoder's vector of each vocabulary entry by itself, in a separate file.
 
 Shapes: W width.
 """
@@ -29,7 +29,7 @@ def columns_of(width: int) -> pa.Schema:
 
 
 class TokenVectorSource(Part):
-    """Who says something of each vocabulary entry.
+    """The layer or encoder that token vectors come from.
 
     Attributes:
         layer: whose hidden state of the entry it is, between the special tokens of a sentence; 0 is the embeddings'.

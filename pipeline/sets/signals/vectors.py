@@ -1,4 +1,4 @@
-"""``vectors``: a sentence's pooled last state, in a codec's columns."""
+"""The signal ``vectors``: the pooled last hidden states of a sentence, in a codec's columns."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,7 +71,7 @@ class Vectors(Signal):
         """
         if not self.codec.basis_bytes:
             return None
-        path = root.resolve() / BASIS_FILE  # the set itself may be reached by a link
+        path = root.resolve() / BASIS_FILE  # resolved, because the set's own folder may be a link; its files may not
         if not is_plain(path) or sha256(path) != self.basis_sha256:
             raise IntegrityError(f"{path}: missing, or not the basis that belongs to this set")
         return read_basis(path, self.codec.num_stored, self.codec.width)
