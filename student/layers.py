@@ -75,10 +75,12 @@ def layer_loss(
     config, record = student.config, logit_set.record
     layers = _layers(losses, config, record)
     reads_frame = config.is_joint or isinstance(student.encoder, BertEncoder)
+    # A BERT or a joint student reads the special tokens as its teacher does, so no position is shifted.
     frame = None if reads_frame else Frame.of(special_ids, config.is_pair)
     lengths_N = examples.lengths if frame is None else frame.lengths(examples)
     signals = {name: _signal(name, record) for name in losses.objectives}
     targets = {
+        # Several objectives may read one signal, whose files are then opened and joined only once.
         signal: LayerTargets(open_layers(logit_set, signal, "train", layers), examples, lengths_N, frame)
         for signal in dict.fromkeys(signals.values())
     }
@@ -136,6 +138,7 @@ def _layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> tu
     if named:
         return named
     stored = stored_layers(record).get(_signal(losses.objectives[0], record), ())
+    # A student without layers has a single state per token, which the teacher's last layer describes best.
     return stored if config.bert else stored[-1:]
 
 
@@ -155,6 +158,7 @@ def _problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> 
         problems += [f"--filters {losses.filters}: has none of layer {', '.join(missing)}"] if missing else []
     if "hid-seq" in losses.objectives and ENCODERS[config.embedding].reads_pairs:
         problems.append(f"--objective hid-seq: --embedding {config.embedding} has nothing of each token")
+    # Dropped tokens would shift the student's states against the stored ones.
     if "hid-seq" in losses.objectives and config.token_dropout:
         problems.append("--token-dropout: --objective hid-seq compares every token")
     return problems + _layer_problems(losses, config, record)
@@ -172,6 +176,7 @@ def _layer_problems(losses: LayerLosses, config: StudentConfig, record: SetRecor
             problems.append(f"--objective {name}: the set {what}; {advice}")
     if list(layers) != sorted(set(layers)):
         problems.append(f"--layers {','.join(map(str, layers))}: name each layer once, the lowest first")
+    # The embedding output counts as a layer for states, but it has no attention.
     has_squares = any(OBJECTIVES[name].needs_attention for name in losses.objectives)
     most = config.bert.num_hidden_layers + (not has_squares) if config.bert else 1
     if len(layers) > most:
@@ -202,6 +207,7 @@ class LayerTask(TrainTask[list[int]]):
     ) -> None:
         self.model = nn.ModuleDict({"student": student, "layers": layers})
         self._student, self._layers, self.optimizer = student, layers, optimizer
+        # Rows without stored layers would add steps of loss 0, which still move weights by momentum.
         self._examples, self._known = examples, np.flatnonzero(layers.is_known_N)
         self.batches = make_batches(student.config.head, examples.lengths[self._known], batch_size, seed)
 
@@ -229,6 +235,7 @@ def stage_history(folder: Path) -> dict[str, list[Entry]]:
 
 def end_stage(folder: Path) -> None:
     """Removes what the stage has left in a run's folder, once the run is finished."""
+    # A leftover folder costs disk space only, so a failure to remove it must not fail a finished run.
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
@@ -243,8 +250,10 @@ def learn_layers(task: LayerTask, schedule: Schedule, student: Student, whole: R
     """
     record, path = whole.record(), whole.folder / FOLDER / RECORD
     if path.exists() and read_run_record(path)["settings"] != record["settings"]:
-        end_stage(whole.folder)  # of a run that was given up before its first checkpoint
+        # An abandoned run with other settings may have left its stage here, before it had a checkpoint.
+        end_stage(whole.folder)
     run = Run(whole.folder / FOLDER, record["settings"], record["command"], record_name=RECORD)
     if run.start() is None:
         run.finish({"history": fit(run, task, task.optimizer, schedule)})
+    # Weights are read from disk even after training here, so a resumed run continues from the same bytes.
     load_weights(run.folder, student)

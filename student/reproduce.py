@@ -24,16 +24,19 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
         QueryError: if its query fails now.
     """
     record = read_run_record(config.run / RUN_RECORD)
+    # Only pretraining runs record a single set. Runs of tasks record a list.
     if "logit_set" in record:
         raise ConfigError(f"{config.run}: a pretraining run; it has no query, it uses every row of its set")
     if STUDENTS in record:
         parts = {name: reproduce(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}
         return {f"{name}: {what}": values for name, part in parts.items() for what, values in part.items()}
     settings = record["settings"]
+    # With a store, sets are found by name, because recorded paths belong to the machine that trained.
     paths = [find_set(Path(place).name if config.store else place, config.store) for place in record["logit_sets"]]
     kind = kind_of_set(paths[0])
     logit_set = kind.open_sets(paths, settings["mix"], config.allow_unverified)
     rows = kind.read_chosen(settings["query"], logit_set)
+    # Fingerprints are compared first: if one differs, the differing row hashes need no further explanation.
     then = settings["logit_set_fingerprints"]
     compared = {
         f"fingerprint of {one.name}": {"then": recorded, "now": one.record.fingerprint}

@@ -45,6 +45,7 @@ def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | No
     settings, student_config, layers = training.settings, training.student_config, training.layers
     data, encoder, start, optimizer = training.data, settings.encoder, settings.start, settings.optimizer
     logit_set, rows, chosen = data.logit_set, data.splits["train"], source_of(settings).chosen
+    # A sweep passes rows that were read before, and a record must never name another query than theirs.
     assert data.query == data.kind.training_query(chosen, logit_set), "the rows were read for another query"
     return deciding(settings.loss, settings.best, optimizer, settings.epochs) | {
         "seed": settings.seed,
@@ -61,6 +62,7 @@ def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | No
         "channels": student_config.lstm.channels if student_config.lstm else None,
         "bert": student_config.bert.model_dump() if student_config.bert else None,
         "pooler": student_config.pooler,
+        # The machine decides the precision, so a run resumed elsewhere is refused instead of mixing both.
         "precision": "bf16" if student_config.bert and has_fast_bf16() else None,
         "pairing": student_config.pairing,
         "head": student_config.head,
@@ -68,7 +70,8 @@ def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | No
         "hidden_dropout": student_config.hidden_dropout,
         "token_dropout": settings.head.token_dropout,
         "learning_rate": optimizer.rate,
-        "optimizer": None if optimizer.optimizer == "adam" else optimizer.optimizer,  # earlier releases had no other
+        # Adam is recorded as None, as it was before there was a choice, so that such records stay comparable.
+        "optimizer": None if optimizer.optimizer == "adam" else optimizer.optimizer,
         "init_vectors_sha256": file_sha256(start.init_vectors, FLAG) if start.init_vectors else None,
         "init_layers": list(layers.layers) if layers else None,
         "init_from_sha256": layers.sha256 if layers else source_sha256(start.init_from, student_config),
@@ -88,6 +91,7 @@ def result(training: StudentTraining, student: TaskStudent, history: list[Entry]
     """What came of a training: scores by epoch, and all that there is to tell of the student that was kept."""
     dev = training.dev_splits
     thresholds = _thresholds(training, student)
+    # A label holds where its logit exceeds the threshold, so the negative threshold is added to the logit.
     bias_C = -as_logits(thresholds, student.config.target) if thresholds else None
     own = training.data.logit_set.record.metrics
     found = {
@@ -118,6 +122,7 @@ def write_card(training: StudentTraining, student: TaskStudent, record: RunRecor
 
 def note_start(trainings: Sequence[StudentTraining], vectors_of: LogitSet | None) -> None:
     """Notes what students start from; ``vectors_of`` is the set whose teacher their vectors are of, if they are."""
+    # Several tasks usually start alike, and the same line would be printed for each.
     for line in dict.fromkeys(_start_line(training, vectors_of) for training in trainings):
         console.note(line)
     without = [str(one.data.logit_set.root) for one in trainings if not one.dev_splits]
@@ -130,6 +135,7 @@ def note_start(trainings: Sequence[StudentTraining], vectors_of: LogitSet | None
 
 def _warn_missing_gold(training: StudentTraining) -> None:
     """Warns of rows that learn from the teacher although the flags give it no weight."""
+    # Only `--alpha 1` promises training on gold alone, so only then are rows without gold a surprise.
     if training.settings.loss.alpha != 1:
         return
     rows = training.data.splits["train"]
@@ -157,5 +163,6 @@ def _thresholds(training: StudentTraining, student: TaskStudent) -> dict[str, fl
     """Of a multi-label student the probability from which on each label holds, by the first dev split."""
     if student.config.target.kind != "labels" or not training.dev_splits:
         return {}
+    # Thresholds are fitted on the split that also chose the epoch, so the other splits stay unbiased.
     first = next(iter(training.dev_splits.values()))
     return best_thresholds(student.config.target, training.kind.student_logits(student, first), first.label_N)

@@ -46,6 +46,7 @@ class StudentModule(InputModule):  # type: ignore[misc]
 
     def forward(self, features: dict[str, torch.Tensor], **_: Any) -> dict[str, torch.Tensor]:
         """Adds ``sentence_embedding``, float32 [N, F], not normalised."""
+        # Vectors are not normalised, so that a Normalize module of sentence-transformers can decide it.
         features["sentence_embedding"] = self.student.encoder.reduce(features["input_ids"], features["starts"])
         return features
 

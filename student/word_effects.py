@@ -15,7 +15,8 @@ from pipeline.arrays import Floats, Floats64
 from pipeline.tasks.target import Target, probabilities
 from pipeline.text.word_pieces import with_each_word_replaced
 
-AT_ONCE = 1024  # texts, of which each word of a long one makes another
+# Each word of a long text makes another text, so batches are counted in variants and not in inputs.
+AT_ONCE = 1024
 Texts = Sequence[str]
 Logits = Callable[[Texts, Texts | None], Floats]
 
@@ -49,6 +50,7 @@ def without_each_word(ask: Logits, sentences1: Texts, sentences2: Texts | None) 
     """
     cases = _cases(sentences1, sentences2)
     words: list[Word] = []
+    # An empty call gives the right number of columns even if no input has a word.
     logits = [ask([], None if sentences2 is None else [])]
     while some := list(islice(cases, AT_ONCE)):
         words += [word for word, _, _ in some]
@@ -60,7 +62,8 @@ def without_each_word(ask: Logits, sentences1: Texts, sentences2: Texts | None) 
 def _cases(sentences1: Texts, sentences2: Texts | None) -> Iterator[tuple[Word, str, str]]:
     """Each word with the sentences of its input that are left; the second one is empty where there is none."""
     seconds = repeat("") if sentences2 is None else sentences2
-    for row, (first, second) in enumerate(zip(sentences1, seconds, strict=False)):  # pandas counts from where it likes
+    # `enumerate` counts rows from 0, because the index of a pandas Series may start anywhere.
+    for row, (first, second) in enumerate(zip(sentences1, seconds, strict=False)):
         for place, (word, text) in enumerate(zip(first.split(), with_each_word_replaced(first), strict=True)):
             yield Word(row, 0, place, word), text, second
         for place, (word, text) in enumerate(zip(second.split(), with_each_word_replaced(second), strict=True)):
@@ -83,6 +86,7 @@ def effects(target: Target, logits_NC: Floats, words: Sequence[Word], logits_WC:
     row_W = np.array([word.row for word in words], dtype=np.int64)
     names = target.names if target.has_labels else ("score",)
     effect_WC = target.answers(logits_NC)[row_W] - target.answers(logits_WC)
+    # A rising entropy means that the answer rested on the word, also where the label does not change.
     entropy_W = entropies(target, logits_WC) - entropies(target, logits_NC)[row_W] if target.has_labels else None
     told: list[list[dict[str, Any]]] = [[] for _ in logits_NC]
     for number, word in enumerate(words):
@@ -94,6 +98,7 @@ def effects(target: Target, logits_NC: Floats, words: Sequence[Word], logits_WC:
 
 def entropies(target: Target, logits_NC: Floats) -> Floats64:
     """How unsure answers with labels are [N], in nats; of labels apart the sum over them."""
+    # `entr` defines 0 log 0 as 0, where numpy would return NaN.
     from scipy.special import entr
 
     p_NC = probabilities(target, logits_NC).astype(np.float64)

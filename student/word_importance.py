@@ -26,7 +26,9 @@ from student.word_effects import Word, entropies, without_each_word
 METHOD = "mask-each"
 COLUMNS = ("source_row", "variant", "sentence1", "sentence2", "logits")
 MASK = "[MASK]"
+# A rank correlation needs two words, and a row with one word agrees by definition.
 FEWEST_WORDS = 2
+# A fixed seed gives everyone the same baseline for the same set.
 SHUFFLES, SEED = 100, 0
 RESULT_COLUMNS = ("run", "rank correlation (95 %)", "same word", "shuffled (95 %)", "same word")
 
@@ -127,8 +129,9 @@ def masked_row(logit_set: ExampleSet, settings: dict[str, Setting], group: list[
     words, masked = [], []
     for side, text in enumerate(texts):
         for place, word in enumerate(text.split()[:most]):
+            # The number of a variant encodes sentence and place, because a set stores no positions of masked words.
             number = side * most + place + 1
-            # a word that is the mask itself has no variant, as that would read the same
+            # A word that is the mask token itself has no variant, since masking it would change nothing.
             if number not in variants and word != settings.get("mask_token", MASK):
                 row = whole["source_row"]
                 raise DataError(f"{logit_set.root}: source row {row} has no variant {number}, without {word!r}")
@@ -155,6 +158,7 @@ def _importance_to(run: str, logit_set: ExampleSet, rows: list[MaskedRow]) -> li
     check_same_task(predictor.student.config, logit_set)
     first = [row.texts[0] for row in rows]
     second = [row.texts[1] for row in rows] if logit_set.record.is_pair else None
+    # The student leaves words out while the teacher saw `[MASK]`: most students never trained on that token.
     words, without_WC = without_each_word(predictor.logits, first, second)
     whole_WC = predictor.logits(first, second)[[word.row for word in words]]
     values = importance(logit_set.record.target, whole_WC, without_WC).tolist()
@@ -169,6 +173,7 @@ def compared(teacher: Sequence[Floats64], student: Sequence[Floats64]) -> dict[s
     is_same_N = np.array([a.argmax() == b.argmax() for a, b in zip(teacher, student, strict=True)])
     correlation_NS, is_same_NS = [], []
     for a_W, b_W in zip(teacher, student, strict=True):
+        # Shuffling words within a row keeps the row's length and values, so only the order is tested.
         a_SW = random.permuted(np.tile(a_W, (SHUFFLES, 1)), axis=1)
         correlation_NS.append(spearmanr(np.stack([a_SW, np.tile(b_W, (SHUFFLES, 1))])))
         is_same_NS.append(a_SW.argmax(axis=1) == b_W.argmax())

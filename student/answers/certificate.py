@@ -22,6 +22,7 @@ from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 
 CERTIFICATE_FILE = "certificate.json"
 PERCENT = range(1, 101)
+# The first trial should pass with this chance, so that a good student is rarely refused by bad luck.
 LIKELY = 0.9
 
 
@@ -93,19 +94,23 @@ def certify_margins(
         disagreement: ε, the greatest share of answers that may differ.
         confidence: 1 - δ, with which that must hold.
     """
+    # Cumulative sums over falling margins give every threshold's disagreements in one pass.
     order_N = np.argsort(-margin_N, kind="stable")
     sorted_N, wrong_N = margin_N[order_N], np.concatenate([[0], np.cumsum(differs_N[order_N])])
     trials = []
     for percent in PERCENT:
         place = math.ceil(len(margin_N) * percent / 100)
-        threshold = float(sorted_N[place]) if place < len(margin_N) else -1.0  # no margin is below 0
-        answered = int(np.searchsorted(-sorted_N, -threshold))  # of equal margins all or none
+        # No margin is negative, so -1 answers every row.
+        threshold = float(sorted_N[place]) if place < len(margin_N) else -1.0
+        # Rows of equal margin cannot be separated by a threshold, so all of them are answered or none.
+        answered = int(np.searchsorted(-sorted_N, -threshold))
         wrong = int(wrong_N[answered])
         bound = upper_bound(wrong, answered, confidence)
         trials.append(Trial(percent=percent, threshold=threshold, answered=answered, disagreements=wrong, bound=bound))
     first = fewest_rows(len(margin_N), disagreement, confidence)
     certified = None
     for trial in trials:
+        # Fixed-sequence testing stops at the first failure. Going on after it would need a correction of the level.
         if trial.answered >= first:
             if trial.bound > disagreement:
                 break
@@ -115,6 +120,7 @@ def certify_margins(
 
 def upper_bound(wrong: int, count: int, confidence: float) -> float:
     """Clopper and Pearson's upper bound of a share of which ``wrong`` of ``count`` were seen."""
+    # The bound is the beta quantile of Clopper and Pearson. It is exact and needs no large samples.
     from scipy.special import betaincinv
 
     return 1.0 if wrong >= count else float(betaincinv(wrong + 1, count - wrong, confidence))
@@ -128,12 +134,14 @@ def fewest_rows(num_rows: int, disagreement: float, confidence: float) -> int:
     """
     from scipy.special import bdtr
 
+    # With fewer rows even zero disagreements prove nothing: 299 are needed for 1 % at 95 %.
     least = math.ceil(math.log(1 - confidence) / math.log(1 - disagreement))
     count = least
     while count < num_rows // 5:
         passing = _most_wrong(count, disagreement, confidence)
         if bdtr(passing, count, disagreement / 4) >= LIKELY:
             break
+        # Steps of 5 % are fine enough, and the search stays short for millions of rows.
         count += max(1, count // 20)
     return max(least, min(count, num_rows // 5))
 
@@ -171,6 +179,7 @@ def read_certificate(run: Path) -> Certificate:
         raise ConfigError(f"{run}: has no certificate; make one with `distill certify {run}`") from error
     except ConfigError as error:
         raise IntegrityError(f"{path}: not a certificate: {error}") from error
+    # Retraining in the same folder would otherwise leave a proof about other weights.
     if certificate.student_sha256 != model_hashes(run):
         raise ConfigError(f"{path}: is of other weights than those beside it; repeat `distill certify {run}`")
     return certificate

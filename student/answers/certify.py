@@ -42,12 +42,15 @@ def certify(config: CertifyConfig) -> Certificate:
     _check_target(student.config.target)
     logit_set = open_evaluated(ExampleKind(), record, config.set, config.store, config.allow_unverified)
     check_readable(student.config, logit_set)
+    # The line break ends a comment in the user's condition, which would swallow the closing bracket.
     where = f"variant = 0 and ({config.where}\n)"
     with _errors_of_condition_alone(config.where):
         rows = logit_set.read(TRAIN, COLUMNS, where)
     examples = as_read(load_examples(logit_set, TRAIN, where), student.config)
+    # Rows that the student was trained on agree too often, so the bound would not hold for new text.
     is_new_N = _not_trained_on(config, record, logit_set, rows)
     logits_NC, teacher_NC = student_logits(student, examples)[is_new_N], examples.teacher_NC[is_new_N]
+    # Agreement with the teacher needs no gold, so any held-out row can serve.
     differs_N = logits_NC.argmax(axis=1) != teacher_NC.argmax(axis=1)
     certified, trials = certify_margins(margins(softmax(logits_NC)), differs_N, config.disagreement, config.confidence)
     certificate = Certificate(
@@ -63,6 +66,7 @@ def certify(config: CertifyConfig) -> Certificate:
         logits_sha256=hashlib.sha256(teacher_NC.tobytes()).hexdigest(),
         student_sha256=model_hashes(config.run),
     )
+    # A failed attempt must not replace an earlier certificate of the same weights.
     if certified is not None:
         write_certificate(config.run, certificate)
     return certificate
@@ -101,7 +105,9 @@ def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: Example
             f"{config.run}: its encoder was trained on what {others} had, too; rows that were among these "
             "make the certificate weaker, and nothing here knows which they are"
         )
+    # Text hashes also find duplicates of a training text that stand in other rows.
     seen = pc.is_in(rows.column("text_hash"), trained.column("text_hash").combine_chunks())
+    # Row numbers mean the same row only within the same set.
     if logit_set.record.fingerprint in record["settings"]["logit_set_fingerprints"]:
         same_row = pc.is_in(rows.column("source_row"), trained.column("source_row").combine_chunks())
         seen = pc.or_(seen, same_row)
@@ -120,6 +126,7 @@ def _trained_rows(config: CertifyConfig, record: RunRecord) -> pa.Table:
     settings = record["settings"]
     own_sets = open_evaluated(ExampleKind(), record, None, config.store, config.allow_unverified)
     trained = read_chosen(own_sets, settings["query"], COLUMNS)
+    # If the query chooses other rows today, the rows of the training are unknown, and nothing can be proved.
     if keys_sha256(trained) != settings["rows_sha256"]:
         raise FingerprintMismatchError(
             f"{config.run}: its query chooses other rows today than those it was trained on, so nobody can tell which "

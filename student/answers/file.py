@@ -26,6 +26,7 @@ Row = dict[str, Any]
 
 
 PLACE = "standard input"
+# One read takes at most a mebibyte, so a fast writer cannot fill the memory.
 BYTES_AT_ONCE = 2**20
 
 
@@ -57,6 +58,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
         "bias": None if predictor.bias_C is None else predictor.bias_C.tolist(),
     }
     columns = list(dict.fromkeys([*names, *kept]))
+    # A bad row near the end of a large file is reported within seconds and not after hours.
     num_rows, schema = look_at_rows(predictor, rows, names, columns)
     with console.progress(num_rows, f"predict {config.file.name}") as steps:
 
@@ -108,6 +110,7 @@ def accepted_names(run: Path, task: Task | None, predictor: Predictor) -> Sequen
     usual = predictor.accepted_columns()
     record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
     own = task.columns.texts if task is not None else record.get(TEXT_COLUMNS)
+    # A record of another shape cannot name these columns.
     if own is None or len(own) != len(usual):
         return usual
     return [tuple(dict.fromkeys((*a, *b))) for a, b in zip(own, usual, strict=True)]
@@ -131,6 +134,7 @@ def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str, answer
     Raises:
         ConfigError: for each that is not there, and if two would have one name.
     """
+    # An input column named `label` would otherwise be overwritten by the prediction.
     kept = {name: f"input_{name}" if name in answers else name for name in wanted}
     problems = [f"{place} has no column {name!r}; {did_you_mean(name, names)}" for name in kept if name not in names]
     if len(set(kept.values())) < len(kept):
@@ -151,10 +155,12 @@ def look_at_rows(
     count, schemas = 0, dict[pa.Schema, None]()
     for table in rows.batches(columns):
         for name in names:
-            predictor.check_column(table, str(rows.path), name, problems, count + 1)  # from 1, as lines are
+            # Rows are counted from 1 in messages, as editors count lines.
+            predictor.check_column(table, str(rows.path), name, problems, count + 1)
         count += table.num_rows
         schemas[table.schema] = None
-    raise_all(DataError, "rows without text", list(dict.fromkeys(problems)))  # a wrong type is one of every batch
+    # A column of the wrong type is reported once and not once per batch.
+    raise_all(DataError, "rows without text", list(dict.fromkeys(problems)))
     return count, joined_schema(schemas)
 
 
@@ -194,6 +200,7 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
                     kept = kept_columns(config.columns, list(row), PLACE, predictor.answer_names)
                 _check_inputs(predictor, row, names, line)
                 rows.append(row)
+        # Rows before a bad line are answered even though the command then fails.
         finally:
             console.print_json_lines(_answers(predictor, rows, names, kept))
         number += len(lines)
@@ -202,8 +209,10 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
 def _arriving(stream: BinaryIO) -> Iterator[list[bytes]]:
     """The lines of a stream, at once those that are there."""
     rest = b""
+    # `read1` returns what has arrived. `read` would wait for a full buffer, and an interactive caller for ever.
     while arrived := stream.read1(BYTES_AT_ONCE):  # type: ignore[attr-defined]
         *lines, rest = (rest + arrived).split(b"\n")
+        # A stream without line breaks would otherwise fill the memory.
         if len(rest) > MAX_ROW_BYTES:
             raise DataError(f"{PLACE}: a line of more than {MAX_ROW_BYTES:,} bytes")
         if lines:

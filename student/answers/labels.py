@@ -21,11 +21,14 @@ from pipeline.record_file import read_record, with_checksum
 from pipeline.tasks.target import NO_LABEL, Target, predicted_scores, probabilities, softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 
-ABSTAIN = "abstain"  # in place of a label
+# This value replaces the label of a row whose margin is too small.
+ABSTAIN = "abstain"
 
 
-THRESHOLDS_FILE = "thresholds.json"  # of a student that was saved without the record of its run
-MOST_LOGIT = 30.0  # beyond, a probability is as good as 0 or 1
+# A student that is saved without its run's record would lose its thresholds, so they get a file.
+THRESHOLDS_FILE = "thresholds.json"
+# Thresholds are stored as probabilities, and those of larger logits would round to 0 or 1.
+MOST_LOGIT = 30.0
 
 
 def answer_columns(
@@ -57,6 +60,7 @@ def answer_columns(
 def chosen(target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None) -> pa.Array:
     """The label of each row, or of labels apart the list of those that hold; see `answer_columns`."""
     if target.kind == "classes":
+        # Costs move the choice of a label. The reported probabilities stay those of the student.
         return labels(target, softmax(logits_NC if bias_C is None else logits_NC + bias_C), threshold)
     said_NC = logits_NC + (0 if bias_C is None else bias_C) > 0
     row_S, label_S = np.nonzero(said_NC)
@@ -69,11 +73,13 @@ def labels(target: Target, p_NC: Floats, threshold: float | None = None) -> pa.A
     best_N = p_NC.argmax(axis=1)
     if threshold is not None:
         best_N = np.where(margins(p_NC) > threshold, best_N, len(target.names))
+    # Taking from one array of names avoids a Python loop over the rows.
     return pa.array([*target.names, ABSTAIN]).take(pa.array(best_N))
 
 
 def margins(p_NC: Floats) -> Floats:
     """By how much the best probability of each row [N] leads the second."""
+    # Partitioning finds the two best without sorting all classes.
     second_N, best_N = np.partition(p_NC, -2, axis=1)[:, -2:].T
     return np.asarray(best_N - second_N)
 
@@ -100,6 +106,7 @@ def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats 
     if not costs and target.kind != "labels":
         return None
     log_C = np.log([costs.get(name, 1.0) for name in target.names]).astype(np.float32)
+    # A cost multiplies the odds, so its logarithm is added to the logit, and the threshold's logit is subtracted.
     return log_C - as_logits(stored_thresholds(run), target) if target.kind == "labels" else log_C
 
 
@@ -137,14 +144,17 @@ def best_thresholds(target: Target, logits_NC: Floats, label_NC: Ints) -> dict[s
 
 def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
     """The logit half-way between two rows above which F1 is best; of equally good ones the nearest to 0."""
+    # Without positive rows F1 is 0 at every threshold, so the neutral one stays.
     if not gold_N.any():
         return 0.0
     order_N = np.argsort(-logit_N, kind="stable")
     sorted_N = logit_N[order_N].astype(np.float64)
     right_N, said_N = np.cumsum(gold_N[order_N]), np.arange(1, len(gold_N) + 1)
     f1_N = 2 * right_N / (said_N + gold_N.sum())
+    # Half-way between two rows is the cut that small changes of logits move across a row least often.
     cut_N = (sorted_N + np.append(sorted_N[1:], sorted_N[-1] - 1)) / 2
-    f1_N[:-1][np.diff(sorted_N) == 0] = -1  # of equal logits all or none
+    # A threshold cannot separate equal logits, so cuts between them are excluded.
+    f1_N[:-1][np.diff(sorted_N) == 0] = -1
     best = np.flatnonzero(f1_N == f1_N.max())
     return float(np.clip(np.nan_to_num(cut_N[best[np.abs(cut_N[best]).argmin()]]), -MOST_LOGIT, MOST_LOGIT))
 
@@ -161,6 +171,7 @@ def stored_thresholds(folder: Path) -> dict[str, float]:
     if not stored and (folder / THRESHOLDS_FILE).exists():
         path = folder / THRESHOLDS_FILE
         stored = read_record(path)
+    # A student from elsewhere may store anything here, and 0 or 1 would become an infinite logit.
     if not isinstance(stored, dict) or not all(isinstance(p, float) and 0 < p < 1 for p in stored.values()):
         raise IntegrityError(f"{path}: thresholds: {short(stored)} are not probabilities by label")
     return stored
@@ -175,4 +186,5 @@ def thresholds_file(folder: Path) -> dict[str, bytes]:
 def as_logits(thresholds: Mapping[str, float], target: Target) -> Floats:
     """Thresholds by label as logits [C]; 0 of a label that has none."""
     p_C = np.array([thresholds.get(name, 0.5) for name in target.names])
+    # `log1p` keeps thresholds near 0 exact, where 1 - p would round.
     return np.asarray(np.log(p_C) - np.log1p(-p_C), dtype=np.float32)

@@ -18,8 +18,10 @@ from pipeline.errors import DataError
 from pipeline.files import locked, make_folder, write_atomically
 from pipeline.work import FilePart, Workspace, require_same_settings
 
+# A killed process repeats at most one part, and each part makes one row group of reasonable size.
 ROWS_PER_PART, BYTES_PER_PART = 2**16, 2**26
-SETTINGS_KEY = b"distill.settings"  # in the footer of the file
+# The settings are stored in the footer, so that a moved file still shows what made it.
+SETTINGS_KEY = b"distill.settings"
 
 Settings = dict[str, Any]
 
@@ -41,11 +43,13 @@ def write_in_parts(path: Path, settings: Settings, tables: Callable[[int], Itera
         DataError: if another process is writing it, or it cannot be written.
     """
     folder = path.with_name(f".{path.name}.distill-parts")
+    # A leftover folder of parts means that a process was killed while it removed them.
     if _is_there(path, settings) and not folder.exists():
         return False
     make_folder(folder)
     with locked(folder / "lock", f"{path}: is being written by another process; wait for it, or choose another file"):
-        is_new = not _is_there(path, settings)  # another process may have finished it since
+        # Another process may have finished the file while this one waited for the lock.
+        is_new = not _is_there(path, settings)
         if is_new:
             _write(folder, path, settings, tables)
         shutil.rmtree(folder, ignore_errors=True)
@@ -70,14 +74,17 @@ def _write(folder: Path, path: Path, settings: Settings, tables: Callable[[int],
     advice = "Choose another file, or remove that folder to begin anew"
     work = Workspace(folder, settings, title=f"parts of {path}", advice=advice)
     work.start()
+    # Parts are written in order, so the first missing number is where to continue.
     count = next(number for number in itertools.count() if not work.has(_part(number)))
     parts = [_part(number) for number in range(count)]
+    # Footers hold the number of rows, so finished parts are not read again.
     rows = sum(pq.read_metadata(folder / part.path).num_rows for part in parts)
     for table in _in_parts(tables(rows), is_first=not parts):
         parts.append(_part(len(parts)))
         work.write_table(parts[-1], table)
     whole = folder / "whole.parquet"
     write_atomically(whole, lambda temporary: _join(temporary, [folder / part.path for part in parts], settings))
+    # The rename is the only change that others can see, so nobody reads half a file.
     whole.replace(path)
 
 
@@ -93,6 +100,7 @@ def _in_parts(tables: Iterable[pa.Table], is_first: bool) -> Iterator[pa.Table]:
         if sum(t.num_rows for t in waiting) >= ROWS_PER_PART or sum(t.nbytes for t in waiting) >= BYTES_PER_PART:
             yield pa.concat_tables(waiting)
             waiting, is_first = [], False
+    # A file without rows still needs one part, which gives it its columns.
     if is_first or any(table.num_rows for table in waiting):
         yield pa.concat_tables(waiting)
 
@@ -101,4 +109,5 @@ def _join(path: Path, parts: list[Path], settings: Settings) -> None:
     schema = pq.read_schema(parts[0]).with_metadata({SETTINGS_KEY: json.dumps(settings)})
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for part in parts:
+            # Without `partitioning=None` a folder name such as `a=1` would add a column.
             writer.write_table(pq.read_table(part, partitioning=None))

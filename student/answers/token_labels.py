@@ -19,11 +19,12 @@ from pipeline.text.word_pieces import Pieces, read_pieces
 from student.model.model import TaskStudent, TokenLabelStudent
 from student.predict import BATCH_SIZE, Prediction, Predictor
 
+# Zero-width joiners belong to words of Indic and Persian scripts.
 MARKS = "".join(chr(k) for k in range(0x300, 0x20000) if unicodedata.category(chr(k)).startswith("M")) + "\u200c\u200d"
-LETTERS = rf"\w[\w{MARKS}]*"  # Python counts vowel signs and accents of their own as no letters
-WORD = re.compile(
-    rf"{LETTERS}(?:[-'\u2019.]{LETTERS})*|[^\w\s][{MARKS}]*"
-)  # also with a hyphen between; or a single sign
+# Python's \w excludes combining vowel signs and accents, which would split words of many scripts.
+LETTERS = rf"\w[\w{MARKS}]*"
+# A word may contain hyphens, apostrophes or dots. Any other sign is a word of its own, as in CoNLL's files.
+WORD = re.compile(rf"{LETTERS}(?:[-'\u2019.]{LETTERS})*|[^\w\s][{MARKS}]*")
 Sentence = str | Sequence[str]  # a text, or its words
 USUAL = ("sentence1", "tokens", "words", "text")  # what the column may be called beside what the task calls it
 SPANS = pa.list_(pa.struct([("text", pa.string()), ("start", pa.int32()), ("end", pa.int32()), ("label", pa.string())]))
@@ -81,6 +82,7 @@ class TokenLabelPredictor(Predictor):
         for number, sentence in enumerate(sentences1):
             if (problem := self.input_problem(sentence)) is not None:
                 raise DataError(f"sentence {number} (from 0) is {sentence!r}, {problem}")
+        # Words are joined by spaces as in training, so tokens get the same context.
         texts = [sentence if isinstance(sentence, str) else " ".join(sentence) for sentence in sentences1]
         places = [
             [match.span() for match in WORD.finditer(sentence)] if isinstance(sentence, str) else _places(sentence)
@@ -132,6 +134,7 @@ class TokenLabelPredictor(Predictor):
         ids, student = pieces.ids, self.student
         parts = [np.zeros((0, student.config.target.num_logits), dtype=np.float32)]
         with torch.inference_mode():
+            # Batches bound the memory. Sentences are read end to end, so no padding is wasted.
             for start in range(0, len(ids), BATCH_SIZE):
                 taken = ids.between(start, min(start + BATCH_SIZE, len(ids)))
                 inputs = (torch.from_numpy(part).to(student.device) for part in (taken.flat, taken.offsets))
@@ -145,6 +148,7 @@ class TokenLabelPredictor(Predictor):
         num_words_N = np.array(num_words, dtype=np.int64)
         said = labels_of_words(names, pieces, num_words_N, logits_TC)
         token = pieces.by_word(np.arange(len(logits_TC)), num_words_N, -1)
+        # A word without tokens gets index -1, which reads this appended certainty of 1.
         certain_T = np.append(softmax(logits_TC).max(axis=1), np.float32(1))
         return [
             [(names[k], float(certain_T[t])) for k, t in zip(*row, strict=True)]

@@ -18,9 +18,12 @@ from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingKind, PoolerKind, PoolingKind
 from student.model.heads import HEADS, PAIRINGS, HeadShape
 
+# Sizes beyond this limit come from damaged or hostile files: real vocabularies have at most a million tokens.
 FORMAT_VERSION, MAX_SIZE = 1, 2**22
-MOST_COMPARED = 1024  # tokens; 256 such texts at once take some gigabytes
-BERT_KEY = "distill"  # of a ``config.json`` that is a BERT's: where the student's own stands
+# Attention between sentences stores L² numbers a pair, and 256 pairs of 1,024 tokens take some gigabytes.
+MOST_COMPARED = 1024
+# transformers ignores unknown keys of a ``config.json``, so the student's own settings are stored under one.
+BERT_KEY = "distill"
 Facts = dict[str, Any]  # what the task and its logit set decide of a StudentConfig
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 PRETRAINED_ONE = "a pretrained student, without a task; train one --init-from it"
@@ -89,6 +92,7 @@ class EncoderConfig(BaseModel):
             raise ValueError(f"{self.num_bigrams} pairs of {self.bigram_size} for embedding {self.embedding!r}")
         if self.lstm and self.lstm.channels == 2 and "channels" not in kind.sizes:
             raise ValueError(f"embedding {self.embedding!r} has one channel")
+        # Files from elsewhere can hold any numbers, and this one decides how much memory is reserved.
         if self.used_rows is not None and self.used_rows > self.num_tokens:
             raise ValueError(f"used_rows is {self.used_rows}, more than the {self.num_tokens} tokens")
         return self
@@ -102,6 +106,7 @@ class EncoderConfig(BaseModel):
         if self.bert is None:
             return self
         problems = []
+        # Every head has the same width, as in BERT.
         if self.vector_size % self.bert.num_attention_heads:
             problems.append(f"{self.bert.num_attention_heads} heads do not share a width of {self.vector_size} evenly")
         if self.max_seq_length > self.bert.max_position_embeddings:
@@ -124,6 +129,7 @@ class EncoderConfig(BaseModel):
     def least_bytes(self) -> int:
         """Bytes that the weights have at least: of the tables, and of what reads a representation."""
         is_float = self.table_dtype == "float32"
+        # The estimate counts the smallest encoding, because it must never exceed the true size.
         of_tables = 4 * self.num_tokens if is_float else self.used_rows or self.num_tokens
         of_token = self.matrix_size**2 + self.vector_size
         if self.lstm is None:
@@ -218,6 +224,7 @@ class StudentConfig(EncoderConfig):
             problems.append("a bert has the head 'dense', if its pooler is BERT's, and reads pairs as one sequence")
         if HEADS[self.head].reads_tokens:
             problems.append("a bert's head reads its representation, not tokens")
+        # A BERT reads absolute positions, so dropping tokens would shift all later ones.
         if self.token_dropout:
             problems.append("a bert drops no tokens")
         return problems
@@ -232,6 +239,7 @@ class StudentConfig(EncoderConfig):
         if self.bert is None or self.special_ids is None:
             return super().encoder_shape
         _, between, after = self.special_ids
+        # For single sentences the separator is the last token, so nothing behind it gets the second type.
         separator = next(iter(between or after), None)
         return replace(super().encoder_shape, separator_id=separator, dropout=self.hidden_dropout)
 
@@ -372,6 +380,7 @@ def sequences(config: StudentConfig, ids1: Ragged, ids2: Ragged | None = None) -
 
     A text may spell the padding token; it is no token here either.
     """
+    # A text that contains "[PAD]" must not gain a neutral token, since padding is also recognised by its id.
     sentences = [_without(config.pad_id, ids) for ids in (ids1, ids2) if ids is not None]
     is_one = config.is_joint if ids2 is not None else config.bert is not None
     if not is_one or config.special_ids is None:

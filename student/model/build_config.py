@@ -14,7 +14,8 @@ from student.model.flags import AnyEncoder, Bert, EncoderSettings
 from student.model.heads import HEADS, PAIRINGS
 
 BIGRAM_SIZE = 32
-NOISE = 0.01  # of encoders that have no use for it, so that their records are alike
+# Encoders without this setting record a fixed value, so that runs of the same student have equal records.
+NOISE = 0.01
 
 
 def build_config(settings: TrainSettings, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:
@@ -73,6 +74,7 @@ def encoder_values(encoder: EncoderSettings, head: TokenHead, labels_tokens: boo
     kind, head_kind = ENCODERS[encoder.embedding], HEADS[head.head or "mlp"]
     values = kind.parameters(encoder, labels_tokens or head_kind.reads_tokens)
     is_own = getattr(encoder, "vector_size", None) is not None
+    # The CNN head lays vectors and matrices out as channels of one size, as the published code does.
     if head_kind.reads_squares and values["matrix_size"] and values["vector_size"] and not is_own:
         values["vector_size"] = values["matrix_size"] ** 2
     return values | {
@@ -117,7 +119,9 @@ def _is_joint(head: Head, encoder: EncoderSettings, facts: Facts) -> bool:
 def _bigrams(encoder: EncoderSettings, head: Head, facts: Facts) -> dict[str, int]:
     """How many pairs of tokens have vectors, of which size."""
     head_kind, given = HEADS[head.head or "mlp"], getattr(encoder, "num_bigrams", None)
+    # Sums of pairs exist per text only, and 32 numbers are no square.
     usual = 0 if head_kind.reads_tokens or head_kind.reads_squares else ENCODERS[encoder.embedding].num_bigrams
+    # A tiny vocabulary has fewer pairs than the default number.
     count = min(usual if given is None else given, facts["vocabulary_size"] ** 2)
     return {"num_bigrams": count, "bigram_size": BIGRAM_SIZE if count else 0}
 
@@ -160,6 +164,7 @@ def _bert(encoder: Bert, facts: Facts, inherited: Inherited | None) -> dict[str,
         "intermediate_size": encoder.intermediate_size or 4 * width,
         "max_position_embeddings": max(POSITIONS, facts["max_seq_length"]),
     }
+    # A random start has no sizes to inherit, so BERT's usual proportions fill the gaps.
     return own | {"vector_size": width, "bert": shape}
 
 

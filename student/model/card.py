@@ -97,4 +97,5 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
 
 def filled(template: str, data: ModelCardData, **values: Any) -> str:
     """Returns the text of a card that Jinja makes of a template, with its metadata as YAML at the top."""
+    # The library appends blank lines that differ between its versions.
     return str(ModelCard.from_template(data, template_str=template, **values)).rstrip() + "\n"

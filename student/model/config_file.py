@@ -34,6 +34,7 @@ def read_config(path: Path) -> StudentConfig:
         kind = _kind(values)
         if kind is not None:
             raise IntegrityError(f"{path.parent}: {kind.not_for_texts}")
+        # The version is checked before the fields: a newer format would otherwise be reported as unknown keys.
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
@@ -49,6 +50,7 @@ def why_none(path: Path) -> str:
     folder = path.parent
     if not folder.exists():
         return f"{folder}: no such folder"
+    # A folder without a config is often that of a run in its first epoch, and the message should say so.
     record = read_run_record(folder / RUN_RECORD) if (folder / RUN_RECORD).is_file() else {}
     others = students_in(folder)
     if record.get("state") == "running" and not others:
@@ -102,6 +104,7 @@ def labels_words(folder: Path) -> bool:
 
 def _kind_in(folder: Path) -> type[EncoderConfig] | None:
     try:
+        # An unreadable folder has no kind here. Reading it later gives the error with its reason.
         return _kind(read_record(folder / CONFIG_FILE))
     except (FileNotFoundError, IntegrityError):
         return None
@@ -143,6 +146,7 @@ def bert_json(config: StudentConfig) -> str:
         "label2id": {name: number for number, name in enumerate(names)},
         "problem_type": PROBLEMS.get(config.target.kind, "single_label_classification"),
         "dtype": "float32",
+        # The student's own configuration is stored whole, because BERT's keys have no place for the task.
         BERT_KEY: config.model_dump(mode="json"),
     }
     return json.dumps(values, indent=2, ensure_ascii=False)
@@ -156,6 +160,7 @@ def tokenizer_config_json(tokenizer: Tokenizer, config: StudentConfig) -> str:
         names |= {"cls_token": tokenizer.id_to_token(before[0])}
         names |= {"sep_token": tokenizer.id_to_token(after[0])} if after else {}
     values = {
+        # BertTokenizer would rebuild the vocabulary by its own rules. This class takes tokenizer.json as it is.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.max_seq_length,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],

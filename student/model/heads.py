@@ -54,7 +54,8 @@ PAIRINGS: dict[PairingKind, Pairing] = {
 }
 
 
-MIN_CNN_SIDE = 4  # what three convolutions leave several values of; batch norm needs them
+# Three convolutions shrink a smaller square to one value, and batch norm needs several.
+MIN_CNN_SIDE = 4
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class HeadShape:
     dropout: float
 
 
+# The published code puts a ReLU on the logits of two heads, which makes negative logits impossible. No head here does.
 def linear_head(num_features: int, num_logits: int) -> nn.Sequential:
     """The paper's linear probe: LayerNorm, Linear. Maps features_BF to logits_BC."""
     return nn.Sequential(nn.LayerNorm(num_features), nn.Linear(num_features, num_logits))
@@ -113,8 +115,10 @@ def cnn_head(num_features: int, side: int, num_logits: int) -> nn.Sequential:
         num_logits: C.
     """
     channels = num_features // side**2
+    # All sizes are those of the published code: they give the parameter counts in the supplement's tables.
     wide = channels + 2
     left = 4 * side - 3
+    # Both strided convolutions have a kernel of 3 and no padding.
     for _ in range(2):
         left = (left - 3) // 2 + 1
     return nn.Sequential(
@@ -154,7 +158,9 @@ class BiLstmHead(nn.Module):
 
     def forward(self, features_BLF: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         """Returns logits_BC; ``lengths_B`` are the numbers of tokens, each at least 1."""
+        # The published code runs over the padding, so its logits depend on the batch. Packing removes the padding.
         packed = pack_padded_sequence(features_BLF, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
+        # The last hidden states of both directions have each read the whole sequence.
         _, (last_2BH, _) = self.lstm(packed)
         return self.classifier(torch.cat(last_2BH.unbind(), dim=1))  # type: ignore[no-any-return]
 
@@ -164,9 +170,11 @@ def _no_problems(shape: HeadShape) -> list[str]:
 
 
 def _multiply_adds(head: nn.Module, num_features: int) -> tuple[int, int]:
-    from torch.utils.flop_counter import FlopCounterMode  # imports Triton, which no answer needs
+    # This import loads Triton and takes a second, and predictions never count operations.
+    from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
+        # Batch norm refuses a batch of one row while it trains.
         head.eval()(torch.zeros(1, num_features, device=next(head.parameters()).device))
     return 0, counter.get_total_flops() // 2
 
@@ -208,7 +216,8 @@ def _make_linear(shape: HeadShape, num_features: int) -> nn.Module:
 
 
 def _make_dense(shape: HeadShape, num_features: int) -> nn.Module:
-    return nn.Linear(num_features, shape.num_logits)  # as a BERT's classifier
+    # A BERT's classifier is a single layer, so that transformers can load the folder.
+    return nn.Linear(num_features, shape.num_logits)
 
 
 def _make_mlp(shape: HeadShape, num_features: int) -> nn.Module:
@@ -262,15 +271,18 @@ HEADS: dict[HeadKind, Head] = {
         "2D-CNN",
         _make_cnn,
         reads_squares=True,
-        sorted_batches=False,  # batch norm needs batches that are like the whole
+        # Batch norm's statistics would be those of short or long rows alone.
+        sorted_batches=False,
         problems=_cnn_problems,
     ),
     "bilstm": Head(
         "BiLSTM",
         _make_bilstm,
         reads_tokens=True,
-        has_width=True,  # by default as wide as its input
-        can_be_exported=False,  # torch exports no packed sequences
+        # Without a width the LSTM is as wide as its input, as in the paper.
+        has_width=True,
+        # torch.onnx cannot export packed sequences.
+        can_be_exported=False,
         multiply_adds=_bilstm_multiply_adds,
     ),
     "dense": Head("one linear layer", _make_dense),

@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 from student.model.encoder import Encoder, EncoderShape, LstmShape, remaining_starts
 from student.model.products import SparseGrads, embedding_rows
 
-ONNX_GATES = (0, 3, 1, 2)  # input, output, forget, cell; torch has input, forget, cell, output
+# ONNX orders the gates input, output, forget, cell. Torch orders them input, forget, cell, output.
+ONNX_GATES = (0, 3, 1, 2)
 
 
 class BiLstm(nn.Module):
@@ -40,10 +41,12 @@ class BiLstm(nn.Module):
             states_TD, and last_ND, 0 of an empty sequence.
         """
         last_ND = features_TE.new_zeros(len(starts_S) - 1, self.size)
-        if not len(features_TE):  # there are gradients all the same, of 0
+        # Torch's LSTM refuses an empty batch. Sums times 0 keep the graph, so that gradients exist and are 0.
+        if not len(features_TE):
             nothing = features_TE.sum() + torch.stack([p.sum() * 0 for p in self.parameters()]).sum()
             return features_TE.new_zeros(0, self.size) + nothing, last_ND + nothing
         order_T, order_N, sizes = packing(starts_S)
+        # Packing tokens directly avoids padding and unpadding, which `pack_padded_sequence` would need.
         states, (last_2MH, _) = self.lstm(PackedSequence(features_TE[order_T], sizes.cpu()))
         last_MD = torch.cat(last_2MH.unbind(), dim=1)
         return states.data[order_T.argsort()], last_ND.index_copy(0, order_N[: len(last_MD)], last_MD)
@@ -69,6 +72,7 @@ class BiLstm(nn.Module):
         bias_2G = torch.stack([torch.cat(both) for both in biases])
         states_L2BH, last_2BH = torch.onnx.ops.symbolic_multi_out(
             "LSTM",
+            # ONNX's LSTM takes the length first and the true lengths as 32-bit integers.
             (features_BLE.transpose(0, 1), input_2GE, hidden_2GH, bias_2G, lengths_B.int()),
             {"direction": "bidirectional", "hidden_size": self.hidden_size},
             dtypes=(torch.float32, torch.float32),
@@ -90,10 +94,12 @@ def packing(starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
         first token, a second one and so on, int64.
     """
     lengths_N = starts_S.diff()
+    # Packed sequences require falling lengths. A stable order keeps equal lengths as they came.
     order_N = lengths_N.argsort(descending=True, stable=True)
     sequence_T = torch.arange(len(lengths_N), device=starts_S.device).repeat_interleave(lengths_N)
     place_T = torch.arange(len(sequence_T), device=starts_S.device) - starts_S[sequence_T]
     rank_T = order_N.argsort()[sequence_T]
+    # One integer per token orders by position first and by sequence second.
     return (place_T * len(lengths_N) + rank_T).argsort(), order_N, place_T.bincount()
 
 
@@ -101,7 +107,8 @@ def without_gaps(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, torch
     """Padded ids with all padding at the end, and how many tokens each sequence has, int64 [B]; can be exported."""
     is_token_BL = ids_BL != pad_id
     place_BL = torch.where(is_token_BL, is_token_BL.cumsum(1) - 1, ids_BL.shape[1])
-    room_BX = torch.full_like(torch.cat([ids_BL, ids_BL[:, :1]], dim=1), pad_id)  # the last column is for the padding
+    # The extra last column receives all padding and is cut off again. Boolean indexing could not be exported.
+    room_BX = torch.full_like(torch.cat([ids_BL, ids_BL[:, :1]], dim=1), pad_id)
     return room_BX.scatter(1, place_BL, ids_BL)[:, :-1], is_token_BL.sum(dim=1)
 
 
@@ -114,7 +121,8 @@ def tokens_alone(
     return features_TE[is_token_T], remaining_starts(is_token_T, starts_S)
 
 
-UNKNOWN = 0.25  # vectors are drawn from -0.25 to 0.25: as large as word2vec's (Kim 2014)
+# Vectors are drawn from -0.25 to 0.25, which has the variance of word2vec's vectors (Kim 2014).
+UNKNOWN = 0.25
 
 
 class Vectors(nn.Module):
@@ -132,6 +140,7 @@ class Vectors(nn.Module):
         with torch.no_grad():
             self.trained.weight[shape.pad_id] = 0
             if self.frozen is not None:
+                # Kim's multichannel starts both tables alike. One keeps the start while the other adapts to the task.
                 self.frozen.weight.requires_grad_(False).copy_(self.trained.weight)
 
     def forward(self, ids: torch.Tensor, sparse_grads: SparseGrads | None = None) -> torch.Tensor:
@@ -150,8 +159,10 @@ class VectorEncoder(Encoder):
     """What the encoders have in common that read vectors and nothing else of a token."""
 
     vectors: Vectors
+    # An LSTM learns which tokens matter, so frequent ones need no shorter vectors as in a sum.
     counts_less = False
-    start_deviation = UNKNOWN / 3**0.5  # that of the vectors that are drawn
+    # A uniform distribution from -a to a has this standard deviation.
+    start_deviation = UNKNOWN / 3**0.5
 
     def tables(self) -> list[nn.Embedding]:
         """See `Encoder`."""
@@ -198,6 +209,7 @@ class LstmEncoder(VectorEncoder):
         is_token_T = ids_T != self.pad_id
         states_UD: torch.Tensor
         states_UD, _ = self.lstm(*tokens_alone(self.vectors(ids_T, sparse_grads), is_token_T, starts_S))
+        # Padding among the tokens is skipped by the LSTM but keeps its place in the output.
         states_TD = states_UD.new_zeros(len(ids_T), self.token_size)
         states_TD[is_token_T] = states_UD
         return states_TD

@@ -61,6 +61,7 @@ class PretrainedStudent(nn.Module, Generic[C]):
         if not isinstance(config, cls.config_type):
             raise IntegrityError(f"{folder}: not a student that {cls.does}")
         check_room(folder, config.least_bytes)
+        # The room was checked above, since building the tables already reserves the memory.
         student = cls(config)  # type: ignore[arg-type]
         load_weights(folder, student)
         return student
@@ -89,6 +90,7 @@ class MaskedWordStudent(PretrainedStudent[MaskedWordConfig]):
         masked sequence. ``sparse_grads`` takes the gradients of the tables, one per number of ``ids_BL``.
         """
         batch_size, length = ids_BL.shape
+        # Sequences of a batch have equal length here, padding included, because padding is neutral to the scan.
         starts_S = torch.arange(batch_size + 1, device=ids_BL.device) * length
         return self.encoder.scan(ids_BL.flatten(), starts_S, sparse_grads)[row_P * length + place_P]
 
@@ -113,6 +115,7 @@ class SentenceStudent(PretrainedStudent[SentenceConfig]):
         """Returns vectors_NH, float32, for arguments as of `Encoder.reduce`."""
         features_NF = self.encoder.reduce(ids_T, starts_S, sparse_grads)
         size, lengths_N1 = self.encoder.vector_size, starts_S.diff().clamp(min=1).unsqueeze(1)
+        # A teacher's vector keeps its size for longer sentences, while a sum grows with the number of tokens.
         means_NE = features_NF[:, :size] / lengths_N1
         vectors_NH: torch.Tensor = self.map(torch.cat([means_NE, features_NF[:, size:]], dim=1))
         return vectors_NH

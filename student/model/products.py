@@ -18,6 +18,7 @@ from student.kernels import compiled, reference
 from student.kernels.reference import RowGradients, Tables
 
 NO_PADDING = -1
+# Built kernels neither appear nor vanish during a run, so this is decided once at import.
 IS_COMPILED = compiled.library() is not None
 
 
@@ -105,8 +106,10 @@ def _products(
     sparse_grads: SparseGrads | None,
 ) -> Tensor:
     given = [table for table in tables if table is not None]
-    if sparse_grads is None and backend(tables, ids_T) is reference:  # torch sees through it
+    # Plain torch needs no operator of its own: autograd and the compiler can follow each step.
+    if sparse_grads is None and backend(tables, ids_T) is reference:
         rows_TX = [functional.embedding(ids_T, table, padding_idx if padding_idx >= 0 else None) for table in given]
+        # The rows are gathered by `embedding` first, because it can leave out the padding's gradient.
         places_T = torch.arange(len(ids_T)).to(ids_T)
         return _forward(_named(rows_TX, tables[0] is not None), per_token, with_max, places_T, starts_S)
     if sparse_grads is not None:
@@ -117,6 +120,7 @@ def _products(
 
 # Not `torch.library.custom_op`: that imports torch's compiler when the operator is first called, for seconds.
 _LIBRARY = torch.library.Library("distill", "DEF")  # type: ignore[no-untyped-call]
+# A `Tensor[]` holds no None, so absent tables are left out, and `has_vectors` marks whether the first is of vectors.
 _WHERE = "Tensor[] tables, bool has_vectors, bool per_token, bool with_max, Tensor ids, Tensor starts, int padding_idx"
 _LIBRARY.define(f"products({_WHERE}) -> Tensor")  # type: ignore[no-untyped-call]
 _LIBRARY.define(f"products_backward({_WHERE}, Tensor features, Tensor grad) -> Tensor[]")  # type: ignore[no-untyped-call]
@@ -147,6 +151,7 @@ def _backward_op(
 ) -> list[Tensor]:
     gradients_TX = _backward(_named(tables, has_vectors), per_token, with_max, ids, starts, features, grad)
     rows = [row for row in gradients_TX if row is not None]
+    # The kernels return gradients per token, and a token may occur several times in a batch.
     gradients = [torch.zeros_like(table).index_add_(0, ids, row) for table, row in zip(tables, rows, strict=True)]
     if padding_idx != NO_PADDING:
         for gradient in gradients:
@@ -166,6 +171,7 @@ def _like_op(
     size = sum(table.shape[1] for table in tables)
     if has_vectors and with_max:
         size += tables[0].shape[1]
+    # A scan of both directions stores prefix and suffix sums, so the vectors count twice.
     if per_token and has_vectors and len(tables) == len(("vectors", "forward", "backward")):
         size += tables[0].shape[1]
     return tables[0].new_empty(ids.shape[0] if per_token else starts.shape[0] - 1, size, dtype=torch.float32)
@@ -177,6 +183,7 @@ def _like_backward_op(tables: list[Tensor], *_: object) -> list[Tensor]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     tables, ctx.has_vectors, ctx.per_token, ctx.with_max, ids_T, starts_S, ctx.padding_idx = inputs
+    # The backward kernel of a scan reads the prefix products again instead of computing them a second time.
     ctx.save_for_backward(*tables, ids_T, starts_S, output)
 
 
@@ -186,6 +193,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return torch.ops.distill.products_backward(*where, features, grad), *(None,) * (len(where) - 1)
 
 
+# A fake implementation gives the compiler shapes without running the kernel.
 for _name, _function, _like in (
     ("products", _op, _like_op),
     ("products_backward", _backward_op, _like_backward_op),
@@ -250,6 +258,7 @@ def _backward(
     grad: Tensor,
     out: RowGradients | None = None,
 ) -> RowGradients:
+    # Autograd may pass expanded gradients with a stride of 0, which the kernels do not read.
     kernels, grad = backend(tables, ids_T), grad.contiguous()
     options = {} if out is None else {"out": out}
     if per_token:
@@ -276,6 +285,7 @@ def embedding_rows(
 class _RowsWithSparseGrads(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sparse_grads: SparseGrads, ids_T: Tensor, weight_VX: Tensor) -> Tensor:
+        # The table is an argument only so that autograd calls the backward pass. Its gradient goes to the buffer.
         ctx.sparse_grads = sparse_grads
         return functional.embedding(ids_T, weight_VX)
 

@@ -20,6 +20,7 @@ from student.kernels.compiled import use_huge_pages
 
 SmallDtype = Literal["float16", "int8"]
 DTYPES: dict[SmallDtype, torch.dtype] = {"float16": torch.float16, "int8": torch.int8}
+# -128 is not used, so that the scale is symmetric and 0 stays exactly 0.
 INT8_MAX = 127
 
 
@@ -28,7 +29,9 @@ def trained_table(neutral_F: torch.Tensor, vocabulary_size: int, pad_id: int, in
     table = nn.Embedding(vocabulary_size, len(neutral_F), padding_idx=pad_id)
     nn.init.normal_(table.weight, std=initializer_range)
     with torch.no_grad():
+        # Matrices start near the identity (Mai et al. 2019). Products of many random matrices would vanish or explode.
         table.weight += neutral_F
+        # `padding_idx` keeps the gradient away, but the noise above has overwritten the row.
         table.weight[pad_id] = neutral_F
     return table
 
@@ -51,6 +54,7 @@ class SmallTable(nn.Module):
         self.dtype = dtype
         self.register_buffer("residual_RF", torch.zeros(num_rows, len(neutral_F), dtype=DTYPES[dtype]))
         self.register_buffer("scale_R", torch.ones(num_rows))
+        # The neutral row follows from the configuration, so files do not store it.
         self.register_buffer("neutral_F", neutral_F, persistent=False)
 
     @property
@@ -68,6 +72,7 @@ class SmallTable(nn.Module):
         residual_RF = weight_RF - self.neutral_F
         if self.dtype == "int8":
             largest_R = residual_RF.abs().amax(dim=1)
+            # One scale per row keeps rare rows exact: a common scale would be set by the largest row.
             self.scale_R.copy_(torch.where(largest_R > 0, largest_R / INT8_MAX, 1.0))
             residual_RF = (residual_RF / self.scale_R.unsqueeze(-1)).round()
         self.residual_RF.copy_(residual_RF)
@@ -95,6 +100,7 @@ class RowIndex(nn.Module):
         self.pad_id = pad_id
         self.register_buffer("token_R", torch.arange(num_rows, dtype=torch.int32))
         self.register_buffer("row_V", torch.arange(vocabulary_size).clamp(max=num_rows - 1), persistent=False)
+        # The index from tokens to rows follows from the loaded tokens and must be rebuilt with them.
         self.register_load_state_dict_post_hook(lambda index, _: index.set_tokens(index.token_R))  # type: ignore[no-untyped-call]
 
     def set_tokens(self, token_R: torch.Tensor) -> None:
@@ -103,6 +109,7 @@ class RowIndex(nn.Module):
         Raises:
             ValueError: if they do not rise, one of them is not in the vocabulary, or the padding is not among them.
         """
+        # These checks protect against files from elsewhere, whose rows could point outside the tables.
         if len(token_R) > 1 and not bool((token_R.diff() > 0).all()):
             raise ValueError("the tokens of the tables' rows do not rise")
         if int(token_R[0]) < 0 or int(token_R[-1]) >= len(self.row_V):
@@ -112,6 +119,7 @@ class RowIndex(nn.Module):
         if not len(padding):
             raise ValueError(f"the tables have no row for the padding, token {self.pad_id}")
         self.token_R.copy_(token_R)
+        # Tokens without a row share the padding's, which is neutral, as unknown tokens should be.
         self.row_V.fill_(int(padding))
         self.row_V[token_R.long()] = torch.arange(len(token_R), device=token_R.device)
 
@@ -129,10 +137,13 @@ def put_side_by_side(tables: Sequence[Tensor]) -> None:
     Args:
         tables: each [rows, any], on the same device and of the same type; are changed in place.
     """
+    # A GPU trains whole tables by torch's fused step, which needs rows without gaps.
     if not tables[0].is_cpu:
         return
     widths = [table.shape[1] for table in tables]
     whole = tables[0].new_empty(len(tables[0]), sum(widths))
+    # Random rows of a large table miss the TLB. With huge pages they are read about twice as fast.
     use_huge_pages(whole)
     for table, part in zip(tables, torch.split(whole, widths, dim=1), strict=True):
+        # Assigning `data` keeps the parameter objects, which optimizer and modules refer to.
         table.data = part.copy_(table.data)

@@ -24,6 +24,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE, ENCODER_FILE = "model.safetensors", "encoder.safetensors"
 ENCODER, ENCODER_CHECKSUM = "encoder.", "encoder_sha256"
 HUGGING_FACE = {ENCODER: "bert.", "head.": "classifier."}  # what names begin with in the files of a BERT
+# Small differences between the estimate and the files are harmless, so 64 MiB are tolerated.
 SUSPICIOUS_BYTES = 2**26
 Tensors = dict[str, torch.Tensor]
 
@@ -52,10 +53,12 @@ def save_sharing(models: Mapping[Path, tuple[str, nn.Module]]) -> None:
     """
     first = next(iter(models))
     encoder = {name: tensor for name, tensor in state_of(models[first][1]).items() if name.startswith(ENCODER)}
+    # The encoder is written before the heads, since each head names the checksum of its encoder.
     checksum = write_tensors(first / ENCODER_FILE, encoder)
     for folder, (config_json, model) in models.items():
         _save_config(folder, config_json)
         if folder != first:
+            # A hard link saves the encoder's bytes for each further task.
             write_atomically(folder / ENCODER_FILE, partial(link_or_copy, first / ENCODER_FILE))
         head = {name: tensor for name, tensor in state_of(model).items() if name not in encoder}
         write_tensors(folder / WEIGHTS_FILE, head, {ENCODER_CHECKSUM: checksum})
@@ -73,6 +76,7 @@ def check_room(folder: Path, least_bytes: int) -> None:
     """
     paths = [path for path in (folder / WEIGHTS_FILE, folder / ENCODER_FILE) if path.exists()]
     there = sum(path.stat().st_size for path in paths)
+    # Compressed or sparse formats are not read, so weights cannot be larger than their files.
     if least_bytes > there + SUSPICIOUS_BYTES:
         named = " and ".join(path.name for path in paths) or WEIGHTS_FILE
         message = f"describes at least {least_bytes:,} bytes of weights, but {named} has {there:,}"
@@ -107,6 +111,7 @@ def read_weights(folder: Path, part: str = "") -> Tensors:
         expected = metadata.get(ENCODER_CHECKSUM)
         if expected is None:
             return tensors
+        # A process killed between two files leaves a head with another epoch's encoder, which would predict nonsense.
         if check_tensors(folder / ENCODER_FILE) != expected:
             raise ValueError(f"{ENCODER_FILE} is of another epoch or student; repeat the command that trained them")
         return tensors | _read(folder / ENCODER_FILE, part)[0]
@@ -126,6 +131,7 @@ def _save_config(folder: Path, config_json: str) -> None:
 
 def _read(path: Path, part: str) -> tuple[Tensors, dict[str, str]]:
     with safe_open(path, framework="pt") as file:
+        # Filtering names before reading keeps a whole encoder out of memory if only the head is wanted.
         ours = {name: _ours(name) for name in file.keys()}  # noqa: SIM118
         tensors = {name: file.get_tensor(stored) for stored, name in ours.items() if name.startswith(part)}
         return tensors, file.metadata() or {}

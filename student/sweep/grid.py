@@ -31,8 +31,9 @@ from student.recipe import SETS, load_recipe, with_recipe
 from student.start import source_sha256, starts_from_teacher
 from student.training_data import build_student_config, open_training_set, separate, source_of, task_facts
 
-TOGETHER = "+"  # between tasks that are trained together; commas are between values
-# the metric and its rows, too: scores by different ones cannot be compared
+# Commas separate the values of a grid, so tasks that are trained together need another sign.
+TOGETHER = "+"
+# The metric and its rows are fixed, too, because scores by different metrics cannot be compared.
 FIXED = (OneTask, Sets, RunPlaces, ReportFlags, SeedFlags, BestEpoch)
 SWEPT = sorted(flags(TrainSettings).keys() - {name for part in FIXED for name in flags(part)})
 
@@ -73,6 +74,7 @@ def make_points(sweep: SweepSettings, grid: Grid) -> list[TrainSettings]:
     """
     fixed = fixed_values(sweep, grid)
     tried = [attempt(TrainSettings, fixed | dict(zip(grid, point, strict=True))) for point in product(*grid.values())]
+    # All combinations are checked before the first training, since a sweep may run for days.
     raise_all(ConfigError, "--grid", sorted({problem for _, problems in tried for problem in problems}))
     return [made for made, _ in tried if made is not None]
 
@@ -110,6 +112,7 @@ def make_trials(
         except ConfigError as error:
             problems.add(str(error).removeprefix("wrong flags: "))
             continue
+        # The seed is the innermost loop, so that all seeds of a point finish close together.
         for seed in range(point.seed, point.seed + seeds):
             told = to_jsonable_python(flat(point)) | {"tasks": tasks_text(point), "seed": seed}
             values = {name: told[name] for name in (*grid, "seed")}
@@ -124,6 +127,7 @@ def make_trials(
 
 def run_name(values: dict[str, Any]) -> str:
     """The folder of a run in its sweep's, by the values tried and the seed."""
+    # Folder names repeat the values, so that a run is recognised without opening its record.
     return ",".join(f"{key}={value}" for key, value in values.items()).replace("/", "-")
 
 
@@ -145,6 +149,7 @@ def read_grid(sweep: SweepSettings) -> Grid:
         grid: dict[str, list[Any]] = {name.replace("-", "_"): values.split(",") for name, _, values in pairs}
     else:
         recipe_grid = load_recipe(sweep.student["recipe"]).grid if "recipe" in typed else {}
+        # A flag names one value, so a recipe's list of values for the same setting is dropped.
         beaten = typed | ({"tasks"} if typed & SETS else set())
         grid = {name: values for name, values in recipe_grid.items() if name not in beaten}
     problems = [f"{name!r} cannot be swept: {did_you_mean(str(name), SWEPT)}" for name in grid if name not in SWEPT]
@@ -161,6 +166,7 @@ def read_grid(sweep: SweepSettings) -> Grid:
 
 def _wrong_tasks(values: Sequence[Sequence[str]]) -> list[str]:
     problems = [f"tasks={TOGETHER.join(names)}: a name is missing beside {TOGETHER}" for names in values if "" in names]
+    # The order of tasks does not change a training, so two orders would train the same student twice.
     sets = [sorted(names) for names in values]
     again = {TOGETHER.join(names) for names in sets if sets.count(names) > 1}
     return problems + [f"tasks: {names} is there twice, maybe in another order" for names in sorted(again)]
@@ -203,6 +209,7 @@ def build_swept_config(sets: Opened, settings: TrainSettings) -> TaskConfig:
         made, giver = build_joint_configs(parts, opened, facts)[0][1], opened[vectors_source(opened)]
     else:
         made, giver = build_student_config(settings, opened[0], facts[0])[0], opened[0].sets[0]
+    # The check raises an error for missing token vectors now, and not after hours of other trainings.
     starts_from_teacher(settings.encoder.embedding, settings.start.init, giver.root, giver.record)
     return made
 
@@ -225,7 +232,8 @@ def is_of_a_task(setting: str) -> bool:
 
 
 def _of_set(fixed: Mapping[str, Any], logit_set: LogitSet) -> dict[str, Any]:
-    first = logit_set.sets[0]  # runs that it got token vectors in between are not to be compared
+    # A set may have gained token vectors since earlier runs, and students with another start cannot be compared.
+    first = logit_set.sets[0]
     is_from_another = fixed.get("init") == "noise" or "init_from" in fixed
     vectors = None if is_from_another else read_token_vectors(first.root, first.record)
     return {

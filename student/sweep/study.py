@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 
 SQLITE = "sqlite:///"
-PASSING = {"SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_LOCKED"}  # what time mends
-WRITTEN = PASSING | {"SQLITE_CANTOPEN"}  # of a data base that was open: SQLite's own files beside it are not to be had
+# These errors may pass by themselves, so the command ends with the exit code that asks for another try.
+PASSING = {"SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_LOCKED"}
+# Once the database was open, a failed open concerns SQLite's journal files, for example on a full disk.
+WRITTEN = PASSING | {"SQLITE_CANTOPEN"}
 
 
 class Study:
@@ -39,6 +41,7 @@ class Study:
         """
         from optuna.trial import create_trial
 
+        # A repeated command visits finished runs again, and Optuna would store them twice.
         if trial.values in self._told:
             return
         run = {"run": str(trial.folder)}
@@ -60,6 +63,7 @@ def open_study(storage: str, name: str, trials: Sequence[Trial]) -> Study:
     except ImportError as error:
         raise MissingDependencyError("distill sweep needs optuna: pip install 'distill-offline[sweep]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # Optuna refuses a changed set of choices, so a grown grid gets a study of its own.
     grid = hashlib.sha256(json.dumps([trial.values for trial in trials]).encode()).hexdigest()[:8]
     with _reported(storage, "cannot be opened", PASSING):
         study = optuna.create_study(
@@ -76,7 +80,8 @@ def _reported(storage: str, what: str, passing: Set[str]) -> Iterator[None]:
     except Exception as error:
         folder = Path(storage.removeprefix(SQLITE)).parent
         if storage.startswith(SQLITE) and folder.is_dir():
-            make_folder(folder)  # says why it cannot be written to, which SQLite does not
+            # SQLite does not report why it cannot write. Creating the folder gives the system's reason.
+            make_folder(folder)
         chain = chain_of(error)
         names = [str(getattr(link, "sqlite_errorname", "")) for link in chain]
         passes = any(name.startswith(tuple(passing)) for name in names)

@@ -45,7 +45,8 @@ from student.sweep.workers import train_all, train_on_cluster
 from student.training_data import default_name
 
 STORAGE = "optuna.db"
-EARLIER = {"pairing": "compare", "head": "mlp", "hidden_dropout": 0.2, "learning_rate": 5e-4}  # now by the encoder
+# Older sweeps recorded these defaults as numbers. Today None stands for the encoder's default, which is the same.
+EARLIER = {"pairing": "compare", "head": "mlp", "hidden_dropout": 0.2, "learning_rate": 5e-4}
 
 
 Scored = tuple[Trial, Entry]  # with its best epoch, or what that says of one task
@@ -82,6 +83,7 @@ def sweep(config: SweepSettings, command: str) -> RunRecord:
     make_folder(folder)
     remove_temporaries(folder)
     study = open_study(config.storage or f"{SQLITE}{folder / STORAGE}", folder.name, trials)
+    # If this try starts no run, its record is withdrawn, so that corrected settings can be used.
     begun = [trial.folder.exists() for trial in trials]
     fixed = fixed_values(config, grid)
     common = {name: value for name, value in deciding(points[0]).items() if name not in grid}
@@ -90,7 +92,8 @@ def sweep(config: SweepSettings, command: str) -> RunRecord:
     try:
         failed = _train_missing(config, folder, trials, study)
     except DistillError:
-        if begun == [trial.folder.exists() for trial in trials]:  # nothing that other settings could be mixed with
+        # No run was begun with these settings, so they must not bind the next try.
+        if begun == [trial.folder.exists() for trial in trials]:
             _put_back(folder / SWEEP_RECORD, earlier)
         raise
     record = read_run_record(folder / SWEEP_RECORD) | {"state": "finished", "result": sweep_result(trials, failed)}
@@ -120,7 +123,8 @@ def _start_record(settings: dict[str, Any], folder: Path, command: str) -> RunRe
 
     All runs of a folder have the same settings but for the grid's, which may grow from try to try, also by tasks.
     """
-    settings |= {  # earlier releases had no other
+    # Earlier releases had no choice here and recorded None, so today's defaults are written in the same way.
+    settings |= {
         "optimizer": None if settings["optimizer"] == "adam" else settings["optimizer"],
         "intermediate_epochs": settings["intermediate_epochs"] or None,
     }
@@ -146,13 +150,15 @@ def _train_missing(config: SweepSettings, folder: Path, trials: Sequence[Trial],
     missing = [trial for trial in trials if not trial.is_finished]
     configs, failed = [trial.settings for trial in missing], {}
     trained = train_on_cluster(config, folder, configs) if config.ray else train_all(configs, config.processes)
-    with closing(trained), console.progress(len(missing), "students") as bar:  # Ctrl-C may come between two students
+    # `closing` ends the worker processes even if Ctrl-C arrives between two students.
+    with closing(trained), console.progress(len(missing), "students") as bar:
         for number, error in trained:
             trial = missing[number]
             if error is None:
                 study.add(trial, score_of(trial))
                 console.note(f"{trial.folder.name}: {score_of(trial):.4f}")
             else:
+                # One failed student, such as a diverged one, does not end the others.
                 failed[trial.folder.name] = str(error)
                 console.warn(f"{trial.folder.name}: {error}")
             bar.advance()
@@ -178,7 +184,8 @@ def sweep_result(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str
     by_task = {name: _by_point(scored) for name, scored in _of_tasks(records).items()}
     points = [_point(point, whole, by_task) for point in whole]
     best: dict[str, Any] | None = None
-    metric = "scores by task"  # means of different tasks are not compared
+    # Points of different tasks have means over different metrics, so no best point is named.
+    metric = "scores by task"
     if "tasks" not in trials[0].values:
         points.sort(key=rank, reverse=True)
         best = _best(whole)
@@ -195,6 +202,7 @@ def score_of(trial: Trial) -> float:
 
 def rank(scores: Mapping[str, Any]) -> tuple[int, float]:
     """A key that is greater for better scores of a point; those of all seeds come before others."""
+    # A point with a missing seed could lead by one lucky run, so complete points rank first.
     return len(scores["scores"]), scores["mean"]
 
 
@@ -230,6 +238,7 @@ def _point(point: tuple[Any, ...], whole: ByPoint, by_task: Mapping[str, ByPoint
 def _summary(alike: Sequence[Scored]) -> dict[str, Any]:
     by_seed = {str(trial.values["seed"]): quality(entry) for trial, entry in alike}
     scores = list(by_seed.values())
+    # Seeds are a sample, so the estimate divides by one less than their number.
     deviation = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
     return {"scores": by_seed, "mean": float(np.mean(scores)), "deviation": deviation}
 

@@ -27,7 +27,8 @@ from student.fit import train
 from student.run_result import LIBRARIES
 from student.training_data import Rows, load_data
 
-_rows: Rows = {}  # of a worker: what it has read
+# A worker process keeps its rows here between trainings, since submitted functions share no other state.
+_rows: Rows = {}
 
 
 def train_all(
@@ -48,7 +49,9 @@ def train_all(
     if not configs:
         return
     processes = min(processes, len(configs))
+    # Processes share the cores. Each starting torch's default number of threads would slow all of them.
     start = (max(1, torch.get_num_threads() // processes),)
+    # Forking a process that has used OpenMP threads can deadlock.
     with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_start, initargs=start) as pool:
         futures = {pool.submit(_train, config): number for number, config in enumerate(configs)}
         try:
@@ -59,7 +62,8 @@ def train_all(
                 "the system has ended a process, perhaps for its memory; repeat the command with fewer --processes"
             )
             raise DistillError(message) from error
-        except BaseException:  # Ctrl-C, too: what runs is stopped and can be gone on with
+        # Ctrl-C is no Exception. The workers are stopped, and their checkpoints let a repeated command resume.
+        except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in active_children():
                 child.terminate()
@@ -67,9 +71,11 @@ def train_all(
 
 
 def _start(threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    # The terminal sends Ctrl-C to all processes, but only the parent should handle it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
-    os.environ["RANK"] = "worker"  # the parent alone reports
+    # Only the parent reports progress, otherwise the lines of several trainings would mix.
+    os.environ["RANK"] = "worker"
     torch.set_num_threads(threads)
 
 
@@ -152,6 +158,7 @@ def _start_on_cluster(places: _Places) -> Callable[[TrainSettings], list[Distill
         raise ConfigError(
             f"{where} is not seen by the workers; a sweep on a cluster needs a file system that all share"
         )
+    # Relative paths in the settings count from where the command was given.
     os.chdir(places.here)
     rows: Rows = {}
 
