@@ -1,7 +1,7 @@
-"""``distill check``: does the teacher still say what a set says it said?
+"""``distill check``: compares a teacher's current logits with those that a set stores.
 
-It is asked twice about a sample, in batches of different size, so that the difference between what it says now and what
-is stored can be held against the difference between two runs of the same machine. Shapes: N rows, C logits.
+The teacher runs twice on a sample, in batches of different sizes. The difference between these two runs shows the
+rounding noise of this machine, against which the difference to the stored logits is measured. Shapes: N rows, C logits.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from teacher.models.loaded import head_settings, inference_mode, keep_head_in_fl
 from teacher.models.logits import teacher_logits
 
 TIMES_NOISE, LEAST_TOLERANCE = 4, 1e-3
-OTHER_BATCHES = 8  # times smaller than the usual ones
+OTHER_BATCHES = 8  # the second run's batches are this many times smaller
 
 SAMPLE = """
 select split, source_row, variant, sentence1, sentence2, logits from examples

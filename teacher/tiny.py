@@ -1,4 +1,4 @@
-"""A tiny BERT with random weights, to be fine-tuned on the spot where no pretrained one is at hand."""
+"""Creates a tiny BERT with random weights, for fine-tuning where no pretrained model is available."""
 
 from collections.abc import Iterable
 from pathlib import Path

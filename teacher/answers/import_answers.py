@@ -1,6 +1,6 @@
-"""``distill import``: anyone's answers, from a file, as a set of examples; needs neither torch nor transformers.
+"""``distill import``: writes a file of anyone's answers as a set of examples; needs no torch or transformers.
 
-The record of such a set says what is not known of the teacher. Students read with a given tokenizer, or with one made
+The record of such a set states what is unknown about the teacher. Students use a given tokenizer, or one that is made
 from the words of the training texts.
 """
 
@@ -100,7 +100,7 @@ class ImportDump(Dump):
     def __init__(self, config: ImportConfig, command: str) -> None:
         self.config, self.command = config, command
         self.task = load_task(config.task, config.manifest)
-        self.answers = read_answers(config, self.task)  # first: the task's own rows may have to be downloaded
+        self.answers = read_answers(config, self.task)  # first, because loading the task's rows may mean a download
         source = load_source(self.task, config.data, config.split_names)
         matched, self.unused = match(self.answers, str(config.file), self.task, source)
         self.missing = {
@@ -298,7 +298,9 @@ def tokenizer_of_texts(texts: Iterable[str]) -> Tokenizer:
     """
     normalizer = wordpiece((), strip_accents=False).normalizer
     counts = Counter(word for text in texts for word, _ in SPLITTER.pre_tokenize_str(normalizer.normalize_str(text)))
+    # Single letters spell every other word, so that no word of these texts is unknown.
     letters = sorted(set(chain.from_iterable(counts)))
+    # Equal counts are sorted by the alphabet: the tokenizer's hash is a setting and has to be reproducible.
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     words = [word for word in ranked if counts[word] >= LEAST_COUNT][:MAX_WORDS]
     return wordpiece([*letters, *(f"##{letter}" for letter in letters), *words], strip_accents=False)

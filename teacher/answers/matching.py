@@ -1,4 +1,4 @@
-"""Which rows of a task the answers of a file are about: by split and source row, else by their text, never by place.
+"""Matches the answers of a file with a task's rows: by split and source row, else by text, never by position.
 
 Shapes: A answers, M rows of a split that have one.
 """
@@ -127,6 +127,7 @@ def _one_answer_each(keys: Sequence[Hashable], answers: Answers, place: str) -> 
     first, problems = dict[Hashable, int](), []
     for a, key in enumerate(keys):
         before = first.setdefault(key, a)
+        # The same answer twice is harmless. Two different ones would make the result depend on their order.
         if before != a and not np.array_equal(answers.logits_AC[before], answers.logits_AC[a]):
             rows = f"rows {answers.row_A[before]} and {answers.row_A[a]}"
             problems.append(f"{rows}: two answers to {key!r}; keep one")

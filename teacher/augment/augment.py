@@ -1,7 +1,7 @@
-"""``distill augment``: variants of a task's rows, made before a teacher labels them.
+"""``distill augment``: makes variants of a task's rows before a teacher labels them.
 
-Repeating it goes on from what is there. A variant is a function of its row, its number, the method's settings and the
-seed; neither batches nor processes nor interruptions have a say in it.
+Repeating the command continues its work. A variant is a function of its row, its number, the method's settings and the
+seed. It does not depend on batches, processes or interruptions.
 """
 
 from contextlib import nullcontext
@@ -25,9 +25,9 @@ from teacher.augment.methods import METHODS, AugmentFlags, PlannedVariants, Side
 from teacher.augment.variants import Variants, VariantsFolder, make_variants, open_variants, require_same_variants
 
 FOLDER = "augmented"
-LOCK = "lock"  # among what goes at the end, so that a kill in the last moment does not leave it
-RULES = 1  # to be raised when the same settings give other variants
-FILES = {"masked_lm", "word_vectors"}  # flags whose settings are hashes of what they name
+LOCK = "lock"  # in the folder that is removed at the end, so that a late kill does not leave it behind
+RULES = 1  # increase it when the same settings give other variants
+FILES = {"masked_lm", "word_vectors"}  # flags that name files, whose hashes are the settings
 
 
 def augment(config: AugmentConfig, command: str) -> AugmentationRecord | None:
@@ -86,6 +86,7 @@ def variants_for(
     """
     root = _root(config, task)
     existing = open_variants(root)
+    # Several jobs that each made the variants would repeat hours of work and write the same folder.
     if existing is None and is_job:
         which = f"--manifest {config.manifest}" if config.manifest else f"--task {task.name}"
         first = (
@@ -99,6 +100,7 @@ def variants_for(
     given = config.model_fields_set & {*AugmentFlags.model_fields, "seed"}
     wanted |= {name: getattr(config, name) for name in given - FILES}
     if given & FILES:
+        # Hashing a masked LM means loading it, so that happens only if such a flag was given.
         settings = _plan(config, task, rows).settings
         wanted |= {name: settings[name] for name in given & FILES}
     then = {name: value for name, value in stored.items() if name in wanted}
@@ -145,7 +147,7 @@ def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState
     folder = VariantsFolder.of(root, planned.settings, rows.num_rows, len(sides), command)
     make_folder(folder.temporary)
     busy = f"{root}: is being made by another process; wait for it, or choose another --name"
-    state.wait_for_everyone()  # all have looked before the first one writes
+    state.wait_for_everyone()  # every process has looked for existing variants before the first one writes
     with locked(folder.temporary / LOCK, busy) if state.is_main_process else nullcontext():
         if state.is_main_process:
             folder.start()

@@ -1,4 +1,4 @@
-"""Candidates of every distinct sentence of a task, computed once and kept in the store."""
+"""Computes replacement candidates for every distinct sentence of a task once, and stores them."""
 
 import hashlib
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from teacher.models.masked_lm import MaskedLm, load_masked_lm
 
 FOLDER = "candidates"
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers")
-RULES = 1  # to be raised when the same settings give other candidates
+RULES = 1  # increase it when the same settings give other candidates
 SENTENCES_PER_PART = 2048
 SENTENCES_AT_ONCE = 256
 
@@ -71,6 +71,7 @@ def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
     """Every sentence of the rows once, and numbers_NS: which of them is each row's first and second sentence."""
     columns = [rows.column(name).combine_chunks() for name in ("sentence1", "sentence2")]
     both = pa.chunked_array([column for column in columns if column.null_count < len(column)])
+    # In pair tasks a sentence often occurs in many rows; MNLI's premises occur three times each.
     encoded = both.dictionary_encode().unify_dictionaries()
     numbers = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks]).astype(np.int64)
     return encoded.chunk(0).dictionary, numbers.reshape(-1, rows.num_rows).T
@@ -86,6 +87,7 @@ def find_sites(config: MethodFlags, proposer: Proposer, sentences: pa.Array, sta
         state: of the processes.
     """
     settings = {**proposer.settings, "rules": RULES, "sentences": _texts_sha256(sentences)}
+    # The folder's name contains the fingerprint, so other settings get another folder and nothing has to be refused.
     work = Workspace(config.store / FOLDER / json_sha256(settings)[:16], settings)
     parts = range_parts("sentences", len(sentences), SENTENCES_PER_PART)
     make_folder(work.root)

@@ -1,4 +1,4 @@
-"""The variants that a task's manifest asks for by itself, where the flags of a dump leave them open."""
+"""Adds the variants that a task's manifest requests if the flags of a dump do not decide about variants."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def with_default_variants(config: DumpTask) -> DumpTask:
     chosen = config.model_copy(update={"augment": method, "name": name})
     wanted = chosen.augmentation()
     assert wanted is not None, "a method was chosen"
-    if config.variants is None:  # so that others, which may be in the store, are not taken for them
+    if config.variants is None:  # otherwise existing variants with another number could be used instead
         chosen = chosen.model_copy(update={"num_variants": wanted.variants_of(task)})
     _tell(wanted, task)
     return chosen

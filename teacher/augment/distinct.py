@@ -1,4 +1,4 @@
-"""Which variants are kept: each text once, and none that is an original's, over all rows of the task or of each row."""
+"""Removes variants that repeat an original or an earlier variant, among all rows of the task or within each row."""
 
 import hashlib
 
@@ -18,8 +18,8 @@ from teacher.augment.variants import SCHEMA, VariantsFolder
 
 SAMPLE_ROWS = 10
 TEXT = ("sentence1", "sentence2")
-# An original comes before all variants, an earlier variant before later ones. The hash of the text stands for it, so
-# that only some bytes a row are in memory.
+# An original comes before all variants, and an earlier variant before later ones. Hashes replace the texts, so that a
+# row takes only some bytes of memory. chr(0) keeps ("ab", "c") and ("a", "bc") apart.
 REPEATED = """
     with texts as (
         select source_row, 0 as variant, sentence1, sentence2 from originals
@@ -99,7 +99,7 @@ def _repeated(folder: VariantsFolder, originals: pa.Table, among_all: bool) -> p
             full = disk_error(error)
             if full is not None:
                 raise write_error(spilled, full) from error
-            if isinstance(error, duckdb.OutOfMemoryException):  # nothing is wrong with the folder
+            if isinstance(error, duckdb.OutOfMemoryException):  # advice to remove the folder would be wrong here
                 raise
             raise IntegrityError(f"{folder.work.root}: {error}; remove the folder and repeat the command") from error
 
@@ -115,6 +115,7 @@ def _without(table: pa.Table, dropped: Ints) -> pa.Table:
 
 def _keys(rows: pa.Table) -> Ints:
     """Source row and variant as one number each [N], in the order of the rows."""
+    # A row has far fewer than 2^20 variants, so no two keys share a number.
     return np.asarray(rows.column("source_row").to_numpy() * 2**20 + rows.column("variant").to_numpy())
 
 

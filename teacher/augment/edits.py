@@ -1,4 +1,4 @@
-"""Words in a text: which may be replaced, and how the text reads with others in their place."""
+"""Finds the words of a text that may be replaced, and replaces them."""
 
 import re
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ Span = tuple[int, int]  # start and stop (exclusive) in characters
 MASK = "[MASK]"  # how a masked word is written
 
 LETTERS = re.compile(r"[A-Za-z]+")
-# Contractions whose parts are no words, also in tokenised text ("don't", "do n't", "doesn 't", "o'clock"), and the ends
-# of others ("it's", "we 'll", "dog's"), whose first parts are stop words or, of a possessive, words like any other.
+# Contractions that must stay whole, also in tokenized text ("don't", "do n't", "doesn 't", "o'clock"), and the endings
+# of others ("it's", "we 'll", "dog's"). The first part of the latter is a stop word or, in a possessive, any word.
 CONTRACTION = re.compile(
     r"(?<!\w)\w*(?: ?n)? ?['\u2019]t\b|(?<!\w)\w+['\u2019](?!s\b)\w+|['\u2019](?:s|re|ve|ll|d|m)\b", re.IGNORECASE
 )
-# The usual English stop words: articles, pronouns, prepositions, auxiliaries and, above all, negations.
+# The usual English stop words. Above all, negations are never replaced, because that would change the label.
 _STOP_WORDS = """
 a about above after again against all am an and any are as at be because been before being below between both but by
 can cannot could did do does doing down during each few for from further had has have having he her here hers

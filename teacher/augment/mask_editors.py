@@ -1,9 +1,9 @@
 """The editors that mask words. Shapes: S words of all rows, V variants.
 
-``mask-each`` masks one word at a time. ``mask-pos`` masks and replaces by part of speech (Tang et al. 2019, section 3):
-as in the distilled BiLSTM's thesis, each word is masked, or replaced by one of its part of speech, or kept.
+``mask-each`` masks one word at a time. ``mask-pos`` masks words and replaces words by others of the same part of speech
+(Tang et al. 2019, section 3). As in the thesis on the distilled BiLSTM, each word is masked, replaced or kept.
 
-Parts of speech are those of whatever tagger fits `Tagger`.
+Any function of type `Tagger` can provide the parts of speech.
 """
 
 import re
@@ -25,7 +25,7 @@ from teacher.augment.edits import MASK, Edited, Span, spliced
 WORD = re.compile(
     r"[^\W_]+(?=n['\u2019]t\b)|n['\u2019]t\b|['\u2019](?:s|re|ve|ll|d|m)\b|\w+(?:-\w+)*|[^\w\s]", re.IGNORECASE
 )
-CHANGE, CHOOSE, NGRAM, NGRAM_LENGTH, NGRAM_START = 1, 2, 3, 4, 5  # what a random number is for
+CHANGE, CHOOSE, NGRAM, NGRAM_LENGTH, NGRAM_START = 1, 2, 3, 4, 5  # part of the hashed key, by use of the number
 LONGEST_NGRAM = 5
 Tagger = Callable[[Sequence[str]], list[str]]
 """The words of a sentence to their tags, one each."""
@@ -109,9 +109,10 @@ class MaskPosEditor:
             word = self._instead(tags[place] if tags else None, change_S[place], choose_S[place])
             if word is not None:
                 hits[spans[place]] = word
+        # A variant in which every word was changed has nothing left of its row, so it is given up.
         if len(hits) == stop - first:
             return None
-        # a word may be drawn for itself, for it is in its pool
+        # A word is in its own pool, so it may be drawn as its own replacement.
         replacements = [(span, word) for span, word in hits.items() if word != text[slice(*span)]]
         kinds = {"mask" if word == self.mask else "pos" for _, word in replacements} or (
             {"ngram"} if is_ngram else set()
@@ -171,7 +172,7 @@ def _spaced(text: str, replacements: list[tuple[Span, str]]) -> Iterable[tuple[S
     """Replacements with a space where they would grow together with a part of a contraction."""
     end = 0
     for (start, stop), word in replacements:
-        follows = start == end > 0  # another replacement, which sees to the space before letters
+        follows = start == end > 0  # the replacement before has already added the space before a letter
         before = " " if (not text[start].isalnum() if follows else text[start - 1 : start].isalnum()) else ""
         after = " " if text[stop : stop + 1].isalnum() else ""
         yield (start, stop), f"{before}{word}{after}"
@@ -194,7 +195,7 @@ def pattern_tagger() -> tuple[str, Tagger]:
     def tags(words: Sequence[str]) -> list[str]:
         if not words:
             return []
-        # text and not words, as its own splitting needs data that must be downloaded
+        # Joined text instead of words: TextBlob's own tokenizer needs data that would have to be downloaded.
         text = " ".join(words).translate(STRAIGHT_QUOTES)
         word_tags = [tag for _, tag in tagger.tag(text, tokenize=False)]
         assert len(word_tags) == len(words), f"{len(word_tags)} tags for the {len(words)} words of {text!r}"

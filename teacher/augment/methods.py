@@ -234,7 +234,7 @@ class MaskEach(Method):
     """
 
     flags = frozenset({"mask_token", "splits", "sentences"})
-    usual_variants = 128  # words of a sentence; the teacher usually reads no more tokens
+    usual_variants = 128  # one per word; a teacher usually reads at most 128 tokens
     for_training = False
 
     def check(self, flags: AugmentFlags) -> None:
@@ -264,7 +264,7 @@ if TYPE_CHECKING:
     KnownMethod = str
     MethodOrNone = str
 else:
-    KnownMethod = Literal[tuple(METHODS)]  # so that the command line offers them
+    KnownMethod = Literal[tuple(METHODS)]  # the command line takes its choices from this type
     MethodOrNone = Literal[*METHODS, NO_METHOD]
 
 

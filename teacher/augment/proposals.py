@@ -1,7 +1,7 @@
-"""Candidates for the words of a sentence: from a masked LM for words of one piece, from word vectors for others.
+"""Proposes candidates for the words of a sentence: a masked LM for words of one piece, word vectors for others.
 
-The input of the masked LM is that of TinyBERT's code (not of its paper, which leaves the second part out): the sentence
-with one piece masked, and then the sentence as it was. Shapes: P queries, V vocabulary.
+The masked LM reads the same input as in TinyBERT's code: the sentence with one piece masked, followed by the original
+sentence. (The paper does not mention the second part.) Shapes: P queries, V vocabulary.
 """
 
 import json
@@ -25,7 +25,7 @@ from teacher.models.batches import run_batches, tokens_per_batch
 from teacher.models.masked_lm import MaskedLm, predict_masked
 
 FLAG = "--word-vectors"
-MAX_WORDS = 100_000  # the commonest words come first in these files; TinyBERT reads so many, too
+MAX_WORDS = 100_000  # as in TinyBERT's code; these files list frequent words first
 QUERIES_AT_ONCE = 128
 
 
@@ -54,6 +54,7 @@ class WordVectors:
             batch = queries[start : start + QUERIES_AT_ONCE]
             query_Q = np.array([n for _, n in batch])
             cosine_QW = self.vectors_WD[query_Q] @ self.vectors_WD.T
+            # Every word is its own nearest neighbour.
             cosine_QW[np.arange(len(batch)), query_Q] = -np.inf
             top_QK = torch.topk(torch.from_numpy(cosine_QW), min(k, len(self.words) - 1)).indices.tolist()
             nearest |= {word: [self.words[n] for n in row] for (word, _), row in zip(batch, top_QK, strict=True)}
@@ -61,7 +62,7 @@ class WordVectors:
 
     @cached_property
     def _number(self) -> dict[str, int]:
-        return {word: n for n, word in reversed(list(enumerate(self.words)))}  # of a word twice, the first one
+        return {word: n for n, word in reversed(list(enumerate(self.words)))}  # reversed: the first of equal words wins
 
 
 def read_vectors(path: Path) -> WordVectors:
@@ -71,7 +72,8 @@ def read_vectors(path: Path) -> WordVectors:
         DataError: if it cannot be read, naming the line that is wrong.
     """
     words, vectors_WD = read_word_vectors(path, FLAG, MAX_WORDS)
-    lengths_W1 = np.linalg.norm(vectors_WD.astype(np.float64), axis=1, keepdims=True)  # float32 could overflow
+    # float64, because squares of large numbers could overflow float32.
+    lengths_W1 = np.linalg.norm(vectors_WD.astype(np.float64), axis=1, keepdims=True)
     return WordVectors(words, (vectors_WD / lengths_W1).astype(np.float32))
 
 
@@ -169,7 +171,7 @@ def _top_k(
     def run(batch: list[int]) -> None:
         logits_PV = predict_masked(lm, ids, place_P, batch, second_starts=second_P)[1]
         best = torch.topk(logits_PV, min(k, logits_PV.shape[1]))
-        if not best.values.isfinite().all():  # NaN counts as the largest
+        if not best.values.isfinite().all():  # topk sorts NaN first, so the best values show any NaN
             raise TeacherError(f"--masked-lm {lm.name}: gives NaN or Inf; try --precision bf16 or fp32")
         for query, tokens in zip(batch, best.indices.tolist(), strict=True):
             top[query] = tokens
@@ -185,6 +187,7 @@ def _inputs(
     before, after = lm.tokens.frame
     parts = special_ids(lm.tokens.tokenizer)
     between = list(parts[1]) if parts else list(after)
+    # The sentence is in the input twice, so each copy has half of the room.
     longest = max(1, (max_seq_length - len(before) - len(between) - len(after)) // 2)
     rows, seconds, places = [], [], []
     for sentence, piece, _ in queries:

@@ -1,6 +1,6 @@
-"""The editor of ``tinybert``: words replaced by their candidates (Jiao et al. 2020, algorithm 1).
+"""The editor of ``tinybert``: replaces words by their candidates (Jiao et al. 2020, algorithm 1).
 
-What may stand at each replaceable word ("site") of some sentences is found once, stored in files, and small in memory.
+The candidates for each replaceable word ("site") are computed once, stored in files, and kept in compact arrays.
 
 Shapes: S sites of all rows, V variants.
 """
@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
         pa.field("candidates", pa.list_(pa.list_(pa.string())), nullable=False),
     ]
 )
-REPLACE, CHOOSE = 1, 2  # what a random number is for
+REPLACE, CHOOSE = 1, 2  # part of the hashed key, by use of the random number
 KINDS = frozenset({"tinybert"})
 
 
@@ -141,6 +141,7 @@ class TinyBertEditor:
         replacements = []
         for place in np.flatnonzero(replaced_S).tolist():
             old, new = text[slice(*spans[place])], self.sites.words[word_S[place]]
+            # The masked LM often proposes the original word, which counts as no change.
             if new.lower() != old.lower():
                 replacements.append((spans[place], in_case_of(new, old)))
         return Edited(

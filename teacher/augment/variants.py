@@ -1,6 +1,7 @@
-"""Variants of a task's rows: made as tables, whatever the method, and stored in the store's folder ``augmented/``.
+"""Makes variants of a task's rows as tables, with any method, and stores them in the store's folder ``augmented/``.
 
-A folder has ``augment.json`` and ``rows/``. While the variants are made, ``generated/`` holds them, repetitions too.
+A folder contains ``augment.json`` and ``rows/``. While variants are being made, ``generated/`` contains all of them,
+including repeated ones.
 """
 
 import shutil
@@ -87,13 +88,14 @@ class VariantsFolder:
 
     def start(self) -> None:
         """Creates the folder, or goes on with the one that was begun with the same settings, see `Workspace.start`."""
-        if self.work.start() == "finished":  # and yet called for: rows were lost or damaged
+        if self.work.start() == "finished":  # finished work is started again only if rows were lost or damaged
             self.work.reopen()
 
     def finish(self, record: AugmentationRecord) -> None:
         """Marks the variants as finished once all rows are written, and removes what they were made from."""
         files = {self.path(part).name: sha256(self.path(part)) for part in self.rows}
         self.work.finish({"augmentation": record.model_dump(mode="json"), "sha256": files})
+        # Removed only after the record is on the disk: a kill before that can still continue from these files.
         shutil.rmtree(self.temporary)
 
 
@@ -136,7 +138,7 @@ def open_variants(root: Path) -> Variants | None:
     folder = VariantsFolder.of(root, augmentation.settings, augmentation.source_rows, num_variants)
     if any(not path.is_file() or sha256(path) != files.get(path.name) for path in map(folder.path, folder.rows)):
         return None
-    shutil.rmtree(folder.temporary, ignore_errors=True)  # left by a kill in the last moment
+    shutil.rmtree(folder.temporary, ignore_errors=True)  # left behind if the last command was killed at its end
     return Variants(folder, augmentation)
 
 

@@ -1,7 +1,7 @@
-"""Which tokens are masked, and by what: a pure function of seed, sequence and copy.
+"""Masks tokens as a pure function of seed, sequence and copy.
 
-Randomness comes from hashing what it is for, not from a generator's state: any part of any corpus can be masked again
-on its own, by any number of processes, in any order.
+Random numbers are hashes of their purpose and key, not of a generator's state. Any part of a corpus can therefore be
+masked again by itself, by any number of processes, in any order.
 
 Shapes: N sequences, T tokens of all of them, R masked copies, P masked positions of all of them, V vocabulary.
 """
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from pipeline.arrays import Ints, Ragged, hashed, stacked, uniform
 from teacher.corpus.sequences import Sequences
 
-CHOOSE, REPLACE, RANDOM_TOKEN = range(3)  # what a random number is for
-SHARE_MASKED, SHARE_RANDOM = 0.8, 0.1  # of the chosen tokens; the others stay as they are (Devlin et al. 2019, A.1)
-FREQUENCY_POWER = -0.7  # of DistilBERT and the CMOW paper's code, after Lample and Conneau 2019
+CHOOSE, REPLACE, RANDOM_TOKEN = range(3)  # part of the hashed key, by use of the random number
+SHARE_MASKED, SHARE_RANDOM = 0.8, 0.1  # of the chosen tokens; the others stay unchanged (Devlin et al. 2019, A.1)
+FREQUENCY_POWER = -0.7  # as in DistilBERT and the CMOW paper's code, after Lample and Conneau 2019
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ def _mask_copy(sequences: Sequences, plan: MaskingPlan, copy: int) -> tuple[Ragg
     weight_T = plan.weight_V[ids_T]
     num_maskable_N = np.bincount(sequence_T, weights=weight_T > 0, minlength=len(sequences)).astype(np.int64)
     num_masked_N = np.maximum(1, np.rint(plan.probability * num_maskable_N)).astype(np.int64)
-    # A round gives every position its turn: its copies take slices of one random order.
+    # In each round every position is masked once: the copies of a round take slices of one random order.
     copies_N = -(-num_maskable_N // num_masked_N)
     round_N, slice_N = np.divmod(copy, copies_N)
     keys_T = [sequences.source_row_N[sequence_T], sequences.piece_N[sequence_T]]
     random_T = uniform(hashed(plan.seed, CHOOSE, *keys_T, round_N[sequence_T], position_T))
-    # Ordered by exponential waiting times, each prefix is a weighted sample without replacement.
+    # By exponential waiting times, each prefix is a weighted sample without replacement (Efraimidis and Spirakis).
     waiting_T = np.where(weight_T > 0, -np.log(random_T) / np.maximum(weight_T, 1e-300), np.inf)
     order_T = np.lexsort((waiting_T, sequence_T))
     rank_T = np.empty_like(position_T)

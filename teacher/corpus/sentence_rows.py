@@ -1,4 +1,4 @@
-"""The sentences that a teacher is asked about: those of a corpus's documents, or of a task's rows, each by itself."""
+"""The sentences that a teacher encodes: those of a corpus's documents, or of a task's rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from teacher.corpus.text import SPLITS, Text, open_text
 from teacher.dump import rows as task_rows
 from teacher.models.loaded import LoadedTokenizer
 
-SAMPLED_DOCUMENTS = 8  # that lie together
+SAMPLED_DOCUMENTS = 8  # consecutive documents per sample, since reading them is cheaper than single ones
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From documents to sequences of tokens: sentences, or blocks packed full.
+"""Splits documents into sequences of tokens: sentences, or full blocks.
 
 Shapes: N sequences.
 """

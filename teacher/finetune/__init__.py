@@ -1,1 +1,1 @@
-"""Fine-tuning teachers."""
+"""Fine-tunes teachers."""

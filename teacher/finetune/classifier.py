@@ -1,8 +1,7 @@
-"""Fine-tuning a BERT into a teacher of one task, or into those of several tasks that share one encoder.
+"""Fine-tunes a BERT as the teacher of one task, or of several tasks that share one encoder.
 
-Each of several tasks has a folder in the run's, which is a model's like any other: weights in two files, as
-transformers writes those of large models. The file of the encoder has a name in every folder, and its bytes are
-stored once.
+With several tasks, the run's folder contains a model folder for each, with weights in two files as transformers writes
+them for large models. The encoder's file is hard-linked into every folder, so its bytes are stored once.
 """
 
 import json
@@ -206,7 +205,7 @@ def _load_tasks(config: FinetuneTask) -> list[Task]:
 
 
 def _handlers(config: FinetuneTask) -> list[DistributedDataParallelKwargs]:
-    # a step of several tasks reads one head; processes must not wait for gradients of the others
+    # A step trains one task's head. Without this flag DDP would also expect gradients of the other heads.
     return [] if config.tasks is None else [DistributedDataParallelKwargs(find_unused_parameters=True)]
 
 

@@ -1,4 +1,4 @@
-"""What every fine-tuning shares: processes, precision, optimizer, settings, the run, and the saved teacher."""
+"""Common parts of fine-tuning: processes, precision, optimizer, settings, the run, and saving the teacher."""
 
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ def autocast(device: torch.device) -> torch.autocast:
 
 def adamw(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
     """AdamW; biases and layer norms do not decay."""
+    # BERT's original training code excludes biases and LayerNorm weights from decay, too. All of them are vectors.
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     groups = [
@@ -95,7 +96,7 @@ class AcceleratedOptimizer(TrainOptimizer):
 def classifier_settings(
     config: FinetuneTask, task: Task, source: Source, teacher: Teacher, accelerator: Accelerator
 ) -> dict[str, Any]:
-    """What decides a classifier; where rows and encoder lie does not, only what is in them."""
+    """Returns the settings that decide a classifier: hashes of rows and encoder, not their paths."""
     places = {"task", "tasks", "data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
     settings = config.model_dump(mode="json", exclude={*places, "objective", "report_to", "json_output"})
     settings |= {

@@ -1,4 +1,4 @@
-"""Fine-tuning a classifier of whole texts against the gold of its task: its rows, its loss, its scores.
+"""Fine-tunes a classifier of texts on the gold labels of its task: rows, loss and scores.
 
 Shapes: B batch, N rows, C logits.
 """

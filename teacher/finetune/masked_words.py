@@ -1,4 +1,4 @@
-"""Training a masked LM on a corpus, from an encoder with or without a prediction head; resumable at any step.
+"""Trains a masked LM on a corpus, from an encoder with or without a prediction head; resumable at any step.
 
 Shapes: P masked positions of a batch, V vocabulary.
 """
@@ -182,7 +182,8 @@ class TextBatches:
         num_empty = 0
         while step - first >= (rounds := num_rounds(len(self._batches), self._num_processes)):
             num_empty = 0 if rounds else num_empty + 1
-            if num_empty == 2 * self._pools_per_pass - 1:  # among which is a whole pass, wherever they begin
+            # So many consecutive empty pools contain a complete pass, wherever they begin.
+            if num_empty == 2 * self._pools_per_pass - 1:
                 raise nothing_to_mask(self._text, "its training split")
             number, first = number + 1, first + rounds
             self._read(number)
@@ -201,9 +202,12 @@ class TextBatches:
         """Masked sequences of random blocks of documents."""
         total = self._text.documents.num_documents
         passes, part = divmod(number, self._pools_per_pass)
+        # The order is a function of seed and pass, so a resumed run needs no generator state.
         order = np.random.default_rng([self._seed, passes]).permutation(self._num_blocks)
         starts = [int(k) * BLOCK_DOCUMENTS for k in order[part * BLOCKS_PER_POOL : (part + 1) * BLOCKS_PER_POOL]]
         return [
+            # The pass is the number of the copy, so that every pass masks other positions (dynamic masking, as in
+            # RoBERTa).
             mask(sequences, self._plan, passes)
             for start in starts
             for sequences in self._text.sequences(self._tokens, TRAIN, start, min(total, start + BLOCK_DOCUMENTS))

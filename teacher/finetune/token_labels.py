@@ -1,4 +1,4 @@
-"""Fine-tuning a teacher that labels words: against the gold of each word, by its first token.
+"""Fine-tunes a teacher of word labels on the gold label of each word, at the word's first token.
 
 Shapes: B sentences of a batch, L tokens, T tokens of all sentences, C logits.
 """
@@ -62,7 +62,7 @@ class TokenLabelTask(BatchedTask):
         labelled_words = LabelledWords.of(
             task.labels, train.column("sentence1"), train.column("label"), pieces, no_logits_TC
         )
-        self._ids = pieces.ids.not_empty  # a batch of sentences without tokens would have no mean
+        self._ids = pieces.ids.not_empty  # the mean loss of a batch without tokens would be NaN
         self._gold = Ragged(labelled_words.gold_T, self._ids.offsets)
         if not len(self._ids):
             raise DataError(

@@ -1,4 +1,4 @@
-"""Kinds of rows that a teacher is run on: one file each, all written by the one driver of `teacher.dump`."""
+"""The kinds of rows that a teacher runs on: one file each, all written by the driver in `teacher.dump`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Stage one on a task's examples: a teacher's logits of every text or pair, and what its layers output for them."""
+"""Stage one on a task's examples: a teacher's logits of every text or pair, and the outputs of its layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -92,7 +92,7 @@ class ExamplesDump(TaskDump):
         layers = layer_bytes(signals, self.source, length_R, sum(self.variants_in_all.values()))
         weights = init_bytes(self.config, name, shape)
         disk_bytes = plan.disk_bytes + sum(size for _, size in layers.values()) + weights
-        tokens = plan.tokens * (2 if layers else 1)  # one more pass
+        tokens = plan.tokens * (2 if layers else 1)  # layers are written in a second pass over the rows
         return replace(plan, tokens=tokens, disk_bytes=disk_bytes, layer_bytes=layers, init_bytes=weights)
 
     @cached_property
@@ -146,6 +146,8 @@ class ExamplesDump(TaskDump):
         made = rows.variants.record if rows.variants else None
         if made:
             settings |= {f"augment.{name}": value for name, value in made.settings.items()}
+            # Settings alone do not fix the variants across library versions, so the hash of their texts is a setting,
+            # too.
             settings["augment.rows"] = made.rows_sha256
         shards = all_shards(self.source, config.rows_per_shard, {made.split: made.rows} if made else NO_VARIANTS)
         longest = config.max_seq_length
@@ -175,6 +177,7 @@ class ExamplesDump(TaskDump):
         scores, teacher = {}, record.teacher
         for split in record.splits:
             logits_NC, label_N, score_N = ExampleSet(self.root, record).gold(split)
+            # The probe saw at most 256 rows. All gold labels together can expose an order that those did not.
             check_label_order(record.target, teacher.name, teacher.labels, logits_NC, label_N, score_N, self.is_stated)
             scores[split] = score_logits(self.task.metrics, record.target, logits_NC, label_N, score_N)
         return scores

@@ -1,4 +1,4 @@
-"""Stage one on a corpus: what a masked LM predicts at masked positions, written as a set of tokens.
+"""Stage one on a corpus: writes a masked LM's predictions at masked positions as a set of masked words.
 
 Shapes: R rows, P masked positions, H hidden size, V vocabulary.
 """
@@ -199,6 +199,7 @@ def staged_record(
         "documents": documents.sha256,
         **{f"corpus.{name}": value for name, value in corpus.model_dump(exclude={"licence"}).items()},
         "max_seq_length": config.max_seq_length,
+        # Blocks do not cross shards, so with blocks the size of shards decides the rows and is a setting.
         "cut": how_cut() if config.packing == "sentences" else f"{config.rows_per_shard}",
         **{f"masking.{name}": value for name, value in masking.model_dump().items()},
         "masking.weights": hashlib.sha256(plan.weight_V.tobytes()).hexdigest(),
@@ -225,7 +226,7 @@ def staged_record(
 
 
 def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
-    """Makes sure that what the decoder gets and gives is what the plain model would say, before the real work."""
+    """Checks, before the real work, that the last layer applied to the captured input gives the model's own logits."""
     stop = min(text.config.validation_every * PROBE_DOCUMENTS, text.documents.num_documents)
     sequences = next(iter(text.sequences(lm.tokens, "validation", 0, stop)), None)
     if sequences is None:
@@ -348,6 +349,7 @@ def encoded_predictions(
         order.append(place_P)
 
     run_batches([length + lm.tokens.num_special for length in rows.ids.lengths.tolist()], max_tokens, run)
+    # Batches are sorted by length, and files need the order of the keys.
     back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
     return {name: pa.concat_arrays([piece[name] for piece in pieces]).take(back) for name in pieces[0]}
 

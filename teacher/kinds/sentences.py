@@ -1,4 +1,4 @@
-"""Stage one on sentences: an encoder's vector of each, written as a set of sentences.
+"""Stage one on sentences: writes an encoder's vector of each sentence as a set of sentences.
 
 Shapes: N sentences, H hidden size.
 """
@@ -43,7 +43,7 @@ from teacher.models.encoder import SentenceEncoder, load_encoder, sentence_vecto
 from teacher.models.loaded import load_config, load_tokenizer
 
 SAMPLED_ROWS = 512  # source rows, for the size of the whole
-BASIS_ROWS = 4096  # at most so many sentences, for the basis
+BASIS_ROWS = 4096  # at most so many sentences are used to fit a basis
 
 
 class SentencesDump(TeacherDump[DumpTask | DumpCorpus]):
@@ -214,7 +214,7 @@ def _check_finite(encoder: SentenceEncoder, split: str, rows: Sentences, stored_
         )
 
 
-BYTES_PER_TOKEN = 1.7  # of the ids, measured on Wikipedia
+BYTES_PER_TOKEN = 1.7  # compressed ids, measured on Wikipedia
 
 
 def staged_record(
@@ -236,6 +236,7 @@ def staged_record(
         **rows.settings(),
         "pooling": encoder.pooling,
         "codec": str(codec),
+        # Vectors are stored relative to the basis, so files with another basis must not be mixed in.
         **({"basis": basis.sha256} if basis else {}),
     }
     return staged(

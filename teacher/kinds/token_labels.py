@@ -1,4 +1,4 @@
-"""Stage one on labelled words: a teacher's logits of every token."""
+"""Stage one on labelled words: writes a teacher's logits of every token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ from teacher.models.logits import framed, labelled_words, pieces_of, token_logit
 from teacher.unlabelled.flags import UnlabelledFlags
 
 BYTES_PER_LOGIT = 4
-# variants and unlabelled rows have no labels of words, and files of layers are keyed by variants
+# Variants and unlabelled rows have no word labels, and files of layers use the variant as part of their key.
 NOT_FOR_WORDS = {
     *("augment", "variants", "doc_stride"),
     *AugmentFlags.model_fields,

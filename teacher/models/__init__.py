@@ -1,1 +1,1 @@
-"""Models from transformers: loading them, and running them in batches."""
+"""Loads models of transformers and runs them in batches."""

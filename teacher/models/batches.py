@@ -1,4 +1,4 @@
-"""Padded batches for models of any kind: how rows are packed, what happens where one does not fit the memory.
+"""Padded batches for any model: packing rows, and splitting batches that do not fit into memory.
 
 Shapes: B batch, L tokens, N rows.
 """
@@ -64,6 +64,7 @@ def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int
     Raises:
         TeacherError: if a single row does not fit the memory.
     """
+    # Reversed, so that pop() takes the batch with the longest rows first: it fails early if anything does.
     pending = token_budget_batches(lengths, max_tokens)[::-1]
     while pending:
         batch = pending.pop()
@@ -76,6 +77,8 @@ def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int
             if len(batch) == 1:
                 message = f"out of memory for a single row of {longest} tokens; use a bigger device"
                 raise TeacherError(message) from error
+            # The remaining batches get the smaller budget, too: they would run out of memory as well, one after the
+            # other.
             max_tokens = len(batch) // 2 * longest
             console.warn(f"out of memory for {len(batch)} rows at once; going on with {max_tokens} tokens per batch")
             left = [row for rows in [batch, *pending] for row in rows]
@@ -95,7 +98,8 @@ def collate(model: LoadedModel, inputs: Sequence[Tokenized]) -> dict[str, torch.
     return batch
 
 
-FULL_BATCH = 16  # a batch more costs as much time as a sixteenth of a full one; measured on CPUs, between fp32 and bf16
+# One more batch costs as much time as a sixteenth of a full one. Measured on CPUs, between the values of fp32 and bf16.
+FULL_BATCH = 16
 
 
 def token_budget_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -126,7 +130,8 @@ def _divide(descending_N: np.ndarray, max_tokens: int) -> list[int]:
     """For each row, where the batch that begins with it ends in the best division of it and all after it [N]."""
     num_rows = len(descending_N)
     counts = np.arange(1, num_rows + 1)
-    cost = np.zeros(num_rows + 1, dtype=np.int64)  # of the rows from here on, in sixteenths of a token
+    # The cost of the rows from here on, in sixteenths of a token: integers give the same batches on every machine.
+    cost = np.zeros(num_rows + 1, dtype=np.int64)
     stops = [0] * num_rows
     for row, longest in reversed(list(enumerate(descending_N.tolist()))):
         most = min(num_rows - row, max(1, max_tokens // max(1, longest)))

@@ -1,4 +1,4 @@
-"""Classifiers as teachers: loading one, and making sure that it fits the task before it runs."""
+"""Loads classifiers as teachers, and checks that they fit the task before they run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from teacher.models.loaded import (
     require_encoder,
 )
 
-PROBLEM_TYPES = {  # as transformers' configs have them, by kind of target
+PROBLEM_TYPES = {  # values of `problem_type` in transformers' configs, by kind of target
     "classes": "single_label_classification",
     "labels": "multi_label_classification",
     "bins": "single_label_classification",
@@ -35,7 +35,7 @@ PROBLEM_TYPES = {  # as transformers' configs have them, by kind of target
 }
 TEXTS, WORDS = "texts", "words"
 HEADS = {TEXTS: AutoModelForSequenceClassification, WORDS: AutoModelForTokenClassification}
-SUFFIXES = {TEXTS: "ForSequenceClassification", WORDS: "ForTokenClassification"}  # of the names of such classes
+SUFFIXES = {TEXTS: "ForSequenceClassification", WORDS: "ForTokenClassification"}  # of transformers' class names
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
         id2label=dict(enumerate(target.names)),
         label2id={label: number for number, label in enumerate(target.names)},
         problem_type=PROBLEM_TYPES[target.kind],
+        # A fine-tuned model may have a head of another size, which the new head replaces.
         ignore_mismatched_sizes=True,
     )
     require_encoder(name, missing, f"{model.base_model_prefix}.")
@@ -163,7 +164,7 @@ def _labels(task: Task) -> str:
 
 
 def _check_head(task: Task, name: str, config: Any) -> None:
-    """Refuses a teacher of texts for a task of words, and the other way round: the weights of one fit the other."""
+    """Refuses a teacher of texts for a task of words and vice versa: the weights of one load into the other."""
     needs = _labels(task)
     for has in HEADS.keys() - {needs}:
         if _is_called(config, SUFFIXES[has]):
@@ -208,9 +209,11 @@ def _label_order(
     if given:
         stated = stated_labels(given, task.labels)
         if label_places(task.labels, labels) != label_places(task.labels, stated):
-            labels = stated  # else the config's spelling stays: it is in the fingerprint
+            labels = stated  # otherwise the config's spelling stays, because it is part of the fingerprint
+    # The manifest knows the true order of a public teacher whose config does not, such as TextAttack's MNLI model.
     elif default is not None and name == default.model and default.labels:
         labels = default.labels
+    # transformers writes these placeholders if nobody named the labels. The gold labels are checked later.
     elif all(label.upper() == f"LABEL_{number}" for number, label in enumerate(labels)):
         labels = task.labels
     order = label_places(task.labels, labels)
@@ -223,7 +226,7 @@ def _label_order(
 
 
 def _check_problem_type(task: Task, name: str, problem_type: str | None) -> None:
-    """Refuses a teacher whose logits mean something else; one that does not say so is believed."""
+    """Refuses a teacher whose config states another problem type than the task's; no statement is accepted."""
     if problem_type == PROBLEM_TYPES["labels"] and task.type != "multilabel":
         raise TeacherError(
             f"teacher {name}: says yes or no to each label by itself ({problem_type}), but {task.name!r} is a "

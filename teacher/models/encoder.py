@@ -1,9 +1,9 @@
-"""Encoders of sentences: loading one, with or without a head, pooling its last states; vectors of its vocabulary.
+"""Loads sentence encoders, pools their last hidden states, and computes vectors of their vocabulary.
 
-The vectors of a teacher's vocabulary are its embeddings, not the outputs of its last layer, which fine-tuning fits to
-the task and to nothing else. STS-B students of a fine-tuned MiniLM that start from its embeddings reach 80.9, from the
-layers above 79.2 to 73.9, falling. Of an encoder of sentences that was not fine-tuned the last states are worth more
-than both.
+A teacher's token vectors are its embeddings, not outputs of its last layer, because fine-tuning adapts that layer to
+the task alone. On STS-B, students that start from the embeddings of a fine-tuned MiniLM reach 80.9. From its higher
+layers they reach 79.2 down to 73.9. For sentence encoders that were not fine-tuned, the last hidden states work better
+than either.
 
 Shapes: N sentences, B batch, L tokens with special ones, H hidden size, V vocabulary, W width.
 """
@@ -36,7 +36,7 @@ from teacher.models.loaded import (
     require_model_folder,
 )
 
-POOLING_FILE = "1_Pooling/config.json"  # of sentence-transformers
+POOLING_FILE = "1_Pooling/config.json"  # written by sentence-transformers
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ def load_encoder(name: str, revision: str | None, max_seq_length: int, pooling: 
         raise TeacherError(f"teacher {name}: puts no token before a sentence, so --pooling cls has none to take")
     model, missing = load_weights(AutoModel, name, revision)
     require_encoder(name, missing)
+    # For a folder without a pooler transformers makes a random one, which would change the weights' hash at every load.
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
     return SentenceEncoder(name, revision, model, tokens, pooling)
@@ -137,6 +138,7 @@ def _pooled(encoder: SentenceEncoder, framed: Ragged, batch: list[int]) -> torch
     if encoder.tokens.reads_token_types:
         inputs["token_type_ids"] = torch.zeros_like(ids_BL)
     inputs = {name: to_device(values, encoder.model.device) for name, values in inputs.items()}
+    # The mean over many tokens is computed in float32, because 16-bit sums would lose digits.
     states_BLH = encoder.model(**inputs).last_hidden_state.float()
     if encoder.pooling == "cls":
         first_BH: torch.Tensor = states_BLH[:, 0]
@@ -194,6 +196,7 @@ def _embeddings(teacher: LoadedModel, vocabulary_size: int, max_tokens: int, adv
         advance(len(batch))
 
     run_batches([1 + teacher.tokens.num_special] * vocabulary_size, max_tokens, run)
+    # Batches come in an order of their own, and a batch that was split after running out of memory comes last.
     order = np.argsort([number for batch, _ in outputs for number in batch])
     vector_VW: Floats = torch.cat([part for _, part in outputs]).cpu().numpy()[order]
     return vector_VW

@@ -1,7 +1,7 @@
 """Refuses a teacher whose label order fits the gold labels worse than another order.
 
-The public MNLI teacher of TextAttack is the known case: its config gives no names, and read in GLUE's order it scores
-7 % (QData/TextAttack issue 684).
+The known case is TextAttack's public MNLI teacher: its config has no label names, and with GLUE's order it scores 7 %
+(QData/TextAttack issue 684).
 """
 
 import math
@@ -22,7 +22,7 @@ SIGNIFICANCE = 1e-3
 
 
 def label_places(names: Sequence[str], labels: Sequence[str]) -> tuple[int, ...] | None:
-    """Where each name stands among the labels; None unless they are the same, each once.
+    """Returns the place of each name among the labels; None unless both contain the same labels, each once.
 
     Case counts only where labels differ in nothing else.
     """
@@ -101,7 +101,8 @@ def _order_problem(
     only_best, only_claimed = int((best_right > claimed_right).sum()), int((claimed_right > best_right).sum())
     if only_best <= only_claimed:
         return None
-    others = math.factorial(min(target.num_logits, 100)) - 1  # the best of so many orders fits well by chance alone
+    # Bonferroni correction: the best of so many orders fits well by chance. Above 100 labels the factorial overflows.
+    others = math.factorial(min(target.num_logits, 100)) - 1
     if stats.binomtest(only_best, only_best + only_claimed, alternative="greater").pvalue > SIGNIFICANCE / others:
         return None
     in_task_order = label_places(labels, target.names)
@@ -124,6 +125,7 @@ def _classes_right(logits_NC: Floats, gold_N: Ints) -> tuple[Ints, Floats64, Flo
 def _lists_right(logits_NC: Floats, gold_NC: Ints) -> tuple[Ints, Floats64, Floats64]:
     """The best order, and of which share of each row's labels the claimed one and the best one are right."""
     predicted_NC = (logits_NC > 0).astype(np.int64)
+    # The Hungarian algorithm finds the best of all C! orders in O(C^3).
     best_C = np.asarray(linear_sum_assignment(predicted_NC.T @ gold_NC, maximize=True)[1])
     return best_C, (predicted_NC == gold_NC).mean(axis=1), (predicted_NC == gold_NC[:, best_C]).mean(axis=1)
 
@@ -147,6 +149,7 @@ def _scores_problem(target: Target, logits_NC: Floats, score_N: Floats) -> str |
             "was not trained for this task, or its scores mean the opposite"
         )
     slope = float(result.statistic * gold.std() / predicted.std())
+    # A weak correlation makes the slope meaningless, so only a well-correlated teacher is judged by its scale.
     if result.statistic > 0.5 and not 0.5 < slope < 2:
         return (
             f"its scores are on another scale than the gold scores (gold = {slope:.2f} x teacher + …, gold from "

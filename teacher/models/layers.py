@@ -25,7 +25,7 @@ from teacher.models.loaded import LoadedModel
 FAMILIES = ("bert", "distilbert", "electra", "roberta")  # MiniLM is a BERT
 OF_ATTENTION: tuple[LayersName, ...] = ("attention", "values")
 RECORDED = "distill_recorded"  # the name of our attention function in transformers
-LAYER_LIST = {"distilbert": "transformer"}  # where a family has its layers, if not in ``encoder``
+LAYER_LIST = {"distilbert": "transformer"}  # attribute that holds a family's layers, if not ``encoder``
 Layers = Mapping[LayersName, Sequence[int]]  # layer numbers by signal
 LayerOutputs = dict[LayersName, dict[int, list[Floats]]]  # by signal and layer, an array for each input
 
@@ -68,6 +68,7 @@ def layer_outputs(
 
     def run(batch: list[int]) -> None:
         rows = [inputs[row] for row in batch]
+        # A batch that ran out of memory may have recorded some layers already.
         states_BLH.clear()
         attention.clear()
         for name, by_layer in _batch_outputs(teacher, rows, layers, attention, states_BLH).items():
@@ -124,6 +125,7 @@ def recorded_attention(model: Any, layers: Mapping[str, Sequence[int]]) -> Itera
         yield recorded
         return
     AttentionInterface.register(RECORDED, recorded.forward)
+    # Without a mask function of the same name transformers would build no mask, and padding would be attended to.
     AttentionMaskInterface.register(RECORDED, sdpa_mask)
     model.set_attn_implementation(RECORDED)
     try:
@@ -134,11 +136,10 @@ def recorded_attention(model: Any, layers: Mapping[str, Sequence[int]]) -> Itera
 
 @contextmanager
 def recorded_states(model: Any) -> Iterator[list[torch.Tensor]]:
-    """A list that a forward pass within the block fills: the states of each layer [B, L, H], from 0, the embeddings.
+    """Yields a list that a forward pass fills with the states of each layer [B, L, H]; 0 are the embeddings.
 
-    Clear the list before the next pass. ``output_hidden_states`` would do the same with hooks that stay in the model,
-    which then cannot be pickled for another process; and in a process that was sent a model and has made none, it
-    returns no states.
+    Clear the list before the next pass. ``output_hidden_states`` would leave hooks in the model, which then cannot be
+    pickled for another process. In a process that received a pickled model and created none, it returns no states.
     """
     states_BLH: list[torch.Tensor] = []
     layers = getattr(model.base_model, LAYER_LIST.get(model.config.model_type, "encoder")).layer
@@ -195,5 +196,6 @@ def _of_pairs(block_BALL: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
 
 
 def _products(one_BALD: torch.Tensor, other_BALD: torch.Tensor, scaling: float) -> torch.Tensor:
-    with torch.autocast(one_BALD.device.type, enabled=False):  # 16-bit products would be rounded before they are stored
+    # Without autocast: 16-bit products would be rounded before they are stored.
+    with torch.autocast(one_BALD.device.type, enabled=False):
         return one_BALD.float() @ other_BALD.float().transpose(2, 3) * scaling

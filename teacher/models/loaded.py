@@ -1,4 +1,4 @@
-"""Models and their tokenizers as transformers loads them, from a folder or the hub, and the precision they run in.
+"""Loads models and tokenizers with transformers, from a folder or the hub, and sets the precision they run in.
 
 All code that runs a model takes a `LoadedModel`; classifiers, masked LMs and encoders of sentences are subclasses.
 """
@@ -29,8 +29,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-SENTENCE_ENCODER = "sentence_encoder"  # in its result: what the teacher was fine-tuned from, if it is such
-# families that number positions from that of the padding token on, and so read fewer than they have
+SENTENCE_ENCODER = "sentence_encoder"  # key of a run's result: the sentence encoder the teacher was fine-tuned from
+# These families number positions from pad_token_id + 1 on, so the first rows of their position table are never used.
 AFTER_PADDING = {
     *("camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm"),
     *("xlm-roberta", "xlm-roberta-xl", "xmod"),
@@ -150,14 +150,15 @@ def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length:
     if tokenizer is None:
         raise TeacherError(f"teacher {name}: its tokenizer has no fast version (tokenizer.json), which distill needs")
     special_ids = tuple(sorted(set(wrapped.all_special_ids)))
-    if len(set(tokenizer.get_vocab().values()).difference(special_ids)) <= 1:  # made up by transformers; T5's has "▁"
+    # Without vocabulary files transformers silently makes up an empty tokenizer; T5's has the single entry "▁".
+    if len(set(tokenizer.get_vocab().values()).difference(special_ids)) <= 1:
         files = ", ".join(wrapped.vocab_files_names.values())
         raise DataError(
             f"model {name}: has no vocabulary, every word would be unknown: none of {files} was found; "
             "`tokenizer.save_pretrained` writes them beside the model"
         )
     _check_fit(name, config, tokenizer, max_seq_length)
-    if wrapped.truncation_side != "right":  # sets, windows and students read a text from its beginning
+    if wrapped.truncation_side != "right":  # sets, windows and students keep the beginning of a text
         raise TeacherError(
             f"teacher {name}: its tokenizer truncates texts on the {wrapped.truncation_side}, and here the right end "
             "is cut off; if its texts are short, set `truncation_side` to right in its tokenizer_config.json"
@@ -188,20 +189,20 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
         TeacherError: if a weight is NaN or Inf.
     """
     transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()  # it reports a new head as missing weights
+    transformers_logging.set_verbosity_error()  # otherwise it warns about a new head as missing weights
     with reported(_failure(name, "weights"), DataError):
         model, info = auto_model.from_pretrained(
             name,
             revision=revision,
             dtype=torch.float32,
             output_loading_info=True,
-            use_safetensors=True,  # nothing is read with pickle
+            use_safetensors=True,  # a pickle could run any code
             **settings,
         )
     other_sizes = [weight for weight, *_ in info["mismatched_keys"]]
     missing = sorted({*info["missing_keys"], *other_sizes})
     wrong = [key for key, weight in model.named_parameters() if key not in missing and not weight.isfinite().all()]
-    if wrong:  # as an fp16 overflow leaves them; the first batch would only tell that something is NaN
+    if wrong:  # an fp16 overflow during training leaves them; the first batch would show NaN without the reason
         raise TeacherError(f"model {name}: its weights hold NaN or Inf, in {', '.join(wrong[:3])}; save it anew")
     return model.eval(), missing
 
@@ -224,6 +225,7 @@ def require_encoder(name: str, missing: Sequence[str], prefix: str = "") -> None
 
 def weights_sha256(model: torch.nn.Module) -> str:
     """Hash of all weights and buffers by name, independent of the files they came from."""
+    # Sorted by name: the same weights have one hash, no matter how a file is sharded or ordered.
     return tensors_sha256(sorted(model.state_dict().items()))
 
 
@@ -273,7 +275,7 @@ def require_model_folder(name: str) -> None:
         )
     if folder.is_dir() and not _has(folder, CONFIG):
         models = [path.parent for path in folder.glob(f"*/{CONFIG}") if _has(path.parent, *SAFE_WEIGHTS)]
-        if models:  # of `Trainer`, checkpoints by their steps; of old sentence-transformers, the first module
+        if models:  # checkpoints of `Trainer`, or modules of old sentence-transformers
             names = ", ".join(str(path) for path in sorted(models, key=lambda path: (len(path.name), path.name)))
             raise DataError(f"model {name}: has no {CONFIG}, but there are models in it; name one of them: {names}")
     if _has(folder, *PICKLED_WEIGHTS) and not _has(folder, *SAFE_WEIGHTS):
@@ -299,13 +301,14 @@ def require_positions(name: str, config: Any, max_seq_length: int) -> None:
     """Raises ConfigError unless a model with this transformers config reads so many tokens."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and config.model_type in AFTER_PADDING:
+        # RoBERTa's config says 514, but the model reads at most 512 tokens.
         positions -= config.pad_token_id + 1
     if positions is not None and max_seq_length > positions:
         raise ConfigError(f"--max-seq-length: {max_seq_length} tokens, but {name} reads at most {positions}")
 
 
 def _takes_token_types(config: Any) -> bool:
-    """Whether a model tells two sentences apart by ``token_type_ids``, whatever its tokenizer offers."""
+    """Returns whether a model uses ``token_type_ids``, independently of what its tokenizer offers."""
     classes = MODEL_MAPPING[type(config)]  # several for a few families
     model = classes[0] if isinstance(classes, tuple) else classes
     return "token_type_ids" in inspect.signature(model.forward).parameters and getattr(config, "type_vocab_size", 2) > 1

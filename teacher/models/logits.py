@@ -131,7 +131,7 @@ def _logits(
 ) -> Floats:
     """Logits of inputs without windows; ``advance`` is called with the numbers of each batch's."""
     logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
-    outputs: list[tuple[list[int], torch.Tensor]] = []  # on the device to the end: a copy a batch would wait for it
+    outputs: list[tuple[list[int], torch.Tensor]] = []  # kept on the device: a copy per batch would stall the GPU
 
     def run(batch: list[int]) -> None:
         outputs.append((batch, forward(teacher, [inputs[row] for row in batch])))
@@ -149,6 +149,7 @@ def _means(logits_WC: Floats, starts_N: Ints) -> Floats:
     if not len(starts_N):
         return logits_WC
     counts_N = np.diff([*starts_N, len(logits_WC)])
+    # Sums in float64 round less than a float32 logit can show, however many windows there are.
     sums_NC = np.add.reduceat(logits_WC.astype(np.float64), starts_N)
     return (sums_NC / counts_N[:, None]).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Masked language models: loading them, and predicting at masked positions only.
+"""Loads masked language models and predicts at masked positions only.
 
 Shapes: B batch, L tokens with special ones, P masked positions of the batch, H hidden size, V vocabulary.
 """
@@ -132,6 +132,7 @@ def predict_masked(
     place_P = positions.take(rows).flat + len(before)
     device, num_positions = lm.model.device, len(row_P)
     fill = (0, -num_positions % POSITIONS_STEP)
+    # Padding repeats the last position, which is always valid. The extra results are dropped at the end.
     chosen = (torch.from_numpy(np.pad(part, fill, mode="edge")).to(device) for part in (row_P, place_P))
     inputs = {"input_ids": ids_BL, "attention_mask": attention_BL}
     if second_starts is not None and lm.tokens.reads_token_types:
@@ -145,7 +146,7 @@ def predict_masked(
 
 @contextmanager
 def _decoding_only(model: Any, chosen: tuple[torch.Tensor, ...]) -> Any:
-    """Within the block the model decodes only chosen positions; yields a list that receives what it decodes."""
+    """Makes the model decode only chosen positions in the block; yields a list that receives the decoder's input."""
     hidden: list[torch.Tensor] = []
 
     def keep(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -1,6 +1,6 @@
-"""``teacher-dump --unlabelled``: a source with rows of text without gold after the task's own rows of ``train``.
+"""``teacher-dump --unlabelled``: adds rows of unlabelled text after the task's own rows of ``train``.
 
-Which rows these are is a function of the text, the task's rows and the settings. Shapes: N rows.
+The choice of rows is a function of the text, the task's rows and the settings. Shapes: N rows.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from teacher.unlabelled.flags import PairsFrom
 from teacher.unlabelled.similarity import letters, near_copies, neighbours, normalized, similar
 from teacher.unlabelled.texts import Texts, find_texts, split_sentences
 
-RULES = 1  # to be raised when the same settings give other rows
+RULES = 1  # increase it when the same settings give other rows
 SENTENCES_OF_A_TEXT = 2  # on average, from which on texts have neighbouring sentences
 Mask = npt.NDArray[np.bool_]
 Places = tuple[tuple[str, int], ...]  # files, and the number of the first row of each
@@ -57,7 +57,7 @@ def add_unlabelled(
     first_row = source.splits[TRAIN].num_rows
     if not rows.num_rows:
         raise DataError(f"--unlabelled {place}: holds no text, or none to make pairs of")
-    is_as_found = made_from in ("none", "columns")  # sentences that were cut have no row numbers
+    is_as_found = made_from in ("none", "columns")  # sentences that were split out of texts have no row numbers
     chosen_N, counts = _choose(source, rows, max_rows, seed, texts.places if is_as_found else ())
     if not chosen_N.any():
         raise DataError(f"--unlabelled {place}: gives no row to add, of {rows.num_rows:,} found: {counts}")
@@ -121,6 +121,8 @@ def _choose(
     counts = {"empty": empty_N.sum(), "near_dev": near_N.sum(), "repeated": (left_N & ~chosen_N).sum()}
     chosen = np.flatnonzero(chosen_N)
     if max_rows is not None and len(chosen) > max_rows:
+        # Ordering by a hash draws a random subset that grows with max_rows: the rows of a smaller draw stay in a larger
+        # one.
         chosen_N[chosen[np.argsort(hashed(seed, chosen), kind="stable")[max_rows:]]] = False
     return chosen_N, {name: int(count) for name, count in counts.items()}
 

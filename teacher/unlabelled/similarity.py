@@ -1,7 +1,7 @@
-"""Near copies of other texts, and pairs of similar sentences. Texts count as words, however they are spelt.
+"""Finds near copies of other texts, and pairs of similar sentences, independently of case and punctuation.
 
-A student that learns from near copies of dev rows would be graded on what it has seen. A near copy has the same letters
-and digits; or it shares half of the word trigrams of the shorter of the two, if that has at least eight words.
+A student that is trained on near copies of dev rows would be evaluated on rows it has seen. A near copy has the same
+letters and digits, or it shares half of the word trigrams of the shorter text, if that has at least eight words.
 
 Shapes: N texts, D others, K different trigrams of the others, W words.
 """
@@ -24,9 +24,9 @@ FEWEST_WORDS = 8
 FEWEST_TRIGRAMS = FEWEST_WORDS - 2
 TEXTS_AT_ONCE = 8192
 Mask = npt.NDArray[np.bool_]
-MOST_SENTENCES = 100  # with a word that still tells something
+MOST_SENTENCES = 100  # words in more sentences are too common to indicate similarity
 SENTENCES_AT_ONCE = 4096
-WEIGHT_UNIT = 1024  # weights are whole numbers, whose sums do not depend on the machine
+WEIGHT_UNIT = 1024  # integer weights, because float sums depend on the order of additions and so on the machine
 
 Pairs = tuple[list[str], list[str]]
 
@@ -62,7 +62,7 @@ def words_of(normal: pa.Array) -> Words:
     lists = pc.split_pattern(normal, " ")
     count_N = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = lists.flatten()
-    is_word_W = pc.not_equal(flat, "").to_numpy(zero_copy_only=False)  # of no words, splitting makes an empty one
+    is_word_W = pc.not_equal(flat, "").to_numpy(zero_copy_only=False)  # splitting an empty text gives an empty word
     text_W = np.repeat(np.arange(len(normal)), count_N)[is_word_W]
     return Words(flat.filter(pa.array(is_word_W)), text_W, np.bincount(text_W, minlength=len(normal)))
 
@@ -92,7 +92,8 @@ def _overlaps(texts: pa.Array, vocabulary: pa.Array, key_K: Hashes, trigrams_DK:
     place_T = np.searchsorted(key_K, key_T).clip(max=len(key_K) - 1)
     known_T = key_K[place_T] == key_T
     trigrams_NK = _matrix(text_T[known_T], place_T[known_T], (len(texts), len(key_K)))
-    enough_C = np.flatnonzero(trigrams_NK.getnnz(axis=1) >= SHARED * FEWEST_TRIGRAMS)  # with fewer none can be one
+    # Texts with fewer known trigrams cannot reach the threshold, and skipping them keeps the product small.
+    enough_C = np.flatnonzero(trigrams_NK.getnnz(axis=1) >= SHARED * FEWEST_TRIGRAMS)
     shared_CD = (trigrams_NK[enough_C] @ trigrams_DK.T).tocoo()
     shorter = np.minimum((words.count_N - 2)[enough_C][shared_CD.row], size_D[shared_CD.col])
     is_enough = (shorter >= FEWEST_TRIGRAMS) & (shared_CD.data >= SHARED * shorter)
@@ -146,7 +147,7 @@ def _most_similar(texts: pa.Array) -> tuple[Ints, Ints]:
     """The pairs of different texts, as their numbers, the lower one first, ordered."""
     words = words_of(texts)
     encoded = words.flat.dictionary_encode()
-    key = np.unique(np.stack([words.text_W, encoded.indices.to_numpy()]), axis=1)  # a word counts once in a text
+    key = np.unique(np.stack([words.text_W, encoded.indices.to_numpy()]), axis=1)  # each word counts once per text
     text_T, word_T = key
     found_V = np.bincount(word_T, minlength=len(encoded.dictionary))
     weight_V = np.round(WEIGHT_UNIT * np.log(len(texts) / found_V.clip(min=1))).astype(np.int64)
@@ -163,7 +164,7 @@ def _most_similar(texts: pa.Array) -> tuple[Ints, Ints]:
         other = (row_S != column_S) & (shared.data > 0)
         row_S, column_S, shared_S = row_S[other], column_S[other], shared.data[other]
         alike_S = 2 * shared_S / (total_N[row_S] + total_N[column_S])
-        order = np.lexsort((column_S, -alike_S, row_S))  # of equals the first in the text
+        order = np.lexsort((column_S, -alike_S, row_S))  # among equally similar ones the first sentence wins
         row_S, column_S = row_S[order], column_S[order]
         best = np.flatnonzero(np.diff(row_S, prepend=-1))
         pairs.append(np.sort(np.stack([row_S[best], column_S[best]]), axis=0))
