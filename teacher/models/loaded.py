@@ -24,10 +24,10 @@ from pipeline.text.tokenizer import frame_ids, reported, vocabulary_size
 from pipeline.training.checkpoint import tensors_sha256
 from pipeline.training.run_record import FINETUNE_RECORD, read_run_record
 from pipeline.untrusted import parse_json
+from teacher.models.weight_files import SAFE_WEIGHTS, refuse_longer_names, refuse_rounded
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
-SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 SENTENCE_ENCODER = "sentence_encoder"  # key of a run's result: the sentence encoder the teacher was fine-tuned from
 # These families number positions from pad_token_id + 1 on, so the first rows of their position table are never used.
@@ -186,7 +186,7 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
 
     Raises:
         DataError: if the weights cannot be found or read.
-        TeacherError: if a weight is NaN or Inf.
+        TeacherError: if a weight is NaN or Inf, rounded to 8 bits, or there under a longer name.
     """
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # otherwise it warns about a new head as missing weights
@@ -201,6 +201,8 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
         )
     other_sizes = [weight for weight, *_ in info["mismatched_keys"]]
     missing = sorted({*info["missing_keys"], *other_sizes})
+    refuse_longer_names(name, missing, sorted(info["unexpected_keys"]))
+    refuse_rounded(name, revision, model)
     wrong = [key for key, weight in model.named_parameters() if key not in missing and not weight.isfinite().all()]
     if wrong:  # an fp16 overflow during training leaves them; the first batch would show NaN without the reason
         raise TeacherError(f"model {name}: its weights hold NaN or Inf, in {', '.join(wrong[:3])}; save it anew")

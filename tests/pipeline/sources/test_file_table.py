@@ -56,7 +56,7 @@ def written(path: Path, with_labels: bool, label: list[str], **others: list[str]
 
 def tasks(folder: Path, kind: str, with_labels: bool) -> bool:
     rows = load_source(CLASSES, written(folder / f"train{kind}", with_labels, NAMES)).splits["train"]
-    return rows["sentence1"].to_pylist() == TEXTS and rows["label"].to_pylist() == NUMBERS
+    return bool(rows["sentence1"].to_pylist() == TEXTS and rows["label"].to_pylist() == NUMBERS)
 
 
 def words(folder: Path, kind: str, with_labels: bool) -> bool:
@@ -64,7 +64,7 @@ def words(folder: Path, kind: str, with_labels: bool) -> bool:
         "train"
     ]
     assert rows["sentence1"].to_pylist() == [text.split() for text in TEXTS]
-    return rows["label"].to_pylist() == [[0, 1], [0, 0], [1]]
+    return bool(rows["label"].to_pylist() == [[0, 1], [0, 0], [1]])
 
 
 def corpora(folder: Path, kind: str, with_labels: bool) -> bool:
@@ -74,7 +74,7 @@ def corpora(folder: Path, kind: str, with_labels: bool) -> bool:
 
 def unlabelled(folder: Path, kind: str, with_labels: bool) -> bool:
     found = find_texts(str(written(folder / f"x{kind}", with_labels, NAMES)), CLASSES, None, 0, None)
-    return found.columns[0].to_pylist() == TEXTS
+    return bool(found.columns[0].to_pylist() == TEXTS)
 
 
 def imported(folder: Path, kind: str, with_labels: bool) -> bool:
@@ -88,7 +88,7 @@ def imported(folder: Path, kind: str, with_labels: bool) -> bool:
 def predict(folder: Path, kind: str, with_labels: bool) -> bool:
     rows = open_rows(written(folder / f"x{kind}", with_labels, NAMES))
     names = text_names(rows.names, str(rows.path), [("text", "sentence1")])
-    return rows.table(names).column(0).to_pylist() == TEXTS
+    return bool(rows.table(names).column(0).to_pylist() == TEXTS)
 
 
 def packed(folder: Path, kind: str, with_labels: bool) -> bool:

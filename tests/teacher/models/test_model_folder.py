@@ -3,13 +3,18 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
 from pipeline.errors import DataError, TeacherError
+from pipeline.tasks.task import Task
+from teacher.models.batches import collate
+from teacher.models.classifier import load_teacher
 from teacher.models.encoder import stated_pooling
 from teacher.models.loaded import load_config, load_tokenizer, load_weights, require_model_folder, weights_sha256
 from tests.helpers.messages import naming
@@ -107,3 +112,60 @@ def test_pointers_of_git_lfs_are_refused(folder: Path, file: str) -> None:
     (folder / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
     with pytest.raises(DataError, match=naming(file, "git lfs pull")):
         load_config(str(folder), None)
+
+
+def restored(folder: Path, change: Callable[[str, torch.Tensor], tuple[str, torch.Tensor]]) -> None:
+    """Saves each of a folder's weights as what a change makes of its name and its numbers."""
+    file = folder / "model.safetensors"
+    weights = dict(change(key, weight) for key, weight in load_file(file).items())
+    save_file(weights, file, {"format": "pt"})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_weights_of_any_precision_are_read_as_float32(folder: Path, dtype: torch.dtype) -> None:
+    before = AutoModelForSequenceClassification.from_pretrained(folder).state_dict()
+    restored(folder, lambda key, weight: (key, weight.to(dtype)))
+    changed(folder / "config.json", dtype=str(dtype).removeprefix("torch."))
+    found, missing = load_weights(AutoModelForSequenceClassification, str(folder), None)
+    assert missing == []
+    for key, weight in found.state_dict().items():
+        assert torch.equal(weight, before[key].to(dtype).to(torch.float32)), key
+
+
+def test_weights_rounded_to_8_bits_are_refused(folder: Path) -> None:
+    restored(folder, lambda key, weight: (key, (weight * 100).to(torch.int8)))
+    with pytest.raises(TeacherError, match=naming("teacher: ", "8 bits", "model.safetensors")):
+        load_weights(AutoModelForSequenceClassification, str(folder), None)
+
+
+@pytest.mark.parametrize(
+    "rename", [lambda key: key.removeprefix("bert."), lambda key: key.replace("LayerNorm.weight", "LayerNorm.gamma")]
+)
+def test_other_names_that_transformers_has_for_weights_are_followed(folder: Path, rename: Callable[[str], str]) -> None:
+    before = AutoModelForSequenceClassification.from_pretrained(folder)
+    restored(folder, lambda key, weight: (rename(key), weight))
+    found, missing = load_weights(AutoModelForSequenceClassification, str(folder), None)
+    assert (weights_sha256(found), missing) == (weights_sha256(before), [])
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod."])
+def test_weights_under_longer_names_are_refused_and_the_command_renames_them(folder: Path, prefix: str) -> None:
+    before = AutoModelForSequenceClassification.from_pretrained(folder)
+    restored(folder, lambda key, weight: (prefix + key, weight))
+    with pytest.raises(TeacherError, match=naming("teacher: ", prefix)) as refused:
+        load_weights(AutoModelForSequenceClassification, str(folder), None)
+    [program] = re.findall(r'python -c "(.*)"$', str(refused.value))
+    exec(program)  # noqa: S102
+    found, missing = load_weights(AutoModelForSequenceClassification, str(folder), None)
+    assert (weights_sha256(found), missing) == (weights_sha256(before), [])
+
+
+def test_the_side_of_padding_makes_no_difference(folder: Path, opinion: Task) -> None:
+    inputs = []
+    for side in ("right", "left"):
+        changed(folder / "tokenizer_config.json", padding_side=side)
+        teacher = load_teacher(opinion, str(folder), None, (), 32)
+        inputs.append(collate(teacher, teacher.reader.tokenize(["the food was dull .", "lovely ."], None, 32)))
+    assert inputs[0].keys() == inputs[1].keys()
+    assert all(torch.equal(inputs[0][key], inputs[1][key]) for key in inputs[0])
+    assert inputs[1]["attention_mask"][1].tolist()[-1] == 0  # on the right, whatever the tokenizer would do

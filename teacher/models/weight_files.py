@@ -1,0 +1,63 @@
+"""Weights as some programs leave them: under longer names, or rounded to whole numbers. They are refused by name."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from transformers.utils import cached_file
+
+from pipeline.errors import TeacherError
+
+SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+ROUNDED = {"I8", "U8", "F8_E4M3", "F8_E5M2"}  # which mean nothing without the scales that they were divided by
+
+
+def refuse_longer_names(name: str, missing: Sequence[str], unexpected: Sequence[str]) -> None:
+    """Raises TeacherError if weights that a model lacks are there, with something before their names.
+
+    Wrappers of training leave such: ``module.`` DataParallel, ``_orig_mod.`` torch.compile, ``model.`` Lightning.
+
+    Args:
+        name: of the model.
+        missing: the weights that it lacks.
+        unexpected: the weights in its files that it has no place for.
+    """
+    longer = next(((key, other) for key in missing for other in unexpected if other.endswith(f".{key}")), None)
+    if longer is None:
+        return
+    prefix, file = longer[1].removesuffix(longer[0]), str(Path(name) / SAFE_WEIGHTS[0])
+    raise TeacherError(
+        f"model {name}: its weights have other names than the model's, {longer[1]} for {longer[0]}. Rename them: "
+        f'python -c "from safetensors.torch import load_file, save_file; file = {file!r}; '
+        f"save_file({{key.removeprefix({prefix!r}): weight for key, weight in load_file(file).items()}}, file, "
+        "{'format': 'pt'})\""
+    )
+
+
+def refuse_rounded(name: str, revision: str | None, model: Any) -> None:
+    """Raises TeacherError if weights of a model are stored as whole numbers, or in 8 bits, without their scales.
+
+    They would be read as they are, and the model answer nonsense. What a ``quantization_config`` describes is read by
+    transformers itself.
+    """
+    if getattr(model.config, "quantization_config", None) is not None:
+        return
+    parameters = [key for key, _ in model.named_parameters()]
+    for path in _files(name, revision):
+        with safe_open(path, framework="pt") as file:
+            rounded = [key for key in file.keys() if file.get_slice(key).get_dtype() in ROUNDED]  # noqa: SIM118
+        for key in rounded:
+            if any(parameter == key or parameter.endswith(f".{key}") for parameter in parameters):
+                raise TeacherError(
+                    f"model {name}: its weights are rounded to 8 bits, {key} in {path.name}, without their "
+                    "scales; take the model before it was quantized"
+                )
+
+
+def _files(name: str, revision: str | None) -> Iterator[Path]:
+    for file in SAFE_WEIGHTS:
+        found = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False)
+        if found is not None:
+            yield from sorted(Path(found).parent.glob("model*.safetensors"))
+            return
