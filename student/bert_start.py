@@ -47,7 +47,7 @@ Weights = Mapping[str, Callable[[], torch.Tensor]]  # what reads each, by its na
 
 
 class BertFile(BertShape):
-    """What a BERT's ``config.json`` says of its sizes, and that it is one."""
+    """The sizes in a BERT's ``config.json``; other kinds of models are refused."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -82,12 +82,12 @@ class BertStart:
 
     @property
     def words(self) -> str:
-        """What it is, in words."""
+        """A description for messages."""
         return f"layers {', '.join(map(str, self.layers))} of {self.folder}"
 
 
 def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) -> BertStart | None:
-    """What a student of a set starts from; None if it is no bert, or starts from noise.
+    """Returns the BERT that a student starts from; None if the student is no bert or starts from noise.
 
     Of several sets the teacher of the first one counts.
 
@@ -145,7 +145,7 @@ def spread_evenly(count: int, of: int) -> tuple[int, ...]:
 
 
 def _check_types(first: ExampleSet) -> None:
-    """Checks that the tokenizer tells a second sentence by its type, as a BERT reads it."""
+    """Checks that the tokenizer marks the second sentence by its type, as a BERT expects."""
     # RoBERTa's tokenizer gives both sentences type 0, and a BERT would then see no second sentence.
     if first.record.is_pair and not any(example(Tokenizer.from_str(first.tokenizer_json()), is_pair=True).type_ids):
         raise ConfigError(
@@ -155,7 +155,7 @@ def _check_types(first: ExampleSet) -> None:
 
 
 def _teachers_folder(first: ExampleSet) -> Path:
-    """Where the weights of a set's teacher are: in its folder, or else in the set's own."""
+    """Returns the folder of the teacher's weights: its own, or else that of the set."""
     teacher = first.record.teacher
     folder, why = Path(teacher.name), ""
     # Imported answers come with a name at most, and nothing proves which weights gave them.
@@ -188,7 +188,7 @@ def _read_sizes(folder: Path) -> BertFile:
 
 
 def _layers(encoder: Bert, there: tuple[int, ...], folder: Path) -> tuple[int, ...]:
-    """Which of the layers that are there the student starts from."""
+    """Returns the numbers of the layers that the student starts from."""
     if encoder.init_layers is None:
         wanted = encoder.num_hidden_layers or min(NUM_LAYERS, len(there))
         if wanted > len(there):
@@ -234,7 +234,7 @@ def _plain(name: str) -> str:
 
 
 def _source(name: str, layers: tuple[int, ...]) -> str:
-    """What a student's weight is called where it comes from, with layers counted from 0."""
+    """Returns the name of a student's weight in the file that it comes from, where layers count from 0."""
     if not name.startswith(LAYER):
         return name
     number, rest = name.removeprefix(LAYER).split(".", 1)
@@ -279,7 +279,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 @contextmanager
 def open_weights(files: tuple[Path, ...]) -> Iterator[Weights]:
-    """What reads the weights of some files within the block.
+    """Gives a function for each weight of the files, which reads it; valid within the block.
 
     Raises:
         IntegrityError: there or in the block, if a file is damaged.

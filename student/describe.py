@@ -38,7 +38,7 @@ def describe(run_or_recipe: str) -> dict[str, Any]:
 
 
 def describe_config(config: TaskConfig) -> dict[str, Any]:
-    """What `describe` returns, for an architecture; needs no memory for its weights."""
+    """Describes an architecture as `describe` does, without memory for its weights."""
     # Tensors on the meta device have shapes but no memory, so even huge configurations can be described.
     with torch.device("meta"):
         student = KINDS[config.rows].student(config)

@@ -1,4 +1,4 @@
-"""How good a student is: against gold, and against what its teacher said."""
+"""Evaluation of a student against gold, and against its teacher's predictions."""
 
 from pathlib import Path
 from typing import Any

@@ -189,7 +189,7 @@ def _trainings(settings: TrainSettings, data: Sequence[TrainingData]) -> list[St
 def build_joint_configs(
     parts: Sequence[TrainSettings], sets: Sequence[LogitSet], facts: Sequence[Facts]
 ) -> list[tuple[TrainSettings, TaskConfig, BertStart | None]]:
-    """Of each task the settings that are for it, the architecture they ask for, and what a bert starts from.
+    """Returns for each task its settings, its architecture, and the BERT that it starts from.
 
     Args:
         parts: the settings of each task.
@@ -229,7 +229,7 @@ def check_joint(facts: Mapping[str, Facts]) -> None:
 
 
 def vectors_source(sets: Sequence[LogitSet]) -> int:
-    """Which set's token vectors the encoder may start from: the first that has some, else the first."""
+    """Returns the number of the set whose token vectors the encoder may start from: the first that has any."""
     return next((k for k, one in enumerate(sets) if one.sets[0].record.signals.token_vectors is not None), 0)
 
 

@@ -57,7 +57,7 @@ def layer_loss(
     examples: Examples,
     weight_N: Floats,
 ) -> LayerLoss:
-    """What a student's layers learn by, from what the set holds of the teacher's.
+    """Returns the loss between a student's layers and its teacher's stored ones.
 
     Args:
         losses: which; `check_layers` has found no problem.
@@ -103,7 +103,7 @@ def _kinds(target: LayerTargets, config: StudentConfig, examples: Examples) -> I
 
 
 def objective_settings(losses: LayerLosses | None, config: StudentConfig, record: SetRecord) -> dict[str, Any]:
-    """What decides what a student learns from layers: which, as they are stored, and through which filters."""
+    """Returns the settings of layer losses for the record: layers, hashes of their files, and filters."""
     if losses is None:
         return {}
     signals = {_signal(name, record) for name in losses.objectives}
@@ -127,13 +127,13 @@ def _check_heads(num_heads: int, targets: dict[LayersName, LayerTargets]) -> Non
 
 
 def _signal(name: ObjectiveName, record: SetRecord) -> LayersName:
-    """What of the teacher an objective reads; the states of all tokens have the first one's, too."""
+    """Returns the signal that an objective reads; the states of all tokens include the first token's."""
     signal = OBJECTIVES[name].signal
     return first_signal(record) if signal == "cls" else signal
 
 
 def _layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> tuple[int, ...]:
-    """Those that were named, else those that a BERT starts from, else those that are stored; of others the last."""
+    """Returns the teacher's layers to compare: the named ones, else a BERT's stored ones, else the last stored one."""
     named = named_layers(losses.layers)
     if named:
         return named

@@ -51,7 +51,7 @@ class UsedRows:
     bigrams: "UsedRows | None" = None
 
     def buffers(self) -> list[Tensor]:
-        """What the backward pass of a reading of the tokens is to write to; there may be several readings."""
+        """Returns the buffers that a backward pass writes to; a batch may have several."""
         # The first reading uses the preallocated memory. A second one, as of layers, must not overwrite it.
         if not self.is_filled:
             self.is_filled = True
@@ -138,12 +138,12 @@ class TableRows:
 
     @property
     def kernels(self) -> ModuleType:
-        """What does the work."""
+        """The kernels for these tables: compiled, or plain torch."""
         is_float = self.tables[0].dtype == torch.float32
         return compiled_training if is_float and compiled.library() is not None else lazy_adam
 
     def _make_room(self, num_tokens: int) -> None:
-        """Sees to a gradient row per token in every table; the memory is kept from step to step."""
+        """Ensures a gradient row per token for every table; the memory is reused from step to step."""
         if self._states and len(self._states[0].gradient_TX) >= num_tokens:
             return
         if not self._states:
@@ -318,7 +318,7 @@ class RowOptimizer(TrainOptimizer):
 
 
 def make_optimizer(settings: Optimizer, encoder: Encoder, *parts: nn.Module) -> TrainOptimizer:
-    """What moves an encoder's tables, by rows if it is Adam, and all its other numbers and those of the parts."""
+    """Makes the optimizer of an encoder and other parts; Adam updates the tables row by row."""
     tables = [table.weight for table in encoder.trained_tables()]
     others = [*encoder.other_parameters(), *(parameter for part in parts for parameter in part.parameters())]
     # Frozen parts, such as a teacher's filters, never get gradients and need no moments.
@@ -336,7 +336,7 @@ def make_optimizer(settings: Optimizer, encoder: Encoder, *parts: nn.Module) -> 
 def rows_of_batch(
     optimizer: TrainOptimizer | None, encoder: Encoder, ids_T: torch.Tensor, starts_S: torch.Tensor | None = None
 ) -> UsedRows | None:
-    """What takes the gradients of the rows of tables that a batch uses; None if whole tables have gradients."""
+    """Returns the receiver of the gradients of the embedding rows in a batch; None for dense gradients."""
     # A GPU reads whole tables faster than it groups tokens.
     if not isinstance(optimizer, RowOptimizer) or not optimizer.by_rows:
         return None

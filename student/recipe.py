@@ -16,7 +16,7 @@ SETS = {source.chosen_by for source in (OneTask, Sets, SeveralTasks)}
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a recipe says.
+    """The content of a recipe.
 
     Attributes:
         settings: those in which the recipe's values are set.

@@ -31,7 +31,7 @@ NO_DEV = "has no dev split, so nothing tells which epoch is best: the last one i
 
 
 def context(training: StudentTraining) -> dict[str, Any]:
-    """Where the sets of a run lie, and what texts are called in files of its task."""
+    """Returns the paths of a run's sets, and the names of the text columns in files of its task."""
     logit_set = training.data.logit_set
     found: dict[str, Any] = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
     task = logit_set.sets[0].record.task
@@ -41,7 +41,7 @@ def context(training: StudentTraining) -> dict[str, Any]:
 
 
 def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | None) -> dict[str, Any]:
-    """What decides the weights; where the set and the run lie does not."""
+    """Returns the settings that decide the weights; the paths of the set and the run do not."""
     settings, student_config, layers = training.settings, training.student_config, training.layers
     data, encoder, start, optimizer = training.data, settings.encoder, settings.start, settings.optimizer
     logit_set, rows, chosen = data.logit_set, data.splits["train"], source_of(settings).chosen
@@ -88,7 +88,7 @@ def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | No
 
 
 def result(training: StudentTraining, student: TaskStudent, history: list[Entry], best: Entry) -> dict[str, Any]:
-    """What came of a training: scores by epoch, and all that there is to tell of the student that was kept."""
+    """Returns the result of a training: scores by epoch, and the evaluation of the saved student."""
     dev = training.dev_splits
     thresholds = _thresholds(training, student)
     # A label holds where its logit exceeds the threshold, so the negative threshold is added to the logit.
@@ -160,7 +160,7 @@ def _start_line(training: StudentTraining, vectors_of: LogitSet | None) -> str:
 
 
 def _thresholds(training: StudentTraining, student: TaskStudent) -> dict[str, float]:
-    """Of a multi-label student the probability from which on each label holds, by the first dev split."""
+    """Returns the threshold of each label of a multi-label student, fitted on the first dev split."""
     if student.config.target.kind != "labels" or not training.dev_splits:
         return {}
     # Thresholds are fitted on the split that also chose the epoch, so the other splits stay unbiased.

@@ -13,7 +13,7 @@ from student.predict import Predictor
 
 
 class StudentModule(InputModule):  # type: ignore[misc]
-    """What a student makes of each sentence, for ``SentenceTransformer(modules=[StudentModule("runs/mnli")])``.
+    """A student's sentence embeddings, for ``SentenceTransformer(modules=[StudentModule("runs/mnli")])``.
 
     Args:
         run: folder of a finished run.

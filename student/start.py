@@ -276,7 +276,7 @@ def frequent_pairs(examples: Iterable[Rows], most: int) -> Ints:
 
 
 def with_bigrams(config: C, count: int) -> C:
-    """A student's configuration with so many pairs, of as many as were asked for."""
+    """Returns a student's configuration with the number of pairs that were found."""
     return config.model_copy(update={"num_bigrams": count, "bigram_size": config.bigram_size if count else 0})
 
 

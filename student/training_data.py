@@ -43,7 +43,7 @@ class TrainingData:
     teachers: dict[str, Comparison]
 
     def start(self, embedding: EmbeddingKind, start: Start) -> VocabularyVectors | None:
-        """What a student's vectors start from, of several sets the first one's; None if from something else.
+        """Returns the token vectors that a student starts from, those of the first set; None for another start.
 
         Raises:
             ConfigError: if they shall start from token vectors, and there are none.
@@ -55,7 +55,7 @@ class TrainingData:
 
     @cached_property
     def token_vectors(self) -> VocabularyVectors | None:
-        """What the teacher says of each vocabulary entry, of several sets the first one's; None if that is not stored.
+        """The teacher's vector of each vocabulary entry, from the first set; None if the set has no token vectors.
 
         Raises:
             IntegrityError: if the file was changed.
@@ -95,7 +95,7 @@ def load_data(settings: TrainSettings, known: Rows | None = None) -> list[Traini
 
 
 def source_of(settings: TrainSettings) -> Source:
-    """What one student is trained from.
+    """Returns the sets that one student is trained from.
 
     Raises:
         ConfigError: if that was not said.
@@ -129,7 +129,7 @@ def build_student_config(settings: TrainSettings, logit_set: LogitSet, facts: Fa
 
 
 def task_facts(logit_set: LogitSet) -> Facts:
-    """What a set decides of the students that can be trained from it."""
+    """Returns the facts of a set that decide the architecture of its students."""
     return KINDS[logit_set.record.kind].task_facts(logit_set)
 
 
@@ -199,5 +199,5 @@ class StudentTraining:
 
     @property
     def dev_splits(self) -> dict[str, Any]:
-        """Those of `splits` that the student is scored on."""
+        """The splits that the student is scored on."""
         return {split: examples for split, examples in self.splits.items() if split != "train"}

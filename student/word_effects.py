@@ -1,4 +1,4 @@
-"""Which words of an input an answer rests on: what the student says without each of them.
+"""Importance of the words of an input: the student's predictions without each of them.
 
 A word is left out, and not masked: that is fair to every student. One that has not met [MASK] in training has a neutral
 row for it, which is as good as none, or the teacher's vector of it, which stands for no word. Shapes: N inputs, W words
@@ -97,7 +97,7 @@ def effects(target: Target, logits_NC: Floats, words: Sequence[Word], logits_WC:
 
 
 def entropies(target: Target, logits_NC: Floats) -> Floats64:
-    """How unsure answers with labels are [N], in nats; of labels apart the sum over them."""
+    """Returns the entropy of predictions with labels [N], in nats; for a multi-label task the sum over its labels."""
     # `entr` defines 0 log 0 as 0, where numpy would return NaN.
     from scipy.special import entr
 

@@ -52,7 +52,7 @@ class MaskedRow:
 
 @dataclass(frozen=True)
 class MaskedWords:
-    """What came of it.
+    """The result of a comparison of word importance.
 
     Attributes:
         set_name: name of the set.
@@ -71,7 +71,7 @@ class MaskedWords:
 
     @property
     def amount(self) -> str:
-        """How much was compared."""
+        """The number of words and rows that were compared."""
         return f"{sum(len(row.words) for row in self.rows):,} words of {len(self.rows):,} rows"
 
 
@@ -145,7 +145,7 @@ def masked_row(logit_set: ExampleSet, settings: dict[str, Setting], group: list[
 
 
 def importance(target: Target, whole_WC: Floats, without_WC: Floats) -> Floats64:
-    """Of words [W], from the logits of their inputs as they are and without them."""
+    """Returns the importance of words [W], from the logits of their inputs with and without them."""
     if target.has_labels:
         return entropies(target, without_WC) - entropies(target, whole_WC)
     moved_W = predicted_scores(target, without_WC) - predicted_scores(target, whole_WC)
@@ -167,7 +167,7 @@ def _importance_to(run: str, logit_set: ExampleSet, rows: list[MaskedRow]) -> li
 
 
 def compared(teacher: Sequence[Floats64], student: Sequence[Floats64]) -> dict[str, Any]:
-    """How alike the importance of words is, row by row; see `MaskedWords.results`."""
+    """Compares the importance of words row by row; see `MaskedWords.results`."""
     random = np.random.default_rng(SEED)
     correlation_N = np.array([spearmanr(np.stack([a, b])[:, None])[0] for a, b in zip(teacher, student, strict=True)])
     is_same_N = np.array([a.argmax() == b.argmax() for a, b in zip(teacher, student, strict=True)])

@@ -24,14 +24,15 @@ from pipeline.text.wordpiece.compiled_wordpiece import (
 )
 
 MOST_SHOWN = 60
-SENTENCES_AT_ONCE = 8192  # so that what is needed beside the result stays small
+# The buffers beside the result grow with this number. Larger ones gain no speed.
+SENTENCES_AT_ONCE = 8192
 
 Texts = tuple[Sequence[str], ...]  # single sentences, or the first and the second ones
 
 
 @dataclass(frozen=True)
 class TextReader:
-    """Reads sentences as a tokenizer does; what makes the tokenizer fail is told as an `IntegrityError`.
+    """Reads sentences as a tokenizer does; texts on which the tokenizer fails raise an `IntegrityError`.
 
     BERT's WordPiece is compiled code, where that was built. Sentences that it does not know, in Chinese or with a
     ``[MASK]`` in them, and all sentences of other tokenizers are read by the library.
@@ -49,9 +50,11 @@ class TextReader:
         """The reader for a tokenizer as it is now."""
         content = json.loads(tokenizer.to_str())
         loaded = library()
+        # Any difference from BERT's WordPiece could change ids, so other tokenizers always use the library.
         if loaded is None or not is_compatible(content):
             return cls(tokenizer, None)
         tokens = content["added_tokens"]
+        # Tokens that are not normalised are searched in the raw text, and the others in the normalised one.
         found_in_text = [token["content"] for token in tokens if not token["normalized"]]
         with reported(FAILURE):
             found_in_words = [tokenizer.normalizer.normalize_str(t["content"]) for t in tokens if t["normalized"]]
@@ -62,6 +65,7 @@ class TextReader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again from its tokenizer on another machine: compiled code does not travel."""
+        # A pickled handle would be an address of another process.
         return TextReader.of, (self.tokenizer,)
 
     def read(
@@ -81,10 +85,12 @@ class TextReader:
             ValueError: if there are not as many second sentences as first ones.
         """
         texts: Texts = (sentences1,) if sentences2 is None else (sentences1, sentences2)
+        # A missing second sentence would shift all later pairs by one row.
         if len(texts[0]) != len(texts[-1]):
             raise ValueError(f"{len(texts[0])} first sentences, but {len(texts[-1])} second ones")
         parts = [
             self._read(tuple(text[start : start + SENTENCES_AT_ONCE] for text in texts), max_seq_length, start)
+            # No sentences still make one empty part, whose arrays have the right types.
             for start in range(0, max(1, len(sentences1)), SENTENCES_AT_ONCE)
         ]
         return tuple(stacked(part) for part in zip(*parts, strict=True))
@@ -104,6 +110,7 @@ class TextReader:
         self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
     ) -> list[Tokenized]:
         """Inputs as the teacher reads them, special tokens included; arguments and errors as of `read`."""
+        # Without special tokens around sentences, an empty sentence changes the types of the other one.
         frame = None if self.wordpiece is None else frame_of(self.tokenizer, sentences2 is not None)
         if frame is None:
             return tokenize(self.tokenizer, sentences1, sentences2, max_seq_length)
@@ -114,9 +121,11 @@ class TextReader:
         joined = [_joined(sentences) for sentences in texts]
         room = None
         if max_seq_length is not None:
+            # Special tokens count in the limit, as they do for the teacher.
             room = max_seq_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2)
         if self.wordpiece is None or (room is not None and room < 0) or None in joined:
-            _require_text(texts, first_row)  # what is no text could not be joined
+            # Joining fails on anything but text, and only this check can name the row.
+            _require_text(texts, first_row)
             return self._by_the_library(texts, max_seq_length)
         read = [self._sentences(self.wordpiece, text, *j) for text, j in zip(texts, joined, strict=True) if j]
         counts = [sentences.count_N for sentences in read]
@@ -139,6 +148,7 @@ class TextReader:
         self, wordpiece: CompiledWordPiece, sentences: Sequence[str], text: bytes, starts_S: Ints
     ) -> "_Sentences":
         ids_T, count_N = wordpiece.read(text, starts_S)
+        # A few sentences hold characters beyond the table. The library reads these alone, and the others stay fast.
         unknown = np.flatnonzero(count_N < 0).tolist()
         answers = self._encoded_by_library([sentences[n] for n in unknown]) if unknown else []
         for n, ids in zip(unknown, answers, strict=True):
@@ -152,6 +162,7 @@ class TextReader:
 
     def _disable_truncation(self) -> None:
         """Removes the tokenizer's truncation and padding, if it has any: changing it is not safe for other threads."""
+        # Setting what is set already would still lock out the library's threads.
         if self.tokenizer.truncation or self.tokenizer.padding:
             self.tokenizer.no_truncation()
             self.tokenizer.no_padding()
@@ -195,6 +206,7 @@ class _Sentences:
         """The first ids of each sentence, without the gaps."""
         offsets_S = np.zeros_like(self.starts_S)
         np.cumsum(length_N, out=offsets_S[1:])
+        # The compiled code leaves a gap after each sentence, since there are fewer ids than bytes.
         flat = np.empty(offsets_S[-1], np.int64)
         compiled_N = length_N.copy()
         if self.answers:
@@ -214,10 +226,12 @@ def _joined(sentences: Sequence[str]) -> tuple[bytes, Ints] | None:
 
 
 def _truncated_lengths(counts: list[Ints], room: int) -> list[Ints]:
-    """What is left of each sentence in ``room`` tokens: the longer of a pair loses tokens first, then each by turns."""
+    """Returns the length of each sentence after truncation to ``room`` tokens, the longer one of a pair first."""
     if len(counts) == 1:
         return [np.minimum(counts[0], room)]
+    # This is the library's "longest first" in closed form: the shorter sentence keeps up to half of the room.
     short_N = np.minimum(np.minimum(*counts), room // 2)
     long_N = np.minimum(np.maximum(*counts), room - short_N)
+    # Of equally long sentences the first loses the odd token, as in the library.
     is_first_N = counts[0] <= counts[1]
     return [np.where(is_first_N, short_N, long_N), np.where(is_first_N, long_N, short_N)]

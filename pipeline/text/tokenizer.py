@@ -25,12 +25,14 @@ from pipeline.files import read_small_file
 from pipeline.untrusted import parse_json
 
 MAX_TOKENS = 2**20
-MAX_GROWTH = 1000  # characters that normalizers may make of one
-MAX_SPECIAL_TOKENS = 64  # that a template may put around a text
+# Chained normalizers multiply: five that make a hundred characters of one make ten billion.
+MAX_GROWTH = 1000
+# Real templates add at most a handful of special tokens.
+MAX_SPECIAL_TOKENS = 64
 
 
 def size_problem(content: dict[str, Any]) -> str | None:
-    """What is wrong if there are more tokens than any tokenizer has; else None."""
+    """Returns an error message if the file has more tokens than any real tokenizer, else None."""
     model = content.get("model")
     parts = (model.get("vocab") if isinstance(model, dict) else None, content.get("added_tokens"))
     count = sum(len(part) for part in parts if isinstance(part, list | dict))
@@ -38,7 +40,8 @@ def size_problem(content: dict[str, Any]) -> str | None:
 
 
 def growth_problem(content: dict[str, Any]) -> str | None:
-    """What is wrong if a few words could become more text, or more tokens, than memory holds; else None."""
+    """Returns an error message if a few words could become more text or tokens than memory holds, else None."""
+    # Growth multiplies over a chain of normalizers, so each of them may be harmless alone.
     growth = math.prod(map(_growth, _parts(content.get("normalizer"))))
     if growth > MAX_GROWTH:
         return f"its normalizer may make {growth:,} characters of one"
@@ -49,8 +52,9 @@ def growth_problem(content: dict[str, Any]) -> str | None:
 
 
 def vocabulary_problem(tokenizer: Tokenizer) -> str | None:
-    """What is wrong if the largest id is far beyond the number of tokens (students have a row an id); else None."""
+    """Returns an error message if the largest id far exceeds the number of tokens (tables have a row per id)."""
     ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    # Tables have a row per id, so one huge id would reserve gigabytes. Real vocabularies have few gaps.
     if not ids or max(ids) > 2 * len(ids) + 1000:
         return f"its ids go up to {max(ids, default=0):,}, but it has {len(ids):,} tokens"
     return None
@@ -66,6 +70,7 @@ def reported(failure: str, kind: type[DistillError] = IntegrityError) -> Iterato
     """
     try:
         yield
+    # Rust panics arrive as BaseException, so `except Exception` would miss them.
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -76,6 +81,7 @@ def reported(failure: str, kind: type[DistillError] = IntegrityError) -> Iterato
 
 def _parts(part: Any) -> Iterator[dict[str, Any]]:
     """The dictionaries in a part of a ``tokenizer.json``, itself first."""
+    # A deeply nested file would exceed Python's recursion limit, so the walk keeps its own stack.
     left = [part]
     while left:
         part = left.pop()
@@ -85,7 +91,7 @@ def _parts(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _growth(part: dict[str, Any]) -> int:
-    """How many characters a normalizer may make of one, or of nothing."""
+    """Returns the most characters that a normalizer may make of a single one, or of an empty text."""
     added = [part[name] for name in ("content", "prepend") if isinstance(part.get(name), str)]
     return 1 + sum(map(len, added)) + _longest_mapping(part.get("precompiled_charsmap"))
 
@@ -97,7 +103,8 @@ def _longest_mapping(charsmap: Any) -> int:
     try:
         table = base64.b64decode(charsmap)
     except ValueError:
-        return 0  # the library refuses it by itself
+        # The library refuses such a table when it reads the file.
+        return 0
     trie = 4 + int.from_bytes(table[:4], "little")
     return max(map(len, table[trie:].split(b"\0")))
 
@@ -113,7 +120,8 @@ def _special_tokens(template: dict[str, Any]) -> int:
 MAX_TOKENIZER_BYTES, MAX_COMMAS = 64 * 2**20, 2**21
 FAILURE = "the tokenizer fails on a text"
 PAD_TOKENS = ("[PAD]", "<pad>")
-MOST_UNKNOWN = 0.5  # of the tokens of some rows
+# If more than half of the tokens are unknown, the tokenizer almost surely belongs to another language.
+MOST_UNKNOWN = 0.5
 ROWS = 256
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPLITTER = pre_tokenizers.BertPreTokenizer()
@@ -144,14 +152,17 @@ def read_tokenizer_json(path: Path, sha256: str) -> str:
     """
     try:
         text = read_small_file(path, MAX_TOKENIZER_BYTES).decode("utf-8")
-        if text.count(",") > MAX_COMMAS:  # to read so many values takes half a minute, and more than a gigabyte
+        # Parsing more values takes half a minute and over a gigabyte. Counting commas takes milliseconds.
+        if text.count(",") > MAX_COMMAS:
             raise ValueError(f"more than {MAX_COMMAS:,} values")
         content = parse_json(text)
         actual = tokenizer_sha256(text)
     except (FileNotFoundError, ValueError, AttributeError, RecursionError) as error:
         raise IntegrityError(f"{path}: not a readable tokenizer.json: {error}") from error
+    # Ids are meaningless with another vocabulary, even if the file is a valid tokenizer.
     if actual != sha256:
         raise IntegrityError(f"{path}: not the tokenizer that the ids come from; the file was changed")
+    # These checks precede the library, which ends the whole process on a hostile file.
     problem = size_problem(content) or growth_problem(content)
     if problem:
         raise IntegrityError(f"{path}: {problem}; not used")
@@ -188,6 +199,7 @@ def tokenizer_sha256(tokenizer_json: str) -> str:
     Taken from the text as it is stored, not from what a release of the library makes of it, so that it stays the same.
     """
     content = json.loads(tokenizer_json)
+    # Truncation and padding change with every use, and the project sets both itself.
     decisive = {key: value for key, value in content.items() if key not in {"truncation", "padding"}}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
@@ -195,6 +207,7 @@ def tokenizer_sha256(tokenizer_json: str) -> str:
 def pad_id(tokenizer: Tokenizer) -> int:
     """Id of the padding token; one past the vocabulary where the tokenizer has none."""
     ids = (tokenizer.token_to_id(token) for token in PAD_TOKENS)
+    # GPT-like tokenizers have no padding token, so students add a row past the vocabulary.
     return next((i for i in ids if i is not None), vocabulary_size(tokenizer))
 
 
@@ -210,6 +223,7 @@ def example(tokenizer: Tokenizer, is_pair: bool) -> Encoding:
         tokenizer: its truncation and padding settings are removed.
         is_pair: whether to show it a pair.
     """
+    # Padding would appear among the special tokens that this example is meant to show.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     with reported(FAILURE):
@@ -275,7 +289,8 @@ def _tokenized(encoding: Encoding) -> Tokenized:
     for sentence in (0, 1):
         count = sentence_L.count(sentence)
         start = sentence_L.index(sentence) if count else 0
-        parts.append(ids[start : start + count])  # a sentence's tokens stand together
+        # The tokens of one sentence are contiguous, so start and count describe them.
+        parts.append(ids[start : start + count])
     return Tokenized(ids, encoding.type_ids, *parts)
 
 
@@ -289,7 +304,7 @@ class Piece:
 
 
 def frame_of(tokenizer: Tokenizer, is_pair: bool) -> list[Piece] | None:
-    """What an input consists of, as an example shows it; None if that has not all sentences, or no special tokens.
+    """Returns the pieces of an input, read from an example; None if it lacks a sentence or any special token.
 
     Where nothing is put around sentences, an empty one changes the type of the other.
     """
@@ -326,7 +341,7 @@ def require_known(tokenizer: Tokenizer, inputs: Sequence[Tokenized], context: st
 
 
 def require_known_ids(tokenizer: Tokenizer, ids: Ragged, context: str) -> None:
-    """The same of all these rows, which are ids without special tokens."""
+    """Raises DataError like `require_known`, for ids without special tokens, of which all rows are checked."""
     unknown = _unknown_id(tokenizer)
     share = 0.0 if unknown is None else float((ids.flat == unknown).sum()) / max(1, len(ids.flat))
     if share > MOST_UNKNOWN:
@@ -339,6 +354,7 @@ def require_known_ids(tokenizer: Tokenizer, ids: Ragged, context: str) -> None:
 def _unknown_id(tokenizer: Tokenizer) -> int | None:
     """The id of the token for unknown words; None if there is none, as where every byte is a token."""
     model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
+    # Unigram models store the id of the unknown token and the other models its text.
     if model["type"] == "Unigram":
         return None if model["unk_id"] is None else int(model["unk_id"])
     token = model.get("unk_token")

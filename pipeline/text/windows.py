@@ -37,6 +37,7 @@ class Windows:
             ConfigError: if windows could overlap by all they hold, or the tokenizer marks no ends of sentences.
         """
         frame = frame_of(tokenizer, is_pair)
+        # A window is a new input, and without special tokens nothing marks where its sentences end.
         if frame is None:
             raise ConfigError("--doc-stride: this tokenizer puts no special tokens around what would be a window")
         check_stride(is_pair, tokenizer.num_special_tokens_to_add(is_pair), size, stride)
@@ -51,10 +52,12 @@ class Windows:
             return [row]
         sentences = [row.ids1, row.ids2]
         room = self.size - len(row.ids) + len(row.ids1) + len(row.ids2)
+        # Hugging Face cuts only one sentence of a pair into windows, usually the long context of a short question.
         longer = int(len(row.ids2) >= len(row.ids1))
         sentences[1 - longer] = sentences[1 - longer][: room // 2]
         width, ids = room - len(sentences[1 - longer]), sentences[longer]
         windows = []
+        # Stopping one stride before the end avoids a last window that only repeats tokens.
         for start in range(0, len(ids) - self.stride, width - self.stride):
             sentences[longer] = ids[start : start + width]
             windows.append(framed(self.frame, tuple(sentences)))
@@ -83,6 +86,7 @@ def window_lengths(long_N: Ints, short_N: Ints, specials: int, size: int, stride
     fits_N = long_N + short_N <= room
     short_N = np.where(fits_N, short_N, np.minimum(short_N, room // 2))
     step_N = room - short_N - stride
+    # This is the number of steps of the loop in `split`, rounded up.
     count_N = np.where(fits_N, 1, -(-(long_N - stride) // step_N))
     last_N = long_N - (count_N - 1) * step_N + short_N + specials
     lengths = np.full(count_N.sum(), size)
@@ -91,7 +95,7 @@ def window_lengths(long_N: Ints, short_N: Ints, specials: int, size: int, stride
 
 
 def are_truncated(lengths: Sequence[Ints], room: int, by_windows: bool) -> npt.NDArray[np.bool_]:
-    """Which inputs are not read whole [N]: by windows only pairs of which both sentences are longer than half a window.
+    """Returns which inputs lose tokens [N]; with windows, only pairs whose sentences both exceed half a window.
 
     Args:
         lengths: tokens of the single sentences, or of the first and of the second ones.
@@ -100,5 +104,6 @@ def are_truncated(lengths: Sequence[Ints], room: int, by_windows: bool) -> npt.N
     """
     is_truncated_N: npt.NDArray[np.bool_] = np.sum(lengths, axis=0) > room
     if by_windows:
+        # Windows cover the longer sentence, so tokens are lost only if the shorter one exceeds half a window.
         is_truncated_N &= np.min(lengths, axis=0) > room // 2 if len(lengths) == 2 else False
     return is_truncated_N

@@ -37,8 +37,9 @@ class Pieces:
 
     @property
     def is_first_T(self) -> Bools:
-        """Which tokens are the first of their word: what is said of these is said of the word."""
+        """Returns which tokens are the first of their word; their label is the label of the word."""
         is_first_T = np.ones(len(self.word_ids.flat), dtype=bool)
+        # Two sentences may end and begin with the same word number, so each start is marked separately below.
         is_first_T[1:] = np.diff(self.word_ids.flat) != 0
         is_first_T[self.word_ids.offsets[:-1][self.word_ids.lengths > 0]] = True
         return is_first_T
@@ -54,6 +55,7 @@ class Pieces:
         offsets = np.concatenate([[0], np.cumsum(num_words_N, dtype=np.int64)])
         number_W = np.full(offsets[-1], otherwise, dtype=np.int64)
         is_first_T = self.is_first_T
+        # The first token stands for its word, as in the evaluation of BERT on CoNLL (Devlin et al. 2019).
         number_W[self._place_T(offsets)[is_first_T]] = number_T[is_first_T]
         return Ragged(number_W, offsets)
 
@@ -75,6 +77,7 @@ def read_pieces(reader: "TextReader", sentences: Sequence[Sequence[str]], room: 
     Raises:
         IntegrityError: if the tokenizer fails on a text.
     """
+    # Encoding the joined text keeps the tokenizer's own rules for spaces, which encoding words one by one would lose.
     texts = [" ".join(words) for words in sentences]
     read = [
         _read(encoding, text, words, room)
@@ -85,14 +88,16 @@ def read_pieces(reader: "TextReader", sentences: Sequence[Sequence[str]], room: 
 
 def _read(encoding: Encoding, text: str, words: Sequence[str], room: int | None) -> tuple[list[int], list[int]]:
     ids: list[int] = encoding.ids[:room]
+    # One is added for the space between two words.
     starts = np.concatenate([[0], np.cumsum([len(word) + 1 for word in words[:-1]], dtype=np.int64)])
     places = [_place(start, stop, text) for start, stop in encoding.offsets[:room]]
     return ids, (np.searchsorted(starts, places, side="right") - 1).tolist()
 
 
 def _place(start: int, stop: int, text: str) -> int:
-    """A character of the word that a token is of: a space alone is of the word after it, as SentencePiece has it."""
+    """Returns the place of a character in the token's word; a lone space is of the next word, as in SentencePiece."""
     place = stop - 1 if start < stop and not text[stop - 1].isspace() else stop
+    # A token without characters may stand at the very end of the text.
     return min(place, len(text) - 1)
 
 

@@ -61,15 +61,19 @@ def _parse(
     for number, line in enumerate(file, start=1):
         fields = line.rstrip().split(" ")
         if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
-            continue  # word2vec's header
+            # word2vec's first line holds the number of words and their size. GloVe has no such line.
+            continue
         width = width or len(fields) - 1
-        word = " ".join(fields[:-width]) if width else ""  # some words of GloVe's hold spaces
+        # Some words in GloVe's files contain spaces, so numbers are counted from the end of the line.
+        word = " ".join(fields[:-width]) if width else ""
+        # Unwanted words are skipped before their numbers are parsed, which is most of the work.
         if wanted is not None and 0 < width < len(fields) and word not in wanted:
             continue
         values = _numbers(fields[-width:]) if 0 < width < len(fields) else None
         if values is None:
             expected = f"a word and {width or 'some'} finite numbers, separated by single spaces"
             raise DataError(f"{context}: line {number}: not {expected}")
+        # A vector of zeros has no direction and would count as a known word.
         if values.any():
             words.append(word)
             rows.append(values)
@@ -80,7 +84,8 @@ def _parse(
 
 def _numbers(fields: Sequence[str]) -> Floats | None:
     try:
-        with np.errstate(over="ignore"):  # what is too large for a float32 is refused below, by its line
+        # A number too large for float32 becomes infinite, which is refused below with its line.
+        with np.errstate(over="ignore"):
             values = np.array([float(field) for field in fields], dtype=np.float32)
     except ValueError:
         return None
@@ -88,6 +93,7 @@ def _numbers(fields: Sequence[str]) -> Floats | None:
 
 
 def _open(path: Path) -> TextIO:
+    # Some editors add a byte order mark, which would become part of the first word.
     encoding = "utf-8-sig"
     return gzip.open(path, "rt", encoding=encoding) if path.suffix == ".gz" else path.open(encoding=encoding)
 

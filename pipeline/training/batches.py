@@ -125,7 +125,7 @@ class MixedBatches:
 
 
 def held_out_rows(num_rows: int, share: float) -> Ints:
-    """Which of so many rows are held out, int64, ascending; for the same number and share always the same.
+    """Returns the numbers of the held-out rows, int64, ascending; the same for the same number of rows and share.
 
     A teacher and its student, fine-tuned and trained on all rows of a task with the same share, hold out the same.
 

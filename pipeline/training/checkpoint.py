@@ -94,7 +94,7 @@ def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def write_tensors(
     path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None, durable: bool = True
 ) -> str:
-    """Writes a safetensors file, whole or not at all, which says its own SHA-256 with these digits as zeros.
+    """Writes a safetensors file atomically, with its own SHA-256 inside, computed with zeros in place of the digits.
 
     Returns:
         That checksum, hexadecimal.
@@ -143,7 +143,7 @@ def check_tensors(path: Path) -> str:
 
 
 def _checksum(path: Path) -> tuple[int, bytes, bytes]:
-    """Where in a file its checksum stands, what it is there (nothing if there is none), and what it should be."""
+    """Returns the position of a file's checksum, the stored checksum (empty if absent), and the correct one."""
     with path.open("rb") as file:
         size = file.read(8)
         header = file.read(min(int.from_bytes(size, "little"), MAX_HEADER_BYTES))

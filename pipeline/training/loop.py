@@ -36,7 +36,7 @@ class Batches(Protocol[B_co]):
 
 
 class TrainTask(Protocol[B]):
-    """What is learnt: a model, its training rows, their loss, and how the model is scored and saved.
+    """A training task: a model, its training rows, their loss, its evaluation, and the way to save it.
 
     Attributes:
         model: its state is what checkpoints hold.
@@ -100,7 +100,7 @@ class TrainOptimizer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What happens at which step.
+    """The number of steps of a training, and the steps at which it evaluates, saves or stops.
 
     Attributes:
         total_steps: steps of the whole run.

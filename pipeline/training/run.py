@@ -26,7 +26,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @dataclass
 class Progress:
-    """How far a run has come.
+    """The progress of a run, as a checkpoint stores it.
 
     Attributes:
         step: steps taken.

@@ -34,7 +34,7 @@ def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:
 
 
 def deciding(metrics: Metrics) -> tuple[str, str, float] | None:
-    """Split, name and value of what decides: the first metric on the first dev split with gold; None without any."""
+    """Returns split, name and value of the metric that selects the best epoch, the first of the first scored split."""
     return next(((split, name, value) for split, one in metrics.items() for name, value in one.items()), None)
 
 
@@ -97,7 +97,7 @@ def write_metrics(folder: Path, history: Sequence[Entry]) -> None:
 
 @contextmanager
 def tracker(report_to: ReportTo, folder: Path) -> Iterator[Callable[[Entry], None]]:
-    """What is to be called with each new entry of a history."""
+    """Gives a function that sends an entry of the history to a tracker."""
     if report_to == "none":
         yield lambda entry: None
         return

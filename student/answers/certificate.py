@@ -45,7 +45,7 @@ class Trial(BaseModel):
 
 
 class Certificate(BaseModel):
-    """What was proved of a run, by which rows.
+    """A bound on a student's disagreement with its teacher, and the rows that prove it.
 
     Attributes:
         certified: the laxest threshold that holds.
@@ -127,7 +127,7 @@ def upper_bound(wrong: int, count: int, confidence: float) -> float:
 
 
 def fewest_rows(num_rows: int, disagreement: float, confidence: float) -> int:
-    """With how many answers the trials begin; known before any answer is compared.
+    """Returns the number of answers at which the trials begin, which is fixed before any answer is compared.
 
     So many that a quarter of the disagreement asked for would very likely pass, lest bad luck with the first few end it
     all; but at most a fifth of the rows, and at least as many as could pass without any.
@@ -147,7 +147,7 @@ def fewest_rows(num_rows: int, disagreement: float, confidence: float) -> int:
 
 
 def _most_wrong(count: int, disagreement: float, confidence: float) -> int:
-    """How many of ``count`` answers may differ so that the bound still holds; -1 if none."""
+    """Returns the most disagreements among ``count`` answers with which the bound holds; -1 if it never holds."""
     wrong = -1
     while upper_bound(wrong + 1, count, confidence) <= disagreement:
         wrong += 1

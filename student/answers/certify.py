@@ -74,7 +74,7 @@ def certify(config: CertifyConfig) -> Certificate:
 
 @contextmanager
 def _errors_of_condition_alone(where: str) -> Iterator[None]:
-    """Tells what is wrong with the user's condition without the query around it, which is ours."""
+    """Reports errors of the user's condition without the query that this program puts around it."""
     check_condition(where)
     try:
         yield
@@ -95,7 +95,7 @@ def _check_target(target: Target) -> None:
 
 
 def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: ExampleSet, rows: pa.Table) -> np.ndarray:
-    """Which of the rows the run was not trained on, neither on their text nor on a variant of it."""
+    """Returns which rows are new to the run: it was trained neither on their text nor on a variant of it."""
     trained = _trained_rows(config, record)
     settings = record["settings"]
     others = "another run (--init-from)" if settings["init_from_sha256"] and not settings.get("init_layers") else None

@@ -82,7 +82,7 @@ def read_texts(config: PredictConfig, predictor: Predictor) -> SentenceColumns:
 
 
 def open_texts(config: PredictConfig, predictor: Predictor) -> tuple[RowFile, list[str]]:
-    """Opens a file, and says in which of its columns the texts are.
+    """Opens a file, and finds the columns of its texts.
 
     Raises:
         DataError: if there are no such columns.
@@ -106,7 +106,7 @@ def known_task(predictor: Predictor, manifest: Path | None) -> Task | None:
 
 
 def accepted_names(run: Path, task: Task | None, predictor: Predictor) -> Sequence[tuple[str, ...]]:
-    """What the columns of text may be called: as the task names them, or the run's record, or sentence1 (sentence2)."""
+    """Returns the accepted names of the text columns: the task's, the run record's, or sentence1 (sentence2)."""
     usual = predictor.accepted_columns()
     record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
     own = task.columns.texts if task is not None else record.get(TEXT_COLUMNS)
@@ -117,7 +117,7 @@ def accepted_names(run: Path, task: Task | None, predictor: Predictor) -> Sequen
 
 
 def text_names(names: Sequence[str], place: str, accepted: Sequence[tuple[str, ...]]) -> list[str]:
-    """Which of a table's columns hold the texts, by the names that they may have.
+    """Returns the names of the table's columns that hold the texts.
 
     Raises:
         DataError: if there are no such columns.
@@ -129,7 +129,7 @@ def text_names(names: Sequence[str], place: str, accepted: Sequence[tuple[str, .
 
 
 def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str, answers: Set[str]) -> dict[str, str]:
-    """What the columns that are to be kept are called beside the answers: one with a name of theirs ``input_…``.
+    """Returns the output names of the columns to keep; one that an answer's name would shadow becomes ``input_…``.
 
     Raises:
         ConfigError: for each that is not there, and if two would have one name.
@@ -146,7 +146,7 @@ def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str, answer
 def look_at_rows(
     predictor: Predictor, rows: RowFile, names: Sequence[str], columns: Sequence[str]
 ) -> tuple[int, pa.Schema]:
-    """How many rows a file has, and the types of columns over all of them, once every row has been looked at.
+    """Reads every row once, and returns the number of rows and the types of the columns.
 
     Raises:
         DataError: naming the rows that cannot be read, or have no text.
@@ -207,7 +207,7 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
 
 
 def _arriving(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines of a stream, at once those that are there."""
+    """Yields the lines of a stream in lists, each of all lines that have arrived."""
     rest = b""
     # `read1` returns what has arrived. `read` would wait for a full buffer, and an interactive caller for ever.
     while arrived := stream.read1(BYTES_AT_ONCE):  # type: ignore[attr-defined]

@@ -58,7 +58,7 @@ def answer_columns(
 
 
 def chosen(target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None) -> pa.Array:
-    """The label of each row, or of labels apart the list of those that hold; see `answer_columns`."""
+    """Returns the label of each row, or for a multi-label task the list of its labels; see `answer_columns`."""
     if target.kind == "classes":
         # Costs move the choice of a label. The reported probabilities stay those of the student.
         return labels(target, softmax(logits_NC if bias_C is None else logits_NC + bias_C), threshold)
@@ -78,14 +78,14 @@ def labels(target: Target, p_NC: Floats, threshold: float | None = None) -> pa.A
 
 
 def margins(p_NC: Floats) -> Floats:
-    """By how much the best probability of each row [N] leads the second."""
+    """Returns the best probability of each row less the second best, float32 [N]."""
     # Partitioning finds the two best without sorting all classes.
     second_N, best_N = np.partition(p_NC, -2, axis=1)[:, -2:].T
     return np.asarray(best_N - second_N)
 
 
 def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats | None:
-    """What is added to the logits [C]; None for nothing.
+    """Returns the bias that is added to the logits [C]; None without costs and thresholds.
 
     Args:
         run: whose thresholds are taken, of a multi-label student.

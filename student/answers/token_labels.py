@@ -143,7 +143,7 @@ class TokenLabelPredictor(Predictor):
         return logits_TC if self.bias_C is None else logits_TC + self.bias_C
 
     def _answers(self, pieces: Pieces, num_words: list[int], logits_TC: Floats) -> list[list[tuple[str, float]]]:
-        """Of each word its label, and how likely that is; a word without tokens is surely outside of spans."""
+        """Returns label and probability of each word; a word without tokens is outside of spans with probability 1."""
         names = self.student.config.target.names
         num_words_N = np.array(num_words, dtype=np.int64)
         said = labels_of_words(names, pieces, num_words_N, logits_TC)
@@ -157,7 +157,7 @@ class TokenLabelPredictor(Predictor):
 
 
 def _places(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Where words stand in their text."""
+    """Returns the first and the last position of each word in the joined text."""
     places, start = [], 0
     for word in words:
         places.append((start, start + len(word)))

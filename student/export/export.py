@@ -52,8 +52,10 @@ def export(config: ExportConfig) -> dict[str, Any]:
         return _export_html(config.html, config, student, record)
     tables = config.tables or student.config.table_dtype
     record["exported"] = {"from_sha256": sha256(config.run / WEIGHTS_FILE), "tables": tables}
+    # The folder is checked before the evaluation, which takes minutes on a large dev split.
     if config.output_dir is not None:
         _check_folder(config.output_dir, record)
+    # Scores before and after come from the same rows, so their difference is the effect of rounding alone.
     exported = student
     if tables != "float32" and tables != student.config.table_dtype:
         exported = with_small_tables(student, tables)
@@ -65,6 +67,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
         difference = write_onnx(exported, config.onnx)
         result["onnx"] = {"bytes": config.onnx.stat().st_size, "difference": difference}
     if config.output_dir is not None:
+        # The exported run reports the scores of its own weights and not those of the original.
         record["result"]["evaluation"] = after
         _write_folder(exported, record, config.output_dir)
     return result
@@ -72,6 +75,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
 
 def _export_html(path: Path, config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Any]:
     tokenizer = load_tokenizer(config.run / TOKENIZER_FILE, student.config.tokenizer_sha256)
+    # What JavaScript cannot compute is reported before the training rows are read.
     check_writable(student, tokenizer)
     make_folder(path.parent)
     rows = _dev_rows(config, student, record)
@@ -82,7 +86,8 @@ def _export_html(path: Path, config: ExportConfig, student: Student, record: Run
 
 
 def _occurrences(config: ExportConfig, student: Student, record: RunRecord) -> Ints | None:
-    """How often each token occurs in the rows that the student was trained on; None if they are gone."""
+    """Returns the number of occurrences of each token in the training rows [V]; None if their set is gone."""
+    # Counts decide how coarsely a token's row may be rounded. Without the set, all rows are rounded alike.
     settings = record["settings"]
     try:
         logit_set = open_sets(trained_sets(record, config.store), settings.get("mix"))
@@ -99,6 +104,7 @@ def _evaluations(
 ) -> tuple[dict[str, Evaluation], dict[str, Evaluation]]:
     kind = KINDS[student.config.rows]
     before = {split: kind.evaluate_split(student, part) for split, part in rows.items()}
+    # A pure ONNX export changes no number, so a second evaluation would repeat the first.
     if exported is student:
         return before, before
     return before, {split: kind.evaluate_split(exported, part) for split, part in rows.items()}
@@ -119,6 +125,7 @@ def with_small_tables(student: T, dtype: SmallDtype) -> T:
     Raises:
         ConfigError: if a number is too large for it.
     """
+    # Neutral rows need no storage: all of them share the padding's row.
     used_R, encoder = student.encoder.used_ids(), matrix_encoder(student.encoder)
     small = type(student)(student.config.model_copy(update={"table_dtype": dtype, "used_rows": len(used_R)}))
     small.head.load_state_dict(student.head.state_dict())
@@ -137,6 +144,7 @@ def with_small_tables(student: T, dtype: SmallDtype) -> T:
 def _fill(table: TokenTable, weight_RF: torch.Tensor, dtype: SmallDtype) -> None:
     assert isinstance(table, SmallTable)
     table.fill(weight_RF)
+    # float16 overflows above 65,504, and an infinite row would turn every answer into NaN.
     if not table.residual_RF.isfinite().all():
         raise ConfigError(f"--tables {dtype}: the tables hold numbers beyond its range; use int8")
 
@@ -164,6 +172,7 @@ def _problems(config: ExportConfig, student: TaskStudent, record: RunRecord) -> 
 def _check_folder(folder: Path, record: RunRecord) -> None:
     path = folder / RUN_RECORD
     exported = read_run_record(path).get("exported") if path.exists() else None
+    # Repeating the same export may overwrite its own output. Any other student is left alone.
     if (path.exists() or (folder / WEIGHTS_FILE).exists()) and exported != record["exported"]:
         raise FingerprintMismatchError(f"--output-dir {folder}: holds another student; choose another folder")
 
@@ -173,6 +182,7 @@ def _dev_rows(config: ExportConfig, student: TaskStudent, record: RunRecord) -> 
         return dev_examples(
             student.config, open_evaluated(KINDS[student.config.rows], record, config.set, config.store)
         )
+    # The set may be gone, and an export works without it. A set that the user names must exist.
     except (DataError, IntegrityError, FingerprintMismatchError) as error:
         if config.set is not None:
             raise
@@ -183,7 +193,8 @@ def _dev_rows(config: ExportConfig, student: TaskStudent, record: RunRecord) -> 
 def _write_folder(student: TaskStudent, record: RunRecord, folder: Path) -> None:
     make_folder(folder)
     remove_temporaries(folder)
-    write_run_record(folder / RUN_RECORD, record)  # first, so that a killed export knows its own folder again
+    # The record is written first, so that a repeated command recognises the folder of a killed export as its own.
+    write_run_record(folder / RUN_RECORD, record)
     card = card_text(student.config, num_parameters(student), num_bytes(student), record)
     student.companions[CARD_FILE] = card.encode()
     student.save_pretrained(folder)

@@ -36,17 +36,22 @@ NAMES = {"vectors": "vectors", "forward_matrices": "forward", "backward_matrices
 BIGRAMS = "bigrams"
 FOOTER = "Texts stay on this page: it asks nobody anything, and its policy forbids it."
 CHARSET = '<meta charset="utf-8">\n'
+# Four bits hold -8 to 7. A symmetric range from -7 to 7 keeps zero exact.
 LARGEST = 7
-STEPS = {"vectors": 1.75, "forward_matrices": 3.25, "backward_matrices": 3.25}  # what they cost: docs/students.md
+# docs/students.md lists what these steps cost in accuracy. Errors of vectors add up, so vectors get finer steps.
+STEPS = {"vectors": 1.75, "forward_matrices": 3.25, "backward_matrices": 3.25}
 BIGRAM_STEP = 1.75
 MLP_STEP = 1.0
-RARENESS = 0.25  # the step grows with 1 / count to this power
+# The step grows with 1 / count to this power, so the rounding is finest where most texts are affected.
+RARENESS = 0.25
 MLP_WEIGHT = "0.weight"
-BEYOND = "\uffff"  # a character that is in no piece: its word is unknown
+# This character occurs in no piece, so a word that contains it becomes unknown.
+BEYOND = "\uffff"
 SURROGATES = range(0xD800, 0xE000)
 PLANE = 0x10000
 NUM_PLANES = 17
-EMPTY_PLANES = range(4, 14)  # in which Unicode has no character: what is true of one is true of all
+# Unicode has no characters in these planes, so one code point stands for the whole plane.
+EMPTY_PLANES = range(4, 14)
 
 Runs = list[tuple[int, str | None]]
 
@@ -88,12 +93,16 @@ def packed(weight_RF: Floats, neutral_F: Floats, step: float, count_R: Ints | No
         step: between two numbers, in typical deviations from the neutral row (their root mean square).
         count_R: how often each row is used, at least 1; None for all alike.
     """
+    # Deviations from the neutral row are small and centred on 0, so four bits go much further.
     deviation_RF = weight_RF - neutral_F
     typical = float(np.sqrt(np.mean(np.square(deviation_RF, dtype=np.float64)))) or 1.0
     fineness_R = np.ones(len(weight_RF)) if count_R is None else count_R.astype(np.float64) ** RARENESS
+    # Dividing by the geometric mean keeps the average step, and with it the file's size, independent of the counts.
     usual_R = step * typical * np.exp(np.log(fineness_R).mean()) / fineness_R
+    # A row with a large number gets a wider step, because clipping would distort a product more than rounding.
     widest_R = np.maximum(usual_R, np.abs(deviation_RF).max(axis=1) / LARGEST)
-    step_R = np.maximum(widest_R, np.finfo(np.float32).tiny).astype(np.float32)  # below it a step would be 0
+    # A smaller step would round to 0 in float32 and be divided by.
+    step_R = np.maximum(widest_R, np.finfo(np.float32).tiny).astype(np.float32)
     numbers_RF = np.rint(deviation_RF / step_R[:, None]).clip(-LARGEST, LARGEST).astype(np.int8)
     return Packed(numbers_RF, step_R, neutral_F)
 
@@ -130,7 +139,9 @@ def coarse(student: Student, count_V: Ints | None) -> CoarseStudent:
         ids_R = encoder.used_ids().numpy() if encoder.rows is None else encoder.rows.token_R.numpy().astype(np.int64)
     else:
         ids_R = np.flatnonzero(count_V)
+    # The padding's row is the neutral one, which the page stores once as row 0.
     ids_R = ids_R[ids_R != config.pad_id]
+    # Scores are measured on a real student with the rounded numbers, so they hold for the page, too.
     made = Student(config.model_copy(update={"table_dtype": "float32", "used_rows": len(ids_R) + 1})).eval()
     made.head.load_state_dict(student.head.state_dict())
     tables = {}
@@ -143,6 +154,7 @@ def coarse(student: Student, count_V: Ints | None) -> CoarseStudent:
             _rows(student, part.table, ids_R),
         )
         tables[name] = packed(weight_RF, neutral_F, step, None if count_V is None else count_V[ids_R])
+        # Tokens without a row behave as in the page, where they read the neutral row.
         made_part.table.weight[:] = torch.from_numpy(neutral_F)
         made_part.table.weight[torch.from_numpy(ids_R)] = torch.from_numpy(tables[name].values())
     bigrams = None if encoder.bigrams is None else _coarse_bigrams(made, encoder.bigrams, ids_R)
@@ -151,6 +163,7 @@ def coarse(student: Student, count_V: Ints | None) -> CoarseStudent:
 
 def _coarse_bigrams(student: Student, bigrams: BigramSums, ids_R: Ints) -> Packed:
     """Vectors of pairs, which the student takes over; 0 of a pair with a token that has no row."""
+    # The page finds a pair by the rows of its tokens, so both of them need one.
     is_known_K = torch.isin(bigrams.pairs_K2, torch.from_numpy(ids_R)).all(dim=1, keepdim=True)
     vectors_KG = torch.where(is_known_K, bigrams.vectors(), 0).numpy()
     rows = packed(vectors_KG, np.zeros(student.config.bigram_size, np.float32), BIGRAM_STEP)
@@ -205,10 +218,12 @@ def write_html(coarse: CoarseStudent, tokenizer: Tokenizer, name: str, path: Pat
         name: what the page calls it.
         path: the file.
     """
+    # Browsers decompress zlib streams by themselves, so the page carries no decoder.
     content = b64encode(zlib.compress(_content(coarse, tokenizer, name), 9)).decode()
     api = f'<script id="api">{_file("student.js")}</script>\n'
     data = f'<script id="student" type="text/plain">{content}</script>\n'
     html = compose("distill export", _file("local.js"), FOOTER, api + data)
+    # The policy allows only the scripts of this file and no request, so texts cannot leave the page.
     policy = {
         "default-src": "'none'",
         "img-src": "data:",
@@ -219,6 +234,7 @@ def write_html(coarse: CoarseStudent, tokenizer: Tokenizer, name: str, path: Pat
     }
     text = "; ".join(f"{part} {value}" for part, value in policy.items())
     tag = f'<meta http-equiv="Content-Security-Policy" content="{text}">\n'
+    # The policy must stand before the first script, and browsers want the character set first of all.
     write_text_alone(path, html.replace(CHARSET, CHARSET + tag, 1))
 
 
@@ -242,12 +258,13 @@ def _content(coarse: CoarseStudent, tokenizer: Tokenizer, name: str) -> bytes:
             {"name": key, "rows": len(part.step_R), "width": len(part.neutral_F)} for key, part in packed.items()
         ],
     }
+    # One safetensors file holds numbers and settings, so student.js needs a single parser.
     content: bytes = save(tensors, {"student": json.dumps(student, ensure_ascii=False, separators=(",", ":"))})
     return content
 
 
 def _facts(config: StudentConfig, name: str) -> dict[str, Any]:
-    """What `student.js` tells of the student."""
+    """Returns the description of the student that `student.js` offers."""
     target = config.target
     return {
         "name": name,
@@ -272,6 +289,7 @@ def _shape(coarse: CoarseStudent, tokenizer: Tokenizer) -> dict[str, Any]:
         if config.is_joint
         else None,
         "room": max(0, config.max_seq_length - specials),
+        # A row of the page also holds the special tokens of a joint student.
         "longest": config.max_seq_length + specials,
         "isMlp": config.head == "mlp",
         "hidden": config.hidden_size or 0,
@@ -282,6 +300,7 @@ def _shape(coarse: CoarseStudent, tokenizer: Tokenizer) -> dict[str, Any]:
 def _row_of_tokens(coarse: CoarseStudent) -> Ints:
     """The row of each token, int32 [V], counted from 1 as the page does; 0 of a token without one."""
     row_V: Ints = np.zeros(coarse.student.config.num_tokens, np.int32)
+    # Row 0 is the neutral row, so tokens with numbers of their own start at 1.
     row_V[coarse.ids_R] = np.arange(1, len(coarse.ids_R) + 1)
     return row_V
 
@@ -305,10 +324,11 @@ def _file(name: str) -> str:
 
 
 def tokenizer_problems(tokenizer: Tokenizer) -> list[str]:
-    """What keeps JavaScript from reading text as this tokenizer does."""
+    """Returns the reasons why JavaScript cannot read text as this tokenizer does."""
     content = json.loads(tokenizer.to_str())
     if not is_compatible(content):
         return ["the tokenizer is not BERT's WordPiece, the only one that the file can read text by"]
+    # The page searches added tokens as plain text, which these two settings would change.
     strange = [token["content"] for token in content["added_tokens"] if token["normalized"] or token["single_word"]]
     return [f"the tokenizer finds {name!r} in text by rules that the file does not know" for name in strange]
 
@@ -327,6 +347,7 @@ def words(tokenizer: Tokenizer, ids_R: Ints, pad_id: int) -> dict[str, Any]:
     pieces = [tokenizer.id_to_token(int(token)) for token in ids_R]
     return {
         "pieces": pieces,
+        # Pieces without a row are needed, too: WordPiece would otherwise split their words differently.
         "others": sorted(set(model["vocab"]) - set(pieces)),
         "added": [(token["content"], row_of.get(token["id"], 0)) for token in content["added_tokens"]],
         "characters": characters(tokenizer, set("".join(model["vocab"]))),
@@ -337,7 +358,7 @@ def words(tokenizer: Tokenizer, ids_R: Ints, pad_id: int) -> dict[str, Any]:
 
 
 def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
-    """What stands for each character, with spaces around what is a word of its own.
+    """Returns the normalised text of each character, with spaces around characters that are words of their own.
 
     Args:
         tokenizer: its normalizer and pre-tokenizer are asked about every character.
@@ -349,6 +370,7 @@ def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
     runs: Runs = []
     for plane in range(NUM_PLANES):
         codes = range(plane * PLANE, plane * PLANE + (1 if plane in EMPTY_PLANES else PLANE))
+        # Half a surrogate pair is no text, and the library refuses it.
         asked = [chr(code) for code in codes if code not in SURROGATES]
         for character, answer in zip(asked, apply_to_characters(tokenizer, asked), strict=True):
             known = "".join(c if c in alphabet or c == " " else BEYOND for c in answer)

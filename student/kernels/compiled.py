@@ -122,7 +122,7 @@ class KernelBatch(ctypes.Structure):
 
 
 class Gradients(ctypes.Structure):
-    """Where the rows' gradients are written."""
+    """The addresses of the buffers for the rows' gradients."""
 
     _fields_ = (
         ("vectors", ctypes.c_void_p),
@@ -178,7 +178,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def _openmp_libraries() -> list[str]:
-    """Where torch's OpenMP library lies, in the form this process has it open."""
+    """Returns the paths of the OpenMP libraries that this process has loaded, torch's among them."""
     # Torch ships OpenMP under a hashed file name, so only the list of mapped files gives its path.
     maps = Path("/proc/self/maps")
     if not maps.exists():

@@ -115,7 +115,7 @@ class LazyAdamTerms:
 
 
 class Rates(NamedTuple):
-    """How far a step of AdamW goes; gradients are multiplied by ``scale`` first."""
+    """The settings of one step of AdamW; gradients are multiplied by ``scale`` first."""
 
     lr: float
     weight_decay: float

@@ -95,7 +95,7 @@ def reduce_backward(
 
 
 def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
-    """What has been read up to each token, and what is read from the end back to it.
+    """Returns sums and products of the prefix that ends at each token, and of the suffix that begins at it.
 
     Position t holds [v_1 + … + v_t ; X_1 … X_t] and, with a backward table, [v_t + … + v_L ; Y_L … Y_t].
 

@@ -20,7 +20,7 @@ from student.model.architecture import SpecialIds
 
 @dataclass(frozen=True)
 class Frame:
-    """How many special tokens the teacher reads before, between and after the sentences of a row."""
+    """The number of special tokens that the teacher reads before, between and after the sentences of a row."""
 
     before: int
     between: int
@@ -28,7 +28,7 @@ class Frame:
 
     @classmethod
     def of(cls, special_ids: SpecialIds, is_pair: bool) -> "Frame":
-        """That of a tokenizer's special tokens; a row of one sentence has none between."""
+        """Returns the frame of a tokenizer; a single sentence has no tokens between."""
         # BERT reads `[CLS] a [SEP] b [SEP]`, while a matrix student reads a and b alone, so positions differ.
         before, between, after = (len(ids) for ids in special_ids)
         return cls(before, between if is_pair else 0, after)
@@ -39,7 +39,7 @@ class Frame:
         return np.asarray(parts + self.before + self.between + self.after)
 
     def slices(self, lengths: tuple[int, ...]) -> Iterator[slice]:
-        """Where the tokens of each sentence stand among those of a row, by the sentences' lengths."""
+        """Yields the slice of each sentence's tokens within the tokens of a row."""
         start = self.before
         for length in lengths:
             yield slice(start, start + length)

@@ -144,7 +144,7 @@ class LayerLoss(nn.Module):
         return student.encoder.token_size if self._is_bert else student.num_features
 
     def forward(self, features_BF: Tensor, told: LayerOutputs, starts_S: Tensor, rows: Ints) -> Tensor:
-        """The mean, weighted, over the rows that the teacher's layers are known of, a scalar; 0 if they are of none.
+        """Returns the weighted mean over the rows whose teacher layers are stored, a scalar; 0 without such rows.
 
         Args:
             features_BF: what the student's head reads.

@@ -89,7 +89,7 @@ def contrast_error(likeness_BX: Tensor, place_BJ: Tensor) -> Tensor:
 
 
 def relations(values_NALD: Tensor) -> Tensor:
-    """How alike the values of two tokens are: v v' / sqrt(D), [N, A, L, L] (MiniLM, Wang et al. 2020)."""
+    """Returns the scaled dot products of tokens' values, v v' / sqrt(D), [N, A, L, L] (MiniLM, Wang et al. 2020)."""
     relations_NALL: Tensor = values_NALD @ values_NALD.mT / values_NALD.shape[-1] ** 0.5
     return relations_NALL
 
@@ -149,7 +149,7 @@ def negatives(kind_N: Ints, is_known_N: Bools, rows: Ints) -> Ints:
 
 
 def first_signal(record: SetRecord) -> LayersName:
-    """Which signal has the first token's states: its own, or that of all tokens."""
+    """Returns the signal that holds the first token's states: ``cls``, or else the states of all tokens."""
     return "cls" if "cls" in stored_layers(record) else "states"
 
 

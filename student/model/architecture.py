@@ -30,7 +30,7 @@ PRETRAINED_ONE = "a pretrained student, without a task; train one --init-from it
 
 
 class EncoderConfig(BaseModel):
-    """What a token's and a sequence's representation are made of.
+    """The architecture of an encoder.
 
     Attributes:
         embedding: which of `ENCODERS`.
@@ -141,7 +141,7 @@ class EncoderConfig(BaseModel):
 
     @property
     def _readers(self) -> int:
-        """How many numbers are made of a whole representation at least."""
+        """The least number of outputs that read the whole representation."""
         return 0
 
     @property
@@ -255,7 +255,7 @@ class StudentConfig(EncoderConfig):
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences of ids it reads per input."""
+        """The number of sequences of ids per input."""
         return 2 if self.is_pair and not self.is_joint else 1
 
     @property
@@ -374,7 +374,7 @@ CONFIGS: dict[str, type[EncoderConfig]] = {
 
 
 def sequences(config: StudentConfig, ids1: Ragged, ids2: Ragged | None = None) -> tuple[Ragged, ...]:
-    """What a student reads of one or two sentences: each apart, or both as one sequence if it takes them jointly.
+    """Returns the sequences that a student reads: one per sentence, or one for both if it reads them jointly.
 
     A bert reads the special tokens around a single sentence, too.
 

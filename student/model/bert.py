@@ -23,7 +23,7 @@ PADDED_TOKENS = 2**13
 
 @dataclass
 class LayerOutputs:
-    """What the layers of a BERT make of sequences.
+    """The outputs of a BERT's layers.
 
     Attributes:
         is_token_NL: which places of ``scores`` and ``values`` are tokens and no padding.
@@ -39,7 +39,7 @@ class LayerOutputs:
 
 
 class Closing(nn.Module):
-    """What ends both halves of a layer: Linear, dropout, and LayerNorm of the sum with what the half began with."""
+    """The end of both halves of a layer: Linear, dropout, and LayerNorm of the sum with the half's input."""
 
     def __init__(self, num_inputs: int, width: int, eps: float, dropout: float) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class BertLayer(nn.Module):
 
 
 class BertEmbeddings(nn.Module):
-    """The sum of what is known of a token, of its place, and of the sentence that it is of."""
+    """The sum of the embeddings of a token, of its position, and of its sentence's number."""
 
     def __init__(self, shape: EncoderShape, bert: BertShape) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class BertEncoder(Encoder):
         return states_NLH[is_inside_NL]  # type: ignore[no-any-return]
 
     def layers(self, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None = None) -> LayerOutputs:
-        """What every layer makes of sequences, for arguments as of `reduce`."""
+        """Returns the outputs of every layer, for arguments as of `reduce`."""
         ids_NL, words_NLH, is_inside_NL = self._padded(ids_T, starts_S, sparse_grads)
         told, states_NLH = LayerOutputs(self._is_token(ids_NL)), self.embeddings(words_NLH, ids_NL)
         told.states.append(states_NLH[is_inside_NL])
@@ -195,7 +195,7 @@ class BertEncoder(Encoder):
         return told
 
     def pooled(self, firsts: Sequence[Tensor]) -> Tensor:
-        """What is made of the first tokens' states [N, H] after each layer: features_NF, as of `reduce`."""
+        """Pools the first tokens' states [N, H] after each layer to features_NF, as of `reduce`."""
         # MKD's BERT student averages the first token's states over its layers (Liu et al. 2020).
         if self.pooler is None:
             return torch.stack(list(firsts)).mean(dim=0)
@@ -232,7 +232,7 @@ class BertEncoder(Encoder):
         return self._pooled(self.embeddings.word_embeddings(ids_BL), ids_BL)
 
     def _arithmetic(self) -> torch.autocast:
-        """While it is trained, the layers' matrix products are of bf16 where the machine is made for that."""
+        """Uses bfloat16 for the layers' matrix products during training, on machines with fast bfloat16."""
         device = self.embeddings.word_embeddings.weight.device.type
         # Evaluation stays in float32, so that scores do not depend on the machine.
         return torch.autocast(device, torch.bfloat16, enabled=self.training and has_fast_bf16())

@@ -128,7 +128,7 @@ class BiattentiveEncoder(VectorEncoder):
 
 
 def look(one: Padded, other: Padded) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each token sees of the other sentence: its tokens' mean, weighed by the softmax of X Yᵀ.
+    """Attends each token to the other sentence: the mean of its states, weighted by the softmax of X Yᵀ.
 
     Returns:
         Of the first sentences' tokens seen_NLD, of the second ones' seen_NKD; 0 where the other sentence is empty.

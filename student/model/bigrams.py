@@ -53,7 +53,7 @@ class BigramSums(nn.Module):
         self.register_load_state_dict_post_hook(lambda pairs, _: pairs.set_pairs(pairs.pairs_K2))  # type: ignore[no-untyped-call]
 
     def set_pairs(self, pairs_K2: torch.Tensor) -> None:
-        """Says which pairs of tokens the vectors are of.
+        """Sets the pairs of tokens that have vectors.
 
         Raises:
             ValueError: if they do not rise, or a token is not in the vocabulary.

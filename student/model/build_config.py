@@ -92,7 +92,7 @@ def metrics_of(first: Metric | None, metrics: tuple[Metric, ...]) -> tuple[Metri
 
 
 def reader_problems(encoder: EncoderSettings, token_reader: str) -> list[str]:
-    """What speaks against an encoder for something that reads the representation of every token."""
+    """Returns the reasons why an encoder cannot serve a reader of every token's representation."""
     problems = []
     if ENCODERS[encoder.embedding].reads_pairs:
         problems.append(f"--embedding {encoder.embedding}: has nothing of each token, which {token_reader} reads")
@@ -102,13 +102,13 @@ def reader_problems(encoder: EncoderSettings, token_reader: str) -> list[str]:
 
 
 def head_problems(head: TokenHead) -> list[str]:
-    """What says nothing beside a head, of a student of texts or of words."""
+    """Returns the flags that have no effect with this head."""
     has_none = head.hidden_size is not None and not HEADS[head.head or "mlp"].has_width
     return [f"--hidden-size: --head {head.head} has none"] if has_none else []
 
 
 def _pairing(head: Head, encoder: EncoderSettings) -> PairingKind:
-    """How two sentences are brought together."""
+    """Returns the pairing of two sentences: the given one, or the encoder's default."""
     return head.pairing or ENCODERS[encoder.embedding].pairing
 
 
@@ -117,7 +117,7 @@ def _is_joint(head: Head, encoder: EncoderSettings, facts: Facts) -> bool:
 
 
 def _bigrams(encoder: EncoderSettings, head: Head, facts: Facts) -> dict[str, int]:
-    """How many pairs of tokens have vectors, of which size."""
+    """Returns the number of bigrams and the size of their vectors."""
     head_kind, given = HEADS[head.head or "mlp"], getattr(encoder, "num_bigrams", None)
     # Sums of pairs exist per text only, and 32 numbers are no square.
     usual = 0 if head_kind.reads_tokens or head_kind.reads_squares else ENCODERS[encoder.embedding].num_bigrams
@@ -127,7 +127,7 @@ def _bigrams(encoder: EncoderSettings, head: Head, facts: Facts) -> dict[str, in
 
 
 def _encoder_problems(encoder: AnyEncoder, head: Head, facts: Facts) -> list[str]:
-    """What does not fit between an encoder, its head, and texts and pairs of a set."""
+    """Returns the conflicts between an encoder, its head, and the set's texts."""
     kind, head_kind, name = ENCODERS[encoder.embedding], HEADS[head.head or "mlp"], f"--head {head.head}"
     problems = reader_problems(encoder, name) if head_kind.reads_tokens else []
     if head.pairing == "attention" and not kind.reads_pairs:
@@ -169,7 +169,7 @@ def _bert(encoder: Bert, facts: Facts, inherited: Inherited | None) -> dict[str,
 
 
 def _bert_problems(encoder: Bert, head: Head, start: Start, facts: Facts) -> list[str]:
-    """What does not fit a bert."""
+    """Returns the flags that do not fit a bert."""
     kind, problems = ENCODERS["bert"], []
     if head.head != kind.head and (encoder.pooler is None or HEADS[head.head or "mlp"].reads_tokens):
         problems.append(f"--head {head.head}: --embedding bert has the head {kind.head}")
@@ -185,7 +185,7 @@ def _bert_problems(encoder: Bert, head: Head, start: Start, facts: Facts) -> lis
 
 
 def _too_long(facts: Facts, inherited: Inherited) -> list[str]:
-    """What speaks against texts that are longer than those that the layers know."""
+    """Returns a message if the set's texts exceed the positions of the layers that the student starts from."""
     longest, places = facts["max_seq_length"], inherited.shape.max_position_embeddings
     if longest <= places:
         return []
@@ -204,7 +204,7 @@ def _unlike(encoder: Bert, inherited: Inherited) -> list[str]:
 
 
 def _loss_problems(loss: Loss, facts: Facts) -> list[str]:
-    """What of a loss is not for the target of a task."""
+    """Returns the flags of the loss that do not fit the task's target."""
     target, problems = facts["target"], []
     if target.kind == "score" and loss.soft.temperature != 1:
         problems.append("--temperature: a score has none; it is for labels and bins")

@@ -46,7 +46,7 @@ def read_config(path: Path) -> StudentConfig:
 
 
 def why_none(path: Path) -> str:
-    """Why a file is not there that any student's folder has."""
+    """Returns the reason why a file is missing that every student's folder has."""
     folder = path.parent
     if not folder.exists():
         return f"{folder}: no such folder"
@@ -111,7 +111,7 @@ def _kind_in(folder: Path) -> type[EncoderConfig] | None:
 
 
 def _own_part(values: dict[str, Any]) -> dict[str, Any]:
-    """What a ``config.json`` says of the student, apart from what it says to readers of BERTs."""
+    """Returns the student's own part of a ``config.json``, without the keys for readers of BERTs."""
     own = values.get(BERT_KEY)
     return own if isinstance(own, dict) else values
 

@@ -17,7 +17,7 @@ from student.model.tables import RowIndex, SmallTable, TokenTable, put_side_by_s
 
 
 def window_starts(starts_S: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the windows of sequences start, and whose they are.
+    """Returns the starts of the windows of sequences, and the sequence of each window.
 
     Args:
         starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
@@ -163,7 +163,7 @@ class MatrixEncoder(Encoder):
     def scan(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """What has been read up to each token, and for both directions what is read from the end back to it.
+        """Returns sums and products of each token's prefix, and if bidirectional of its suffix.
 
         Position t holds [v_1 + … + v_t ; X_1 … X_t] and, if bidirectional, [v_t + … + v_L ; Y_L … Y_t]. The published
         code leaves the backward half in processing order, so that it belongs to position t only in the middle. There
@@ -209,7 +209,7 @@ class MatrixEncoder(Encoder):
         return ways * self.matrix_size**3
 
     def export_problems(self, longest: int) -> list[str]:
-        """What keeps torch from writing `exported` for inputs of any length up to ``longest``."""
+        """Returns the reasons why torch cannot export the encoder for inputs of any length up to ``longest``."""
         if self.window_size is not None:
             return ["a student that reads windows cannot be exported"]
         # With a single group the exporter would fix the number of groups and refuse shorter inputs.
@@ -289,7 +289,7 @@ class MatrixEncoder(Encoder):
         return tables, ids_T, padding
 
     def weights(self) -> Tables:
-        """What the tables of vectors, matrices and backward matrices store; None where there is none."""
+        """Returns the stored numbers of the tables of vectors, matrices and backward matrices; None if absent."""
         return self._of_each(lambda part: part.table.weight)
 
     def _of_each(self, numbers: Callable[[PooledVectors | MatrixProduct], torch.Tensor]) -> Tables:
@@ -298,7 +298,7 @@ class MatrixEncoder(Encoder):
         return vectors, forward, backward
 
     def parts(self) -> list[PooledVectors | MatrixProduct]:
-        """What the representation is put together from, in its order."""
+        """Returns the parts of the representation in their order."""
         return [part for part in (self.vectors, self.forward_matrices, self.backward_matrices) if part is not None]
 
     def vector_table(self) -> nn.Embedding | None:
@@ -311,7 +311,7 @@ class MatrixEncoder(Encoder):
         put_side_by_side([part.table.weight for part in self.parts()])
 
     def tables(self) -> list[nn.Embedding]:
-        """Those that can be trained; none if they are stored smaller."""
+        """Returns the tables that can be trained; none if they are stored as float16 or int8."""
         return [part.table for part in self.parts() if isinstance(part.table, nn.Embedding)]
 
 

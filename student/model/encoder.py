@@ -20,7 +20,7 @@ from student.model.products import SparseGrads
 
 
 class LstmShape(BaseModel):
-    """What a student's configuration decides of LSTMs.
+    """The sizes of an encoder's LSTMs.
 
     Attributes:
         hidden_size: of each direction.
@@ -35,7 +35,7 @@ class LstmShape(BaseModel):
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """What a student's configuration decides of its encoder.
+    """The sizes and options that an encoder is made by.
 
     Attributes:
         vocabulary_size: V, number of rows of each table.
@@ -137,7 +137,7 @@ class Encoder(nn.Module):
     def scan(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """What is known at each token: features_TP, float32, P = `token_size`, for arguments as of `reduce`."""
+        """Returns the features of each token: features_TP, float32, P = `token_size`, for arguments as of `reduce`."""
         raise NotImplementedError
 
     @abstractmethod
@@ -188,7 +188,7 @@ class Encoder(nn.Module):
         return padded(self.scan(ids_T, starts_S, sparse_grads), starts_S)[0]
 
     def export_problems(self, longest: int) -> list[str]:
-        """What keeps torch from writing `exported` for inputs of any length up to ``longest``."""
+        """Returns the reasons why torch cannot export the encoder for inputs of any length up to ``longest``."""
         return ["a student with this encoder cannot be exported"]
 
     def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
@@ -208,11 +208,11 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def trained_tables(self) -> list[nn.Embedding]:
-        """Those of `tables` that are trained."""
+        """Returns the tables that are trained."""
         return [table for table in self.tables() if table.weight.requires_grad]
 
     def other_parameters(self) -> list[nn.Parameter]:
-        """What is trained besides the tables."""
+        """Returns the trained parameters other than the tables."""
         bigrams = self.bigram_table()
         # Modules share no useful order, so tables are recognised by identity and not by name.
         rows = {id(table.weight) for table in [*self.tables(), *([] if bigrams is None else [bigrams])]}
@@ -258,7 +258,7 @@ def without_padding(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, to
 
 
 def remaining_starts(is_left_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
-    """Where sequences start once their other tokens are left out, int64 [S]."""
+    """Returns the starts of sequences after tokens were removed, int64 [S]."""
     return functional.pad(is_left_T.cumsum(0), (1, 0))[starts_S]
 
 

@@ -87,7 +87,7 @@ class BiLstm(nn.Module):
 
 
 def packing(starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """How sequences end to end are packed: the first tokens of all, then the second ones, longer sequences first.
+    """Returns the order of packed sequences: the first tokens of all, then the second ones, longer sequences first.
 
     Returns:
         The tokens in that order, int64 [T]; the sequences by falling length, int64 [N]; and how many sequences have a
@@ -156,7 +156,7 @@ class Vectors(nn.Module):
 
 
 class VectorEncoder(Encoder):
-    """What the encoders have in common that read vectors and nothing else of a token."""
+    """The common part of encoders that read only the tokens' vectors."""
 
     vectors: Vectors
     # An LSTM learns which tokens matter, so frequent ones need no shorter vectors as in a sum.

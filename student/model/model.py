@@ -34,7 +34,7 @@ from student.model.weights import CONFIG_FILE, check_room, load_weights, save_we
 
 
 class TaskStudent(nn.Module, PyTorchModelHubMixin):
-    """What students of tasks have in common; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
+    """The base class of students of tasks; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
 
     Args:
         config: the architecture.
@@ -178,7 +178,7 @@ class Student(TaskStudent):
     def features(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """What a head reads that does not read tokens: features_BF, float32, for arguments as of `logits`."""
+        """Returns the input of a head that reads whole texts: features_BF, float32, for arguments as of `logits`."""
         if self.config.num_sequences == 1:
             return self.encoder.reduce(ids_T, starts_S, sparse_grads)
         compare = PAIRINGS[self.config.pairing].compare
@@ -233,7 +233,7 @@ class TokenLabelStudent(TaskStudent):
     def features(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """What is known at each token, features_TF, float32: of the sentence; of sums also of it and those beside.
+        """Returns the features of each token, features_TF, float32; with sums also its own and its neighbours' vectors.
 
         What was read up to a token, and from the end back to it, says little of the token itself and its neighbours.
         """
@@ -246,7 +246,7 @@ class TokenLabelStudent(TaskStudent):
 
 
 def beside(alone_TF: torch.Tensor, starts_S: torch.Tensor) -> list[torch.Tensor]:
-    """What is known of each token's left neighbour, of itself, and of its right one; 0 where there is none."""
+    """Returns the features of each token's left neighbour, of the token, and of its right neighbour; 0 if absent."""
     sentence_T = torch.arange(len(starts_S) - 1, device=starts_S.device).repeat_interleave(starts_S.diff())
     # Sentences lie end to end, so a neighbour counts only if it belongs to the same sentence.
     is_one_T1 = (sentence_T[1:] == sentence_T[:-1]).unsqueeze(1)
@@ -264,7 +264,7 @@ def load_student(folder: Path) -> TaskStudent:
 
 
 def num_parameters(module: nn.Module) -> int:
-    """How many numbers a module's parameters have, those that are stored smaller included."""
+    """Returns the number of a module's parameters, including those stored as float16 or int8."""
     # Small tables are buffers and not parameters, because they are never trained.
     small = (part.residual_RF.numel() for part in module.modules() if isinstance(part, SmallTable))
     return sum(p.numel() for p in module.parameters()) + sum(small)

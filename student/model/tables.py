@@ -59,7 +59,7 @@ class SmallTable(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """What is stored, deviations [R, F]; of int8, without their scale."""
+        """The stored deviations [R, F]; for int8 without their scale."""
         return self.residual_RF
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -82,7 +82,7 @@ TokenTable = nn.Embedding | SmallTable
 
 
 class RowIndex(nn.Module):
-    """Which row of small tables a token has: its own, or that of the padding, which is neutral.
+    """Maps tokens to rows of small tables: their own rows, or the neutral row of the padding.
 
     What is stored are the tokens of the rows; weights in which they are not tokens are refused when they are loaded.
 

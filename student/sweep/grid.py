@@ -80,7 +80,7 @@ def make_points(sweep: SweepSettings, grid: Grid) -> list[TrainSettings]:
 
 
 def fixed_values(sweep: SweepSettings, grid: Grid) -> dict[str, Any]:
-    """What all students have in common, by flag: a recipe's settings, too, but not its sets where tasks are tried."""
+    """Returns the settings that all students share, by flag: a recipe's, too, without its sets if tasks are swept."""
     values = with_recipe(sweep.student)
     others = SETS - sweep.student.keys() if "tasks" in grid else set()
     return {name: value for name, value in values.items() if name not in others | grid.keys()}
@@ -190,7 +190,7 @@ def open_all(points: Sequence[TrainSettings]) -> Opened:
 
 
 def _of_one_name(name: str, roots: list[str]) -> str:
-    """Why sets of one name cannot be in one sweep, where a task's folder is called as its set."""
+    """Returns the message for two sets of one name, whose students would share a folder."""
     if len(set(roots)) == 1:
         return f"{name} is named by two paths; write both in the same way"
     return f"{name} is the name of {' and of '.join(roots)}; rename one of these folders"
@@ -215,7 +215,7 @@ def build_swept_config(sets: Opened, settings: TrainSettings) -> TaskConfig:
 
 
 def settings_of(fixed: Mapping[str, Any], sets: Opened) -> dict[str, Any]:
-    """What of the sets decides the students with these values in common, of several tasks by TASK.SETTING.
+    """Returns the properties of the sets that decide the students, for several tasks by TASK.SETTING.
 
     Which ``tasks`` they are is said where it is the same for all students.
     """

@@ -23,7 +23,7 @@ WRITTEN = PASSING | {"SQLITE_CANTOPEN"}
 
 
 class Study:
-    """A study that knows which finished runs it has been told of; made by `open_study`."""
+    """An Optuna study that records each finished run once; made by `open_study`."""
 
     def __init__(self, study: "optuna.Study", storage: str, trials: Sequence[Trial]) -> None:
         from optuna.distributions import CategoricalDistribution

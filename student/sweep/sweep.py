@@ -196,7 +196,7 @@ def sweep_result(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str
 
 
 def score_of(trial: Trial) -> float:
-    """What a trial is judged by: the best epoch's first metric, of several tasks the mean of theirs."""
+    """Returns the score of a trial: the best epoch's first metric, or the mean over several tasks."""
     return quality(_record(trial)["result"]["best"])
 
 
@@ -211,7 +211,7 @@ def _record(trial: Trial) -> RunRecord:
 
 
 def _of_tasks(records: Sequence[tuple[Trial, RunRecord]]) -> dict[str, list[Scored]]:
-    """What the best epochs say of each task that has gold in dev; empty for runs of one task."""
+    """Returns the best epochs' scores of each task with gold in dev; empty for runs of one task."""
     found: dict[str, list[Scored]] = {}
     for trial, record in records:
         for name in record.get(STUDENTS, ()):

@@ -120,7 +120,7 @@ def train_one(config: TrainSettings, rows: Rows) -> DistillError | None:
 
 @dataclass(frozen=True)
 class _Places:
-    """What a worker needs for every run: from where paths count, and where the runs lie."""
+    """The folder that relative paths start from, and the folder of the runs."""
 
     here: Path
     folder: Path

@@ -26,17 +26,22 @@ from tokenizers.models import WordPiece
 from pipeline.arrays import Ints
 
 Int32s = npt.NDArray[np.int32]
-BYTES_PER_THREAD = 2**15  # less is read before a thread has started
+# A smaller text is read before another thread has started.
+BYTES_PER_THREAD = 2**15
 NUMBER, ADDRESS = ctypes.c_int64, ctypes.c_void_p
-MAX_VOCABULARY_BYTES = 2 * 2**20  # three times that of multilingual BERT; 40 bytes of memory for each
+# This is three times the vocabulary of multilingual BERT. The trie takes 40 bytes of memory for each byte.
+MAX_VOCABULARY_BYTES = 2 * 2**20
+# An unknown key in one of these parts may change ids, so the sets must match exactly.
 NORMALIZER = {"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"}
 MODEL = {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"}
 ADDED_TOKEN = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
-NUM_CHARACTERS = 0x3000  # those of alphabets, punctuation and symbols; before the Chinese ones and emoji
+# Below 0x3000 lie alphabets, punctuation and symbols. A table with Chinese characters would take much longer to make.
+NUM_CHARACTERS = 0x3000
 IN_WORD, SPACE, WORD_OF_ITS_OWN, UNKNOWN = range(4)
 UNKNOWN_ENTRY = (UNKNOWN, 0, 0, b"")
 CHARACTER = np.dtype([("kind", "u1"), ("characters", "u1"), ("bytes", "u1"), ("text", "S5")])
-BETWEEN = "0"  # a digit is itself to every normalizer of BERT, and in no other character's decomposition
+# Every normalizer of BERT leaves a digit as it is, and no other character decomposes into this one.
+BETWEEN = "0"
 Characters = npt.NDArray[Any]
 
 
@@ -54,6 +59,7 @@ class _Strings(ctypes.Structure):
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled code, or None where none was built."""
+    # Sorting makes the choice the same everywhere if several builds lie here.
     path = next(iter(sorted(Path(__file__).parent.glob("_compiled.*.so"))), None)
     if path is None:
         return None
@@ -82,6 +88,7 @@ class CompiledWordPiece:
     """
 
     def __init__(self, loaded: ctypes.CDLL, table: Characters, model: dict[str, Any], added: Sequence[str]) -> None:
+        # The compiled code keeps the table's address, so this reference keeps the table alive.
         self._library, self._table = loaded, table
         vocabulary: dict[str, int] = model["vocab"]
         (tokens, starts_S), (others, other_starts_S) = end_to_end(list(vocabulary)), end_to_end(added)
@@ -97,6 +104,7 @@ class CompiledWordPiece:
         )
         if not self._handle:
             raise MemoryError
+        # A finalizer also runs at interpreter exit, where `__del__` may find modules gone.
         weakref.finalize(self, loaded.wordpiece_free, self._handle)
 
     def read(self, text: bytes, starts_S: Ints) -> tuple[Int32s, Ints]:
@@ -113,6 +121,7 @@ class CompiledWordPiece:
         Raises:
             MemoryError: if there is none left.
         """
+        # A text has at most one id per byte, so each sentence's ids fit where its bytes stand.
         ids_T = np.empty(len(text), np.int32)
         count_N = np.empty(len(starts_S) - 1, np.int64)
         threads = min(torch.get_num_threads(), 1 + len(text) // BYTES_PER_THREAD)
@@ -135,6 +144,7 @@ def end_to_end(texts: Sequence[str]) -> tuple[bytes, Ints]:
         UnicodeEncodeError: if one of them cannot be encoded.
     """
     joined = "".join(texts)
+    # ASCII texts have as many bytes as characters, so encoding each one can be skipped.
     parts: Sequence[str] | list[bytes] = texts if joined.isascii() else [text.encode() for text in texts]
     starts_S = np.zeros(len(texts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(texts)), out=starts_S[1:])
@@ -165,7 +175,8 @@ def _is_usable(model: dict[str, Any]) -> bool:
     vocabulary: dict[str, int] = model["vocab"]
     return (
         model["unk_token"] in vocabulary
-        and "\0" not in model["continuing_subword_prefix"]  # which ends a string in C
+        # A zero byte ends a string in C.
+        and "\0" not in model["continuing_subword_prefix"]
         and max(vocabulary.values()) < 2**31
         and model["max_input_chars_per_word"] < 2**31
         and sum(len(token.encode()) for token in vocabulary) <= MAX_VOCABULARY_BYTES
@@ -204,12 +215,14 @@ def character_table(tokenizer: Tokenizer, firsts: Collection[str] = ()) -> Chara
         return known and known[0]
     table = known[0].copy()
     for character, result in known[1].items():
+        # Added tokens are found by the library only, so sentences that may contain one are left to it.
         if any(first in result for first in firsts):
             table[ord(character)] = UNKNOWN_ENTRY
     return table
 
 
-@lru_cache(maxsize=16)  # this takes a hundred times as long as all else that making a reader does
+# Running the tokenizer on all characters takes a hundred times as long as the rest of making a reader.
+@lru_cache(maxsize=16)
 def _results_by_character(tokenizer_json: str) -> tuple[Characters, dict[str, str]] | None:
     """The table of a normalizer and a pre-tokenizer, and the results; None if they are not one for each character."""
     characters = [chr(code) for code in range(NUM_CHARACTERS) if _is_independent(chr(code))]
@@ -220,12 +233,13 @@ def _results_by_character(tokenizer_json: str) -> tuple[Characters, dict[str, st
     table["kind"] = UNKNOWN
     for character, result in zip(characters, results, strict=True):
         table[ord(character)] = _entry(character, result)
-    table.flags.writeable = False  # it is everybody's
+    # The cached table is shared by all readers, so writing to it must fail.
+    table.flags.writeable = False
     return table, dict(zip(characters, results, strict=True))
 
 
 def apply_to_characters(tokenizer: Tokenizer, characters: Sequence[str]) -> list[str]:
-    """What a tokenizer of BERT's kind makes of characters, each between two digits, with a space where words part.
+    """Returns a BERT tokenizer's text for each character between two digits, with spaces where it splits words.
 
     Where a character is not results by itself, the answers are not as many as the characters.
     """
@@ -250,7 +264,7 @@ def _entry(character: str, result: str) -> tuple[int, int, int, bytes]:
     text = result.strip(" ")
     size = len(text.encode())
     kind = {text: IN_WORD, " ": SPACE, f" {text} ": WORD_OF_ITS_OWN}.get(result, UNKNOWN)
-    # no more ids than bytes of text, whatever the vocabulary: a place for each is all that the compiled code has
+    # The compiled code has room for one id per byte of text, so no character may become longer than it was.
     if " " in text or size > CHARACTER["text"].itemsize or len(text) > len(character.encode()):
         kind = UNKNOWN
     return (kind, len(text), size, text.encode()) if kind != UNKNOWN else UNKNOWN_ENTRY
