@@ -43,7 +43,8 @@ OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm
 LAYER = "encoder.layer."
 
 
-Weights = Mapping[str, Callable[[], torch.Tensor]]  # what reads each, by its name
+# Weights are read one at a time on demand, since a whole teacher may not fit the memory.
+Weights = Mapping[str, Callable[[], torch.Tensor]]
 
 
 class BertFile(BertShape):
@@ -218,7 +219,8 @@ def _check_vocabulary(folder: Path, first: ExampleSet) -> None:
     path = folder / TOKENIZER_FILE
     try:
         there = Tokenizer.from_file(str(path)).get_vocab()
-    except Exception as error:  # the library raises nothing more special
+    # The tokenizers library raises plain Exception for every kind of bad file.
+    except Exception as error:
         raise ConfigError(f"--init-from {folder}: its {TOKENIZER_FILE} cannot be read: {error}") from error
     # Vocabularies are compared and not files, since versions of a library write the same tokenizer differently.
     if there != Tokenizer.from_str(first.tokenizer_json()).get_vocab():

@@ -165,7 +165,7 @@ def as_read(examples: Examples, config: StudentConfig) -> Examples:
 
 
 def gold_tensor(target: Target, examples: Examples) -> torch.Tensor:
-    """Training targets [N]: float32 scores for a score, else int64 classes, or [N, C] of 0 and 1 for labels apart."""
+    """Returns training targets: float32 scores [N], int64 classes [N], or for multi-label tasks 0 and 1 [N, C]."""
     return torch.from_numpy(target.gold(examples.label_N, examples.score_N))
 
 

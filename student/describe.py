@@ -19,6 +19,7 @@ from student.model.model import TaskStudent, num_bytes, num_parameters
 from student.model.weights import CONFIG_FILE
 from student.recipe import load_recipe
 
+# A recipe names a task but no set, so the vocabulary of the usual teacher stands in for the set's.
 BERT_BASE_UNCASED: Facts = {"vocabulary_size": 30522, "pad_id": 0, "special_ids": ((101,), (102,), (102,))}
 
 
@@ -73,6 +74,7 @@ def _config_of(run_or_recipe: str) -> TaskConfig:
 
 def _multiply_adds(student: TaskStudent) -> dict[str, int]:
     encoder, (per_token, per_input) = student.encoder, student.head_multiply_adds
+    # Only attention has costs that grow with L², so other students omit the key.
     pairs = {"per_pair_of_tokens": encoder.multiply_adds_per_pair} if encoder.multiply_adds_per_pair else {}
     whole = {"per_token": encoder.multiply_adds + per_token, "per_input": encoder.multiply_adds_per_input + per_input}
     return whole | pairs

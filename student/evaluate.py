@@ -29,7 +29,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
         Per split (of a run of several tasks per TASK/SPLIT) ``gold`` (the task's metrics), ``interval`` (95 % bootstrap
         intervals of them), ``teacher`` (the teacher's), ``majority`` (always answering the commonest class), ``glue``
         (GLUE's one number for the task), ``labels`` (macro F1, and how many labels are ever predicted), ``decided``
-        (the metrics of what `predict` says, by thresholds and costs, if there are any), ``by_label`` (precision, recall
+        (the metrics of `predict`'s labels, with thresholds and costs if there are any), ``by_label`` (precision, recall
         and F1 of each label, so decided), ``bins`` (other readings of binned scores) and ``fidelity`` (agreement with
         the teacher, KL divergence from it).
 
@@ -90,7 +90,9 @@ def dev_examples(config: TaskConfig, logit_set: LogitSet) -> dict[str, Any]:
         FingerprintMismatchError: if the set is not one that the student can read.
     """
     kind = KINDS[config.rows]
+    # Another tokenizer's ids would be read without an error and give meaningless scores.
     kind.check_readable(config, logit_set)
+    # Scores on training rows would only measure memorisation.
     splits = [split for split in logit_set.splits if split != TRAIN]
     if not splits:
         raise DataError(f"{logit_set.root}: has no dev split to evaluate on")

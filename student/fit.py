@@ -57,7 +57,7 @@ from student.training_data import (
 from student.vocabulary_pruning import active_ids, neutralise_untrained, prune, restore, with_used_rows
 
 # Tables are shared by token id, so ids must come from the same tokenizer and the same truncation.
-ONE_ENCODER = {  # what sets have in common
+ONE_ENCODER = {
     "tokenizer_sha256": "tokenizer",
     "max_seq_length": "--max-seq-length (with --doc-stride that of their longest rows)",
 }

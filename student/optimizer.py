@@ -211,7 +211,7 @@ class RowAdam(torch.optim.Adam):
 
         Args:
             ids_T: int64, every token of the batch, in the order in which the backward pass will give gradients.
-            bigrams_P: likewise the rows of its pairs of tokens.
+            bigrams_P: int64, the rows of the batch's pairs of tokens.
         """
         ids = [part for part in (ids_T, bigrams_P) if part is not None]
         eps = self.param_groups[0]["eps"]
@@ -269,7 +269,7 @@ class RowAdam(torch.optim.Adam):
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
         if not parameters:
             return
-        # The compiled dense step knows float32 only.
+        # The compiled dense step supports float32 only.
         if self._parts[0].kernels is lazy_adam or any(p.dtype != torch.float32 for p in parameters):
             torch._foreach_mul_([p.grad for p in parameters], scale)
             super().step()

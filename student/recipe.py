@@ -58,7 +58,7 @@ def load_recipe(name_or_path: str) -> Recipe:
 
 
 def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values by flag with those of the recipe among them, except for what they say themselves.
+    """Returns the given values by flag, completed by the recipe's values for the other flags.
 
     Raises:
         ConfigError: if the recipe is wrong.

@@ -106,7 +106,7 @@ def result(training: StudentTraining, student: TaskStudent, history: list[Entry]
 
 
 def write_tokenizer(training: StudentTraining) -> None:
-    """Writes the tokenizer beside the weights, for a bert with what `transformers` asks of one."""
+    """Writes the tokenizer beside the weights, for a bert with the files that `transformers` expects."""
     tokenizer_json = training.data.logit_set.tokenizer_json()
     write_text(training.folder / TOKENIZER_FILE, tokenizer_json)
     if training.student_config.is_hugging_face:

@@ -235,7 +235,7 @@ def start_from_words(encoder: Encoder, path: Path, tokenizer_json: str) -> None:
     Args:
         encoder: one with vectors.
         path: the file.
-        tokenizer_json: tells how tokens are written.
+        tokenizer_json: holds the spelling of each token.
 
     Raises:
         DataError: if the file cannot be read, or no token is written like a word of it.

@@ -9,7 +9,7 @@ from pipeline.training.run_record import RunRecord
 
 
 def trained_sets(record: RunRecord, store: Path) -> list[Path]:
-    """Where the sets that a run was trained on lie now: where they lay, or else by their names in the store.
+    """Returns the paths of the sets that a run was trained on: as recorded, or else by their names in the store.
 
     Raises:
         DataError: if one is gone.
@@ -17,7 +17,8 @@ def trained_sets(record: RunRecord, store: Path) -> list[Path]:
         IntegrityError: if what is in its place is damaged.
     """
     settings = record["settings"]
-    if "logit_set" in record:  # of pretraining
+    # Pretraining uses one set and records it under another key than training, which may mix several.
+    if "logit_set" in record:
         places, fingerprints = [record["logit_set"]], [settings["logit_set_fingerprint"]]
     else:
         places, fingerprints = record["logit_sets"], settings["logit_set_fingerprints"]
@@ -25,7 +26,7 @@ def trained_sets(record: RunRecord, store: Path) -> list[Path]:
 
 
 def evaluated_sets(record: RunRecord, logits: str | None, store: Path) -> list[Path]:
-    """Where the sets lie that a run is measured on: the one that is named, or those it was trained on.
+    """Returns the paths of the sets that a run is measured on: the named one, or those it was trained on.
 
     Raises:
         DataError: if one is not there.
@@ -36,15 +37,18 @@ def evaluated_sets(record: RunRecord, logits: str | None, store: Path) -> list[P
 
 def _lies_at(place: str, fingerprint: str, store: Path) -> Path:
     others, damaged = {}, None
+    # The recorded path comes first. On another machine the store holds the set under the same name.
     for where in (place, Path(place).name):
         try:
             path = find_set(where, store)
             others[path] = read_set_record(path).fingerprint
         except DataError:
             continue
-        except IntegrityError as error:  # the other place may have a sound one
+        # A damaged set here must not hide an intact copy in the other place.
+        except IntegrityError as error:
             damaged = damaged or error
             continue
+        # A set of the same name may hold other logits, so only the fingerprint decides.
         if others[path] == fingerprint:
             return path
     if damaged is not None:

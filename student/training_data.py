@@ -64,7 +64,8 @@ class TrainingData:
         return read_token_vectors(first.root, first.record)
 
 
-Rows = dict[tuple[str, ...], TrainingData]  # by the names of their sets
+# Keys are the names of the sets, so that a sweep reads the rows of each set once.
+Rows = dict[tuple[str, ...], TrainingData]
 
 
 def separate(settings: TrainSettings) -> list[TrainSettings]:
@@ -184,7 +185,7 @@ class StudentTraining:
 
     @cached_property
     def splits(self) -> dict[str, Any]:
-        """The rows in the form that the student reads; of the training rows some as ``held-out``, if that is asked for.
+        """The rows in the form that the student reads, with some training rows as ``held-out`` if a share is given.
 
         Raises:
             DataError: if none would be held out, or none left.

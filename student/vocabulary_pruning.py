@@ -5,7 +5,7 @@ small student with the used rows alone trains to the same weights as the whole o
 task; afterwards its rows go back to their places.
 
 What such a row began with is noise, which the tokens of a new text would multiply. It becomes neutral; a vector that
-then starts from the teacher's or a file's stays that, as it says what the token means.
+then starts from the teacher's or a file's stays so, because it carries the token's meaning.
 """
 
 from collections.abc import Iterable

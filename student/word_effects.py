@@ -38,7 +38,7 @@ class Word(NamedTuple):
 
 
 def without_each_word(ask: Logits, sentences1: Texts, sentences2: Texts | None) -> tuple[list[Word], Floats]:
-    """All words of some inputs, and what a student says of each one's input without it.
+    """Returns all words of the inputs, and a student's logits of each input without each word.
 
     Args:
         ask: what gives a student's logits [N, C] of texts, as `Predictor.logits` does.

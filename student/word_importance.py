@@ -1,6 +1,6 @@
 """``distill masked-words``: do students find the words important that their teacher does?
 
-A set of `mask-each` has the teacher's answers to rows with each word masked; students are asked about the same rows
+A set of `mask-each` has the teacher's answers to rows with each word masked; students predict the same rows
 without each word. A word's importance is by how much less sure the answer is without it: the entropy then, less that of
 the whole row; of a score, how far it moves. Shapes: N rows, W words of a row, S shuffles.
 """
@@ -107,7 +107,7 @@ def read_masked(logit_set: ExampleSet) -> list[MaskedRow]:
 
     Raises:
         ConfigError: if it is another set.
-        IntegrityError: if its record does not say how its variants are numbered.
+        IntegrityError: if its record lacks the numbering of its variants.
         DataError: if a row lacks variants.
     """
     augmentation = logit_set.record.augmentation
@@ -116,7 +116,8 @@ def read_masked(logit_set: ExampleSet) -> list[MaskedRow]:
         raise ConfigError(f"--set {logit_set.root}: has no variants with each word masked; {advice}")
     if not isinstance(augmentation.settings.get("num_variants"), int):
         raise IntegrityError(f"{logit_set.root}: its record does not say how many words of a sentence are masked")
-    rows = logit_set.read(augmentation.split, COLUMNS).to_pylist()  # by source row and variant
+    # Rows are sorted by source row and variant, which `groupby` relies on.
+    rows = logit_set.read(augmentation.split, COLUMNS).to_pylist()
     by_source_row = groupby(rows, key=lambda row: row["source_row"])
     return [masked_row(logit_set, augmentation.settings, list(group)) for _, group in by_source_row]
 

@@ -27,14 +27,15 @@ MOST_SHOWN = 60
 # The buffers beside the result grow with this number. Larger ones gain no speed.
 SENTENCES_AT_ONCE = 8192
 
-Texts = tuple[Sequence[str], ...]  # single sentences, or the first and the second ones
+# Single sentences are one part, and pairs are two: the first sentences and the second ones.
+Texts = tuple[Sequence[str], ...]
 
 
 @dataclass(frozen=True)
 class TextReader:
     """Reads sentences as a tokenizer does; texts on which the tokenizer fails raise an `IntegrityError`.
 
-    BERT's WordPiece is compiled code, where that was built. Sentences that it does not know, in Chinese or with a
+    BERT's WordPiece is compiled code, where that was built. Sentences that it cannot read, in Chinese or with a
     ``[MASK]`` in them, and all sentences of other tokenizers are read by the library.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Tokenizers of the `tokenizers` library: read safely, told apart, made, and what they put around sentences.
+"""Tokenizers of the `tokenizers` library: reading them safely, comparing and making them, and their special tokens.
 
 The library trusts the file ``tokenizer.json``, and dies of a bad one. A few kilobytes can ask for more memory than
 there is: normalizers that replace one letter by a hundred, one after the other, or templates that add a special token a
@@ -362,7 +362,7 @@ def _unknown_id(tokenizer: Tokenizer) -> int | None:
 
 
 def wordpiece(tokens: Iterable[str], strip_accents: bool | None = None) -> Tokenizer:
-    """A WordPiece that knows the special tokens and these, in lower case.
+    """Makes a WordPiece tokenizer of the special tokens and the given ones, in lower case.
 
     Args:
         tokens: words, and ``##`` pieces of words.

@@ -134,7 +134,7 @@ def check_tensors(path: Path) -> str:
     """The checksum of a safetensors file as `write_tensors` returned it; empty if it has none, as files of others.
 
     Raises:
-        ValueError: if the file is not what its checksum says.
+        ValueError: if the content does not match the checksum.
     """
     _, stated, actual = _checksum(path)
     if stated not in (b"", actual):

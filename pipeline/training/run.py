@@ -33,7 +33,7 @@ class Progress:
         history: an entry per evaluation.
         loss_sum: sum of the losses of the rows since the last entry.
         num_rows: how many rows these were.
-        data_state: where the data stand, if ``step`` does not tell.
+        data_state: the position in the data, if ``step`` alone does not decide it.
     """
 
     step: int = 0
@@ -53,7 +53,7 @@ class Run:
         folder: the folder; `start` creates it.
         settings: everything that decides the result, as JSON values.
         command: the command line, for the record.
-        context: what else the record should say, such as where things lie; it may differ from try to try.
+        context: other values for the record, such as paths; they may differ from try to try.
         record_name: file name of the record.
         rank: number of this process; the first alone writes, and it must `start` before the others.
         wait: waits until every process has come as far.

@@ -12,8 +12,10 @@ from pipeline.files import write_text
 from pipeline.record_file import read_record, write_record
 
 RUN_RECORD, SWEEP_RECORD, FINETUNE_RECORD = "run.json", "sweep.json", "finetune.json"
-TEXT_COLUMNS = "text_columns"  # of a run's record: what they are called in files of its task, see `TaskRecord`
-STUDENTS = "students"  # of a run of several tasks: the folders in its own, a run and a student each
+# A run records the names of the text columns, so that `predict --file` finds them without the task's manifest.
+TEXT_COLUMNS = "text_columns"
+# A run of several tasks lists the folders of its students here. Other runs lack this key.
+STUDENTS = "students"
 RunRecord = dict[str, Any]
 Entry = dict[str, Any]  # of a run's history: `epoch` or `step`, `loss`, `metrics` by split
 Metrics = dict[str, dict[str, float]]  # split -> metric -> value
@@ -79,6 +81,7 @@ def write_run_record(path: Path, record: RunRecord) -> None:
 
 
 METRICS_FILE = "metrics.jsonl"
+# TensorBoard reads whole folders, so its files are kept apart from those of the run.
 TENSORBOARD_FOLDER = "tensorboard"
 COUNTS = ("epoch", "step")
 

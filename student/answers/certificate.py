@@ -90,7 +90,7 @@ def certify_margins(
 
     Args:
         margin_N: how sure the student is.
-        differs_N: bool, whether it says another thing than its teacher.
+        differs_N: bool, whether its prediction differs from its teacher's.
         disagreement: ε, the greatest share of answers that may differ.
         confidence: 1 - δ, with which that must hold.
     """

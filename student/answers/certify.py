@@ -35,7 +35,7 @@ def certify(config: CertifyConfig) -> Certificate:
 
     Raises:
         ConfigError: if the student has scores, or was trained on all of the rows.
-        FingerprintMismatchError: if it cannot be told today which rows those were, or the set is not one it can read.
+        FingerprintMismatchError: if the training rows cannot be determined today, or the student cannot read the set.
     """
     record = read_run_record(config.run / RUN_RECORD)
     student = Student.load(config.run).to(default_device())

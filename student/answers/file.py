@@ -181,7 +181,7 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
     Args:
         config: names the columns to keep.
         predictor: of the run.
-        stream: gives an object with columns on each line; the first tells which columns there are.
+        stream: a JSON object on each line; the first object's keys are the columns.
 
     Raises:
         ConfigError: if a column that is to be kept is not there.

@@ -44,7 +44,7 @@ def answer_columns(
 
     Returns:
         Of classes ``label`` (string), ``probabilities`` (a struct of float32, by label) and ``margin`` (float32, the
-        best probability less the second); of labels apart ``label`` (a list of strings) and ``probabilities``;
+        best probability less the second); of multi-label tasks ``label`` (a list of strings) and ``probabilities``;
         otherwise ``score`` (float32).
     """
     if not target.has_labels:
@@ -134,7 +134,7 @@ def best_thresholds(target: Target, logits_NC: Floats, label_NC: Ints) -> dict[s
 
     Args:
         target: names the labels.
-        logits_NC: float32, what a student says.
+        logits_NC: float32, a student's logits.
         label_NC: their gold, rows of ``NO_LABEL`` where there is none.
     """
     known_N = label_NC[:, 0] != NO_LABEL

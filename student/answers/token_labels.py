@@ -25,8 +25,10 @@ MARKS = "".join(chr(k) for k in range(0x300, 0x20000) if unicodedata.category(ch
 LETTERS = rf"\w[\w{MARKS}]*"
 # A word may contain hyphens, apostrophes or dots. Any other sign is a word of its own, as in CoNLL's files.
 WORD = re.compile(rf"{LETTERS}(?:[-'\u2019.]{LETTERS})*|[^\w\s][{MARKS}]*")
-Sentence = str | Sequence[str]  # a text, or its words
-USUAL = ("sentence1", "tokens", "words", "text")  # what the column may be called beside what the task calls it
+# A sentence is a text or a list of words, as files for token classification store either.
+Sentence = str | Sequence[str]
+# These names are common in files for token classification, in addition to the task's own name.
+USUAL = ("sentence1", "tokens", "words", "text")
 SPANS = pa.list_(pa.struct([("text", pa.string()), ("start", pa.int32()), ("end", pa.int32()), ("label", pa.string())]))
 ANSWERS = pa.schema([("words", pa.list_(pa.string())), ("labels", pa.list_(pa.string())), ("spans", SPANS)])
 
@@ -118,7 +120,8 @@ class TokenLabelPredictor(Predictor):
         return [USUAL]
 
     def input_problem(self, value: object) -> str | None:
-        """See `Predictor`."""  # a text is a list of texts, too
+        """See `Predictor`."""
+        # A string is a sequence of strings, too, so this check accepts texts and lists of words alike.
         is_list = isinstance(value, Sequence | np.ndarray) and all(isinstance(word, str) for word in value)
         return None if is_list else "neither text nor a list of words"
 

@@ -41,7 +41,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
     Raises:
         ConfigError: if the flags ask for nothing or do not fit the run.
         FingerprintMismatchError: if the output folder holds something else.
-        IntegrityError: if the run is damaged, or the ONNX file does not say what the student says.
+        IntegrityError: if the run is damaged, or the ONNX file's logits differ from the student's.
     """
     student, record = load_student(config.run), read_run_record(config.run / RUN_RECORD)
     raise_all(ConfigError, "wrong flags", _problems(config, student, record))

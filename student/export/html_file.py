@@ -32,7 +32,8 @@ from student.model.model import Student
 from student.page.compose import compose, hashes
 
 HEADS_WRITTEN = ("linear", "mlp")
-NAMES = {"vectors": "vectors", "forward_matrices": "forward", "backward_matrices": "backward"}  # in student.js
+# student.js looks its tables up by these names.
+NAMES = {"vectors": "vectors", "forward_matrices": "forward", "backward_matrices": "backward"}
 BIGRAMS = "bigrams"
 FOOTER = "Texts stay on this page: it asks nobody anything, and its policy forbids it."
 CHARSET = '<meta charset="utf-8">\n'
@@ -361,7 +362,7 @@ def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
     """Returns the normalised text of each character, with spaces around characters that are words of their own.
 
     Args:
-        tokenizer: its normalizer and pre-tokenizer are asked about every character.
+        tokenizer: its normalizer and pre-tokenizer are applied to every character.
         alphabet: those that pieces consist of; all others are `BEYOND`.
 
     Returns:

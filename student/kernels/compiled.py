@@ -16,7 +16,8 @@ from torch import Tensor
 from pipeline import console
 from student.kernels.reference import RowGradients, Tables
 
-DTYPES = {torch.float32, torch.float16, torch.bfloat16}  # of tables
+# Tables of other types, such as int8, are gathered to float32 before a kernel reads them.
+DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 # check.cpp holds the same number. Raise both when the arguments of a kernel change.
 INTERFACE_VERSION = 6
 # A processor runs the code of all lower levels, so a missing build falls back to the next one.
@@ -137,7 +138,7 @@ def library() -> ctypes.CDLL | None:
     """The kernels for the best instructions that this processor has, or None where none are built.
 
     ``ATEN_CPU_CAPABILITY`` (default, avx2, avx512) limits them as it limits torch, which believes it also where it
-    promises more than there is: `is_supported` asks the processor.
+    promises more than there is: `is_supported` queries the processor itself.
     """
     for level in LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("portable",)):
         path = library_path(level)

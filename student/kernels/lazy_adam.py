@@ -29,7 +29,7 @@ from torch import Tensor
 from pipeline.arrays import Floats64
 
 # This is below float64's relative precision of 1e-16, so dropping smaller shares cannot change a sum.
-NEGLIGIBLE = 1e-18  # the share of an update that remains after many steps; smaller ones are not added up
+NEGLIGIBLE = 1e-18
 
 
 class LazyAdamTerms:

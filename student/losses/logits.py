@@ -24,7 +24,7 @@ def task_loss(
         target: what logits mean.
         logits_BC: as those functions take it, as are the others.
         teacher_BC: the teacher's.
-        gold_B: gold, of labels apart [B, C].
+        gold_B: gold; for multi-label tasks [B, C].
         alpha: weight of the gold.
         temperature: not for a score.
         soft_loss: not for a score.

@@ -27,7 +27,8 @@ WORDS = 2048
 # Matrix units prefer multiples of 64, and few distinct shapes let oneDNN reuse its compiled primitives.
 STEP = 64
 
-Weight = float | torch.Tensor  # a scalar
+# With several processes the scale is a tensor on the device, because reading it would wait for a GPU.
+Weight = float | torch.Tensor
 TeacherOf = Callable[[slice], Distribution]
 
 

@@ -124,7 +124,7 @@ OBJECTIVES: dict[ObjectiveName, Objective] = {
 def kinds(target: Target, examples: Examples) -> Ints:
     """Numbers that are the same for rows of the same label, or of the same labels, int64 [N].
 
-    A row without gold is of the label that its teacher says.
+    A row without gold counts towards the label that its teacher predicts.
     """
     if target.kind == "labels":
         # Without gold, the teacher's predictions (logit above 0) decide which rows count as other labels.

@@ -24,7 +24,8 @@ FORMAT_VERSION, MAX_SIZE = 1, 2**22
 MOST_COMPARED = 1024
 # transformers ignores unknown keys of a ``config.json``, so the student's own settings are stored under one.
 BERT_KEY = "distill"
-Facts = dict[str, Any]  # what the task and its logit set decide of a StudentConfig
+# The fields of a StudentConfig that follow from the task and its set, and not from flags.
+Facts = dict[str, Any]
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 PRETRAINED_ONE = "a pretrained student, without a task; train one --init-from it"
 
@@ -184,8 +185,9 @@ class StudentConfig(EncoderConfig):
     """
 
     rows: ClassVar[KindName] = "examples"
-    pipeline_tag: ClassVar[str] = "text-classification"  # of the hub
-    card_ending: ClassVar[str] = ""  # of the card's first sentence
+    # The Hugging Face hub chooses its widget and search filter by this tag.
+    pipeline_tag: ClassVar[str] = "text-classification"
+    card_ending: ClassVar[str] = ""
     format_version: int = FORMAT_VERSION
     task: str
     target: Target

@@ -263,7 +263,7 @@ class BertEncoder(Encoder):
         return (ids_NL != self.pad_id) | (torch.arange(ids_NL.shape[1], device=ids_NL.device) == 0)
 
     def _pooled(self, words_NLH: Tensor, ids_NL: Tensor) -> Tensor:
-        """Returns features_NH; the last layer is asked for the first token alone."""
+        """Returns features_NH; the last layer computes the first token alone."""
         *layers, last = self._layers()
         is_token_NL, states_NLH = self._is_token(ids_NL), self.embeddings(words_NLH, ids_NL)
         firsts = []

@@ -12,8 +12,10 @@ from student.model.encoder import EncoderShape, padded
 from student.model.lstm import BiLstm, VectorEncoder, Vectors, lstm_shape, tokens_alone, without_gaps
 from student.model.products import SparseGrads
 
-Sentences = tuple[torch.Tensor, torch.Tensor]  # the first LSTM's states end to end, and where each sentence starts
-Padded = tuple[torch.Tensor, torch.Tensor]  # states side by side, 0 beyond a sentence's end, and where it has tokens
+# The first LSTM's states of all sentences end to end, and the starts of the sentences.
+Sentences = tuple[torch.Tensor, torch.Tensor]
+# The same states padded with 0, because attention multiplies rectangular arrays, and the mask of real tokens.
+Padded = tuple[torch.Tensor, torch.Tensor]
 
 
 class SecondReader(nn.Module):

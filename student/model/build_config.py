@@ -70,7 +70,7 @@ def build_token_label_config(settings: LabelSettings, facts: Facts) -> TokenLabe
 
 
 def encoder_values(encoder: EncoderSettings, head: TokenHead, labels_tokens: bool = False) -> dict[str, Any]:
-    """The fields of an architecture that say what a student is made of; one that labels tokens has no maxima."""
+    """Returns the fields of an architecture for encoder and head; a student that labels tokens has no maxima."""
     kind, head_kind = ENCODERS[encoder.embedding], HEADS[head.head or "mlp"]
     values = kind.parameters(encoder, labels_tokens or head_kind.reads_tokens)
     is_own = getattr(encoder, "vector_size", None) is not None
@@ -153,7 +153,7 @@ def _encoder_problems(encoder: AnyEncoder, head: Head, facts: Facts) -> list[str
 
 
 def _bert(encoder: Bert, facts: Facts, inherited: Inherited | None) -> dict[str, Any]:
-    """The fields of `EncoderConfig` that are a bert's: of what it starts from, or else what is asked for."""
+    """Returns a bert's fields of `EncoderConfig`: those of the layers that it starts from, or else the flags'."""
     own = {"pooler": encoder.pooler}
     if inherited is not None:
         return own | {"vector_size": inherited.width, "bert": inherited.shape}

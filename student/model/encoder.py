@@ -1,4 +1,4 @@
-"""What the rest of the student asks of an encoder, whatever it makes of tokens.
+"""The interface of encoders, by which the rest of the student uses them.
 
 Shapes: B batch, L tokens, T tokens of all sequences end to end, N sequences, S = N + 1 starts, P numbers of a token,
 F features, V vocabulary, X numbers of a row.
@@ -79,8 +79,8 @@ class EncoderShape:
 class Encoder(nn.Module):
     """From sequences of tokens to features; a representation depends neither on padding nor on the rest of a batch.
 
-    Not every encoder can do all of it: nobody asks one for pairs, for tokens or for a graph that its kind, see
-    `EncoderKind`, or its `export_problems` say it has not.
+    Not every encoder implements everything. Its `EncoderKind` and its `export_problems` report which pairs, token
+    features and graphs it has, and callers check them first.
 
     Attributes:
         pad_id: the token that stands for none.
@@ -126,8 +126,8 @@ class Encoder(nn.Module):
 
         Args:
             ids_T: as of `reduce`, the second sentences after all the first ones.
-            starts_S: likewise.
-            sparse_grads: likewise.
+            starts_S: as of `reduce`.
+            sparse_grads: as of `reduce`.
 
         Returns:
             features_BF, float32, F = `size`, of half as many pairs as there are sequences.
@@ -176,6 +176,7 @@ class Encoder(nn.Module):
         """Gives the vectors of these tokens their start; numbers beyond K stay as they are."""
         table = self.vector_table()
         assert table is not None, "asked of an encoder with vectors"
+        # A teacher narrower than the student leaves the last columns as noise, which training can use.
         table.weight[ids_N, : start_NK.shape[1]] = start_NK.to(table.weight)
 
     def lay_out(self) -> None:
@@ -224,7 +225,7 @@ class Encoder(nn.Module):
         weights = [table.weight for table in self.tables()]
         is_used_V = torch.zeros(len(weights[0]), dtype=torch.bool, device=weights[0].device)
         for weight_VX in weights:
-            # A row that equals the padding's in every table says nothing, whether it was trained or not.
+            # A row that equals the padding's in every table changes no output, whether it was trained or not.
             is_used_V |= (weight_VX != weight_VX[self.pad_id]).any(dim=1)
         is_used_V[self.pad_id] = True
         return is_used_V.nonzero().squeeze(1)
@@ -243,10 +244,11 @@ class Encoder(nn.Module):
         Args:
             source: an encoder that differs in the vocabulary only.
             source_rows: int64 [R], or a slice.
-            rows: likewise.
+            rows: int64 [R], or a slice.
         """
         for table, source_table in zip(self.tables(), source.tables(), strict=True):
             table.weight[rows] = source_table.weight[source_rows].to(table.weight.device)
+        # Both encoders have the same architecture, so parameters correspond by their order.
         for parameter, other in zip(self.other_parameters(), source.other_parameters(), strict=True):
             parameter.copy_(other)
 
@@ -268,6 +270,7 @@ def padded(features_TP: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Ten
     L is at least 1.
     """
     lengths_N = starts_S.diff()
+    # One column at least keeps later maxima and softmaxes defined for batches of empty sequences.
     position_L = torch.arange(max(1, int(lengths_N.max())), device=starts_S.device)
     is_token_NL = position_L < lengths_N.unsqueeze(1)
     padded_NLP = features_TP.new_zeros(*is_token_NL.shape, features_TP.shape[1])

@@ -1,4 +1,4 @@
-"""What ``--embedding`` chooses from: the encoders, and what the rest of the student asks of each kind.
+"""The encoders that ``--embedding`` chooses from, and the properties of each kind.
 
 A new one is a file with its module, an `Encoder`, and a line in `ENCODERS`; its settings stand in
 `student.model.flags`.
@@ -18,21 +18,23 @@ from student.model.lstm import LstmEncoder
 
 # 16,384 bigrams raised the score on CoLA, see docs/results.md. The number was fixed before that comparison.
 NUM_BIGRAMS = 2**14
-SIZES = ("matrix_size", "vector_size", "lstm_size", "channels")  # the flags of encoders, of which each has some
+# Each encoder reads some of these flags, and a flag that it does not read is refused.
+SIZES = ("matrix_size", "vector_size", "lstm_size", "channels")
 
 
 @dataclass(frozen=True)
 class EncoderKind:
-    """What the rest of the student asks of a kind of encoder.
+    """The properties of a kind of encoder.
 
     Attributes:
         words: its name in cards.
         sizes: the flags that it reads, of `SIZES`, with the values of the paper.
-        pooling: of its vectors, if none is asked for.
-        head: likewise.
-        num_bigrams: likewise, for a head that can read them and few enough rows, see `student.config.num_bigrams`.
-        pairing: likewise; ``attention`` if it reads both sentences at once.
-        hidden_dropout: likewise.
+        pooling: the default pooling of its vectors.
+        head: the default head.
+        num_bigrams: the default number, for a head that can read them and few enough rows, see
+            `student.config.num_bigrams`.
+        pairing: the default pairing; ``attention`` if it reads both sentences at once.
+        hidden_dropout: the default rate.
         is_bert: whether it is a BERT: it reads the tokenizer's special tokens, and has no other head and pairing.
         make: makes the module of a shape.
     """

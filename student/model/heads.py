@@ -20,7 +20,7 @@ Compare = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Pairing:
-    """What the rest of the student asks of a way to bring two sentences together.
+    """The properties of a way to combine two sentences.
 
     Attributes:
         words: its name in cards.
@@ -138,9 +138,9 @@ def cnn_head(num_features: int, side: int, num_logits: int) -> nn.Sequential:
 class BiLstmHead(nn.Module):
     """The paper's BiLSTM over the representations of all prefixes and suffixes, without the padding.
 
-    As in the published code: one layer, both last hidden states, ReLU, Linear, dropout, Linear. The supplement says
-    that it reads token embeddings; the code reads prefix products and sums, and so does this. The supplement's table
-    for joint pairs counts an older head that was never published.
+    As in the published code: one layer, both last hidden states, ReLU, Linear, dropout, Linear. According to the
+    supplement the LSTM reads token embeddings. The code reads prefix products and sums, and so does this head. The
+    supplement's table for joint pairs counts an older head that was never published.
 
     Args:
         num_features: F.
@@ -181,7 +181,7 @@ def _multiply_adds(head: nn.Module, num_features: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Head:
-    """What the rest of the student asks of a kind of head.
+    """The properties of a kind of head.
 
     Attributes:
         words: its name in cards.

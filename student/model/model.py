@@ -144,7 +144,7 @@ class Student(TaskStudent):
         Args:
             ids1_BL: int64 ids of the first sentences without special tokens, or of both as one sequence for pairing
                 ``joint``, padded at the end; of a bert's single sentences with special tokens, see `sequences`.
-            ids2_BK: likewise the second sentences, if the student takes two sequences.
+            ids2_BK: the second sentences, if the student takes two sequences.
         """
         ids_T, starts_S = without_padding(ids1_BL, self.config.pad_id)
         if ids2_BK is not None:
@@ -235,7 +235,7 @@ class TokenLabelStudent(TaskStudent):
     ) -> torch.Tensor:
         """Returns the features of each token, features_TF, float32; with sums also its own and its neighbours' vectors.
 
-        What was read up to a token, and from the end back to it, says little of the token itself and its neighbours.
+        Prefix and suffix features alone carry little information about the token itself and its neighbours.
         """
         read_TP = self.encoder.scan(ids_T, starts_S, sparse_grads)
         if not self.reads_alone:

@@ -29,8 +29,8 @@ class PretrainedStudent(nn.Module, Generic[C]):
 
     Attributes:
         config: its architecture.
-        config_type: what that is, which tells one kind from the others.
-        does: what tells the kind in messages.
+        config_type: the class of the config, which differs between kinds.
+        does: the description of the kind in messages.
     """
 
     config_type: ClassVar[type]
@@ -98,8 +98,8 @@ class MaskedWordStudent(PretrainedStudent[MaskedWordConfig]):
 class SentenceStudent(PretrainedStudent[SentenceConfig]):
     """An encoder, and what makes the teacher's vector of its representation.
 
-    The map reads the mean of a sentence's vectors where the encoder gives their sum: what the teacher says does not
-    grow with the length of a sentence.
+    The map reads the mean of a sentence's vectors where the encoder gives their sum, because the teacher's vectors do
+    not grow with the length of a sentence.
     """
 
     config_type = SentenceConfig

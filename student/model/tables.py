@@ -3,7 +3,7 @@
 Rows are small deviations from a neutral row (the zero vector, the identity matrix), which is the padding's. The stored
 form keeps only the deviations: at the same number of bytes a matrix is many times more exact than if stored itself.
 
-A token that was never trained is neutral, too, as it says nothing: the small tables have no row for it. It shares the
+A token that was never trained is neutral, too, so the small tables have no row for it. It shares the
 padding's, see `RowIndex`.
 
 Shapes: V vocabulary, R rows that are stored, F features, any shape of ids.

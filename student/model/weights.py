@@ -23,7 +23,8 @@ from pipeline.training.checkpoint import check_tensors, state_of, write_tensors
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE, ENCODER_FILE = "model.safetensors", "encoder.safetensors"
 ENCODER, ENCODER_CHECKSUM = "encoder.", "encoder_sha256"
-HUGGING_FACE = {ENCODER: "bert.", "head.": "classifier."}  # what names begin with in the files of a BERT
+# A BERT's file uses these prefixes, so that transformers loads it without a conversion.
+HUGGING_FACE = {ENCODER: "bert.", "head.": "classifier."}
 # Small differences between the estimate and the files are harmless, so 64 MiB are tolerated.
 SUSPICIOUS_BYTES = 2**26
 Tensors = dict[str, torch.Tensor]

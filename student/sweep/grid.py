@@ -39,7 +39,8 @@ SWEPT = sorted(flags(TrainSettings).keys() - {name for part in FIXED for name in
 
 
 Grid = Mapping[str, Sequence[Any]]
-Opened = dict[tuple[str, ...], tuple[LogitSet, Facts]]  # by the names of sets
+# Keys are the names of sets, so that a set that several students name is opened once.
+Opened = dict[tuple[str, ...], tuple[LogitSet, Facts]]
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def make_trials(
     folder: Path,
     make: Callable[[TrainSettings], TaskConfig],
 ) -> list[Trial]:
-    """All students that a sweep asks for.
+    """Returns all students of a sweep.
 
     Args:
         points: see `make_points`.
@@ -217,7 +218,7 @@ def build_swept_config(sets: Opened, settings: TrainSettings) -> TaskConfig:
 def settings_of(fixed: Mapping[str, Any], sets: Opened) -> dict[str, Any]:
     """Returns the properties of the sets that decide the students, for several tasks by TASK.SETTING.
 
-    Which ``tasks`` they are is said where it is the same for all students.
+    The ``tasks`` are included if they are the same for all students.
     """
     opened = [one for one, _ in sets.values()]
     if "task" in fixed or "set" in fixed:

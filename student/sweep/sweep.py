@@ -49,14 +49,15 @@ STORAGE = "optuna.db"
 EARLIER = {"pairing": "compare", "head": "mlp", "hidden_dropout": 0.2, "learning_rate": 5e-4}
 
 
-Scored = tuple[Trial, Entry]  # with its best epoch, or what that says of one task
+# A trial with its best epoch, or with the part of that epoch that concerns one task.
+Scored = tuple[Trial, Entry]
 ByPoint = dict[tuple[Any, ...], list[Scored]]
 
 
 def sweep(config: SweepSettings, command: str) -> RunRecord:
     """Trains every student of a grid; finished ones are not repeated, begun ones are gone on with.
 
-    The run folders are what counts; Optuna's storage is told of each finished run, for its tools.
+    The run folders are authoritative. Optuna's storage only mirrors finished runs for its tools.
 
     Args:
         config: settings, grid and seeds.
