@@ -1,4 +1,4 @@
-"""The public API: every command as a function, and what opens sets and runs students.
+"""The public API: every command as a function, and the classes that open sets and run students.
 
 A function has the name of its command with underscores (``distill train-student`` is `train_student`, ``distill tasks
 show`` is `tasks_show`); two names differ: ``teacher-dump`` is `dump_teacher`, and ``import`` is `import_answers`.

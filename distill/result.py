@@ -1,4 +1,4 @@
-"""What commands return: values for programs, tables and messages for people. Printing happens here and nowhere else."""
+"""The results of commands: values for programs, tables and messages for people. All printing happens here."""
 
 import csv
 import html
@@ -160,6 +160,7 @@ class Result:
     def __eq__(self, other: object) -> bool:
         return bool(self.values == (other.values if isinstance(other, Result) else other))
 
+    # Results compare by value and can be changed, so they must not be dictionary keys.
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A matplotlib figure as SVG in a page, in its colours, or as a file; the same figure gives the same bytes."""
+"""Renders a matplotlib figure as inline SVG in a page's colours, or as a file, with reproducible bytes."""
 
 import io
 import re
@@ -17,8 +17,9 @@ from pipeline.files import write_alone
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType  # since matplotlib 3.11
 
-# Okabe and Ito's palette, which the colour-blind can tell apart. The page has a lighter tone of each for dark screens.
+# Okabe and Ito's palette, safe for colour-blind readers. The page has a lighter tone of each for dark mode.
 BLUE, RED, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+# Unusual values on purpose: they are replaced by CSS variables, and matplotlib's own black or grey must not match.
 INK, FAINT = "#000001", "#aaaaab"
 SERIES = (BLUE, RED, GREEN, PURPLE)
 VARIABLES = {
@@ -32,8 +33,8 @@ VARIABLES = {
 STYLE: "dict[RcKeyType, object]" = {
     "svg.fonttype": "none",  # text stays text, in the page's font
     "svg.hashsalt": "distill",
-    "text.parse_math": False,  # a label may hold a dollar
-    "font.family": "DejaVu Sans",  # matplotlib's own, there on every machine
+    "text.parse_math": False,  # a dollar sign in a label is no formula
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so text has the same width on every machine
     "font.size": 9,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
@@ -59,7 +60,8 @@ def drawing(draw: Callable[[Axes], None]) -> str:
         draw(figure.add_subplot())
         figure.savefig(buffer, format="svg", transparent=True, metadata=NO_METADATA)
     text = buffer.getvalue()
-    text = re.sub(r"<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)  # it would rule the page
+    # matplotlib's style element would apply to the whole page, not only to its own chart.
+    text = re.sub(r"<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)
     return re.sub(r"<[^<>]*>", lambda tag: _page_tag(tag.group()), text)
 
 
@@ -85,8 +87,8 @@ def write_picture(path: Path, size: tuple[float, float], draw: Callable[[Figure]
 @contextmanager
 def _our_style() -> Iterator[None]:
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters that its font lacks; the browser's has them
-        matplotlib.rcdefaults()  # whatever a user's matplotlibrc says
+        warnings.simplefilter("ignore")  # glyphs that this font lacks exist in the browser's fonts
+        matplotlib.rcdefaults()  # ignores the user's matplotlibrc, which would change the bytes
         matplotlib.rcParams.update(STYLE)
         yield
 

@@ -1,4 +1,4 @@
-"""All commands: for the shell, which imports the one that it runs, and for Python, where `distill` offers them."""
+"""The table of all commands, for the shell, which imports only the one it runs, and for Python."""
 
 import functools
 import importlib
@@ -122,7 +122,7 @@ SUBCOMMANDS = {
     "corpora show": Entry("manifests", "Print a corpus's manifest, checked."),
 }
 ALL = {name: entry for commands in COMMANDS.values() for name, entry in commands.items()} | SUBCOMMANDS
-OTHER_NAMES = {"teacher-dump": "dump_teacher", "import": "import_answers"}  # `import` is a word of Python's
+OTHER_NAMES = {"teacher-dump": "dump_teacher", "import": "import_answers"}  # `import` is a keyword of Python
 FUNCTIONS = {OTHER_NAMES.get(name, name.replace("-", "_").replace(" ", "_")): name for name in ALL}
 ALIASES = {function.replace("_", "-"): name for name, function in OTHER_NAMES.items()}  # accepted, not listed
 
@@ -153,6 +153,7 @@ def _made(name: str) -> Any:
     from distill.commands.command import shell_form
 
     functions = {command: function for function, command in FUNCTIONS.items()}
+    # Each command is its own Typer app: one app for all would need to import all of them for `--help`.
     only = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     run = shell_form(load(functions[name]))
     if f"{name} show" in SUBCOMMANDS:

@@ -77,7 +77,7 @@ def report(config: ReportConfig) -> Result:
     from pipeline.files import make_folder, write_text_alone
 
     folder = _folder(config)
-    kind = kind_of_folder(folder)  # a run is often called as its set
+    kind = kind_of_folder(folder)  # part of the file name, because a run often has the same name as its set
     name = folder.resolve().name if kind is None else f"{folder.resolve().name}-{kind}"
     path = config.output or Path(f"{name}-report.html")
     if path.is_dir():
@@ -162,7 +162,7 @@ def _not_installed(config: BenchConfig) -> dict[str, str]:
 
 
 def _readers(students: "dict[str, Predictor]", wanted: list[str], device: "torch.device") -> "list[Reader]":
-    """The students, of which the first is the one that is asked about, and the peers that are wanted, on a device."""
+    """Returns the students, the benchmarked one first, and the wanted peers, on a device."""
     from distill.apps.bench.readers import student_reader
 
     first = next(iter(students.values()))

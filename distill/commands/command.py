@@ -34,10 +34,10 @@ from pipeline.errors import (
 from pipeline.settings import Flag, flag_name, flags
 from pipeline.stopping import GO_ON, Stopped, handling_signals
 
-SET_FILE = "distill.json"  # `pipeline.sets.record` is too heavy to ask
-NAME_SETS = {"set", "a", "b", "set_or_run", "extend"}  # fields that the names of sets are completed for
-EVERYWHERE = {"json_output"}  # what every command of the shell has by itself
-OF_THE_SHELL = {"csv"}  # how a result is printed, which is nothing to Python
+SET_FILE = "distill.json"  # repeated here: importing `pipeline.sets.record` would slow down shell completion
+NAME_SETS = {"set", "a", "b", "set_or_run", "extend"}  # fields for which the shell completes names of sets
+EVERYWHERE = {"json_output"}  # flags that every command of the shell gets from SHELL_FLAGS
+OF_THE_SHELL = {"csv"}  # flags that only affect printing, so Python functions do not have them
 
 
 def all_flags(kinds: dict[str, type[Config]]) -> list[Flag]:
@@ -76,7 +76,7 @@ def option(flag: Flag) -> inspect.Parameter:
             autocompletion=complete,
         )
     default = _default(flag)
-    kind: Any = list[str] if flag.annotation == tuple[str, ...] else flag.annotation  # typer's way to say "several"
+    kind: Any = list[str] if flag.annotation == tuple[str, ...] else flag.annotation  # typer repeats a flag for a list
     return inspect.Parameter(
         flag.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -155,8 +155,9 @@ def command(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Call
                 return function(build_kind(by_flag, given))
 
         def from_shell(context: typer.Context, json_output: bool, **values: Any) -> None:
-            if context.invoked_subcommand is not None:  # of a group, which does something by itself, too
+            if context.invoked_subcommand is not None:  # typer calls the function of a group before its subcommand's
                 return
+            # Defaults are left out, because a recipe or a task may set what the user did not.
             typed = {name: value for name, value in values.items() if _is_typed(context, name)}
             with _called(Call(shlex.join(["distill", *sys.argv[1:]]), json_output)):
                 result = function(build_kind(by_flag, typed))
@@ -199,7 +200,7 @@ def reports_errors(function: Callable[..., None]) -> Callable[..., None]:
         except DistillError as error:
             console.error(str(error))
             raise typer.Exit(error.exit_code) from error
-        except (typer.Exit, BrokenPipeError):  # a RuntimeError, to Python; a reader that has seen enough
+        except (typer.Exit, BrokenPipeError):  # regular ends: an exit code, or a reader such as `head` that has left
             raise
         except Exception as error:
             reason = limit_reached(error)
@@ -210,6 +211,8 @@ def reports_errors(function: Callable[..., None]) -> Callable[..., None]:
         except (KeyboardInterrupt, Stopped) as error:
             is_stopped = isinstance(error, Stopped)
             console.note(f"{'stopped' if is_stopped else 'interrupted'}; {GO_ON}")
+            # The shells' codes for SIGTERM and SIGINT (128 + signal number), so that schedulers see a stop and no
+            # failure.
             raise typer.Exit(143 if is_stopped else 130) from error
 
     return run
@@ -234,7 +237,7 @@ def needs_libraries(what: str, extra: str, *names: str) -> None:
 
 
 def _of_shell(run: Callable[..., None], kinds: dict[str, type[Config]], function: Function) -> Callable[..., None]:
-    """A command for typer, which reads the flags off its signature; its log goes where ``--log-file`` points."""
+    """Returns a command for typer, which takes the flags from its signature, with a log in ``--log-file``."""
 
     @functools.wraps(function)
     def logged(*args: Any, log_file: Path | None = None, **values: Any) -> None:

@@ -1,4 +1,4 @@
-"""``--help``: commands and flags by what they are about, none of them cut however narrow the screen; examples."""
+"""``--help``: commands and flags by topic, never truncated on narrow screens, and examples."""
 
 import copy
 from collections import defaultdict
@@ -34,7 +34,7 @@ EXAMPLES = {
 }
 
 
-ALONE = {"--ray": "local"}  # flags that may stand without a value, and what they mean then
+ALONE = {"--ray": "local"}  # flags whose value may be omitted, and the value they then get
 
 
 class Command(TyperCommand):

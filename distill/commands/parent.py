@@ -1,8 +1,8 @@
-"""A command ends with the process that started it, also if that one is killed outright.
+"""Ends a command together with the process that started it, even if that process is killed.
 
-A killed parent cannot stop its processes, and what they went on to write would lie beside what the repeated command
-writes. Processes of ``accelerate launch`` and ``torchrun`` watch their launcher; ``python -m distill.commands.parent
-COMMAND …`` is a command that ends once its standard input is closed.
+A killed parent cannot stop its processes, which would keep writing to the folder of the repeated command.
+Processes of ``accelerate launch`` and ``torchrun`` watch their launcher. ``python -m distill.commands.parent COMMAND …``
+runs a command that ends when its standard input is closed.
 """
 
 import os
@@ -23,6 +23,7 @@ def end_with_launcher() -> None:
 
 
 def _watch(launcher: int) -> None:
+    # The kernel gives an orphan a new parent, which works on every Unix. prctl(PR_SET_PDEATHSIG) exists on Linux only.
     while os.getppid() == launcher:
         time.sleep(LOOK_EVERY_S)
     console.error("the launcher of this process is gone, so it ends, too; repeat the command: what is finished is kept")
@@ -31,6 +32,7 @@ def _watch(launcher: int) -> None:
 
 def _end_with_stdin() -> None:
     """Ends this process once the other end of its standard input is closed."""
+    # The kernel closes the pipe when the parent dies, however it dies.
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)

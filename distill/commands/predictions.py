@@ -13,10 +13,10 @@ from student.config import CertifyConfig, ExportConfig, PredictConfig
 if TYPE_CHECKING:
     from student.predict import Predictor
 
-FEW_ANSWERS = 100  # a certificate of fewer is warned of
+FEW_ANSWERS = 100  # a certificate that rests on fewer answers gets a warning
 BEST_LABELS = 3  # shown of each prediction; more columns do not fit a terminal
 BAR = 10  # characters to either side
-MOST_TABLES = 3  # of an explained prediction, one for each label
+MOST_TABLES = 3  # tables of an explained prediction, one per label
 
 
 @command(PredictConfig)

@@ -1,4 +1,4 @@
-"""The prompt of ``distill sql``: history, completion, several lines until a semicolon."""
+"""The interactive prompt of ``distill sql``, with history, completion and multi-line queries."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +90,7 @@ def _is_finished(text: str) -> bool:
 def _history(path: Path) -> History:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Tested here, because prompt_toolkit would fail in the middle of a session, after the first query.
         path.open("a").close()
     except OSError as error:
         console.note(f"{path}: cannot be written ({error.strerror}): this session's history is not kept")

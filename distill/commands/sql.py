@@ -65,6 +65,7 @@ def _answer(connection: "duckdb.DuckDBPyConnection", query: str, config: SqlConf
     from pipeline.sql.gate import as_dicts, fetch_rows, select, with_hex, write_parquet
     from pipeline.sql.statement import first_arguments
 
+    # torch is loaded only for queries that call a student, and the runs have to be known before the query is bound.
     runs = first_arguments(query, STUDENTS_FUNCTIONS)
     if runs:
         from student.sql_functions import register

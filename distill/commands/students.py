@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from student.word_importance import MaskedWords
 
 LABEL_COLUMNS = ("gold", "predicted", "precision", "recall", "f1")
-MOST_LABELS = 20  # shown one by one
+MOST_LABELS = 20  # labels in the table
 
 
 @command(PretrainSettings)

@@ -1,1 +1,1 @@
-"""How fast students and their peers read sentences, on this machine: what is read, and how it is timed and shown."""
+"""Benchmarks the throughput of students and their peers on this machine."""

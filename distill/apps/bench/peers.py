@@ -1,4 +1,4 @@
-"""The transformers that students are measured against: their shapes, with random weights.
+"""The transformers that students are compared with: the same shapes as the real models, with random weights.
 
 Shapes: N sentences, B batch, L tokens, H hidden size.
 """

@@ -1,6 +1,6 @@
-"""What is timed: students and model2vec, on the same random sentences; `peers` has the transformers.
+"""The models that are timed: students and model2vec, on the same random sentences; `peers` has the transformers.
 
-The paper's protocol (Galke et al. 2022, Table V) is 256 sentences of 64 tokens; real ones are shorter, and differ.
+The paper's protocol (Galke et al. 2022, Table V) is 256 sentences of 64 tokens. Real sentences are shorter and vary.
 """
 
 from collections.abc import Callable, Sequence
@@ -70,12 +70,14 @@ def make_sentences(tokenizer: Tokenizer, vocabulary_size: int, pad_id: int, is_p
 
 
 def _lengths(random: np.random.Generator) -> Ints:
+    # The mean of a log-normal distribution is exp(mu + sigma^2 / 2).
     mu = np.log(MEAN_LENGTH) - LENGTH_SIGMA**2 / 2
     return np.clip(random.lognormal(mu, LENGTH_SIGMA, ROWS).astype(np.int64), 1, MAX_LENGTH)
 
 
 def _random_ids(random: np.random.Generator, lengths_N: Ints, vocabulary_size: int, pad_id: int) -> Ragged:
     flat = random.integers(max(1, vocabulary_size - 1), size=lengths_N.sum())
+    # Skips the id of padding without drawing again.
     flat += flat >= pad_id
     return Ragged(flat, np.concatenate([[0], np.cumsum(lengths_N)]))
 
@@ -83,6 +85,7 @@ def _random_ids(random: np.random.Generator, lengths_N: Ints, vocabulary_size: i
 def _texts(random: np.random.Generator, tokenizer: Tokenizer) -> list[str]:
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     words = sorted((token for token in vocabulary if token.isalpha()), key=vocabulary.__getitem__) or ["a"]
+    # Zipf's law: frequent words repeat, as in real text, so that the caches of tokenizer and CPU are hit realistically.
     share_W = 1 / np.arange(1, len(words) + 1)
     share_W /= share_W.sum()
     return [" ".join(random.choice(words, count, p=share_W)) + "." for count in _lengths(random)]

@@ -1,4 +1,4 @@
-"""Timing readers against each other, on one core, on all, on a GPU; a table and a chart of the figures."""
+"""Times models against each other on one core, on all cores and on a GPU; makes a table and a chart."""
 
 import platform
 import statistics
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 ROUNDS = 5
-TURNS = ROUNDS + 3  # with the warm-up, and the time to find out how much fills a turn
+TURNS = ROUNDS + 3  # including one warm-up and about two turns for finding the size of a turn
 Work = Callable[[int], Callable[[], object]]
 Clock = Callable[[], float]
 
@@ -194,9 +194,11 @@ def interleaved(
     names = list(alternatives)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds + 1):
+        # Rotating the order spreads slow phases of the machine, such as thermal throttling, over all alternatives.
         for name in names[number % len(names) :] + names[: number % len(names)]:
             start = clock()
             alternatives[name]()
+            # Round 0 warms up caches, allocators and GPU kernels.
             if number:
                 seconds[name].append(clock() - start)
             advance()
@@ -224,6 +226,7 @@ def fitting_rows(
         start = clock()
         call()
         took = clock() - start
+        # Doubling stops before a call could take longer than its turn.
         if rows >= most or 2 * took > seconds:
             return rows, max(1, int(seconds / took))
         rows = min(2 * rows, most)

@@ -1,6 +1,6 @@
-"""The demo: two small generated tasks, every step a `distill` command in a process of its own, printed before it runs.
+"""The demo: two small generated tasks, each step a `distill` command in its own process, printed before it runs.
 
-In the tasks words alone predict nothing: only their order does.
+In both tasks the labels depend on the order of words alone, so that a bag of words can only guess.
 """
 
 import json
@@ -73,7 +73,7 @@ def _run_task(folder: Path, task: str) -> DemoResult:
     evaluations = {}
     for student in STUDENTS:
         run = f"runs/{task}-{student}"
-        flags = ("--embedding", student, "--num-bigrams", "0")  # pairs of tokens would tell CBOW of order, too
+        flags = ("--embedding", student, "--num-bigrams", "0")  # bigrams would give CBOW some word order
         _distill(folder, "train-student", "--task", task, *flags, "--output-dir", run)
         evaluations[student] = json.loads(_distill(folder, "evaluate", run, "--json"))["validation"]
     predictions = json.loads(_distill(folder, "predict", f"runs/{task}-hybrid", *FLIPPED[task], "--json"))
@@ -92,6 +92,7 @@ def _distill(folder: Path, *arguments: str) -> str:
     """Runs one command and returns what it prints; the two stages never share a process."""
     console.stderr.print(f"[bold]$ distill {shlex.join(arguments)}[/]", soft_wrap=True, markup=True)
     start = time.perf_counter()
+    # -P keeps the working folder out of the import path, where files of the user could shadow modules.
     command: list[Any] = [sys.executable, "-P", "-m", "distill", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode != 0:

@@ -1,1 +1,1 @@
-"""HTML pages about sets, runs and sweeps, with pictures."""
+"""Writes HTML pages with charts about sets, runs and sweeps."""

@@ -1,4 +1,4 @@
-"""The drawings of a report, each from plain rows or lists. Captions are the caller's."""
+"""The charts of a report, drawn from plain rows or lists; captions come from the caller."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -13,8 +13,8 @@ from distill.apps.svg import BLUE, FAINT, INK, RED, SERIES, drawing
 Limits = tuple[float, float]
 MOST_WRITTEN_CLASSES, MOST_NAMED_CLASSES = 10, 30
 MOST_TICKS = 12
-WIDE = 30  # so many times apart, a logarithmic axis is easier to read
-DARKEST = 0.75  # of a cell; the text on it must stay readable
+WIDE = 30  # ratio of largest to smallest value from which a logarithmic axis is easier to read
+DARKEST = 0.75  # opacity limit of a cell, so that the text on it stays readable
 
 
 def reliability(bins: Rows, xlabel: str = "confidence", ylabel: str = "share of right answers") -> str:
@@ -113,6 +113,7 @@ def density(counts: Mapping[tuple[int, int], int], cells: int, limits: Limits, x
 
     def draw(axes: Axes) -> None:
         for (x, y), n in counts.items():
+            # The square root and the offset keep cells with few rows visible beside the fullest one.
             shade = 0.15 + 0.85 * (n / most) ** 0.5
             axes.add_patch(
                 Rectangle((low + x * step, low + y * step), step, step, color=BLUE, alpha=shade, linewidth=0)
@@ -163,7 +164,7 @@ def points(groups: Sequence[tuple[str, float, Sequence[float]]], best: str, xlab
             mean = sum(scores) / len(scores)
             axes.scatter([x] * len(scores), scores, s=16, color=colour, alpha=0.45, linewidths=0)
             axes.scatter(x, mean, s=60, color=colour, linewidths=0)
-            side = 1 - 2 * (number % 2)  # so that neighbours do not collide
+            side = 1 - 2 * (number % 2)  # alternates sides, so that labels of neighbours do not overlap
             align = "left" if side > 0 else "right"
             axes.annotate(
                 label, (x, mean), (7 * side, 0), textcoords="offset points", ha=align, va="center", weight=weight

@@ -1,4 +1,4 @@
-"""What a student and its teacher say of the same dev rows, side by side."""
+"""Compares a student's predictions with its teacher's on the same dev rows."""
 
 import time
 from collections.abc import Callable
@@ -74,6 +74,7 @@ class DevRows:
 def _rows_of_examples(logit_set: Any, split: str, student: TaskStudent, rows: Examples) -> DevRows:
     assert isinstance(student, Student), "its rows are examples"
     table = logit_set.read(split, COLUMNS, ORIGINALS)
+    # The rows are read twice, once for the student and once here, and another process could replace the set in between.
     if keys_sha256(table) != rows.keys_sha256:
         raise IntegrityError(f"{logit_set.root}: the rows of {split!r} changed while they were read; try again")
     return DevRows(table, student_logits(student, rows))
@@ -200,7 +201,7 @@ def _facts(certificate: Certificate) -> dict[str, object]:
 def _risk(certificate: Certificate) -> Picture:
     trials = certificate.trials
     risk = [trial.disagreements / trial.answered if trial.answered else 0.0 for trial in trials]
-    highest = max(*risk, 2 * certificate.disagreement)  # the bound of the first few is far above all others
+    highest = max(*risk, 2 * certificate.disagreement)  # clips the bounds of the first trials, which are far higher
     lines = {"differ": risk, "upper bound": [min(trial.bound, highest) for trial in trials]}
     best = certificate.certified.percent if certificate.certified else None
     limit = {f"asked for: {certificate.disagreement:g}": certificate.disagreement}
@@ -221,7 +222,7 @@ def cascade(logits_NC: Floats, teacher_NC: Floats, label_N: Ints) -> Picture:
     student_S, teacher_S = (np.concatenate([[0], np.cumsum(right_N)]) for right_N in right_2N)
     num_rows = len(order_N)
     accuracy = []
-    for share in SHARES:  # asked of the teacher
+    for share in SHARES:  # percentage of rows that go to the teacher
         own = round(num_rows * (100 - share) / 100)
         accuracy.append(float(student_S[own] + teacher_S[num_rows] - teacher_S[own]) / num_rows)
     levels = {"teacher alone": accuracy[-1], "student alone": accuracy[0]}
@@ -253,6 +254,7 @@ class SpeedTest:
             start = time.perf_counter()
             self._kind.student_logits(student, rows)
             seconds.append(time.perf_counter() - start)
+        # The fastest try is the one that other programs disturbed least.
         return self.num_rows / min(seconds)
 
 

@@ -1,4 +1,4 @@
-"""The parts of a page, and how they become one HTML file that needs nothing else."""
+"""The parts of a page, and their rendering as one self-contained HTML file."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,10 +67,11 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as HTML. Every text is escaped, for it may come from a stranger's set; only our drawings are not."""
+    """Renders the page as HTML. All texts are escaped, because a set may be hostile; only our own charts are not."""
     environment = Environment(
         loader=PackageLoader("distill.apps.report", "."),
         autoescape=True,
+        # A misspelt name in the template fails instead of leaving a gap in the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

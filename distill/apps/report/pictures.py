@@ -1,4 +1,4 @@
-"""The pictures that sets and runs have in common: what somebody, a teacher or a student, says about a split."""
+"""The charts that sets and runs share: the predictions of a teacher or a student for a split."""
 
 from collections.abc import Mapping
 from math import log
@@ -10,7 +10,8 @@ from distill.apps.report.page import Picture, Rows, Table, clipped, name_of
 from distill.apps.svg import BLUE, RED
 from pipeline.tasks.target import Target
 
-KINDS = {False: "wrong answers", True: "right answers", None: "all rows"}  # from the bottom, where few can be compared
+# Drawn from the bottom up: the few wrong answers are easiest to compare at the baseline.
+KINDS = {False: "wrong answers", True: "right answers", None: "all rows"}
 COLOURS = {"wrong answers": RED, "right answers": BLUE, "all rows": BLUE}
 Connection = duckdb.DuckDBPyConnection
 CLASSES = {"label", "said", "teacher", "student", "likely"}

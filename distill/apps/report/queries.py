@@ -1,4 +1,4 @@
-"""What a report asks the rows of a split, in SQL: aggregates and first rows only, so that it need not fit in memory.
+"""The SQL queries of a report: only aggregates and first rows, so that a split need not fit into memory.
 
 ``table`` is the name of a table or view of a set's columns, all rows of one split; names are the caller's own.
 """
@@ -13,11 +13,11 @@ DECIMALS = 10
 BINS = 20
 CELLS = 20
 SHOWN_ROWS = 8
-MOST_SORTED_ROWS = 200_000  # label_errors keeps its rows in memory
+MOST_SORTED_ROWS = 200_000  # limit for `label_errors`, which holds its rows in memory
 
 
 def fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> Rows:
-    """The rows of one SELECT, floats to ten decimals: a sum's last bits depend on which thread was first.
+    """Returns the rows of one SELECT, with floats rounded to ten decimals: the last bits of sums depend on threads.
 
     Raises:
         QueryError: if it fails.

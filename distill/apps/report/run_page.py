@@ -346,7 +346,7 @@ def _order(value: Any) -> tuple[bool, float, str]:
 
 
 MOST_PICTURES = 6
-FEWEST_WORDS, MOST_WORDS = 4, 30  # that are drawn of a row
+FEWEST_WORDS, MOST_WORDS = 4, 30  # rows with fewer or more words are not drawn
 HOW_TO_READ = (
     "Blue: without the word the answer is less sure (a score: moves). Orange: surer. Each column has its own scale."
 )

@@ -1,4 +1,4 @@
-"""The page of a logit set: what it is, how good its teacher is, which rows are worth a look."""
+"""The page of a logit set: its facts, the quality of its teacher, and rows that deserve a look."""
 
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def _split(connection: Connection, table: str, split: str, record: SetRecord) ->
     tables = []
     if target.kind != "score":
         drawn += pictures.certainty(connection, table, target)
-    if target.kind in ("classes", "bins"):  # which are distributions
+    if target.kind in ("classes", "bins"):  # only these logits form a distribution over classes
         tables.append(_hardest(connection, table, record))
     if has_gold and target.has_labels:
         tables += pictures.confused(connection, table, target, "teacher")
@@ -166,7 +166,7 @@ def variants_section(connection: Connection, table: str, target: Target, record:
     draw = {"classes": [_answers], "labels": []}.get(target.kind, [_scores_of_variants])
     drawn = tuple(picture(connection, table, target) for picture in draw)
     minds = _minds(rows) if target.has_labels else _moves(rows)
-    tables = (minds, _sample(record)) if record.sample else (minds,)  # a set without text has no sample
+    tables = (minds, _sample(record)) if record.sample else (minds,)  # text-free sets have no sample
     return Section(record.title, facts=record.lines(), pictures=drawn, tables=tables)
 
 

@@ -1,1 +1,1 @@
-"""``distill results``: teachers, sets, students and what they are compared with, task by task, and their tables."""
+"""``distill results``: teachers, sets, students and baselines, task by task, and tables that compare them."""

@@ -1,4 +1,4 @@
-"""What was measured of each system of a task, kept in a file of its own, so that nothing is measured twice.
+"""Measures each system of a task and stores the result in its own file, so that nothing is measured twice.
 
 Shapes: N rows, C logits.
 """
@@ -21,7 +21,7 @@ from pipeline.tasks.target import Target, predicted_scores
 from pipeline.tasks.task import Metric, Task
 from pipeline.work import Workspace
 
-VERSION = 1  # of the cells; another number has all of them measured again
+VERSION = 1  # increase it to measure all cells again
 Cell = dict[str, Any]
 TURN_S = 0.25
 MOST_ROWS = 1024
@@ -153,6 +153,7 @@ def sentences_per_second(system: System, reference: System, rows: Rows) -> tuple
         turns: dict[str, Callable[[], object]] = {
             name: _turn(makes[name](count), calls) for name, (count, calls) in sizes.items()
         }
+        # Ratios to a reference that is timed in turn with the system stay valid on a machine whose speed varies.
         taken = interleaved(turns, ROUNDS, clock=process_time)
     rates = {name: count * calls / taken[name] for name, (count, calls) in sizes.items()}
     return rates["it"], rates["reference"]

@@ -204,6 +204,7 @@ def results(config: ResultsConfig, command: str) -> Results:
     }
     for plan in all_plans:
         found["tasks"][plan.task.name] = _task(plan)
+        # Written after each task: a comparison takes hours, and its first tables are useful before the last.
         write_text(config.output_dir / "results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
         write_text(config.output_dir / "RESULTS.md", page(found))
     return found
@@ -236,7 +237,7 @@ def _task(plan: TaskPlan) -> Results:
 def _measured(plan: TaskPlan) -> Results:
     seconds: dict[str, float | None] = {}
     for step in plan.chain:
-        for command in step.finetune():  # which reads what the step before has made
+        for command in step.finetune():  # reads the teachers of the step before, so it runs only now
             seconds[str(command.makes.parent)] = run_once(command)["seconds"]
     dumped = {name: _try([plan.dump(name)]) for name in plan.parts.sets}
     trained = {

@@ -1,4 +1,4 @@
-"""The YAML file that says which sets and students a table of results compares."""
+"""The YAML file that lists the sets and students of a comparison."""
 
 import re
 from importlib.resources import files
@@ -14,12 +14,13 @@ from student.config import TrainSettings
 from teacher.config import DumpTask, FinetuneTask
 
 Settings = dict[str, Any]
-FINETUNED = {"model_name_or_path": "an encoder", "output_dir": "a folder"}  # which every fine-tuning needs
+FINETUNED = {"model_name_or_path": "an encoder", "output_dir": "a folder"}  # placeholders for required settings
 PLACES = ("task", "manifest", "data", "model_name_or_path", "name", "store", "set", "output_dir", "seed", "plan")
-SOURCE = {"task": "a set"}  # which every student needs
+SOURCE = {"task": "a set"}  # placeholder for a setting that every student requires
 SET = "set"
-FROM = "from"  # of a teacher: the task whose teacher it starts from
-HELD_OUT = 0.1  # of the training rows, which choose a teacher's epoch and seed: dev rows are for scores
+FROM = "from"  # key of a teacher: the task whose teacher it starts from
+# This share of the training rows chooses a teacher's epoch and seed. Dev rows would make its scores optimistic.
+HELD_OUT = 0.1
 
 
 class Parts(BaseModel):

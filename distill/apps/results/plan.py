@@ -1,4 +1,4 @@
-"""The commands of a task, each run once in its own process: fine-tune teachers, dump the best, train students."""
+"""The commands of a task, each run once in its own process: fine-tune teachers, dump the best one, train students."""
 
 import hashlib
 import json
@@ -68,6 +68,7 @@ def run_once(command: Command) -> dict[str, Any]:
     console.note(f"$ {command.line}")
     start = time.perf_counter()
     _run(command)
+    # The time of a resumed command would cover only its last part.
     seconds = time.perf_counter() - start if is_new else None
     work.finish({"seconds": seconds})
     return work.result()
@@ -80,8 +81,9 @@ def content_sha256(parts: Sequence[str | Path]) -> str:
 
 
 def _run(command: Command) -> None:
-    """Its results are printed nowhere, its progress and its errors where those of this process are."""
+    """Runs a command without its results on stdout; progress and errors go to this process's stderr."""
     program: list[str] = [sys.executable, "-P", "-m", "distill.commands.parent", *command.arguments]
+    # The pipe stays open as long as this process lives, and its end stops the command (see distill.commands.parent).
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:  # noqa: S603
         code = process.wait()
     if code != 0:

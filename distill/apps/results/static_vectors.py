@@ -1,4 +1,4 @@
-"""model2vec of the encoder that teachers are fine-tuned from, its vectors frozen or trained by its own classifier."""
+"""model2vec baselines: vectors of the encoder that teachers are fine-tuned from, frozen or fine-tuned."""
 
 import shutil
 from collections.abc import Sequence
@@ -26,6 +26,7 @@ def distil(encoder: str, folder: Path) -> Path:
     own = folder / content_sha256([encoder, *weights_of(Path(encoder))])[:16]
     if own.exists():
         return own
+    # A rename at the end: a kill while model2vec writes must not leave a folder that looks complete.
     unfinished = own.with_name(f"{own.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     make_folder(unfinished)
@@ -56,6 +57,7 @@ def fit_tuned(train: Rows, target: Target, folder: Path) -> System:
         assert texts2 is None, "it is not fitted for pairs"
         logits_NC = np.full((len(texts1), target.num_logits), LEAST, dtype=np.float32)
         probability_NC = pipeline.predict_proba(list(texts1), use_multiprocessing=False)
+        # model2vec omits labels without a training row and may predict a probability of 0, whose logarithm is infinite.
         logits_NC[:, classes] = np.log(np.maximum(probability_NC, np.exp(LEAST)))
         return logits_NC
 

@@ -1,6 +1,6 @@
-"""What is compared: a student, its teacher or a baseline, as a function from texts to logits.
+"""The compared systems: a student, its teacher or a baseline, as a function from texts to logits.
 
-Baselines are what a user would pick instead of a student, fitted on the same rows without any teacher.
+Baselines are models that a user would choose instead of a student. They are fitted on the same rows without a teacher.
 Shapes: N rows, C classes, F features, V vocabulary.
 """
 
@@ -112,7 +112,7 @@ def read_rows(logit_set: ExampleSet, split: str) -> Rows:
 
 
 Features = Any  # numpy's array or a sparse matrix [N, F]
-LEAST = -30.0  # the log probability of a label that no training row has; as a logit, its opposite is one of all rows
+LEAST = -30.0  # log probability of a label that no training row has; a label of all rows gets its opposite as a logit
 
 
 def pair_features(u_NF: Features, w_NF: Features) -> Features:
@@ -136,7 +136,7 @@ def fit_regression(
         num_bytes: of what makes the vectors.
         num_parameters: of what makes the vectors.
     """
-    from sklearn.linear_model import LogisticRegression, Ridge  # of the extra `results`, and not of its callers
+    from sklearn.linear_model import LogisticRegression, Ridge  # only the extra `results` installs scikit-learn
 
     def features(texts1: Any, texts2: Any) -> Features:
         return vectors(texts1) if texts2 is None else pair_features(vectors(texts1), vectors(texts2))
@@ -190,8 +190,8 @@ def predictor(model: Any, target: Target, features: Callable[[Any, Any], Feature
 MODEL2VEC = ("sklearn", "model2vec", "skeletoken", "transformers")
 BUCKETS = 2**18
 SGD = {"loss": "log_loss", "alpha": 1e-5, "average": True, "random_state": 0}
-WORD = re.compile(r"\w\w")  # as scikit-learn counts them: single letters are none
-MAX_CHARACTERS = 10_000_000  # of training rows; so many take some seconds
+WORD = re.compile(r"\w\w")  # scikit-learn's definition of a word, which excludes single letters
+MAX_CHARACTERS = 10_000_000  # of training rows, which TF-IDF fits within some seconds
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""A student behind HTTP: text-embeddings-inference's API, the hub's, and a page for people."""
+"""Serves students over HTTP with the APIs of text-embeddings-inference and of the hub, and a page for people."""

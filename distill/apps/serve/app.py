@@ -1,4 +1,4 @@
-"""The application: what each path answers, within bounds of size, time and number, and its description for machines.
+"""The ASGI application: the endpoints, their limits of size, time and concurrency, and the OpenAPI description.
 
 Shapes: N texts, F features of the representation.
 """
@@ -97,6 +97,7 @@ async def embed(served: Served, config: ServeConfig, body: EmbedRequest) -> byte
     vectors_NF = await _rows(served, served.vectors, texts, body.truncate)
     if body.normalize is not False:
         vectors_NF = vectors_NF / np.linalg.norm(vectors_NF, axis=1, keepdims=True).clip(min=1e-12)
+    # A batch of vectors takes some 100 ms to format, which would block the event loop for all other requests.
     return await asyncio.to_thread(_vectors_as_json, vectors_NF)
 
 
@@ -152,7 +153,7 @@ def _list(parts: Iterable[str]) -> str:
 
 
 def _vectors_as_json(vectors_NF: Floats) -> bytes:
-    """Row by row, so that other requests go on meanwhile."""
+    """Formats row by row, so that Python can switch to other threads in between."""
     if not np.isfinite(vectors_NF).all():
         raise RefusedError(424, "Backend", "score is NaN")
     rows = (json.dumps(row, separators=(",", ":")) for row in vectors_NF.tolist())
@@ -214,7 +215,7 @@ class App:
             "/openapi.json": lambda served: _json(description),
             RUNS: lambda _: _json(ENCODER.encode([one.summary(config) for one in runs.values()]).encode()),
         }
-        # what most requests are for comes first: Starlette tries one route after another
+        # The most frequent routes come first, because Starlette tries one route after another.
         endpoints = [("POST", path, self._answering(*POST[path])) for path in POST]
         endpoints += [("GET", path, self._getting(reply)) for path, reply in self._get.items()]
         endpoints.append(("GET", "/", self._front))
@@ -225,6 +226,7 @@ class App:
         ]
         handlers: dict[Any, Any] = {RefusedError: self._refused, HTTPException: self._not_there}
         self._starlette = Starlette(routes=routes, exception_handlers=handlers)
+        # Clients get our 404 with a suggestion, not a redirect, which many of them do not follow for a POST.
         self._starlette.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -269,12 +271,12 @@ class App:
 
     async def _front(self, request: Request) -> Response:
         """The page for people, and for machines a sign of health."""
-        self._served(request)  # must be there
+        self._served(request)  # answers 404 for an unknown run
         is_for_people = request.scope["path"] == "/" and "text/html" in request.headers.get("accept", "")
         return self._page if is_for_people else _plain()
 
     async def _refused(self, _: Request, error: RefusedError) -> Response:
-        """A refusal; the connection ends with it, as the rest of the request may still be on its way."""
+        """Answers with an error and closes the connection, because the rest of the request may still arrive."""
         self._metrics.add(f'te_request_failure{{err="{error.kind.lower()}"}}')
         content = json.dumps({"error": str(error), "error_type": error.kind}).encode()
         return _json(content, error.status, {**error.headers, "connection": "close"})
@@ -307,12 +309,15 @@ async def read_body(request: Request, limit: int) -> bytes:
     """
     too_large = RefusedError(413, "Validation", f"the request has more than {limit:,} bytes; send several")
     length = request.headers.get("content-length", "")
+    # Truncated first, because int() raises an error for more than 4,300 digits.
     if length.isdigit() and int(length[:20]) > limit:
         raise too_large
     body = bytearray()
     try:
+        # Slow clients (Slowloris) could otherwise hold all permitted requests open with a byte now and then.
         async with asyncio.timeout(BODY_SECONDS):
             async for part in request.stream():
+                # Counted while reading, because the header may be missing or wrong.
                 body += part
                 if len(body) > limit:
                     raise too_large
@@ -328,6 +333,7 @@ def page() -> Response:
     backend = files("distill.apps.serve").joinpath("server.js").read_text(encoding="utf-8")
     html = compose("distill serve", backend, FOOTER)
     policy = {
+        # Nothing is allowed that is not named below, so that injected markup could neither run nor send anything.
         "default-src": "'none'",
         "connect-src": "'self'",
         "img-src": "data:",

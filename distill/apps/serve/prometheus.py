@@ -1,6 +1,6 @@
-"""What Prometheus reads, under text-embeddings-inference's names; of all workers, whichever answers.
+"""Metrics for Prometheus with text-embeddings-inference's names, summed over all workers.
 
-Written by hand, as `prometheus_client` appends ``_total`` to the names of counters, which theirs do not have.
+The format is written by hand, because `prometheus_client` appends ``_total`` to names of counters, and theirs lack it.
 
 Shapes: W workers, M numbers.
 """
@@ -37,12 +37,13 @@ class Metrics:
         columns = [GAUGE, *(name + labels for name, several in COUNTERS.items() for labels in several)]
         columns += [sample for name, bounds in HISTOGRAMS.items() for sample in _samples(name, bounds)]
         self._columns = {name: number for number, name in enumerate(columns)}
+        # Anonymous shared memory survives the fork. Each worker writes only its own row, so no lock is needed.
         self._shared = mmap.mmap(-1, workers * len(columns) * 8)
         self._numbers_WM = np.frombuffer(self._shared, dtype=np.float64).reshape(workers, len(columns))
         self._mine_M = self._numbers_WM[0]
 
     def of_worker(self, worker: int) -> None:
-        """Says which worker this process is; nobody waits in a new one."""
+        """Sets the number of this worker process, whose queue is empty at first."""
         self._mine_M = self._numbers_WM[worker]
         self._mine_M[self._columns[GAUGE]] = 0
 
@@ -53,7 +54,7 @@ class Metrics:
     def observe(self, name: str, value: float) -> None:
         """Adds a value to a histogram."""
         bounds = HISTOGRAMS[name]
-        bucket = bisect_left(bounds, value)  # the first bound that is not below the value
+        bucket = bisect_left(bounds, value)  # Prometheus's bounds are inclusive
         self.add(f"{name}_sum", value)
         self.add(_bucket(name, f"{bounds[bucket]:g}" if bucket < len(bounds) else "+Inf"))
 
@@ -65,6 +66,7 @@ class Metrics:
             lines += [f"# TYPE {name} counter", *(f"{name}{labels} {totals[name + labels]:.0f}" for labels in several)]
         for name, bounds in HISTOGRAMS.items():
             *buckets, total = _samples(name, bounds)
+            # Prometheus's buckets are cumulative. Summing here keeps `observe` at two additions.
             counts = np.cumsum([totals[bucket] for bucket in buckets])
             lines.append(f"# TYPE {name} histogram")
             lines += [f"{bucket} {count:.0f}" for bucket, count in zip(buckets, counts, strict=True)]

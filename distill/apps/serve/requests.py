@@ -1,4 +1,4 @@
-"""The bodies of requests, the texts in them, and why a request is refused."""
+"""The bodies of requests, their texts, and the error for refused requests."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -128,6 +128,7 @@ def parsed(kind: type[Q], body: bytes) -> Q:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
+        # The input stays out of the message: texts may be confidential and messages end up in logs.
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
         if problem["type"] == "json_invalid":
             raise RefusedError(400, "Validation", problem["msg"]) from error

@@ -1,9 +1,9 @@
-"""A student that is served: its batches, its answers as clients read them, and what its teacher predicted.
+"""A served student: its batches, its answers as JSON, and its teacher's stored predictions.
 
-Batches are without a clock: whatever has come while the student worked is its next batch. Idle, it answers a single
-text at once; busy, its batches grow by themselves. One thread works for a student, because torch uses all cores for a
-batch and a tokenizer is for one thread. Going to a thread and back takes longer than a few short texts do; these are
-answered where they have arrived, on the event loop, if the thread has nothing to do.
+Batching needs no timer: all requests that arrive while the student works form its next batch. An idle student answers a
+single text at once, and the batches of a busy one grow by themselves. Each student has one worker thread, because torch
+uses all cores for a batch and a tokenizer is not thread-safe. Switching to that thread takes longer than predicting a
+few short texts, so these are answered on the event loop if the thread is idle.
 
 Shapes: N inputs, R rows of the set, C logits.
 """
@@ -37,8 +37,8 @@ from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.predict import BATCH_SIZE, Predictor
 from student.trained_sets import trained_sets
 
-MOST_AT_ONCE = 8192  # texts, so that nobody waits for all of a crowd
-SHORT_TEXTS, SHORT_CHARACTERS = 128, 16384  # of a batch that the event loop can wait for, some milliseconds at most
+MOST_AT_ONCE = 8192  # texts per batch, which limits how long a small request waits behind large ones
+SHORT_TEXTS, SHORT_CHARACTERS = 128, 16384  # limits of a batch that blocks the event loop for a few milliseconds only
 ANSWER_SECONDS = 60
 
 Ranking = list[str]  # a JSON object for each label with its score, the highest first
@@ -108,15 +108,15 @@ class Batches(Generic[R]):
 
     async def _answer_waiting(self) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(0)  # what has arrived meanwhile comes along
-        while waiting := [one for one in self._waiting if not one[1].done()]:  # some may have given up
+        await asyncio.sleep(0)  # lets requests that have already arrived join the first batch
+        while waiting := [one for one in self._waiting if not one[1].done()]:  # without requests that have timed out
             batch, self._waiting = _next(waiting)
             self._metrics.observe("te_batch_next_size", sum(len(texts) for texts, _ in batch))
             started = loop.time()
             batch_texts = [texts for texts, _ in batch]
             try:
                 answers = await self._worker.do(partial(self._answers, batch_texts), is_short=_is_short(batch_texts))
-            except RuntimeError as error:  # no thread could be started: the next batch may have more luck
+            except RuntimeError as error:  # no thread could be started; the next batch may succeed
                 answers = [error] * len(batch)
             self._metrics.observe("te_request_inference_duration", loop.time() - started)
             for (_, future), answer in zip(batch, answers, strict=True):
@@ -129,14 +129,14 @@ class Batches(Generic[R]):
         self._work, self._waiting = None, []
 
     def _answers(self, batch: Sequence[Texts]) -> Sequence[R | Exception]:
-        """An answer for each request, or what was raised: a text that cannot be read must not spoil the others."""
+        """Returns an answer or an exception for each request, so that one invalid text does not fail the others."""
         try:
             first = [text for texts in batch for text in texts.first]
             second = [text for texts in batch for text in texts.second or ()]
             rows = self._answer(first, second if batch[0].second is not None else None)
             ends = accumulate(len(texts) for texts in batch)
             return [rows[end - len(texts) : end] for texts, end in zip(batch, ends, strict=True)]
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is told to the one whose text it was)
+        except Exception as error:  # noqa: BLE001  (returned to the request that caused it)
             return [error] if len(batch) == 1 else [self._answers([texts])[0] for texts in batch]
 
 
@@ -161,7 +161,7 @@ def _next(waiting: list[Waiting[R]]) -> tuple[list[Waiting[R]], list[Waiting[R]]
 
 
 class Served:
-    """A student with those who wait for it.
+    """A student with its queues of waiting requests.
 
     Args:
         run: folder of its run.
@@ -250,7 +250,7 @@ def rankings(target: Target, logits_NC: Floats, scale: Scale = "softmax") -> lis
     scores_NC = _scaled(logits_NC, "sigmoid" if target.kind == "labels" and scale == "softmax" else scale)
     by_score, names = itemgetter(0), [ENCODER.encode(name) for name in target.names]
     named = (zip(row, names, strict=True) for row in scores_NC.tolist())
-    ranked = (sorted(row, key=by_score, reverse=True) for row in named)  # of equal ones the first label first
+    ranked = (sorted(row, key=by_score, reverse=True) for row in named)  # stable: equal scores stay in label order
     return [[_scored(score, name) for score, name in row] for row in ranked]
 
 

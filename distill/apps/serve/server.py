@@ -1,6 +1,6 @@
-"""Loading students once, and serving them by one process or several that share their memory.
+"""Loads students once and serves them from one process, or from several that share their memory.
 
-Workers are forked, as uvicorn's own are started anew: each would load every student, and the sets of their teachers.
+Workers are forked. Uvicorn's own workers are new processes that would each load every student and its teacher's sets.
 """
 
 import gc
@@ -39,11 +39,12 @@ def serve(config: ServeConfig) -> None:
     raise_all(ConfigError, "nothing to serve", _problems(config))
     listener = _bound(config)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # threads of OpenMP would not survive the fork
+    torch.set_num_threads(1)  # a fork copies no OpenMP threads, and workers would wait for them forever
     metrics = Metrics(config.workers)
     loaded = [Served(Path(run), metrics) for run in config.runs]
     app = App({served.name: served for served in loaded}, config, metrics)
-    gc.freeze()  # to look through all that is loaded takes Python a tenth of a second, while everybody waits
+    gc.freeze()  # a full collection over all loaded objects would stall every request for 0.1 s
+    # Only now: a client that connects while students are loading is refused at once, as health checks expect.
     listener.listen(2048)
     host, port = listener.getsockname()[:2]
     console.print_text(f"http://{f'[{host}]' if ':' in host else host}:{port}\n")
@@ -60,7 +61,7 @@ def serve(config: ServeConfig) -> None:
         work(0)
     else:
         _watch(work, config.workers)
-    gc.unfreeze()  # or libraries would complain of what is never let go of
+    gc.unfreeze()  # otherwise libraries report leaked objects at exit
 
 
 def _problems(config: ServeConfig) -> list[str]:
@@ -120,7 +121,7 @@ def _serve_here(app: App, listener: socket.socket, parent: int | None = None) ->
     def stop(*_: object) -> None:
         server.should_exit = True
 
-    for number in STOP_SIGNALS:  # uvicorn handles them while it runs, and raises them again when it has ended
+    for number in STOP_SIGNALS:  # uvicorn has its own handlers while it runs and raises the signals again at its end
         signal.signal(number, stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     server.run(sockets=[listener])
@@ -135,11 +136,12 @@ def _watch(work: Callable[[int], None], workers: int) -> None:
         nonlocal stopping
         stopping = True
         for process in running:
-            with suppress(ProcessLookupError):  # it has ended, and is just being taken off the list
+            with suppress(ProcessLookupError):  # the worker has just ended by itself
                 os.kill(process, signal.SIGTERM)
 
     def start(worker: int) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until it is known whom to pass them on to
+        # Blocked until the child is in `running`: a signal in between would never reach it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         if not stopping:
             running[_forked(work, worker)] = worker
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -153,6 +155,7 @@ def _watch(work: Callable[[int], None], workers: int) -> None:
         worker = running.pop(process)
         if not stopping:
             console.warn(f"worker {worker} has ended ({os.waitstatus_to_exitcode(status)}); another takes its place")
+            # A worker that fails at once would otherwise be forked thousands of times a second.
             time.sleep(1)
             start(worker)
 
@@ -166,7 +169,8 @@ def _forked(work: Callable[[int], None], worker: int) -> int:
     try:
         work(worker)
         code = 0
-    except Exception:  # noqa: BLE001  (there is nobody above to tell)
+    except Exception:  # noqa: BLE001  (a forked child has no caller that could report it)
         traceback.print_exc()
     finally:
+        # Never returns into the parent's code, which would run its `finally` blocks a second time.
         os._exit(code)
