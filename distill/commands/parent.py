@@ -1,7 +1,7 @@
 """Ends a command together with the process that started it, even if that process is killed.
 
 A killed parent cannot stop its processes, which would keep writing to the folder of the repeated command.
-Processes of ``accelerate launch`` and ``torchrun`` watch their launcher. ``python -m distill.commands.parent COMMAND …``
+Processes of ``accelerate launch`` and ``torchrun`` watch their launcher. ``python -m distill.commands.parent COMMAND``
 runs a command that ends when its standard input is closed.
 """
 
