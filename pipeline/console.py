@@ -27,7 +27,8 @@ from pipeline.untrusted import visible, without_nan
 
 LINE_EVERY_S, LOG_EVERY_S = 30, 10
 LONGEST_CELL, SHORTEST_CELL = 60, 20  # characters of a text in a table of rows
-WIDEST = 10**6  # columns of a pipe or a file, so that nothing is truncated
+# Columns of a pipe or a file, so that nothing is truncated.
+WIDEST = 10**6
 # json.dumps(ensure_ascii=False) escapes control characters below 0x20, but not these, which terminals also interpret.
 BEYOND_ASCII = re.compile(r"[\x7f-\x9f\ud800-\udfff]")
 

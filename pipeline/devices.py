@@ -62,7 +62,8 @@ def processes() -> "PartialState | OneProcess":
         if num_processes() > 1:
             raise MissingDependencyError("several processes need accelerate: pip install 'distill-offline[teacher]'")
         return OneProcess()
-    from accelerate import PartialState  # imported here, because a student predicts without accelerate
+    # Imported here, because a student predicts without accelerate.
+    from accelerate import PartialState
 
     with ends_on_signals() if num_processes() > 1 else nullcontext():
         return PartialState(cpu=not torch.accelerator.is_available())

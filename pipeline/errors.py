@@ -35,7 +35,8 @@ GONE = "another process of this command is gone, so this one ends, too; see what
 # torch and Python's threads report exhausted memory as a RuntimeError with one of these texts.
 OUT_OF_MEMORY = (
     *("allocate memory", "enough memory", "out of memory", "bad_alloc", "create a primitive"),
-    *("new thread", "resource temporarily unavailable"),  # gloo raises the latter when it cannot start a thread
+    # gloo raises the latter when it cannot start a thread.
+    *("new thread", "resource temporarily unavailable"),
 )
 
 

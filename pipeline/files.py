@@ -67,9 +67,11 @@ def atomic_path(path: Path, durable: bool = True) -> Iterator[Path]:
             # all threads.
             temporary.touch()
             mode = stat.S_IMODE(temporary.stat().st_mode)
-            temporary.unlink()  # DuckDB refuses an empty file that exists: it has to create its database itself
+            # DuckDB refuses an empty file that exists: it has to create its database itself.
+            temporary.unlink()
             yield temporary
-            temporary.chmod(mode)  # safetensors creates files that only their owner can read
+            # The safetensors library creates files that only their owner can read.
+            temporary.chmod(mode)
             if durable:
                 _flush(temporary)
             temporary.replace(path)
@@ -154,7 +156,8 @@ def make_folder(path: Path) -> None:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):  # tests write access; the file has no name, so a kill leaves nothing
+        # Tests write access; the file has no name, so a kill leaves nothing.
+        with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
         raise write_error(path, error) from error
@@ -265,7 +268,8 @@ def _remove_left(path: Path, folder: int) -> None:
     """Removes temporary files of ``path`` unless another process writes there; locks the folder until it is closed."""
     import fcntl
 
-    with suppress(OSError):  # another process is writing, or the file system has no locks
+    # Another process is writing, or the file system has no locks.
+    with suppress(OSError):
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for left in _temporaries(path):
             _remove(left)

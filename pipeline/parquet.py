@@ -45,7 +45,8 @@ def read_metadata(path: Path) -> pq.FileMetaData:
     Raises:
         IntegrityError: if it is no plain file, or not complete.
     """
-    if not is_plain(path):  # opening a named pipe would block forever
+    # Opening a named pipe would block forever.
+    if not is_plain(path):
         raise IntegrityError(f"{path}: {INCOMPLETE}: missing, or not a plain file")
     try:
         return pq.read_metadata(path)

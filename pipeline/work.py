@@ -26,7 +26,8 @@ from pipeline.record_file import json_sha256, read_record, write_record
 
 FINISHED, RUNNING = "finished", "running"  # states of a record
 Status = Literal["fresh", "resumed", "finished"]
-Record = dict[str, Any]  # state, command, settings, whatever the context adds; result, once the work is finished
+# Keys: state, command, settings, those of the context, and result once the work is finished.
+Record = dict[str, Any]
 
 
 class Part(Protocol):

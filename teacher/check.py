@@ -28,7 +28,8 @@ from teacher.models.loaded import head_settings, inference_mode, keep_head_in_fl
 from teacher.models.logits import teacher_logits
 
 TIMES_NOISE, LEAST_TOLERANCE = 4, 1e-3
-OTHER_BATCHES = 8  # the second run's batches are this many times smaller
+# The second run's batches are this many times smaller.
+OTHER_BATCHES = 8
 
 SAMPLE = """
 select split, source_row, variant, sentence1, sentence2, logits from examples

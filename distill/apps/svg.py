@@ -31,10 +31,13 @@ VARIABLES = {
     FAINT: "var(--faint)",
 }
 STYLE: "dict[RcKeyType, object]" = {
-    "svg.fonttype": "none",  # text stays text, in the page's font
+    # Text stays text, so that the page's font applies and people can select it.
+    "svg.fonttype": "none",
     "svg.hashsalt": "distill",
-    "text.parse_math": False,  # a dollar sign in a label is no formula
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so text has the same width on every machine
+    # A dollar sign in a label is no formula.
+    "text.parse_math": False,
+    # Comes with matplotlib, so text has the same width on every machine.
+    "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
@@ -87,8 +90,10 @@ def write_picture(path: Path, size: tuple[float, float], draw: Callable[[Figure]
 @contextmanager
 def _our_style() -> Iterator[None]:
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # glyphs that this font lacks exist in the browser's fonts
-        matplotlib.rcdefaults()  # ignores the user's matplotlibrc, which would change the bytes
+        # Glyphs that this font lacks exist in the browser's fonts.
+        warnings.simplefilter("ignore")
+        # Ignores the user's matplotlibrc, which would change the bytes.
+        matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
         yield
 

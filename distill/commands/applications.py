@@ -77,7 +77,8 @@ def report(config: ReportConfig) -> Result:
     from pipeline.files import make_folder, write_text_alone
 
     folder = _folder(config)
-    kind = kind_of_folder(folder)  # part of the file name, because a run often has the same name as its set
+    # Part of the file name, because a run often has the same name as its set.
+    kind = kind_of_folder(folder)
     name = folder.resolve().name if kind is None else f"{folder.resolve().name}-{kind}"
     path = config.output or Path(f"{name}-report.html")
     if path.is_dir():

@@ -34,10 +34,12 @@ from pipeline.errors import (
 from pipeline.settings import Flag, flag_name, flags
 from pipeline.stopping import GO_ON, Stopped, handling_signals
 
-SET_FILE = "distill.json"  # repeated here: importing `pipeline.sets.record` would slow down shell completion
+# Repeated here: importing `pipeline.sets.record` would slow down shell completion.
+SET_FILE = "distill.json"
 NAME_SETS = {"set", "a", "b", "set_or_run", "extend"}  # fields for which the shell completes names of sets
 EVERYWHERE = {"json_output"}  # flags that every command of the shell gets from SHELL_FLAGS
-OF_THE_SHELL = {"csv"}  # flags that only affect printing, so Python functions do not have them
+# Flags that only affect printing, so Python functions do not have them.
+OF_THE_SHELL = {"csv"}
 
 
 def all_flags(kinds: dict[str, type[Config]]) -> list[Flag]:
@@ -155,7 +157,8 @@ def command(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Call
                 return function(build_kind(by_flag, given))
 
         def from_shell(context: typer.Context, json_output: bool, **values: Any) -> None:
-            if context.invoked_subcommand is not None:  # typer calls the function of a group before its subcommand's
+            # typer calls the function of a group before its subcommand's.
+            if context.invoked_subcommand is not None:
                 return
             # Defaults are left out, because a recipe or a task may set what the user did not.
             typed = {name: value for name, value in values.items() if _is_typed(context, name)}

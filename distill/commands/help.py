@@ -34,7 +34,8 @@ EXAMPLES = {
 }
 
 
-ALONE = {"--ray": "local"}  # flags whose value may be omitted, and the value they then get
+# Flags whose value may be omitted, and the value they then get.
+ALONE = {"--ray": "local"}
 
 
 class Command(TyperCommand):

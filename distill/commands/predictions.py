@@ -13,8 +13,10 @@ from student.config import CertifyConfig, ExportConfig, PredictConfig
 if TYPE_CHECKING:
     from student.predict import Predictor
 
-FEW_ANSWERS = 100  # a certificate that rests on fewer answers gets a warning
-BEST_LABELS = 3  # shown of each prediction; more columns do not fit a terminal
+# A certificate that rests on fewer answers gets a warning.
+FEW_ANSWERS = 100
+# Each prediction shows so many labels, because more columns do not fit a terminal.
+BEST_LABELS = 3
 BAR = 10  # characters to either side
 MOST_TABLES = 3  # tables of an explained prediction, one per label
 

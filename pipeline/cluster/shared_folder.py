@@ -10,7 +10,8 @@ from pathlib import Path
 from pipeline.errors import ConfigError, PassingError
 from pipeline.files import TEMPORARY_SUFFIX, write_text
 
-SEEN_WITHIN_S = 90.0  # NFS clients cache for up to a minute that a file does not exist
+# NFS clients cache for up to a minute that a file does not exist.
+SEEN_WITHIN_S = 90.0
 
 
 @contextmanager

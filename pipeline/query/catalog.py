@@ -33,7 +33,8 @@ from pipeline.sql.gate import add_macros, macros, open_database, parquet
 
 CATALOG_FILE = "catalog.duckdb"
 States = dict[str, str]  # of sets, by the names of their folders
-Known = dict[str, tuple[str, bool]]  # the same, and whether the set was sound and is in the catalog
+# The state of each set, and whether the set was sound and is in the catalog.
+Known = dict[str, tuple[str, bool]]
 
 TABLE_NAMES = {"sets", "shards", "teachers", "vocabulary", "catalog_state", "set_states"}
 TABLES = """
@@ -158,7 +159,8 @@ def _write(store: Path, from_before: bool) -> list[SetRecord]:
     def write(path: Path) -> None:
         if from_before:
             shutil.copyfile(store / CATALOG_FILE, path)
-        known = _known_states(path)  # of this copy, because another process may have replaced the catalog meanwhile
+        # Of this copy, because another process may have replaced the catalog meanwhile.
+        known = _known_states(path)
         if not known:
             path.unlink(missing_ok=True)
         # The states are read before the sets: a set that changes in between looks outdated next time and is read again.
@@ -192,7 +194,8 @@ def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     try:
         with connect(str(path)) as connection:
             yield connection
-            connection.execute("checkpoint")  # closing also writes, but does not report a failure such as a full disk
+            # Closing also writes, but does not report a failure such as a full disk.
+            connection.execute("checkpoint")
     except duckdb.Error as error:
         catalog, full = path.parent / CATALOG_FILE, disk_error(error)
         if full is not None:

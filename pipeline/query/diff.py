@@ -92,7 +92,8 @@ def diff(config: DiffConfig) -> Diff:
         by_class = a.target.kind == "classes"
         answer, kl = ("likely_labels", "label_kl") if a.target.kind == "labels" else ("argmax", "kl")
         splits = _rows(connection, BY_SPLIT.format(tolerance=config.tolerance, answer=answer, kl=kl))
-        if a.target.kind == "score":  # argmax and KL divergence are meaningless for a single logit
+        # Argmax and KL divergence are meaningless for a single logit.
+        if a.target.kind == "score":
             splits = [{k: v for k, v in row.items() if k not in ("agreement", "kl")} for row in splits]
         return Diff(
             _changed(a.settings, b.settings),

@@ -97,7 +97,8 @@ def open_sets(
         return first
     mixture = Mixture(first.root, first.record, tuple(others), mix or DEFAULT_MIX)
     raise_all(ConfigError, "--set: the sets cannot be mixed", _problems(mixture))
-    _ = mixture.mixed_logits  # an invalid --mix fails here, before the rows are read
+    # An invalid --mix fails here, before the rows are read.
+    _ = mixture.mixed_logits
     left_out = {split for one in mixture.sets for split in one.splits} - set(mixture.splits)
     if left_out:
         console.warn(f"splits that not every set has are left out: {', '.join(sorted(left_out))}")

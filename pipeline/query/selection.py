@@ -9,7 +9,8 @@ from pipeline.errors import QueryError, did_you_mean, raise_all
 from pipeline.sets.reader import ExampleSet
 from pipeline.sql.gate import first_row, query_errors, select, to_arrow
 
-CHOSEN = '"chosen rows"'  # no view has a space in its name
+# No view has a space in its name.
+CHOSEN = '"chosen rows"'
 INTEGERS = {f"{sign}{name}" for sign in ("", "U") for name in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
 RETURNED = {"weight": "double", "logits": "double[]"}
 

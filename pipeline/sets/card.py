@@ -26,7 +26,8 @@ SIZE_CATEGORIES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_0
 
 def card_text(record: SetRecord) -> str:
     """Fills the template of the record's kind, and of what all kinds have in common."""
-    from huggingface_hub import DatasetCard  # takes half a second to import, which readers of sets do not need
+    # Takes half a second to import, which readers of sets do not need.
+    from huggingface_hub import DatasetCard
 
     stored = record.signals.stored
     template = files("pipeline.sets").joinpath("card_parts.md").read_text(encoding="utf-8")

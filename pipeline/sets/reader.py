@@ -40,7 +40,8 @@ class LogitSet:
     """An opened set: its folder, and its record."""
 
     kind: ClassVar[KindName]
-    advice: ClassVar[str]  # for who gives a set of another kind
+    # What to do if a set of another kind was given.
+    advice: ClassVar[str]
 
     root: Path
     record: SetRecord

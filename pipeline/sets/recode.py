@@ -154,7 +154,8 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
     require_shards(root, record, record.shards)
     record = forget_lost_files(root, [new.name for _, new in pairs])
     done = [_write(source, root, record, old, new) for old, new in pairs]
-    return record_layers(root, read_set_record(root), done)  # read again, because writing may have removed a basis
+    # Read again, because writing may have removed a basis.
+    return record_layers(root, read_set_record(root), done)
 
 
 def _hashes(record: SetRecord) -> dict[str, str]:

@@ -92,13 +92,15 @@ def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer)
         footer: what it must say that it belongs to.
     """
     metadata = read_metadata(path)
-    if metadata.num_columns > max(MOST_COLUMNS, len(expected)):  # comparing 100,000s of hostile columns takes hours
+    # Comparing 100,000s of hostile columns takes hours.
+    if metadata.num_columns > max(MOST_COLUMNS, len(expected)):
         return f"{metadata.num_columns:,} columns, but a set of this kind has {len(expected)}"
     if footer_in(metadata, path) != footer:
         return "its footer belongs to another run or another range of rows"
     schema = metadata.schema.to_arrow_schema().remove_metadata()
     if schema != expected:
-        fields = list(schema)  # a lookup by name fails if a column exists twice
+        # A lookup by name fails if a column exists twice.
+        fields = list(schema)
         wrong = [field.name for field in expected if field not in fields]
         return f"columns missing or of another type: {', '.join(wrong) or 'their order'}"
     if metadata.num_rows != shard.rows:

@@ -26,9 +26,11 @@ from pipeline.sets.config import StateCodecName, VectorFlags
 from pipeline.sets.record_parts import Part
 
 BASIS_FILE = "basis.safetensors"
-DEVIATIONS = 5  # standard deviations that the range of int8 covers; numbers beyond are clipped
+# Standard deviations that the range of int8 covers; numbers beyond are clipped.
+DEVIATIONS = 5
 INT8_MAX = 127
-ROUNDING = 1e-8  # a smaller share of variance is only the rounding noise of a float32 teacher
+# A smaller share of variance is only the rounding noise of a float32 teacher.
+ROUNDING = 1e-8
 TOKENS_PER_NUMBER = 20  # sample size for a basis: tokens per number of a hidden state
 MAX_WIDTH = 2**16
 Arrays = dict[str, pa.Array]  # a codec's columns

@@ -90,7 +90,8 @@ def verify_shards(root: Path, record: SetRecord) -> None:
     checks = [
         partial(signal.check_files, root)
         for signal in record.signals.stored
-        if signal.is_in_rows or record.state != "complete"  # signals beside the rows are written after this check
+        # Signals beside the rows are written after this check.
+        if signal.is_in_rows or record.state != "complete"
     ]
     problems += _failures([*checks, partial(check_token_vectors, root, record)])
     # Layers are compared with the rows, so the rows have to be sound first.

@@ -27,7 +27,8 @@ from pipeline.files import remove_temporaries, write_atomically
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 CHUNK_BYTES = 2**22
 # By name, because importing botocore or gcsfs takes a second and they may not be installed.
-TRANSPORT_ERRORS = {  # errors that are no OSError, by module
+# Errors that are no OSError, by module.
+TRANSPORT_ERRORS = {
     "aiohttp": ("ClientError",),
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
     "gcsfs.retry": ("HttpError",),
@@ -35,7 +36,8 @@ TRANSPORT_ERRORS = {  # errors that are no OSError, by module
     "httpx": ("HTTPError",),
     "httpx2": ("HTTPError",),
 }
-PASSING_ERRORS = {  # transient errors among them that are no ConnectionError or TimeoutError
+# Transient errors among them that are no ConnectionError or TimeoutError.
+PASSING_ERRORS = {
     "aiohttp": ("ClientConnectionError", "ClientPayloadError"),
     "botocore.exceptions": ("HTTPClientError", "IncompleteReadError"),
     "httpx": ("NetworkError", "RemoteProtocolError", "TimeoutException"),
@@ -160,7 +162,8 @@ class Place:
     def _open(self, name: str) -> Any:
         path = Path(self._path(name))
         if isinstance(self.fs, LocalFileSystem) and path.exists() and not path.is_file():
-            raise IntegrityError(f"{path}: not a plain file")  # opening a named pipe would block forever
+            # Opening a named pipe would block forever.
+            raise IntegrityError(f"{path}: not a plain file")
         return self.fs.open(self._path(name), "rb")
 
     def _path(self, name: str) -> str:

@@ -29,7 +29,8 @@ from pipeline.sharing.set_files import all_at_once, other_files, paths_of
 from pipeline.sharing.sharing_settings import PullConfig
 from pipeline.text.tokenizer import is_tokenizer
 
-FOLDER = ".pull"  # in the store; what lies in it is no set yet
+# A folder of the store for sets that have not been verified yet.
+FOLDER = ".pull"
 RESERVED = {CATALOG_FILE, "augmented", "candidates", "repeated"}  # other files and folders of a store
 
 
@@ -62,7 +63,8 @@ def pull(config: PullConfig) -> Pulled:
     make_folder(config.store / FOLDER)
     with locked(lock, f"{root}: is being pulled by another process; wait for it, or choose another --name"):
         pulled = _pull(config, place, record, root)
-    with suppress(OSError):  # not empty while other sets are being pulled
+    # Not empty while other sets are being pulled.
+    with suppress(OSError):
         (config.store / FOLDER).rmdir()
     return pulled
 

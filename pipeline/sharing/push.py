@@ -46,7 +46,8 @@ from pipeline.sharing.sharing_settings import PushConfig
 from pipeline.text.tokenizer import read_tokenizer_json
 
 JOURNAL = "distill.push.json"
-SMALL_BYTES = 2**20  # smaller files are downloaded and compared instead of being sent again
+# Smaller files are downloaded and compared instead of being sent again.
+SMALL_BYTES = 2**20
 TEXT_SETTING = "text"  # marks the fingerprint of a set without text
 FileHashes = dict[str, str]  # SHA-256 by path inside the set
 
@@ -212,7 +213,8 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
         raise ConfigError(f"{root}: holds {record.contents}; its sequences are its text, so nothing would be left")
     if not record.has_text:
         raise ConfigError(f"{root}: has no text already; push it without --without-text")
-    require_shards(root, record, record.shards)  # the copy gets new hashes, which would hide damage
+    # The copy gets new hashes, which would hide damage.
+    require_shards(root, record, record.shards)
     with tempfile.TemporaryDirectory(prefix="distill-") as folder:
         copy = Path(folder) / record.name
         tokenizer = read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)

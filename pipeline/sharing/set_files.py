@@ -86,7 +86,8 @@ def verify(config: VerifyConfig) -> SetRecord:
     """
     root = find_set(config.set, config.store)
     record = read_set_record(root)
-    if record.state != "verified":  # the teacher has not been scored on gold labels
+    # The teacher has not been scored on gold labels.
+    if record.state != "verified":
         raise IntegrityError(f"{root}: not finished yet; repeat its command to finish it:\n  {record.command}")
     try:
         load_set_tokenizer(root, record.tokenizer)

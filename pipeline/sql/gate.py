@@ -42,7 +42,8 @@ LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     # Without a folder to spill to, a query cannot fill the disk: it fails at the memory limit.
     "temp_directory": "",
-    "memory_limit": "50%",  # of the machine: the other half is for the result's rows and for other programs
+    # Of the machine: the other half is for the result's rows and for other programs.
+    "memory_limit": "50%",
     "max_execution_time": TIMEOUT_S * 1000,
 }
 Row = tuple[Any, ...]
@@ -101,7 +102,8 @@ def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> Non
     """Leaves the connection able to read the given files and nothing else, for good."""
     # The order matters: the paths and the progress bar cannot be set any more once access and configuration are locked.
     connection.execute(f"set allowed_paths=[{', '.join(quoted(path.resolve()) for path in readable)}]")
-    connection.execute("set enable_progress_bar=false")  # the bar would mix with results on stdout
+    # The bar would mix with results on stdout.
+    connection.execute("set enable_progress_bar=false")
     connection.execute("set enable_external_access=false")
     connection.execute("set lock_configuration=true")
 
@@ -146,7 +148,8 @@ def interruptible(connection: duckdb.DuckDBPyConnection, run: Callable[[], None]
         try:
             running.result()
         except KeyboardInterrupt:
-            while not running.done():  # repeated, because an interrupt before the query has started is lost
+            # Repeated, because an interrupt before the query has started is lost.
+            while not running.done():
                 connection.interrupt()
                 wait([running], timeout=0.05)
             raise
@@ -154,7 +157,8 @@ def interruptible(connection: duckdb.DuckDBPyConnection, run: Callable[[], None]
 
 def first_row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...] | None:
     """The first row of a query of ours, or None if there is none."""
-    rows = connection.execute(sql).fetchall()  # an unfinished result would block the connection for the next query
+    # An unfinished result would block the connection for the next query.
+    rows = connection.execute(sql).fetchall()
     return rows[0] if rows else None
 
 

@@ -17,7 +17,8 @@ WordMetric = Literal["span_f1", "accuracy"]  # of labelled words, which `pipelin
 Metric = Literal[ClassMetric, LabelMetric, ScoreMetric, WordMetric]  # the others `pipeline.tasks.metrics`
 # Split names become parts of file names and of SQL, so that quotes, slashes and dots are excluded.
 SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
-TRAIN = "train"  # the split that students learn from, and that rows are added to
+# The split that students learn from, and that rows are added to.
+TRAIN = "train"
 MAX_BINS = 10_000
 Objective = Literal["classification", "regression"]
 TaskType = Literal[Objective, "multilabel", "token_labels"]
@@ -27,7 +28,8 @@ METRICS: dict[TaskType, Any] = {
     "regression": ScoreMetric,
     "token_labels": WordMetric,
 }
-OUTSIDE = "O"  # the label of a word that is in no span
+# The label of a word that is in no span.
+OUTSIDE = "O"
 MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation; the teacher knows which
 M = TypeVar("M", bound=BaseModel)
 N = TypeVar("N", bound="Manifest")

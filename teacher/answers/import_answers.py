@@ -100,7 +100,8 @@ class ImportDump(Dump):
     def __init__(self, config: ImportConfig, command: str) -> None:
         self.config, self.command = config, command
         self.task = load_task(config.task, config.manifest)
-        self.answers = read_answers(config, self.task)  # first, because loading the task's rows may mean a download
+        # First, because loading the task's rows may mean a download.
+        self.answers = read_answers(config, self.task)
         source = load_source(self.task, config.data, config.split_names)
         matched, self.unused = match(self.answers, str(config.file), self.task, source)
         self.missing = {

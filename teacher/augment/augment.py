@@ -25,9 +25,12 @@ from teacher.augment.methods import METHODS, AugmentFlags, PlannedVariants, Side
 from teacher.augment.variants import Variants, VariantsFolder, make_variants, open_variants, require_same_variants
 
 FOLDER = "augmented"
-LOCK = "lock"  # in the folder that is removed at the end, so that a late kill does not leave it behind
-RULES = 1  # increase it when the same settings give other variants
-FILES = {"masked_lm", "word_vectors"}  # flags that name files, whose hashes are the settings
+# In the folder that is removed at the end, so that a late kill does not leave it behind.
+LOCK = "lock"
+# Increase it when the same settings give other variants.
+RULES = 1
+# Flags that name files, whose hashes are the settings.
+FILES = {"masked_lm", "word_vectors"}
 
 
 def augment(config: AugmentConfig, command: str) -> AugmentationRecord | None:
@@ -147,7 +150,8 @@ def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState
     folder = VariantsFolder.of(root, planned.settings, rows.num_rows, len(sides), command)
     make_folder(folder.temporary)
     busy = f"{root}: is being made by another process; wait for it, or choose another --name"
-    state.wait_for_everyone()  # every process has looked for existing variants before the first one writes
+    # Every process has looked for existing variants before the first one writes.
+    state.wait_for_everyone()
     with locked(folder.temporary / LOCK, busy) if state.is_main_process else nullcontext():
         if state.is_main_process:
             folder.start()

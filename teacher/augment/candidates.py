@@ -29,7 +29,8 @@ from teacher.models.masked_lm import MaskedLm, load_masked_lm
 
 FOLDER = "candidates"
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers")
-RULES = 1  # increase it when the same settings give other candidates
+# Increase it when the same settings give other candidates.
+RULES = 1
 SENTENCES_PER_PART = 2048
 SENTENCES_AT_ONCE = 256
 

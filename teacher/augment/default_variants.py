@@ -32,7 +32,8 @@ def with_default_variants(config: DumpTask) -> DumpTask:
     chosen = config.model_copy(update={"augment": method, "name": name})
     wanted = chosen.augmentation()
     assert wanted is not None, "a method was chosen"
-    if config.variants is None:  # otherwise existing variants with another number could be used instead
+    # Otherwise existing variants with another number could be used instead.
+    if config.variants is None:
         chosen = chosen.model_copy(update={"num_variants": wanted.variants_of(task)})
     _tell(wanted, task)
     return chosen

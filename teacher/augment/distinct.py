@@ -99,7 +99,8 @@ def _repeated(folder: VariantsFolder, originals: pa.Table, among_all: bool) -> p
             full = disk_error(error)
             if full is not None:
                 raise write_error(spilled, full) from error
-            if isinstance(error, duckdb.OutOfMemoryException):  # advice to remove the folder would be wrong here
+            # Advice to remove the folder would be wrong here.
+            if isinstance(error, duckdb.OutOfMemoryException):
                 raise
             raise IntegrityError(f"{folder.work.root}: {error}; remove the folder and repeat the command") from error
 

@@ -172,7 +172,8 @@ def _spaced(text: str, replacements: list[tuple[Span, str]]) -> Iterable[tuple[S
     """Replacements with a space where they would grow together with a part of a contraction."""
     end = 0
     for (start, stop), word in replacements:
-        follows = start == end > 0  # the replacement before has already added the space before a letter
+        # The replacement before has already added the space before a letter.
+        follows = start == end > 0
         before = " " if (not text[start].isalnum() if follows else text[start - 1 : start].isalnum()) else ""
         after = " " if text[stop : stop + 1].isalnum() else ""
         yield (start, stop), f"{before}{word}{after}"

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 Pairs = Literal["each", "both"]
 FIRST, SECOND, BOTH = (0,), (1,), (0, 1)
-Sides = tuple[tuple[int, ...], ...]  # for each variant of a row, the sentences it changes
+# For each variant of a row, the sentences it changes.
+Sides = tuple[tuple[int, ...], ...]
 
 
 class AugmentFlags(Config):
@@ -234,7 +235,8 @@ class MaskEach(Method):
     """
 
     flags = frozenset({"mask_token", "splits", "sentences"})
-    usual_variants = 128  # one per word; a teacher usually reads at most 128 tokens
+    # One per word; a teacher usually reads at most 128 tokens.
+    usual_variants = 128
     for_training = False
 
     def check(self, flags: AugmentFlags) -> None:
@@ -264,7 +266,8 @@ if TYPE_CHECKING:
     KnownMethod = str
     MethodOrNone = str
 else:
-    KnownMethod = Literal[tuple(METHODS)]  # the command line takes its choices from this type
+    # The command line takes its choices from this type.
+    KnownMethod = Literal[tuple(METHODS)]
     MethodOrNone = Literal[*METHODS, NO_METHOD]
 
 

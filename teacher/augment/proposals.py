@@ -171,7 +171,8 @@ def _top_k(
     def run(batch: list[int]) -> None:
         logits_PV = predict_masked(lm, ids, place_P, batch, second_starts=second_P)[1]
         best = torch.topk(logits_PV, min(k, logits_PV.shape[1]))
-        if not best.values.isfinite().all():  # topk sorts NaN first, so the best values show any NaN
+        # topk sorts NaN first, so the best values show any NaN.
+        if not best.values.isfinite().all():
             raise TeacherError(f"--masked-lm {lm.name}: gives NaN or Inf; try --precision bf16 or fp32")
         for query, tokens in zip(batch, best.indices.tolist(), strict=True):
             top[query] = tokens

@@ -88,7 +88,8 @@ class VariantsFolder:
 
     def start(self) -> None:
         """Creates the folder, or goes on with the one that was begun with the same settings, see `Workspace.start`."""
-        if self.work.start() == "finished":  # finished work is started again only if rows were lost or damaged
+        # Finished work is started again only if rows were lost or damaged.
+        if self.work.start() == "finished":
             self.work.reopen()
 
     def finish(self, record: AugmentationRecord) -> None:
@@ -138,7 +139,8 @@ def open_variants(root: Path) -> Variants | None:
     folder = VariantsFolder.of(root, augmentation.settings, augmentation.source_rows, num_variants)
     if any(not path.is_file() or sha256(path) != files.get(path.name) for path in map(folder.path, folder.rows)):
         return None
-    shutil.rmtree(folder.temporary, ignore_errors=True)  # left behind if the last command was killed at its end
+    # Left behind if the last command was killed at its end.
+    shutil.rmtree(folder.temporary, ignore_errors=True)
     return Variants(folder, augmentation)
 
 

@@ -18,7 +18,8 @@ from teacher.corpus.text import SPLITS, Text, open_text
 from teacher.dump import rows as task_rows
 from teacher.models.loaded import LoadedTokenizer
 
-SAMPLED_DOCUMENTS = 8  # consecutive documents per sample, since reading them is cheaper than single ones
+# Consecutive documents per sample, since reading them is cheaper than single ones.
+SAMPLED_DOCUMENTS = 8
 
 
 @dataclass(frozen=True)

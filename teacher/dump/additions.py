@@ -213,7 +213,8 @@ def add_init_layers(
             link_or_copy(old.root / INIT_FILE, root / INIT_FILE)
     else:
         init = _written(root, layers, teacher)
-    if config.job().count == 1:  # with several jobs, a temporary file may be one that another job is writing
+    # With several jobs, a temporary file may be one that another job is writing.
+    if config.job().count == 1:
         remove_temporaries(root)
     told = changed(record, signals=record.signals.model_copy(update={"init": init}))
     write_card_and_record(root, told)

@@ -35,7 +35,8 @@ from teacher.models.layers import layer_outputs, require_known_family
 from teacher.models.loaded import inference_mode, load_config
 from teacher.models.masked_lm import load_mlm_tokenizer
 
-SPARE = 1.2  # margin, because the number of positions per document is only estimated
+# Margin, because the number of positions per document is only estimated.
+SPARE = 1.2
 
 
 def corpus_budget(config: BudgetConfig) -> list[Line]:
@@ -49,7 +50,8 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
     size = estimate_size(text, tokens, masking_plan(text, tokens, config.seed, config.num_copies))
     if not text.count(TRAIN, 0, size.documents):
         raise nothing_to_mask(text, "its training split")
-    every = config.validation_every  # one document of so many, beginning with the first, is in the validation split
+    # One document of so many, beginning with the first, is in the validation split.
+    every = config.validation_every
     documents = math.ceil(SPARE * config.positions * size.documents / size.positions * every / (every - 1)) + 1
     with tempfile.TemporaryDirectory() as folder:
         sample = {name: getattr(config, name) for name in config.model_fields_set & DumpCorpus.model_fields.keys()}
@@ -61,7 +63,8 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
 
 
 DIMS = (16, 32, 64, 128, 256)  # of pca, up to half of the hidden size
-TOLD = 5  # every fifth row is measured; bases are fitted to the others, so that the measured loss is unbiased
+# Every fifth row is measured; bases are fitted to the others, so that the measured loss is unbiased.
+TOLD = 5
 
 
 @dataclass(frozen=True)

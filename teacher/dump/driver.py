@@ -148,7 +148,8 @@ def _my_shards(root: Path, record: SetRecord, executor: Executor) -> list[Shard]
     """This process's share: every n-th shard of this job that is still to be written."""
     executor.wait()
     missing = unfinished_shards(root, record)
-    executor.wait()  # nobody writes before everybody has looked: otherwise the shares would differ
+    # Nobody writes before everybody has looked: otherwise the shares would differ.
+    executor.wait()
     if missing and record.state != "staged" and executor.is_main:
         reopen_set(root, record, missing)
     unfinished = {shard.path for shard in missing}

@@ -27,7 +27,8 @@ from teacher.dump.shards import ShardJob
 from teacher.models.loaded import inference_mode
 
 ShardRows = tuple[Shard, Any]  # a shard, and its rows
-Files = Mapping[str, Any]  # of a shard, by the path in the set: their bytes, or how many these are
+# The files of a shard by their path in the set: their bytes, or their sizes.
+Files = Mapping[str, Any]
 RunShards = Callable[[WorkerTask[Files]], Iterator[Files]]  # returns the files of each shard
 
 
@@ -131,7 +132,8 @@ def _start_writing(shared: tuple[ShardJob, Path, Path]) -> Callable[[ShardRows],
     job, root, mark = shared
     require_marked(mark)
     for folder in job.folders:
-        make_folder(root / folder)  # also checks that this worker can write there
+        # Also checks that this worker can write there.
+        make_folder(root / folder)
     write = _start(job)
     return lambda held: {path: (root / path).stat().st_size for path in write(root, held)}
 

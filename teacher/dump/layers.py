@@ -130,7 +130,8 @@ def add_layers(
     with inference_mode(teacher.model.device, precision):
         signals = with_bases(root, planned, teacher, rows.source, record.max_seq_length, max_tokens, executor)
     missing = {signal.name: {file.range for file in unfinished_files(root, record, signal)} for signal in signals}
-    executor.wait()  # nobody writes before everybody has looked: otherwise the shares would differ
+    # Nobody writes before everybody has looked: otherwise the shares would differ.
+    executor.wait()
     if executor.is_main and any(missing.values()):
         forget_lost_files(root)
     executor.wait()
@@ -165,7 +166,8 @@ def _take_over(root: Path, record: SetRecord, signal: LayerSignal, old: LogitSet
     share_files(old.root, root, hashes, signal.hashes())
 
 
-CLS_ROWS = 4096  # sample size for `cls`, which has one vector per row
+# Sample size for `cls`, which has one vector per row.
+CLS_ROWS = 4096
 
 
 def with_bases(
@@ -237,7 +239,8 @@ def _sample(signal: States, teacher: Teacher, source: Source, max_seq_length: in
 
 
 STORED_AT_ONCE = 48 * 2**20  # bytes of a row group, with a margin to 64 MiB
-SAID_AT_ONCE = 2**28  # bytes of float32 outputs that are in memory while a row group is made
+# Bytes of float32 outputs that are in memory while a row group is made.
+SAID_AT_ONCE = 2**28
 
 
 @dataclass(frozen=True)

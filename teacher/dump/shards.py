@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Batch = TypeVar("Batch")
-Advance = Callable[[int], None]  # called with a number of rows that are done
+# Called with a number of rows that are done.
+Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ class RowJob(ShardJob, Generic[Batch]):
                 tables = self.tables(rows, shard, batches, steps.advance, statistics)
                 # A shard of one row group is written in the background, while the teacher works on the next shard.
                 first = list(islice(tables, 2))
-                if len(first) > 1:  # several row groups may not fit into memory, so each is written when it is ready
+                # Several row groups may not fit into memory, so each is written when it is ready.
+                if len(first) > 1:
                     save(shard, chain(first, tables), statistics)
                 else:
                     yield partial(save, shard, iter(first), statistics)

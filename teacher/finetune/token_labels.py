@@ -62,7 +62,8 @@ class TokenLabelTask(BatchedTask):
         labelled_words = LabelledWords.of(
             task.labels, train.column("sentence1"), train.column("label"), pieces, no_logits_TC
         )
-        self._ids = pieces.ids.not_empty  # the mean loss of a batch without tokens would be NaN
+        # The mean loss of a batch without tokens would be NaN.
+        self._ids = pieces.ids.not_empty
         self._gold = Ragged(labelled_words.gold_T, self._ids.offsets)
         if not len(self._ids):
             raise DataError(

@@ -92,7 +92,8 @@ class ExamplesDump(TaskDump):
         layers = layer_bytes(signals, self.source, length_R, sum(self.variants_in_all.values()))
         weights = init_bytes(self.config, name, shape)
         disk_bytes = plan.disk_bytes + sum(size for _, size in layers.values()) + weights
-        tokens = plan.tokens * (2 if layers else 1)  # layers are written in a second pass over the rows
+        # Layers are written in a second pass over the rows.
+        tokens = plan.tokens * (2 if layers else 1)
         return replace(plan, tokens=tokens, disk_bytes=disk_bytes, layer_bytes=layers, init_bytes=weights)
 
     @cached_property

@@ -43,7 +43,8 @@ from teacher.models.encoder import SentenceEncoder, load_encoder, sentence_vecto
 from teacher.models.loaded import load_config, load_tokenizer
 
 SAMPLED_ROWS = 512  # source rows, for the size of the whole
-BASIS_ROWS = 4096  # at most so many sentences are used to fit a basis
+# At most so many sentences are used to fit a basis.
+BASIS_ROWS = 4096
 
 
 class SentencesDump(TeacherDump[DumpTask | DumpCorpus]):

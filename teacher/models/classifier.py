@@ -209,7 +209,8 @@ def _label_order(
     if given:
         stated = stated_labels(given, task.labels)
         if label_places(task.labels, labels) != label_places(task.labels, stated):
-            labels = stated  # otherwise the config's spelling stays, because it is part of the fingerprint
+            # Otherwise the config's spelling stays, because it is part of the fingerprint.
+            labels = stated
     # The manifest knows the true order of a public teacher whose config does not, such as TextAttack's MNLI model.
     elif default is not None and name == default.model and default.labels:
         labels = default.labels

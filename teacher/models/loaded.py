@@ -29,7 +29,8 @@ from teacher.models.weight_files import SAFE_WEIGHTS, refuse_longer_names, refus
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-SENTENCE_ENCODER = "sentence_encoder"  # key of a run's result: the sentence encoder the teacher was fine-tuned from
+# Key of a run's result: the sentence encoder the teacher was fine-tuned from.
+SENTENCE_ENCODER = "sentence_encoder"
 # These families number positions from pad_token_id + 1 on, so the first rows of their position table are never used.
 AFTER_PADDING = {
     *("camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm"),
@@ -158,7 +159,8 @@ def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length:
             "`tokenizer.save_pretrained` writes them beside the model"
         )
     _check_fit(name, config, tokenizer, max_seq_length)
-    if wrapped.truncation_side != "right":  # sets, windows and students keep the beginning of a text
+    # Sets, windows and students keep the beginning of a text.
+    if wrapped.truncation_side != "right":
         raise TeacherError(
             f"teacher {name}: its tokenizer truncates texts on the {wrapped.truncation_side}, and here the right end "
             "is cut off; if its texts are short, set `truncation_side` to right in its tokenizer_config.json"
@@ -189,7 +191,8 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
         TeacherError: if a weight is NaN or Inf, rounded to 8 bits, or there under a longer name.
     """
     transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()  # otherwise it warns about a new head as missing weights
+    # Otherwise it warns about a new head as missing weights.
+    transformers_logging.set_verbosity_error()
     with reported(_failure(name, "weights"), DataError):
         model, info = auto_model.from_pretrained(
             name,
@@ -204,7 +207,8 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
     refuse_longer_names(name, missing, sorted(info["unexpected_keys"]))
     refuse_rounded(name, revision, model)
     wrong = [key for key, weight in model.named_parameters() if key not in missing and not weight.isfinite().all()]
-    if wrong:  # an fp16 overflow during training leaves them; the first batch would show NaN without the reason
+    # An fp16 overflow during training leaves them; the first batch would show NaN without the reason.
+    if wrong:
         raise TeacherError(f"model {name}: its weights hold NaN or Inf, in {', '.join(wrong[:3])}; save it anew")
     return model.eval(), missing
 

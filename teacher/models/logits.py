@@ -17,7 +17,8 @@ from pipeline.text.word_pieces import Pieces, read_pieces
 from teacher.models.batches import NotFiniteError, collate, naming_rows, run_batches
 from teacher.models.classifier import Teacher
 
-Advance = Callable[[int], None]  # called with a number of rows that are done
+# Called with a number of rows that are done.
+Advance = Callable[[int], None]
 
 
 def no_progress(rows: int) -> None:
@@ -131,7 +132,8 @@ def _logits(
 ) -> Floats:
     """Logits of inputs without windows; ``advance`` is called with the numbers of each batch's."""
     logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
-    outputs: list[tuple[list[int], torch.Tensor]] = []  # kept on the device: a copy per batch would stall the GPU
+    # Kept on the device: a copy per batch would stall the GPU.
+    outputs: list[tuple[list[int], torch.Tensor]] = []
 
     def run(batch: list[int]) -> None:
         outputs.append((batch, forward(teacher, [inputs[row] for row in batch])))

@@ -10,7 +10,8 @@ from transformers.utils import cached_file
 from pipeline.errors import TeacherError
 
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-ROUNDED = {"I8", "U8", "F8_E4M3", "F8_E5M2"}  # which mean nothing without the scales that they were divided by
+# Quantized weights of these types mean nothing without their scales.
+ROUNDED = {"I8", "U8", "F8_E4M3", "F8_E5M2"}
 
 
 def refuse_longer_names(name: str, missing: Sequence[str], unexpected: Sequence[str]) -> None:

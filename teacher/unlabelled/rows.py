@@ -24,8 +24,10 @@ from teacher.unlabelled.flags import PairsFrom
 from teacher.unlabelled.similarity import letters, near_copies, neighbours, normalized, similar
 from teacher.unlabelled.texts import Texts, find_texts, split_sentences
 
-RULES = 1  # increase it when the same settings give other rows
-SENTENCES_OF_A_TEXT = 2  # on average, from which on texts have neighbouring sentences
+# Increase it when the same settings give other rows.
+RULES = 1
+# From this average number of sentences per text on, pairs are made of neighbouring sentences.
+SENTENCES_OF_A_TEXT = 2
 Mask = npt.NDArray[np.bool_]
 Places = tuple[tuple[str, int], ...]  # files, and the number of the first row of each
 
@@ -57,7 +59,8 @@ def add_unlabelled(
     first_row = source.splits[TRAIN].num_rows
     if not rows.num_rows:
         raise DataError(f"--unlabelled {place}: holds no text, or none to make pairs of")
-    is_as_found = made_from in ("none", "columns")  # sentences that were split out of texts have no row numbers
+    # Sentences that were split out of texts have no row numbers.
+    is_as_found = made_from in ("none", "columns")
     chosen_N, counts = _choose(source, rows, max_rows, seed, texts.places if is_as_found else ())
     if not chosen_N.any():
         raise DataError(f"--unlabelled {place}: gives no row to add, of {rows.num_rows:,} found: {counts}")

@@ -24,9 +24,11 @@ FEWEST_WORDS = 8
 FEWEST_TRIGRAMS = FEWEST_WORDS - 2
 TEXTS_AT_ONCE = 8192
 Mask = npt.NDArray[np.bool_]
-MOST_SENTENCES = 100  # words in more sentences are too common to indicate similarity
+# Words in more sentences are too common to indicate similarity.
+MOST_SENTENCES = 100
 SENTENCES_AT_ONCE = 4096
-WEIGHT_UNIT = 1024  # integer weights, because float sums depend on the order of additions and so on the machine
+# Integer weights, because float sums depend on the order of additions and so on the machine.
+WEIGHT_UNIT = 1024
 
 Pairs = tuple[list[str], list[str]]
 
@@ -62,7 +64,8 @@ def words_of(normal: pa.Array) -> Words:
     lists = pc.split_pattern(normal, " ")
     count_N = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = lists.flatten()
-    is_word_W = pc.not_equal(flat, "").to_numpy(zero_copy_only=False)  # splitting an empty text gives an empty word
+    # Splitting an empty text gives an empty word.
+    is_word_W = pc.not_equal(flat, "").to_numpy(zero_copy_only=False)
     text_W = np.repeat(np.arange(len(normal)), count_N)[is_word_W]
     return Words(flat.filter(pa.array(is_word_W)), text_W, np.bincount(text_W, minlength=len(normal)))
 

@@ -73,7 +73,8 @@ def _run_task(folder: Path, task: str) -> DemoResult:
     evaluations = {}
     for student in STUDENTS:
         run = f"runs/{task}-{student}"
-        flags = ("--embedding", student, "--num-bigrams", "0")  # bigrams would give CBOW some word order
+        # Bigrams would give CBOW some word order.
+        flags = ("--embedding", student, "--num-bigrams", "0")
         _distill(folder, "train-student", "--task", task, *flags, "--output-dir", run)
         evaluations[student] = json.loads(_distill(folder, "evaluate", run, "--json"))["validation"]
     predictions = json.loads(_distill(folder, "predict", f"runs/{task}-hybrid", *FLIPPED[task], "--json"))

@@ -13,8 +13,10 @@ from distill.apps.svg import BLUE, FAINT, INK, RED, SERIES, drawing
 Limits = tuple[float, float]
 MOST_WRITTEN_CLASSES, MOST_NAMED_CLASSES = 10, 30
 MOST_TICKS = 12
-WIDE = 30  # ratio of largest to smallest value from which a logarithmic axis is easier to read
-DARKEST = 0.75  # opacity limit of a cell, so that the text on it stays readable
+# Ratio of largest to smallest value from which a logarithmic axis is easier to read.
+WIDE = 30
+# Opacity limit of a cell, so that the text on it stays readable.
+DARKEST = 0.75
 
 
 def reliability(bins: Rows, xlabel: str = "confidence", ylabel: str = "share of right answers") -> str:
@@ -164,7 +166,8 @@ def points(groups: Sequence[tuple[str, float, Sequence[float]]], best: str, xlab
             mean = sum(scores) / len(scores)
             axes.scatter([x] * len(scores), scores, s=16, color=colour, alpha=0.45, linewidths=0)
             axes.scatter(x, mean, s=60, color=colour, linewidths=0)
-            side = 1 - 2 * (number % 2)  # alternates sides, so that labels of neighbours do not overlap
+            # Alternates sides, so that labels of neighbours do not overlap.
+            side = 1 - 2 * (number % 2)
             align = "left" if side > 0 else "right"
             axes.annotate(
                 label, (x, mean), (7 * side, 0), textcoords="offset points", ha=align, va="center", weight=weight

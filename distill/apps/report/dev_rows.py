@@ -201,7 +201,8 @@ def _facts(certificate: Certificate) -> dict[str, object]:
 def _risk(certificate: Certificate) -> Picture:
     trials = certificate.trials
     risk = [trial.disagreements / trial.answered if trial.answered else 0.0 for trial in trials]
-    highest = max(*risk, 2 * certificate.disagreement)  # clips the bounds of the first trials, which are far higher
+    # Clips the bounds of the first trials, which are far higher.
+    highest = max(*risk, 2 * certificate.disagreement)
     lines = {"differ": risk, "upper bound": [min(trial.bound, highest) for trial in trials]}
     best = certificate.certified.percent if certificate.certified else None
     limit = {f"asked for: {certificate.disagreement:g}": certificate.disagreement}

@@ -8,7 +8,8 @@ from markupsafe import Markup
 
 from pipeline.console import show
 
-Rows = list[dict[str, Any]]  # an answer of SQL, or what else a picture is drawn from
+# The result of a SQL query, or other figures of a chart.
+Rows = list[dict[str, Any]]
 TEXT_LENGTH = 180
 
 

@@ -346,7 +346,8 @@ def _order(value: Any) -> tuple[bool, float, str]:
 
 
 MOST_PICTURES = 6
-FEWEST_WORDS, MOST_WORDS = 4, 30  # rows with fewer or more words are not drawn
+# Rows with fewer or more words are not drawn.
+FEWEST_WORDS, MOST_WORDS = 4, 30
 HOW_TO_READ = (
     "Blue: without the word the answer is less sure (a score: moves). Orange: surer. Each column has its own scale."
 )

@@ -237,7 +237,8 @@ def _task(plan: TaskPlan) -> Results:
 def _measured(plan: TaskPlan) -> Results:
     seconds: dict[str, float | None] = {}
     for step in plan.chain:
-        for command in step.finetune():  # reads the teachers of the step before, so it runs only now
+        # Reads the teachers of the step before, so it runs only now.
+        for command in step.finetune():
             seconds[str(command.makes.parent)] = run_once(command)["seconds"]
     dumped = {name: _try([plan.dump(name)]) for name in plan.parts.sets}
     trained = {

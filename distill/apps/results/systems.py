@@ -112,7 +112,8 @@ def read_rows(logit_set: ExampleSet, split: str) -> Rows:
 
 
 Features = Any  # numpy's array or a sparse matrix [N, F]
-LEAST = -30.0  # log probability of a label that no training row has; a label of all rows gets its opposite as a logit
+# Log probability of a label that no training row has; a label of all rows gets its opposite as a logit.
+LEAST = -30.0
 
 
 def pair_features(u_NF: Features, w_NF: Features) -> Features:

@@ -37,8 +37,10 @@ from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.predict import BATCH_SIZE, Predictor
 from student.trained_sets import trained_sets
 
-MOST_AT_ONCE = 8192  # texts per batch, which limits how long a small request waits behind large ones
-SHORT_TEXTS, SHORT_CHARACTERS = 128, 16384  # limits of a batch that blocks the event loop for a few milliseconds only
+# Texts per batch, which limits how long a small request waits behind large ones.
+MOST_AT_ONCE = 8192
+# Limits of a batch that blocks the event loop for a few milliseconds only.
+SHORT_TEXTS, SHORT_CHARACTERS = 128, 16384
 ANSWER_SECONDS = 60
 
 Ranking = list[str]  # a JSON object for each label with its score, the highest first
@@ -108,7 +110,8 @@ class Batches(Generic[R]):
 
     async def _answer_waiting(self) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(0)  # lets requests that have already arrived join the first batch
+        # Lets requests that have already arrived join the first batch.
+        await asyncio.sleep(0)
         while waiting := [one for one in self._waiting if not one[1].done()]:  # without requests that have timed out
             batch, self._waiting = _next(waiting)
             self._metrics.observe("te_batch_next_size", sum(len(texts) for texts, _ in batch))
@@ -250,7 +253,8 @@ def rankings(target: Target, logits_NC: Floats, scale: Scale = "softmax") -> lis
     scores_NC = _scaled(logits_NC, "sigmoid" if target.kind == "labels" and scale == "softmax" else scale)
     by_score, names = itemgetter(0), [ENCODER.encode(name) for name in target.names]
     named = (zip(row, names, strict=True) for row in scores_NC.tolist())
-    ranked = (sorted(row, key=by_score, reverse=True) for row in named)  # stable: equal scores stay in label order
+    # Stable: equal scores stay in label order.
+    ranked = (sorted(row, key=by_score, reverse=True) for row in named)
     return [[_scored(score, name) for score, name in row] for row in ranked]
 
 

@@ -39,11 +39,13 @@ def serve(config: ServeConfig) -> None:
     raise_all(ConfigError, "nothing to serve", _problems(config))
     listener = _bound(config)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a fork copies no OpenMP threads, and workers would wait for them forever
+    # A fork copies no OpenMP threads, and workers would wait for them forever.
+    torch.set_num_threads(1)
     metrics = Metrics(config.workers)
     loaded = [Served(Path(run), metrics) for run in config.runs]
     app = App({served.name: served for served in loaded}, config, metrics)
-    gc.freeze()  # a full collection over all loaded objects would stall every request for 0.1 s
+    # A full collection over all loaded objects would stall every request for 0.1 s.
+    gc.freeze()
     # Only now: a client that connects while students are loading is refused at once, as health checks expect.
     listener.listen(2048)
     host, port = listener.getsockname()[:2]
@@ -61,7 +63,8 @@ def serve(config: ServeConfig) -> None:
         work(0)
     else:
         _watch(work, config.workers)
-    gc.unfreeze()  # otherwise libraries report leaked objects at exit
+    # Otherwise libraries report leaked objects at exit.
+    gc.unfreeze()
 
 
 def _problems(config: ServeConfig) -> list[str]:
@@ -121,7 +124,8 @@ def _serve_here(app: App, listener: socket.socket, parent: int | None = None) ->
     def stop(*_: object) -> None:
         server.should_exit = True
 
-    for number in STOP_SIGNALS:  # uvicorn has its own handlers while it runs and raises the signals again at its end
+    # uvicorn has its own handlers while it runs and raises the signals again at its end.
+    for number in STOP_SIGNALS:
         signal.signal(number, stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     server.run(sockets=[listener])
@@ -136,7 +140,8 @@ def _watch(work: Callable[[int], None], workers: int) -> None:
         nonlocal stopping
         stopping = True
         for process in running:
-            with suppress(ProcessLookupError):  # the worker has just ended by itself
+            # The worker has just ended by itself.
+            with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGTERM)
 
     def start(worker: int) -> None:

@@ -3,7 +3,8 @@
 Shapes: P positions, V vocabulary, H hidden size, E kept entries of all positions.
 """
 
-from __future__ import annotations  # annotations stay strings, so that reading records needs no torch
+# Annotations stay strings, so that reading records needs no torch.
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass

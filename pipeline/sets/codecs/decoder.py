@@ -3,7 +3,8 @@
 Shapes: P positions, V vocabulary, H hidden size.
 """
 
-from __future__ import annotations  # annotations stay strings, so that reading records needs no torch
+# Annotations stay strings, so that reading records needs no torch.
+from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from pipeline.text.reader import TextReader
 
 ROWS_AT_ONCE = 4096
-MAX_TEXT_BYTES = 2**28  # of the rows in one batch: a dictionary can repeat a long text at almost no cost in bytes
+# Of the rows in one batch: a dictionary can repeat a long text at almost no cost in bytes.
+MAX_TEXT_BYTES = 2**28
 TEXTS = ("sentence1", "sentence2")
 TEXT_COLUMNS = (*TEXTS, "ids1", "ids2")
 DICTIONARY_COLUMNS = ("split", "origin", "label", "score", "variant")

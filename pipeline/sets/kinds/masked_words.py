@@ -272,7 +272,8 @@ def rows_per_group(codec: Codec) -> int:
     return int(min(MAX_ROWS_PER_GROUP, max(16, BYTES_PER_GROUP // bytes_per_row)))
 
 
-DRAW = 3  # distinguishes these random numbers from those of masking, which have the same keys
+# Distinguishes these random numbers from those of masking, which have the same keys.
+DRAW = 3
 
 
 def draws(rows: MaskedRows, seed: int) -> Floats64:

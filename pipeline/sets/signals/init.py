@@ -91,6 +91,7 @@ student that is a BERT can start from them without the teacher (`distill train-s
 
     def check_files(self, root: Path) -> None:
         """See `Signal`."""
-        path = root.resolve() / INIT_FILE  # resolved, because the set's own folder may be a link; its files may not
+        # Resolved, because the set's own folder may be a link; its files may not.
+        path = root.resolve() / INIT_FILE
         if not is_plain(path) or path.stat().st_size != self.bytes or sha256(path) != self.sha256:
             raise IntegrityError(f"{path}: missing, or not the weights that belong to this set; repeat the dump")

@@ -75,7 +75,8 @@ class Mlm(Signal):
         """
         if not self.codec.needs_decoder:
             return None
-        path = root.resolve() / DECODER_FILE  # resolved, because the set's own folder may be a link; its files may not
+        # Resolved, because the set's own folder may be a link; its files may not.
+        path = root.resolve() / DECODER_FILE
         if not is_plain(path) or sha256(path) != self.decoder_sha256:
             raise IntegrityError(f"{path}: missing, or not the decoder that belongs to this set")
         return self.codec.read_decoder(path)

@@ -88,7 +88,8 @@ KEY_FIELDS = [
 ]
 LayerNumber = Annotated[int, Field(ge=0, le=MAX_LAYER)]
 Numbers = npt.NDArray[Any]
-Stored = dict[str, Numbers]  # what is stored of one layer of some rows, end to end, by the ending of the column's name
+# The stored numbers of one layer of some rows, end to end, by the suffix of the column's name.
+Stored = dict[str, Numbers]
 
 
 class LayerSignal(Signal):

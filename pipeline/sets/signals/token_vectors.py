@@ -13,7 +13,8 @@ from pipeline.sets.signals.signal import Signal
 
 VOCABULARY_FILE = "vocabulary/token_vectors.parquet"
 MAX_WIDTH = 2**14
-EMBEDDINGS = 0  # the layer of a teacher whose hidden states are stored
+# The layer of a teacher whose hidden states are stored.
+EMBEDDINGS = 0
 
 
 def columns_of(width: int) -> pa.Schema:

@@ -71,7 +71,8 @@ class Vectors(Signal):
         """
         if not self.codec.basis_bytes:
             return None
-        path = root.resolve() / BASIS_FILE  # resolved, because the set's own folder may be a link; its files may not
+        # Resolved, because the set's own folder may be a link; its files may not.
+        path = root.resolve() / BASIS_FILE
         if not is_plain(path) or sha256(path) != self.basis_sha256:
             raise IntegrityError(f"{path}: missing, or not the basis that belongs to this set")
         return read_basis(path, self.codec.num_stored, self.codec.width)
