@@ -36,6 +36,7 @@ class Ragged:
     def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
         """Lists of ids put end to end, int64."""
         lengths = [len(row) for row in rows]
+        # `fromiter` with a known count fills the array directly, without a list of all ids in between.
         flat = np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=sum(lengths))
         return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
@@ -55,6 +56,7 @@ class Ragged:
         starts_B = self.offsets[rows_B]
         lengths_B = self.offsets[rows_B + 1] - starts_B
         position_L = np.arange(max(1, lengths_B.max(initial=0)))
+        # One mask for reading and writing replaces a Python loop over the rows.
         inside_BL = position_L < lengths_B[:, None]
         ids_BL = np.full(inside_BL.shape, pad_id, dtype=np.int64)
         ids_BL[inside_BL] = self.flat[(starts_B[:, None] + position_L)[inside_BL]]
@@ -79,6 +81,7 @@ class Ragged:
         offsets = np.concatenate([[0], np.cumsum(lengths_N, dtype=np.int64)])
         # For each output element: its position minus the start of its new row plus the start of its old row, without a
         # loop.
+        # Each id's source place is its target place plus its row's shift, so no loop is needed.
         places = np.repeat(self.offsets[rows_N] - offsets[:-1], lengths_N) + np.arange(offsets[-1])
         return Ragged(self.flat[places], offsets)
 
@@ -101,6 +104,7 @@ def ragged(column: pa.ChunkedArray) -> Ragged:
     """A list column as flat ids and offsets."""
     # Lengths, not the column's offsets: chunks and slices have offsets that do not start at 0, and null rows count as
     # empty.
+    # A null list is an empty one: single sentences have no second ids.
     lengths = pc.list_value_length(column).fill_null(0).to_numpy()
     flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return Ragged(flat.astype(np.int64), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
@@ -136,6 +140,7 @@ def hashed(*key: Any) -> Hashes:
     # Multiplication modulo 2^64 is the algorithm, so numpy's overflow warnings are no errors here.
     with np.errstate(over="ignore"):
         for part in key:
+            # Adding the constant first keeps a key of zeros from hashing to zero.
             state = state + GOLDEN_GAMMA + np.asarray(part, dtype=np.int64).astype(np.uint64)
             state = (state ^ (state >> np.uint64(30))) * FIRST_FACTOR
             state = (state ^ (state >> np.uint64(27))) * SECOND_FACTOR
@@ -146,9 +151,11 @@ def hashed(*key: Any) -> Hashes:
 def uniform(hashes: Hashes) -> Floats64:
     """Hashes as numbers between 0 and 1, both excluded, 2^-52 apart."""
     # 52 bits plus one half are exact in float64, and the half keeps 0 and 1 out, so that logarithms are finite.
+    # 52 bits and a half step exclude 0 and 1, so that logarithms of both p and 1 - p are finite.
     return ((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def id_type(vocabulary_size: int) -> pa.DataType:
     """Returns the smallest type that holds every id of the vocabulary."""
+    # Two bytes per id suffice for BERT's vocabulary and halve the size of a set's tokens.
     return pa.uint16() if vocabulary_size <= 2**16 else pa.uint32()

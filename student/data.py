@@ -23,6 +23,7 @@ from student.config import ClassWeights, HeadKind
 from student.model.architecture import StudentConfig, sequences
 from student.model.heads import HEADS
 
+# Only these columns are read. Texts and hashes would take most of the time and memory.
 COLUMNS = (*KEYS, "ids1", "ids2", "label", "score", "logits")
 
 
@@ -74,6 +75,7 @@ class Examples:
     @property
     def logits_sha256(self) -> str:
         """Hash of the logits and weights, in the order of the rows."""
+        # Weights are hashed with the logits, since both decide the loss of a row.
         return hashlib.sha256(self.teacher_NC.tobytes() + self.weight_N.tobytes()).hexdigest()
 
     @property
@@ -118,6 +120,7 @@ def load_chosen(logit_set: ExampleSet, query: str) -> Examples:
     Raises:
         QueryError: if the query fails or does not return what it should.
     """
+    # The logits are added by the set itself, which may mix several teachers.
     rows = read_chosen(logit_set, query, [name for name in COLUMNS if name != "logits"])
     weight_N = rows.column("weight").to_numpy()
     # Dividing by the largest weight first keeps the mean of huge weights from overflowing.
@@ -160,6 +163,7 @@ def _check_ranges(logit_set: ExampleSet, split: str, examples: Examples) -> None
 
 def as_read(examples: Examples, config: StudentConfig) -> Examples:
     """The examples in the form a student reads."""
+    # The stored ids have no special tokens, so each student adds those that it reads.
     ids1, *others = sequences(config, *examples.sequences)
     return replace(examples, ids1=ids1, ids2=others[0] if others else None)
 

@@ -41,6 +41,7 @@ from student.optimizer import rows_of_batch
 CONTRAST: ObjectiveName = "hid-cls-contrast"
 
 
+# The stage's record has its own name, so that commands do not take its folder for a run.
 FOLDER, RECORD = "intermediate", "stage.json"
 
 
@@ -77,6 +78,7 @@ def layer_loss(
     reads_frame = config.is_joint or isinstance(student.encoder, BertEncoder)
     # A BERT or a joint student reads the special tokens as its teacher does, so no position is shifted.
     frame = None if reads_frame else Frame.of(special_ids, config.is_pair)
+    # A BERT's rows contain the special tokens already, and other students' rows do not.
     lengths_N = examples.lengths if frame is None else frame.lengths(examples)
     signals = {name: _signal(name, record) for name in losses.objectives}
     targets = {
@@ -90,6 +92,7 @@ def layer_loss(
     if config.bert is not None:
         _check_heads(config.bert.num_attention_heads, targets)
     objectives = [(OBJECTIVES[name], signals[name]) for name in losses.objectives]
+    # Filters fit only the states of the set that they were trained on, which the fingerprint checks.
     filters = read_filters(losses.filters, record.fingerprint) if losses.filters else None
     kind_N = _kinds(targets[signals[CONTRAST]], config, examples) if CONTRAST in signals else None
     return LayerLoss(objectives, layers, student, targets, weight_N, filters, kind_N).to(student.device)
@@ -112,6 +115,7 @@ def objective_settings(losses: LayerLosses | None, config: StudentConfig, record
         "objective": list(losses.objectives),
         "layers": list(_layers(losses, config, record)),
         "intermediate_epochs": losses.intermediate_epochs,
+        # None means the default, and the record must be equal for both spellings.
         "objective_weight": losses.objective_weight or 1.0,
         "layers_sha256": hashlib.sha256("".join(files).encode()).hexdigest(),
         "filters_sha256": sha256(losses.filters / FILTERS_FILE) if losses.filters else None,

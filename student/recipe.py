@@ -11,6 +11,7 @@ from pipeline.errors import ConfigError, did_you_mean, unreadable
 from pipeline.settings import given
 from student.config import OneTask, RunPlaces, Sets, SeveralTasks, TrainSettings
 
+# A recipe names one source of sets, and any flag of another kind of source replaces it.
 SETS = {source.chosen_by for source in (OneTask, Sets, SeveralTasks)}
 
 

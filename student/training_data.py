@@ -113,6 +113,7 @@ def read_data(source: Source, logit_set: LogitSet) -> TrainingData:
         split: kind.read_dev(logit_set, split) if split != TRAIN else kind.read_training_rows(chosen, logit_set)
         for split in logit_set.splits
     }
+    # With several teachers, their agreement is shown first: a mixture of contradicting teachers is often a mistake.
     teachers = compare_teachers(logit_set) if isinstance(logit_set, Mixture) else {}
     for line in comparison_lines(teachers):
         console.note(line)
@@ -141,6 +142,7 @@ def open_training_set(source: Source, store: Path, allow_unverified: bool = Fals
         ConfigError: if several sets contradict each other.
         DataError: if there is no such set, it has no train split, or the rows of several are not the same.
     """
+    # All sets are found before the first is opened, so a wrong name is reported at once.
     paths = [find_set(name, store) for name in source.names]
     logit_set: LogitSet = kind_of_set(paths[0]).open_sets(paths, source.mix, allow_unverified)
     if TRAIN not in logit_set.record.splits:
@@ -191,6 +193,7 @@ class StudentTraining:
             DataError: if none would be held out, or none left.
         """
         splits = self.data.splits
+        # Rows are held out before they are converted, because the choice depends on the stored keys.
         if self.settings.best.held_out is not None:
             train, held_out = self.kind.hold_out(splits["train"], self.student_config, self.settings.best.held_out)
             others = {split: rows for split, rows in splits.items() if split != "train"}

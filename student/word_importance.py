@@ -147,6 +147,7 @@ def masked_row(logit_set: ExampleSet, settings: dict[str, Setting], group: list[
 
 def importance(target: Target, whole_WC: Floats, without_WC: Floats) -> Floats64:
     """Returns the importance of words [W], from the logits of their inputs with and without them."""
+    # A score has no entropy, so its importance is how far it moves.
     if target.has_labels:
         return entropies(target, without_WC) - entropies(target, whole_WC)
     moved_W = predicted_scores(target, without_WC) - predicted_scores(target, whole_WC)
@@ -171,6 +172,7 @@ def compared(teacher: Sequence[Floats64], student: Sequence[Floats64]) -> dict[s
     """Compares the importance of words row by row; see `MaskedWords.results`."""
     random = np.random.default_rng(SEED)
     correlation_N = np.array([spearmanr(np.stack([a, b])[:, None])[0] for a, b in zip(teacher, student, strict=True)])
+    # The most important word is what people look at, so its agreement is reported beside the correlation.
     is_same_N = np.array([a.argmax() == b.argmax() for a, b in zip(teacher, student, strict=True)])
     correlation_NS, is_same_NS = [], []
     for a_W, b_W in zip(teacher, student, strict=True):

@@ -30,6 +30,7 @@ def kind_of_folder(folder: Path) -> Literal["run", "sweep"] | None:
 
 def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:
     """Adds the result to a run's record and marks it finished."""
+    # The record is read again, because a second process may have changed it since the start.
     record = read_run_record(path) | {"state": "finished", "result": result}
     write_run_record(path, record)
     return record

@@ -91,6 +91,7 @@ class TokenLabelPredictor(Predictor):
             for sentence in sentences1
         ]
         rows = [[text[a:b] for a, b in row] for text, row in zip(texts, places, strict=True)]
+        # Words are passed as lists even for texts, so that the answers refer to exactly these words.
         pieces = read_pieces(self.reader, rows)
         answers = self._answers(pieces, [len(row) for row in rows], self._logits_of(pieces))
         return [_told(*told) for told in zip(texts, places, answers, strict=True)]

@@ -85,6 +85,7 @@ class EncoderConfig(BaseModel):
         for name, size in parts.items():
             if bool(getattr(self, name)) != (size in kind.sizes):
                 raise ValueError(f"{name} is {getattr(self, name)}, which does not fit embedding {self.embedding!r}")
+        # Checks are repeated here although flags were checked, because a config may come from elsewhere.
         if self.pooling != "sum" and not (self.vector_size and kind.has_sums):
             raise ValueError(f"pooling is {self.pooling!r}, and embedding {self.embedding!r} has no sums of vectors")
         if not kind.has_sums and (self.window_size is not None or self.table_dtype != "float32"):
@@ -92,6 +93,7 @@ class EncoderConfig(BaseModel):
         if bool(self.num_bigrams) != bool(self.bigram_size) or (self.num_bigrams and not kind.has_sums):
             raise ValueError(f"{self.num_bigrams} pairs of {self.bigram_size} for embedding {self.embedding!r}")
         if self.lstm and self.lstm.channels == 2 and "channels" not in kind.sizes:
+            # Without this check a damaged config would fail later, with a message about missing weights.
             raise ValueError(f"embedding {self.embedding!r} has one channel")
         # Files from elsewhere can hold any numbers, and this one decides how much memory is reserved.
         if self.used_rows is not None and self.used_rows > self.num_tokens:
@@ -202,6 +204,7 @@ class StudentConfig(EncoderConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        # All problems are collected, so that one message lists everything that must change.
         problems = HEADS[self.head].problems(self.head_shape)
         if HEADS[self.head].reads_tokens and self.pooling != "sum":
             problems.append(f"the {self.head} head reads what is known of each token, pooled by no {self.pooling!r}")
@@ -326,6 +329,7 @@ class TokenLabelConfig(EncoderConfig):
         "a student that labels words (type: token_labels), and this is for those of whole texts; "
         "docs/labels.md tells what there is for words"
     )
+    # These constants let commands treat both kinds of task students alike.
     is_pair: ClassVar[bool] = False
     is_hugging_face: ClassVar[bool] = False
     num_sequences: ClassVar[int] = 1
@@ -367,6 +371,7 @@ class TokenLabelConfig(EncoderConfig):
 
 TaskConfig = StudentConfig | TokenLabelConfig
 Pretrained = MaskedWordConfig | SentenceConfig
+# Students of texts came first and have no `kind`, so their files stay readable.
 # by the ``kind`` in a config.json, which students of texts do not have
 CONFIGS: dict[str, type[EncoderConfig]] = {
     "mlm": MaskedWordConfig,

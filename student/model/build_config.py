@@ -13,6 +13,7 @@ from student.model.encoders import ENCODERS
 from student.model.flags import AnyEncoder, Bert, EncoderSettings
 from student.model.heads import HEADS, PAIRINGS
 
+# The size was fixed together with the number of pairs, see docs/results.md.
 BIGRAM_SIZE = 32
 # Encoders without this setting record a fixed value, so that runs of the same student have equal records.
 NOISE = 0.01
@@ -36,6 +37,7 @@ def build_config(settings: TrainSettings, facts: Facts, inherited: Inherited | N
     problems += _metric_problems(metric, facts)
     if isinstance(encoder, Bert):
         problems += _bert_problems(encoder, head, settings.start, facts)
+        # Without inherited layers every size is free, so there is nothing to compare.
         problems += _unlike(encoder, inherited) + _too_long(facts, inherited) if inherited else []
     raise_all(ConfigError, "wrong flags", problems)
     values = facts | {
@@ -62,6 +64,7 @@ def build_token_label_config(settings: LabelSettings, facts: Facts) -> TokenLabe
     if metric is not None and metric not in facts["metrics"]:
         problems.append(f"--metric-for-best-model {metric}: the task has {', '.join(facts['metrics'])}")
     raise_all(ConfigError, "wrong flags", problems)
+    # Labelled words are read without special tokens, since only words get labels.
     values = {name: value for name, value in facts.items() if name != "special_ids"} | {
         "metrics": metrics_of(metric, facts["metrics"]),
         **encoder_values(settings.encoder, settings.head, labels_tokens=True),
@@ -73,6 +76,7 @@ def encoder_values(encoder: EncoderSettings, head: TokenHead, labels_tokens: boo
     """Returns the fields of an architecture for encoder and head; a student that labels tokens has no maxima."""
     kind, head_kind = ENCODERS[encoder.embedding], HEADS[head.head or "mlp"]
     values = kind.parameters(encoder, labels_tokens or head_kind.reads_tokens)
+    # A size that the user gives is never changed silently. If it is no square, an error follows.
     is_own = getattr(encoder, "vector_size", None) is not None
     # The CNN head lays vectors and matrices out as channels of one size, as the published code does.
     if head_kind.reads_squares and values["matrix_size"] and values["vector_size"] and not is_own:

@@ -112,6 +112,7 @@ def _kind_in(folder: Path) -> type[EncoderConfig] | None:
 
 def _own_part(values: dict[str, Any]) -> dict[str, Any]:
     """Returns the student's own part of a ``config.json``, without the keys for readers of BERTs."""
+    # A BERT's file holds the student's configuration under a key of its own, and other files hold it directly.
     own = values.get(BERT_KEY)
     return own if isinstance(own, dict) else values
 
@@ -123,6 +124,7 @@ def _kind(values: dict[str, Any]) -> type[EncoderConfig] | None:
 
 
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+# transformers chooses the loss and the pipeline by these names.
 PROBLEMS = {"score": "regression", "labels": "multi_label_classification"}
 
 

@@ -141,6 +141,7 @@ def build_sentence_config(settings: SentenceSettings, record: SetRecord, width: 
     Raises:
         ConfigError: naming every flag that does not fit.
     """
+    # Pretraining reads every token, which encoders of whole pairs cannot give.
     raise_all(ConfigError, "wrong flags", reader_problems(settings.encoder, "pretraining"))
     encoder = encoder_fields(settings.encoder, record)
     if settings.vector_map == "none" and (encoder["embedding"], encoder["vector_size"]) != ("cbow", width):

@@ -34,6 +34,7 @@ struct Rates {
 
 inline void adam(float* __restrict value, float* __restrict m, float* __restrict v, const float* __restrict gradient,
                  int64_t size, const Rates& rates) {
+  // A local copy lets the compiler keep the numbers in registers: writes to value, m or v cannot alias it.
   const Rates r = rates;
 #pragma omp simd
   for (int64_t i = 0; i < size; i++) {

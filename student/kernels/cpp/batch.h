@@ -56,6 +56,7 @@ void in_parts(const Batch& batch, Work work) {
 
 template <class Work>
 void with_size(const Batch& batch, Work work) {
+  // These are the sides of the paper's students (20 for Hybrid, 28 for CMOW). Other sides use slower loops.
   if (batch.side == 20) return work(Fixed<5>{});
   if (batch.side == 28) return work(Fixed<7>{});
   work(Any{static_cast<int>(batch.side)});

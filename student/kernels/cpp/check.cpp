@@ -5,7 +5,7 @@
 // The position of the first id that is no row of the tables, or -1.
 EXPORT int64_t first_wrong_id(const Batch* batch) {
   const int64_t rows = batch->height;
-  uint64_t largest = 0;  // negative ids are the largest
+  uint64_t largest = 0;  // a negative id becomes huge as an unsigned number, so one comparison finds both errors
   for (int64_t t = 0; t < batch->tokens; t++) largest = std::max(largest, static_cast<uint64_t>(batch->ids[t]));
   if (batch->tokens == 0 || largest < static_cast<uint64_t>(rows)) return -1;
   const int64_t* end = batch->ids + batch->tokens;

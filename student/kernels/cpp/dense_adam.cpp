@@ -22,8 +22,10 @@ struct Piece {
   int64_t start, size;
 };
 
+// Pieces of 16 KB let threads share one large parameter, and several arrays of them fit a first-level cache.
 constexpr int64_t PIECE = 4096;
-constexpr int FEW = 16;  // pieces that are not worth a second thread
+// Fewer pieces than this take less time than waking a second thread.
+constexpr int FEW = 16;
 
 std::vector<Piece> pieces(const Parameter* parameters, int count) {
   std::vector<Piece> result;

@@ -17,6 +17,7 @@ struct Gradients {
   bool streamed;                        // larger than the caches: written past them
 };
 
+// A streaming store skips reading the old line from memory, but it needs aligned addresses.
 INLINE void put(float* to, const float* from, int64_t count, bool streamed) {
 #ifdef __SSE2__
   if (streamed && count % 4 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
@@ -67,6 +68,7 @@ class Back {
     transposed_to_rows(size_, rows_, result_);
     rows_to_state(size_, state, whole_rows(size_, matrix, rows));
     multiply<false>(size_, result_, state, State{gradient_, size_.blocks()}, matrix);
+    // `multiply` must not write to its left operand, so two states take turns.
     std::swap(result_, gradient_);
     write(out, streamed);
   }

@@ -10,6 +10,7 @@ namespace {
 
 // Probabilities at a temperature, and their logarithms.
 void softmax(const float* logits, int64_t classes, double temperature, double* p, double* log_p) {
+  // Subtracting the largest logit keeps `exp` from overflowing. Doubles cost nothing for so few numbers.
   const double largest = *std::max_element(logits, logits + classes) / temperature;
   double sum = 0;
   for (int64_t c = 0; c < classes; c++) sum += std::exp(logits[c] / temperature - largest);
@@ -46,6 +47,7 @@ EXPORT double distillation_loss(const float* logits, const float* teacher, const
       softmax(logits, classes, temperature, q, log_q);
       for (int64_t c = 0; c < classes; c++) {
         loss += soft_share * temperature * temperature * p[c] * (log_p[c] - log_q[c]);
+        // The derivative of T² KL divides by T once, so one factor T remains.
         gradient[c] = static_cast<float>(weight * soft_share * temperature * (q[c] - p[c]));
       }
     }

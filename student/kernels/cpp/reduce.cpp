@@ -25,6 +25,7 @@ void reduce_part(const Batch& batch, Size size, Part part, float* features) {
     for (int64_t t = start; t < stop; t++) {
       const int64_t id = batch.ids[t], next = ahead_forward.next();
       if (forward) there.append(forward.row(id), forward.row(next));
+      // Both products advance in one loop, since two independent chains hide each other's latency.
       if (backward) back.append(backward.row(batch.ids[stop - 1 - (t - start)]), backward.row(ahead_backward.next()));
       if (batch.max_size)
         add_row_and_max(out, max, vectors.row(id), vectors.width, vectors.row(next));

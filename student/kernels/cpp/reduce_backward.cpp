@@ -18,6 +18,7 @@ void chain_backward(Size size, const Batch& batch, Walk walk, Table<float> matri
   if (walk.length == 0) return;
   const auto row = [&](int64_t place) { return matrices.row(batch.ids[walk.token(place)]); };
   float* products = scratch.of(walk.length * Size::CAPACITY);
+  // The last product is the feature itself, and no matrix needs it as what comes before.
   for (int64_t i = 0; i + 1 < walk.length; i++) {
     const float* before = i ? products + (i - 1) * Size::CAPACITY : nullptr;
     append(size, products + i * Size::CAPACITY, before, row(i), row(std::min(i + 2, walk.length - 1)));
@@ -55,6 +56,7 @@ void vectors_backward(const Batch& batch, int64_t start, int64_t stop, const flo
   std::copy_n(gradient + E, E, left);
   for (int64_t t = start; t < stop; t++) {
     const float* row = batch.vector_table<float>().row(batch.ids[t]);
+    // After the first token that holds the maximum, nothing is left for later ones, as in torch's `max`.
     for (int64_t k = 0; k < E; k++) {
       const bool holds = row[k] == max[k];
       whole[k] = gradient[k] + (holds ? left[k] : 0.0f);

@@ -79,8 +79,10 @@ void move(float* __restrict value, const float* __restrict m, const float* __res
 // id of token t is not a row.
 EXPORT int64_t group_rows(const int64_t* ids, int64_t count, int64_t num_rows, int64_t padding, int64_t* rows,
                           int64_t* starts, int64_t* tokens) {
+  // The slots stay allocated and zero between calls: clearing a whole vocabulary would cost more than the batch.
   static thread_local std::vector<int32_t> slots;  // of each row: 0, or one more than its place among the distinct ones
   if (static_cast<int64_t>(slots.size()) < num_rows) slots.resize(num_rows);
+  // All ids are checked before the first slot is written, so an error leaves the slots zero.
   for (int64_t t = 0; t < count; t++)
     if (ids[t] < 0 || ids[t] >= num_rows) return -1 - t;
   int64_t distinct = 0;
@@ -102,6 +104,7 @@ EXPORT int64_t group_rows(const int64_t* ids, int64_t count, int64_t num_rows, i
   }
   for (int64_t t = 0; t < count; t++)
     if (ids[t] != padding) tokens[starts[slots[ids[t]] - 1]++] = t;
+  // Filling `tokens` has moved each start to the end of its group, which is the start of the next one.
   for (int64_t u = distinct; u > 0; u--) starts[u] = starts[u - 1];
   starts[0] = 0;
   for (int64_t u = 0; u < distinct; u++) slots[rows[u]] = 0;
@@ -113,6 +116,7 @@ EXPORT int64_t group_rows(const int64_t* ids, int64_t count, int64_t num_rows, i
 EXPORT double sum_gradients(const Table* tables, int count, const int64_t* starts, const int64_t* tokens,
                             int64_t distinct, int threads) {
   std::vector<double> squares(distinct);
+// Threads share rows and never tokens of one row, so sums have the same order for any number of threads.
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t u = 0; u < distinct; u++) {
     for (int k = 0; k < count; k++) {
@@ -135,6 +139,7 @@ EXPORT void catch_up(const Table* tables, int count, const int64_t* rows, int64_
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t u = 0; u < num_rows; u++) {
     const int64_t row = rows[u], since = missed->row[row];
+    // Rows lie far apart, so the next one is fetched from memory while this one is computed.
     if (u + 1 < num_rows) prefetch_row(tables, count, rows[u + 1]);
     if (since == missed->step) continue;
     const int64_t s = since - missed->first;
@@ -172,5 +177,6 @@ EXPORT void adam_step(const Table* tables, int count, const int64_t* rows, int64
     }
     missed->row[row] = missed->moments[row] = step;
   }
+  // The step is recorded after the loop, because `after` counts only the steps before it.
   missed->take_step(rate, weight_decay);
 }

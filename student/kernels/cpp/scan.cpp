@@ -1,4 +1,4 @@
-// What has been read up to each token, and what is read from the end back to it.
+// Sums and products of the prefix that ends at each token, and of the suffix that begins at it.
 #include "chain.h"
 #include "export.h"
 #include "order.h"

@@ -1,4 +1,4 @@
-// The gradient of every token's rows from the gradient of what is said about each token.
+// The gradient of every token's rows from the gradient of each token's features.
 #include "batch.h"
 #include "export.h"
 #include "gradients.h"
@@ -20,6 +20,7 @@ void chain_backward(Size size, const Batch& batch, Walk walk, Table<float> matri
   back.clear();
   for (int64_t i = walk.length - 1; i > 0; i--) {
     alignas(64) float copy[Size::CAPACITY];
+    // Going back from the end collects the gradients of all later products in one state.
     back.add(gradient + place(i));
     const Rows before{whole_rows(size, features + place(i - 1), copy), size.blocks()};
     const float* matrix = matrices.row(batch.ids[walk.token(i)]);

@@ -14,6 +14,7 @@ class Trie {
 
   // Copies the pieces, which differ from each other.
   explicit Trie(std::vector<Piece> pieces) {
+    // Sorted pieces with a common beginning are neighbours, so each node is a range of them.
     std::sort(pieces.begin(), pieces.end());
     struct Range {
       size_t begin, end, depth;  // of the pieces that go through a node
@@ -41,6 +42,7 @@ class Trie {
     size_t node = 0;
     for (size_t read = 0; read < text.size(); ++read) {
       const char* const first = bytes_.data() + children_[node];
+      // A node's children have contiguous bytes, and `memchr` searches them with vector instructions.
       const void* const child = std::memchr(first, text[read], children_[node + 1] - children_[node]);
       if (!child) break;
       node = static_cast<size_t>(static_cast<const char*>(child) - bytes_.data());

@@ -7,6 +7,7 @@
 
 class WordCache {
  public:
+  // Key, count and ids together fill one line of 64 bytes, which bounds the length of cached words.
   static constexpr int64_t MOST_BYTES = 23;
   static constexpr int32_t MOST_IDS = 9;
 
@@ -45,6 +46,7 @@ class WordCache {
     uint64_t hash = key.parts[0] * 0x9E3779B97F4A7C15u;
     hash = (hash ^ hash >> 32 ^ key.parts[1]) * 0xC2B2AE3D27D4EB4Fu;
     hash = (hash ^ hash >> 32 ^ key.parts[2]) * 0x165667B19E3779F9u;
+    // The highest bits of a product depend on all bits of its factors.
     return entries_[hash >> (64 - BITS)];
   }
 

@@ -1,4 +1,5 @@
-// What Python calls through ctypes; see `pipeline.text.wordpiece.compiled`. No exception leaves a function.
+// The functions that Python calls through ctypes; see `pipeline.text.wordpiece.compiled_wordpiece`. An exception in C
+// code would end the process, so none leaves a function.
 #include <atomic>
 #include <map>
 #include <memory>
@@ -13,7 +14,8 @@
 
 namespace {
 
-constexpr int64_t STRIDE = 64;  // sentences that a thread takes at once
+// Threads take sentences in turns of 64, which balances long and short ones without much contention.
+constexpr int64_t STRIDE = 64;
 
 // Strings end to end: string n is bytes[starts[n], starts[n + 1]).
 struct Strings {
@@ -49,6 +51,7 @@ class WordPiece {
 
   void give_back(std::unique_ptr<Reader> reader) {
     const std::lock_guard lock(mutex_);
+    // A reader's cache takes 2 MB, so the number of idle ones is bounded.
     if (idle_.size() < MOST_IDLE) idle_.push_back(std::move(reader));
   }
 
@@ -91,6 +94,7 @@ EXPORT void* wordpiece_new(const Character* table, const Strings* vocabulary, co
   std::vector<Trie::Piece> beginnings, continuations;
   for (int64_t n = 0; n < vocabulary->count; ++n) {
     const std::string_view token = (*vocabulary)[n];
+    // A token such as "##s" may also begin a word, because texts can contain these signs.
     beginnings.emplace_back(token, ids[n]);
     if (token.substr(0, continuing.size()) == continuing) {
       continuations.emplace_back(token.substr(continuing.size()), ids[n]);

@@ -1,4 +1,4 @@
-// Text to ids, where each character has its fixed effect: see `pipeline.text.wordpiece.characters`.
+// Text to ids, where each character has its fixed effect: see `pipeline.text.wordpiece.compiled_wordpiece`.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@
 
 enum Kind : uint8_t { IN_WORD, SPACE, WORD_OF_ITS_OWN, UNKNOWN };
 
-// What a character becomes; laid out as numpy does in characters.py.
+// What a character becomes; laid out as numpy does in compiled_wordpiece.py.
 struct Character {
   uint8_t kind;
   uint8_t characters;
@@ -56,6 +56,7 @@ class Reader {
  private:
   bool has_added(std::string_view sentence) const {
     for (const auto& tokens : model_.added) {
+      // Most sentences contain no bracket at all, so one search for the first byte skips the whole list.
       if (sentence.find(tokens.front().front()) == sentence.npos) continue;
       for (const auto& token : tokens) {
         if (sentence.find(token) != sentence.npos) return true;
@@ -91,6 +92,7 @@ class Reader {
     if (bytes > WordCache::MOST_BYTES) return new_word(word, bytes, ids);
     const WordCache::Key key = WordCache::key(word, bytes, readable);
     WordCache::Entry& entry = cache_.place(key);
+    // Natural text repeats few words, so most of them are found here and never split.
     if (entry.key == key) {
       std::copy_n(entry.ids, entry.count, ids);
       return entry.count;
@@ -113,6 +115,7 @@ class Reader {
       characters += character.characters;
     }
     if (characters == 0) return 0;
+    // BERT's WordPiece makes overlong words unknown, so that its search stays short.
     const int64_t count = characters > model_.most_characters ? 0 : pieces(ids);
     if (count) return count;
     ids[0] = model_.unknown;
