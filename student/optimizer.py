@@ -147,7 +147,7 @@ class TableRows:
         if self._states and len(self._states[0].gradient_TX) >= num_tokens:
             return
         if not self._states:
-            # A token's vector and matrices are then one stretch of memory, which is fetched several times faster.
+            # A token's vector and matrices are then one stretch of memory, which is fetched faster than scattered rows.
             put_side_by_side(self.tables)
             put_side_by_side([self._state_of(table)[name] for table in self.tables for name in MOMENTS])
         # Doubling keeps the number of reallocations small when batches grow.

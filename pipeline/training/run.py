@@ -113,7 +113,7 @@ class Run:
             write_run_record(self._record, record)
         if record["state"] == "running":
             return None
-        # A run that was killed inside `finish` leaves its checkpoint, which is as large as the student several times.
+        # A run that was killed inside `finish` leaves its checkpoint, which is several times as large as the student.
         self.checkpoint.unlink(missing_ok=True)
         console.note(f"{self.folder}: was finished before; nothing is trained")
         return record

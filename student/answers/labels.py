@@ -151,7 +151,7 @@ def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
     sorted_N = logit_N[order_N].astype(np.float64)
     right_N, said_N = np.cumsum(gold_N[order_N]), np.arange(1, len(gold_N) + 1)
     f1_N = 2 * right_N / (said_N + gold_N.sum())
-    # Half-way between two rows is the cut that small changes of logits move across a row least often.
+    # A cut half-way between two rows is the most robust to small changes of their logits.
     cut_N = (sorted_N + np.append(sorted_N[1:], sorted_N[-1] - 1)) / 2
     # A threshold cannot separate equal logits, so cuts between them are excluded.
     f1_N[:-1][np.diff(sorted_N) == 0] = -1

@@ -39,7 +39,7 @@ FOOTER = "Texts stay on this page: it asks nobody anything, and its policy forbi
 CHARSET = '<meta charset="utf-8">\n'
 # Four bits hold -8 to 7. A symmetric range from -7 to 7 keeps zero exact.
 LARGEST = 7
-# docs/students.md lists what these steps cost in accuracy. Errors of vectors add up, so vectors get finer steps.
+# docs/students.md lists what these steps cost in accuracy. Vectors need finer steps than matrices.
 STEPS = {"vectors": 1.75, "forward_matrices": 3.25, "backward_matrices": 3.25}
 BIGRAM_STEP = 1.75
 MLP_STEP = 1.0

@@ -115,7 +115,7 @@ class KernelBatch(ctypes.Structure):
 
     def token_features(self) -> int:
         """Returns P, the numbers of a token's features."""
-        # A scan stores suffix sums besides prefix sums, because they differ at every position but the ends.
+        # A scan stores suffix sums besides prefix sums, because the two differ at each token.
         return int(self.features() + (self.vector_size if self.backward else 0))
 
     def _products(self) -> int:

@@ -166,7 +166,7 @@ def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
 def sum_gradients(states: Sequence[RowState], groups: Groups) -> float:
     """Adds up the gradients of each row's tokens, in the gradients of the first R tokens; the sum of all squares."""
     squares = 0.0
-    # The sums overwrite the first R tokens' gradients, because a second buffer of this size would cost memory and time.
+    # The sums replace the gradients of the first R tokens, where `step` expects them.
     for state in states:
         sum_RX = state.gradient_TX.new_zeros(len(groups.rows_R), state.gradient_TX.shape[1])
         sum_RX.index_add_(0, groups.row_of_K, state.gradient_TX[groups.tokens_K])
@@ -184,7 +184,7 @@ def catch_up(states: Sequence[RowState], rows_R: Tensor, lazy: LazyAdamTerms, ep
     """Brings the values of rows (all different) to where dense Adam would have them after the last step."""
     rows_R = rows_R[lazy.value_step_V[rows_R] < lazy.step]
     for state in states:
-        # With a learning rate of 0 both sums are 0, and dividing by them would turn every value into NaN.
+        # With a learning rate of 0 both sums are 0, and 0 / 0 would turn values into NaN.
         tiny = torch.finfo(state.value_VX.dtype).tiny
         large_R1, small_R1, decay_R1 = (
             part.clamp(min=tiny).to(state.value_VX.dtype).unsqueeze(1) for part in lazy.updates(rows_R)

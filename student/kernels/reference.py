@@ -174,7 +174,7 @@ def _padded(table_VX: Tensor, ids_T: Tensor, starts_S: Tensor, neutral_X: Tensor
         neutral_X, rows_TX = neutral_X.float(), neutral_X.float() + rows_TX.float()
     # `amax` raises an error for a batch without sequences, so the maximum is taken over a Python list.
     longest = max([1, *starts_S.diff().tolist()])
-    # `index_put` writes tokens over neutral rows and stays differentiable, and an in-place write would not.
+    # The expanded neutral row is a single row in memory, so `index_put` makes a new tensor instead of writing to it.
     return neutral_X.expand(len(starts_S) - 1, longest, -1).index_put(_places(starts_S), rows_TX)
 
 

@@ -137,7 +137,7 @@ class LayerLoss(nn.Module):
             if made.weight.shape == filter_.weight.shape:
                 made.load_state_dict(filter_.state_dict())
             return made
-        # The published losses use a map only between different widths, because a map could hide a wrong state.
+        # The published losses use a map only between different widths.
         return None if self._is_bert and own == width else nn.Linear(own, width)
 
     def _width_of_first(self, student: Student) -> int:

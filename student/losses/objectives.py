@@ -84,7 +84,7 @@ def contrast_error(likeness_BX: Tensor, place_BJ: Tensor) -> Tensor:
         likeness_BX: cosines of each row's states and the teacher's of X rows.
         place_BJ: int64, which of the X a row is compared with, the right one first.
     """
-    # Log-softmax over the distances is InfoNCE. It needs no estimate of the noise distribution, unlike NCE.
+    # Log-softmax over the cosines is InfoNCE. It needs no estimate of the noise distribution, unlike NCE.
     return -functional.log_softmax(likeness_BX.gather(1, place_BJ) / TEMPERATURE, dim=1)[:, 0]
 
 

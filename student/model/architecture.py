@@ -371,8 +371,7 @@ class TokenLabelConfig(EncoderConfig):
 
 TaskConfig = StudentConfig | TokenLabelConfig
 Pretrained = MaskedWordConfig | SentenceConfig
-# Students of texts came first and have no `kind`, so their files stay readable.
-# by the ``kind`` in a config.json, which students of texts do not have
+# Keys are the ``kind`` in a config.json. Students of texts came first and have none, so their files stay readable.
 CONFIGS: dict[str, type[EncoderConfig]] = {
     "mlm": MaskedWordConfig,
     "vectors": SentenceConfig,
