@@ -113,8 +113,8 @@ def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
         # The sum over a whole sequence has no direction, but prefix and suffix sums differ, so the scan stores both.
         if vectors_VE is not None:
             parts.append(_vectors(vectors_VE, ids_T, starts_S).flip(1).cumsum(1).flip(1))
-        # The second flip puts each suffix product at its own token. The published code omits it and misplaces all of
-        # them.
+        # The second flip puts each suffix product at its own token. Without it, as in the published code, products are
+        # at the right token only in the middle of a sequence.
         parts.append(prefix_products(_matrices(backward_VM, ids_T, starts_S).flip(1)).flip(1).flatten(2))
     return torch.cat(parts, dim=2)[_places(starts_S)]
 
