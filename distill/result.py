@@ -155,6 +155,7 @@ class Result:
         return len(self.values)
 
     def __bool__(self) -> bool:
+        # `if result:` should be true for an empty table, and false only where nothing was computed.
         return self.values is not None
 
     def __eq__(self, other: object) -> bool:

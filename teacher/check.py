@@ -90,12 +90,14 @@ def check(config: CheckConfig) -> Check:
     teacher = _load(task, record, config.model_name_or_path, config.model_revision)
     rows = _sample(logit_set, config.sample, config.seed)
     device = processes().device
+    # The record states whether the head ran in float32, and the check has to compute the logits in the same way.
     if head_settings(record.precision).items() <= record.settings.items():
         keep_head_in_float32(teacher.model)
     teacher.model.to(device)
     inputs = teacher.reader.tokenize(*sentences(rows), record.max_seq_length)
     usual = tokens_per_batch(device)
     with inference_mode(device, record.precision):
+        # Other batch sizes choose other matrix kernels, which is what differs most between machines.
         now_NC, again_NC = (teacher_logits(teacher, inputs, tokens) for tokens in (usual, usual // OTHER_BATCHES))
     stored_NC = logits_of(rows, record.target.num_logits)
     live = _difference(record.target, now_NC, again_NC)
@@ -107,6 +109,7 @@ def check(config: CheckConfig) -> Check:
         live=live,
         stored=_difference(record.target, now_NC, stored_NC),
         worst_row=(key["split"], key["source_row"], key["variant"]),
+        # Two equal runs would allow no difference at all, although another CPU always has some.
         tolerance=config.tolerance or max(TIMES_NOISE * live.largest, LEAST_TOLERANCE),
     )
 

@@ -130,6 +130,7 @@ def bench(config: BenchConfig) -> Result:
     from pipeline.devices import has_fast_bf16
 
     if not has_fast_bf16() and TRANSFORMERS.keys() & wanted:
+        # Emulated bf16 would make the transformers look slower than they are.
         left_out["bf16"] = "this machine has no instructions for it"
     name = config.student.resolve().name if config.student else "new student"
     predictor = load_or_make(config.student)

@@ -44,6 +44,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the arguments; a flag that may stand alone gets the value that it then means."""
         pairs = zip(args, [*args, "--"][1:], strict=True)
+        # In click a flag with an optional value would take the next argument, so its default is inserted here.
         given = [f"{arg}={ALONE[arg]}" if arg in ALONE and follows.startswith("-") else arg for arg, follows in pairs]
         return super().parse_args(ctx, given)
 

@@ -74,5 +74,6 @@ def corpora_show(config: ShowCorpusConfig) -> Result:
 
 def _manifest(manifest: BaseModel) -> Result:
     """A manifest as JSON, and as YAML that reads back."""
+    # Without defaults the output is short and remains a valid manifest to start one's own from.
     values = manifest.model_dump(mode="json", exclude_defaults=True)
     return Result(values).add(Text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True)))

@@ -111,6 +111,7 @@ def _predicted(prediction: dict[str, Any]) -> list[tuple[str, float]]:
     probabilities: dict[str, float] = prediction["probabilities"]
     label = prediction["label"]
     predicted = [name for name in (label if isinstance(label, list) else [label]) if name in probabilities]
+    # An abstention or an empty set of labels is explained by its most likely label.
     ranked = sorted(predicted or probabilities, key=probabilities.__getitem__, reverse=True)
     return [(name, probabilities[name]) for name in ranked[: MOST_TABLES if predicted else 1]]
 
@@ -134,6 +135,7 @@ def _add_words(result: Result, title: str, name: str, words: list[dict[str, Any]
 
 def bar(value: float, largest: float) -> str:
     """Returns a bar to the right for what is above 0, to the left for what is below, scaled by the largest."""
+    # Without any effect there is no scale, and dividing by 0 would end the command after its work is done.
     length = round(BAR * abs(value) / largest) if largest else 0
     left, right = ("", "█" * length) if value > 0 else ("█" * length, "")
     return f"{left:>{BAR}}│{right:<{BAR}}"

@@ -64,6 +64,7 @@ def warn_about_scores(result: Result, root: Path) -> None:
         teacher = logit_set.record.scores[split]
         both = ", ".join(f"{name} {value:.4f} (teacher {teacher[name]:.4f})" for name, value in scores.items())
         first = next(iter(scores))
+        # If TF-IDF is perfect, a teacher cannot be better, and a warning would be wrong.
         if teacher[first] > scores[first] or scores[first] == 1:
             result.note(f"{split}: a bag of words, without any teacher, reaches {both}")
         else:

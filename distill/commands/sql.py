@@ -45,6 +45,7 @@ def sql(config: SqlConfig) -> Result:
         results: list[Result] = []
 
         def answer(text: str) -> None:
+            # DuckDB runs in a thread here, so that Ctrl-C reaches Python while a query takes minutes.
             interruptible(connection, lambda: results.append(_answer(connection, text, config)))
 
         if query is not None:

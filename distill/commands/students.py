@@ -120,6 +120,7 @@ def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any]) -> R
 
 def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]) -> None:
     """Adds the scores of each label; of many labels the worst, which are what one looks for."""
+    # With many labels the worst ones show what to improve; --json still contains all of them.
     worst = sorted(by_label, key=lambda name: by_label[name]["f1"])[:MOST_LABELS]
     rows = [[name, *(by_label[name][key] for key in LABEL_COLUMNS)] for name in worst]
     part = (

@@ -66,6 +66,7 @@ def dump_teacher(config: DumpTask | DumpCorpus) -> Result:
     if isinstance(config, DumpTask):
         from teacher.augment.default_variants import with_default_variants
 
+        # Before check(), because the manifest may request variants whose flags have to be checked as well.
         config = with_default_variants(config)
     config.check()
     if config.plan:

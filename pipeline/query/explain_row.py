@@ -143,6 +143,7 @@ def _text(row: Row, tokenizer: Tokenizer, record: SetRecord) -> Section:
     sentences = row.get("sentence1"), row.get("sentence2")
     tokens = [ids and [tokenizer.id_to_token(i) for i in ids] for ids in (row.get("ids1"), row.get("ids2"))]
     belongs = None
+    # The hash proves that the shown text is the one the teacher read, not one that was edited later.
     if sentences[0] is not None:
         belongs = text_hash(record.tokenizer.sha256, sentences[0], sentences[1]) == row["text_hash"]
     label = row["label"]

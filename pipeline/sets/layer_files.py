@@ -156,6 +156,7 @@ def record_layers(root: Path, record: SetRecord, signals: Iterable[LayerSignal])
     """
     parts: dict[str, LayerSignal] = {}
     for signal in signals:
+        # All files are complete at this point, so whatever is temporary belongs to a killed process.
         remove_temporaries(root / signal.name)
         shards = tuple(measured(root, shard.in_folder(signal.name)) for shard in record.shards)
         parts[signal.name] = signal.model_copy(update={"shards": shards})

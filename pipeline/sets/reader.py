@@ -164,6 +164,7 @@ class ExampleSet(LogitSet):
     def query(self, split: str, where: str | None = None) -> str:
         """The SQL text that `read` runs, apart from its columns."""
         self.check_split(split)
+        # The line break ends a comment (--) in the user's condition, which would otherwise swallow the closing bracket.
         condition = f" and ({where}\n)" if where else ""
         return f"from {self.rows_sql} where split = '{split}'{condition} order by source_row, variant"
 

@@ -135,6 +135,7 @@ class SetRecord(Part):
     @model_validator(mode="after")
     def _signals_fit(self) -> Self:
         """Refuses signals that this kind of rows has not."""
+        # Every reader and check starts from the files of rows, so a set of layers alone would be unreadable.
         if not any(signal.is_in_rows for signal in self.signals.stored):
             raise ValueError("signals: none of rows, but a set stores what its teacher said about them")
         for name, signal in self.signals:
@@ -142,6 +143,7 @@ class SetRecord(Part):
                 kinds = " or ".join(kind.name for kind in _kinds().values() if name in kind.signals)
                 raise ValueError(f"signals: {signal.title} are for sets of {kinds}, but this set is of {self.kind}")
         for signal in self.signals.layer_signals:
+            # Hidden states can be inverted to the text, so a text-free set with layers would defeat its purpose.
             if not self.has_text:
                 raise ValueError(f"signals: {signal.title} tell the text, but this set is without it")
             if self.windows is not None:

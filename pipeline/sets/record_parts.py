@@ -109,6 +109,7 @@ class Shard(Part):
     @property
     def path(self) -> str:
         """Path inside the set, by the hub's naming of split files."""
+        # `datasets` finds the splits of a folder by names of this form.
         return f"{self.folder}/{self.split}-{self.index:05d}-of-{self.count:05d}.parquet"
 
 
@@ -164,6 +165,7 @@ class TeacherRecord(Part):
 
     @model_validator(mode="after")
     def _one_hash(self) -> Self:
+        # Fingerprints identify a teacher by this hash, so exactly one has to be known.
         if (self.weights_sha256 is None) == (self.answers_sha256 is None):
             raise ValueError("weights_sha256, answers_sha256: a teacher has one of them")
         if (self.weights_sha256 is None) != (self.num_parameters is None):
@@ -190,6 +192,8 @@ class TokenizerRecord(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        # One past the vocabulary is allowed: a tokenizer without a padding token gets an extra row in the student's
+        # table.
         if self.pad_id > self.vocabulary_size:
             raise ValueError(f"pad_id {self.pad_id} is beyond the vocabulary of {self.vocabulary_size}")
         return self
@@ -371,6 +375,7 @@ def reading(windows: WindowsRecord | None, max_seq_length: int) -> str:
 
 def shared_settings(settings: dict[str, Setting]) -> dict[str, Setting]:
     """The settings apart from those that name rows: the same for all versions of a set."""
+    # Hashes of rows begin with "source.". Everything else has to agree for logits to be comparable.
     return {key: value for key, value in settings.items() if not key.startswith("source.")}
 
 

@@ -99,6 +99,7 @@ def unfinished_shards(root: Path, record: SetRecord) -> list[Shard]:
 def shards_to_write(root: Path, record: SetRecord) -> tuple[SetRecord, list[Shard]]:
     """The record and its unfinished shards, for one process alone; a finished set that has such is ``staged`` again."""
     unfinished = unfinished_shards(root, record)
+    # A verified record with a missing file would be believed by readers, so the state goes back before the rewrite.
     if unfinished and record.state != "staged":
         record = reopen_set(root, record, unfinished)
     return record, unfinished

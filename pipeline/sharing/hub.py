@@ -73,6 +73,7 @@ def push(config: PushConfig, record: SetRecord, files: "dict[str, SetFile]") -> 
         changed = [name for name, file in files.items() if remote.get(name) != file.sha256]
         obsolete = paths_of(old) & remote.keys() - files.keys() if old else set()
         operations = [CommitOperationAdd(name, str(files[name].path)) for name in changed]
+        # A commit is atomic on the hub, so here the record needs no special order.
         operations.append(CommitOperationAdd(FILE_NAME, to_json(record).encode()))
         api.create_commit(
             repo,
@@ -97,6 +98,7 @@ def _files_there(api: HfApi, repo: str, revision: str) -> dict[str, str | None]:
 
 def _set_there(config: PushConfig, record: SetRecord, remote: dict[str, str | None]) -> SetRecord | None:
     """The set in the repository; None if there is none."""
+    # Somebody's other data must not be overwritten. Without files in the set's folder there is nothing to lose.
     if FILE_NAME not in remote:
         taken = sorted(name for name in remote if name.startswith(f"{record.shards[0].folder}/"))
         if taken:

@@ -41,6 +41,7 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     refuse_lfs_pointer(path)
     try:
         with path.open("rb") as stream:
+            # The file may come from anybody, and a pickled array can run any code.
             loaded = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.lib.npyio.NpzFile):
                 return {name: loaded[name] for name in loaded.files}
@@ -58,6 +59,7 @@ def _column(path: Path, name: str, array: npt.NDArray[Any], num_rows: int) -> pa
         array = _texts(path, name, array)
     elif array.dtype.kind not in "biuf" or array.ndim > 2:
         raise DataError(f"{path}: the array {name!r} is of {array.ndim} dimensions of {array.dtype}, no column of rows")
+    # Arrow's Parquet and DuckDB support float16 only in part.
     if array.dtype == np.float16:
         array = array.astype(np.float32)
     if array.ndim == 0:

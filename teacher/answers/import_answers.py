@@ -110,6 +110,8 @@ class ImportDump(Dump):
         self.matched = {split: part for split, part in matched.items() if len(part.source_row_M)}
         splits = {split: source.splits[split] for split in self.matched}
         self.source = Source(source.description, splits, source.warnings)
+        # The commonest mistake in files of answers is another order of labels, so it is looked for before anything is
+        # written.
         _check_labels(config, self.answers, self.matched, self.source)
         tokenizer = read_tokenizer(config.tokenizer) if config.tokenizer else tokenizer_of_texts(_texts(source))
         self.reader = TextReader.of(tokenizer)

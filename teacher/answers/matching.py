@@ -52,6 +52,7 @@ def match(answers: Answers, place: str, task: Task, source: Source) -> tuple[dic
     if by_key:
         keys = _keys(rows, place, answers.row_A)
         if texts is not None:
+            # Keys of another version of the data would match silently, so texts are compared wherever both exist.
             _check_texts(keys, texts, place, answers.row_A, source)
     else:
         assert texts is not None, "asked for"
@@ -107,6 +108,7 @@ def _keys(rows: pa.Table, place: str, row_A: Ints) -> list[tuple[str, int]]:
 
 def _as_integer(number: Any) -> int:
     whole = int(number)
+    # 3.0 is accepted because CSV readers make floats of columns with gaps. 3.5 is an error.
     if whole != float(number):
         raise ValueError
     return whole

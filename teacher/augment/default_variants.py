@@ -28,6 +28,7 @@ def with_default_variants(config: DumpTask) -> DumpTask:
     if method is None:
         return config
     name = config.set_name(task.name)
+    # A set that was begun without variants has another fingerprint, and the general message would not name the cause.
     _refuse_set_without(config.store / name)
     chosen = config.model_copy(update={"augment": method, "name": name})
     wanted = chosen.augmentation()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pipeline.sets.record_parts import Setting
 
 Pairs = Literal["each", "both"]
+# Numbers of the sentences of a pair that a variant changes.
 FIRST, SECOND, BOTH = (0,), (1,), (0, 1)
 # For each variant of a row, the sentences it changes.
 Sides = tuple[tuple[int, ...], ...]
@@ -162,6 +163,7 @@ class TinyBert(Method):
 
     def sides_of_pairs(self, num_variants: int, pairs: Pairs) -> Sides:
         """Each sentence so many times beside the *original* other one, or both at once."""
+        # TinyBERT's code augments each sentence of a pair by itself, next to the unchanged other one.
         return (BOTH,) * num_variants if pairs == "both" else (FIRST,) * num_variants + (SECOND,) * num_variants
 
     def plan(self, config: MethodFlags, rows: "pa.Table") -> PlannedVariants:
@@ -202,6 +204,7 @@ class MaskPos(Method):
 
     def sides_of_pairs(self, num_variants: int, pairs: Pairs) -> Sides:
         """The first sentence, the second, both, and so round."""
+        # As in the BiLSTM paper (Tang et al. 2019, section 3), which cycles through these three choices.
         return tuple((FIRST, SECOND, BOTH)[n % 3] for n in range(num_variants))
 
     def plan(self, config: MethodFlags, rows: "pa.Table") -> PlannedVariants:

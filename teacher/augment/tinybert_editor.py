@@ -80,6 +80,7 @@ def read_sites(paths: Iterable[Path]) -> Sites:
             parts[name].append(table.column(name).combine_chunks().flatten().to_numpy())
         parts["per_sentence"].append(pc.list_value_length(candidates).to_numpy())
         parts["per_site"].append(pc.list_value_length(per_site).to_numpy())
+        # Candidates repeat a lot. As numbers they take 4 bytes each instead of a Python string.
         chosen.append(per_site.flatten().dictionary_encode())
     whole = pa.chunked_array(chosen, pa.dictionary(pa.int32(), pa.string())).unify_dictionaries().combine_chunks()
     offsets = _offsets(parts["per_sentence"])

@@ -73,6 +73,7 @@ class VariantsFolder:
             record_name=AUGMENT_FILE,
             folders=("generated", "rows"),
         )
+        # Parts are ranges of source rows, so that a part with many variants per row covers fewer rows.
         size, split = max(1, VARIANTS_PER_PART // num_variants), settings.get("split", TRAIN)
         generated, rows = (range_parts(f"{name}/{split}", num_rows, size) for name in ("generated", "rows"))
         return cls(work, generated, rows)
@@ -94,6 +95,7 @@ class VariantsFolder:
 
     def finish(self, record: AugmentationRecord) -> None:
         """Marks the variants as finished once all rows are written, and removes what they were made from."""
+        # With the hashes in the record a damaged or replaced file is noticed before it is used.
         files = {self.path(part).name: sha256(self.path(part)) for part in self.rows}
         self.work.finish({"augmentation": record.model_dump(mode="json"), "sha256": files})
         # Removed only after the record is on the disk: a kill before that can still continue from these files.
@@ -177,6 +179,7 @@ def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:
         for variant, changes in enumerate(sides, start=1):
             parts = [edited[side][variant][n] for side in changes]
             done = [part for part in parts if part is not None]
+            # The editor gave one of the sentences up; the other one alone would be half a variant.
             if len(done) < len(parts):
                 continue
             pair = [text[n] for text in texts] + [None] * (2 - len(texts))

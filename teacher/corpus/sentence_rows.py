@@ -118,6 +118,7 @@ class CorpusSentences:
             for part in self.read(tokens, TRAIN, start, stop)
         ]
         looked_at = sum(stops) - sum(starts)
+        # Only training documents were read, so the estimate is scaled up by the share of validation documents.
         return Sample(stacked([Ragged.of([]), *ids]), total / looked_at * every / (every - 1))
 
 
@@ -179,6 +180,7 @@ class TaskSentences:
 
     def hold(self, shard: Shard) -> "TaskSentences":
         """See `SentenceRows`."""
+        # take() copies only these rows; a slice would be pickled together with the whole table.
         rows = self.source.splits[shard.split].take(pa.array(np.arange(shard.start, shard.stop)))
         source = replace(self.source, splits={shard.split: rows})
         return replace(self, source=source, first=shard.start)

@@ -88,6 +88,7 @@ def _sentences(
 
 def _blocks(documents: Iterable[list[Document]], reader: TextReader, max_tokens: int) -> Iterator[list[Piece]]:
     before, after = frame_ids(reader.tokenizer)
+    # BERT has [SEP], RoBERTa </s>: the last special token of a sequence serves as the separator of documents.
     separator = (before + after)[-1:]
     block: list[int] = []
     key = (-1, 0)
@@ -95,6 +96,7 @@ def _blocks(documents: Iterable[list[Document]], reader: TextReader, max_tokens:
         full: list[Piece] = []
         (whole,) = reader.read([text for _, text in batch], None, None)
         for (row, _), ids in zip(batch, whole.lists(), strict=True):
+            # An empty document must not leave two separators in a row.
             rest = ids + separator if ids else []
             while rest:
                 if not block:

@@ -86,6 +86,7 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
     sources = [training_source(task, config) for task in tasks]
     accelerator = new_accelerator(*_handlers(config))
     make_folder(config.output_dir)
+    # Before the models are made, because new heads start from random weights.
     seed_step(config.seed, 0)
     teachers = new_teachers(config, tasks, targets)
     parts = list(zip(tasks, sources, teachers, strict=True))
@@ -111,6 +112,7 @@ def _finetune_several(
     folders = {name: config.output_dir / name for name in names}
     if run.is_main:
         for name, folder in folders.items():
+            # All folders are checked before the first is written, so that a refusal leaves nothing half begun.
             check_free(folder / FINETUNE_RECORD, by_task[name], folder / "model.safetensors")
         for name, folder in folders.items():
             make_folder(folder)
@@ -169,6 +171,7 @@ def new_teachers(config: FinetuneTask, tasks: Sequence[Task], targets: Sequence[
     teachers = [new_classifier(tasks[0], targets[0], *places)]
     for task, target in zip(tasks[1:], targets[1:], strict=True):
         teacher = new_classifier(task, target, *places)
+        # One encoder object in all classifiers: its gradients from all tasks add up in the same parameters.
         setattr(teacher.model, teacher.model.base_model_prefix, teachers[0].model.base_model)
         teachers.append(teacher)
     return teachers
@@ -220,6 +223,7 @@ def _save(teachers: Mapping[str, Teacher], folder: Path) -> None:
         if own == first:
             write_tensors(own / ENCODER_FILE, encoder, {"format": "pt"})
         else:
+            # A link under a temporary name replaces an old file atomically; linking directly would fail if one exists.
             write_atomically(own / ENCODER_FILE, partial(link_or_copy, first / ENCODER_FILE))
         write_tensors(own / HEAD_FILE, head, {"format": "pt"})
         _write_index(own, encoder, head)

@@ -64,6 +64,7 @@ def adamw(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> 
         {"params": decayed, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
+    # One fused kernel per step instead of several per parameter, which matters for the 200 tensors of a BERT.
     return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
 
 
@@ -99,6 +100,7 @@ def classifier_settings(
     """Returns the settings that decide a classifier: hashes of rows and encoder, not their paths."""
     places = {"task", "tasks", "data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
     settings = config.model_dump(mode="json", exclude={*places, "objective", "report_to", "json_output"})
+    # Hashes instead of names: the same rows or encoder may move to another folder and the run still resumes.
     settings |= {
         "task": f"{task.name} version {task.version}",
         "target": teacher.target.model_dump(mode="json"),
@@ -139,6 +141,7 @@ def save_teacher(model: Any, name: str, revision: str | None, folder: Path) -> N
     Raises:
         DataError: if the folder cannot be written.
     """
+    # Only the transformers object can save all files of a tokenizer, and `LoadedTokenizer` keeps just its fast part.
     tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
     with library_writes(folder):
         model.save_pretrained(folder)

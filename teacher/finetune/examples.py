@@ -112,11 +112,13 @@ class ExampleTask(BatchedTask):
     def _score(self, split: Split) -> dict[str, float]:
         """Metrics on a dev split, in fp32 as a dump has them; each process takes every n-th row."""
         accelerator = self._accelerator
+        # Every n-th row, so that a file that is sorted by length or class is shared evenly.
         my_rows = range(accelerator.process_index, split.rows.num_rows, accelerator.num_processes)
         with torch.no_grad():
             max_tokens = tokens_per_batch(accelerator.device)
             logits = teacher_logits(self._teacher, self._inputs(split, my_rows), max_tokens)
         gathered = dict(gather_object(list(zip(my_rows, logits.tolist(), strict=True))))
+        # Sorted by row, so that the scores do not depend on the number of processes.
         logits_NC = np.array([gathered[row] for row in range(split.rows.num_rows)], dtype=np.float32)
         return score_logits(self._task.metrics, self._teacher.target, logits_NC, split.label_N, split.score_N)
 
@@ -171,6 +173,7 @@ def hold_out(splits: dict[str, pa.Table], share: float) -> dict[str, pa.Table]:
 
 def _split(teacher: Teacher, rows: pa.Table, max_seq_length: int) -> Split:
     parts = (rows.slice(start, ROWS_AT_ONCE) for start in range(0, rows.num_rows, ROWS_AT_ONCE))
+    # An encoder for another language would train without an error on unknown tokens alone.
     first = teacher.reader.tokenize(*sentences(rows.slice(0, KNOWN_ROWS)), max_seq_length)
     require_known(teacher.tokenizer, first, f"model {teacher.name}")
     lengths = [len(row.ids) for part in parts for row in teacher.reader.tokenize(*sentences(part), max_seq_length)]

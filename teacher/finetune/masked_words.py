@@ -229,6 +229,7 @@ def _settings(config: FinetuneCorpus, text: Text, lm: MaskedLm) -> dict[str, Any
 def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:
     """Masked sequences of held-out documents, at most so many documents, evenly spread; None if there is none."""
     every, total = text.config.validation_every, text.documents.num_documents
+    # A multiple of `every`, so that each chosen document is in the validation split.
     step = every * -(-total // (every * VALIDATION_DOCUMENTS))
     rows = range(0, total, step)
     parts = [part for row in rows for part in text.sequences(lm.tokens, VALIDATION, row, row + 1)]

@@ -77,6 +77,7 @@ class TokenLabelTask(BatchedTask):
         """The mean loss of the words of a batch, a scalar."""
         device, first = self._accelerator.device, len(self._teacher.tokens.frame[0])
         inputs = collate(self._teacher, framed(self._teacher, self._ids.take(batch)))
+        # Special tokens and padding keep NO_LABEL, which the loss ignores.
         gold_BL = torch.full(inputs["input_ids"].shape, NO_LABEL)
         gold = self._gold.padded(batch, NO_LABEL)
         gold_BL[:, first : first + gold.shape[1]] = torch.from_numpy(gold)

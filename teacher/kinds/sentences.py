@@ -101,6 +101,7 @@ class SentencesDump(TeacherDump[DumpTask | DumpCorpus]):
     def start(self, record: SetRecord) -> None:
         """See `Dump`."""
         basis = self.basis
+        # The basis is part of the fingerprint, so every process needs it, but only one writes the file.
         if basis is not None and processes().is_main_process and not _has_basis(self.root):
             write_atomically(self.root / BASIS_FILE, lambda path: path.write_bytes(basis.to_bytes()))
 
@@ -193,6 +194,8 @@ class SentencesJob(RowJob[Sentences]):
                 part = batch.take(np.arange(start, min(start + SENTENCES_PER_GROUP, len(batch))))
                 vectors_NH = sentence_vectors(self.model, part.ids, self.max_tokens)
                 table = sentences_table(self.record, shard.split, part, codec.encode(vectors_NH, self.basis))
+                # Decoding what was just encoded measures the real error, and finds numbers beyond float16 before they
+                # are written.
                 stored_NH = codec.decode(table, self.basis)
                 _check_finite(self.model, shard.split, part, stored_NH)
                 add_statistics(statistics, part, vectors_NH, stored_NH)

@@ -71,6 +71,7 @@ def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int
         try:
             run(batch)
         except RuntimeError as error:
+            # Accelerate recognizes out-of-memory errors of CUDA, cuDNN and CPU allocators by type and text.
             if not should_reduce_batch_size(error):
                 raise
             longest = lengths[batch[0]]
@@ -135,6 +136,7 @@ def _divide(descending_N: np.ndarray, max_tokens: int) -> list[int]:
     stops = [0] * num_rows
     for row, longest in reversed(list(enumerate(descending_N.tolist()))):
         most = min(num_rows - row, max(1, max_tokens // max(1, longest)))
+        # The candidates of one row are compared at once with numpy, so the quadratic recursion stays fast.
         costs = counts[:most] * (FULL_BATCH * longest) + cost[row + 1 : row + 1 + most]
         size = int(costs.argmin())
         cost[row] = costs[size] + max_tokens

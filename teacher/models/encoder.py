@@ -171,6 +171,7 @@ def token_vectors(
         vector_VW = sentence_vectors(model, alone, max_tokens, advance)
     else:
         vector_VW = _embeddings(model, vocabulary_size, max_tokens, advance)
+    # NaN fails the comparison as well, so one check finds NaN, Inf and numbers too large for float16.
     finite_V = (np.abs(vector_VW) <= np.finfo(np.float16).max).all(axis=1)
     if not finite_V.all():
         number = int(np.flatnonzero(~finite_V)[0])

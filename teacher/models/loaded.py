@@ -259,6 +259,7 @@ def keep_head_in_float32(model: Any) -> None:
     if getattr(encoder, "pooler", None) is not None:
         head.append(encoder.pooler)
     for part in head:
+        # Patching forward keeps the module itself, so that names of weights, and thereby their hash, do not change.
         part.forward = _in_float32(part.forward)
 
 
@@ -271,6 +272,7 @@ def require_model_folder(name: str) -> None:
     folder = Path(name)
     if name.startswith((".", "/")) and not folder.exists():
         raise DataError(f"model {name}: no such folder")
+    # Without this check safetensors would complain about a broken header, which does not suggest `git lfs pull`.
     for path in [*folder.glob("*.json"), *folder.glob("*.safetensors")]:
         refuse_lfs_pointer(path)
     if _has(folder, ADAPTER):

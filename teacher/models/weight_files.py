@@ -24,6 +24,7 @@ def refuse_longer_names(name: str, missing: Sequence[str], unexpected: Sequence[
         missing: the weights that it lacks.
         unexpected: the weights in its files that it has no place for.
     """
+    # Otherwise the message would be that the model lacks weights, which are there under other names.
     longer = next(((key, other) for key in missing for other in unexpected if other.endswith(f".{key}")), None)
     if longer is None:
         return

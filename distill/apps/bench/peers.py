@@ -69,6 +69,7 @@ def peer_reader(name: str, model: PreTrainedModel, precision: str, tokenizer: To
     device, text_reader = model.device, TextReader.of(tokenizer)
 
     def encoding(ids: Ragged) -> Callable[[], torch.Tensor]:
+        # Ids of a larger vocabulary would index outside the table.
         wrapped = Ragged(ids.flat % model.config.vocab_size, ids.offsets)
         groups = token_budget_batches(ids.lengths.tolist(), tokens_per_batch(device))
         batches = [(rows, _batch(wrapped, rows, device)) for rows in groups]

@@ -96,6 +96,7 @@ def hardest(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
 def label_errors(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Rows, int]:
     """Rows whose gold is likely wrong, and of how many rows one was looked at."""
     rows = fetch(connection, f"select count(label) as n from {table}")[0]["n"]
+    # A fixed stride instead of a random sample gives the same report every time.
     every = -(-rows // MOST_SORTED_ROWS)
     connection.execute(f"create view looked_at as select * from {table} where source_row % {every} = 0")
     errors = fetch(connection, f"from label_errors(looked_at) limit {SHOWN_ROWS}")
@@ -133,6 +134,7 @@ def score_limits(connection: duckdb.DuckDBPyConnection, tables: list[str], targe
 def score_grid(connection: duckdb.DuckDBPyConnection, pairs: str, limits: tuple[float, float]) -> Rows:
     """Rows by cell of ``a`` and ``b`` of a SELECT, over a square with these limits."""
     low, high = limits
+    # The largest value lies exactly on the upper edge and belongs to the last cell.
     cell = f"greatest(least(floor(({{}} - {low!r}) / {high - low!r} * {CELLS}), {CELLS - 1}), 0)::int"
     return fetch(
         connection,

@@ -271,6 +271,7 @@ def _drawn(config: ReportConfig, folder: Path, result: dict[str, Any]) -> list[S
 
 def _a_run(folder: Path, point: Point, task: str = "") -> Path | None:
     """A student of a point that is still there; its seeds have the same size and speed."""
+    # Joining an empty task name leaves the path unchanged.
     runs = [folder / run_name(point["values"] | {"seed": seed}) / task for seed in point["scores"]]
     return next((run for run in runs if (run / CONFIG_FILE).is_file()), None)
 
@@ -375,6 +376,7 @@ def _chosen(compared: MaskedWords) -> list[int]:
     drawable = [n for n, row in enumerate(compared.rows) if FEWEST_WORDS <= len(row.words) <= MOST_WORDS]
     first = next(iter(compared.students.values()))
     alike = {n: spearmanr(np.stack([compared.rows[n].importance_W, first[n]])[:, None])[0] for n in drawable}
+    # Evenly spread from best to worst agreement: only the best rows would look better than the student is.
     ordered = sorted(drawable, key=lambda n: -alike[n])
     places = np.linspace(0, len(ordered) - 1, min(MOST_PICTURES, len(ordered))).round().astype(int)
     return [ordered[place] for place in places]

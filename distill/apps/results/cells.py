@@ -80,6 +80,7 @@ class TaskCells:
         return self._measured_once(f"baseline-{name}", reads, measure)
 
     def _measured_once(self, name: str, reads: Sequence[str | Path], measure: Callable[[], Cell]) -> Cell:
+        # Content hashes instead of modification times: a copied folder keeps its measurements.
         settings = {"version": VERSION, "reads": content_sha256(reads)}
         work = Workspace(self._folder, settings, title="a cell", record_name=f"{name}.json", redo=True)
         if work.start() != "finished":

@@ -59,6 +59,7 @@ def summary(tasks: dict[str, Any]) -> str:
         metric = entry["metrics"][0]
         scores = {name: _score(cell, metric) for name, cell in entry["systems"].items()}
         means = {name: _mean(cell, metric) for name, cell in entry["systems"].items() if cell.get("kind") != "teacher"}
+        # The teacher is left out: it is expected to win, and bold should mark the best usable system.
         best = max((mean for mean in means.values() if mean is not None), default=None)
         marked = {name: f"**{text}**" if text and means.get(name) == best else text for name, text in scores.items()}
         rows.append([f"[{task}](#{task})", metric, *(marked.get(name, NOTHING) for name in systems)])

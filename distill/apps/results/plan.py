@@ -176,6 +176,7 @@ class TaskPlan:
         flags = [*self._rows("--model-name-or-path", str(teacher), *where), *self.parts.sets[name]]
         reads: list[str | Path] = [self._rows_sha256(), *weights_of(teacher)]
         if self.task.augment is not None:
+            # A manifest's augmentation is no flag, but it changes the rows, so it has to invalidate a finished dump.
             reads.append(f"{self.task.augment}: {self.task.num_variants}")
         return self._command("teacher-dump", flags, folder / FILE_NAME, reads)
 
@@ -184,6 +185,7 @@ class TaskPlan:
         folder, logit_set = self.run_folder(name, seed), self.set_folder(self.parts.set_of[name])
         flags = ["--set", str(logit_set), "--output-dir", str(folder), "--seed", str(seed)]
         settings = self.parts.students[name]
+        # A student that starts from another run depends on its weights, not only on its path.
         start = weights_of(Path(settings[settings.index("--init-from") + 1])) if "--init-from" in settings else ()
         reads = [logit_set / FILE_NAME, *start]
         return self._command("train-student", [*flags, *settings], folder / RUN_RECORD, reads)

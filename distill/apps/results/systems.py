@@ -118,6 +118,7 @@ LEAST = -30.0
 
 def pair_features(u_NF: Features, w_NF: Features) -> Features:
     """[|u - w| ; u * w ; their scalar product] of two sentences, [N, 2 F + 1]; dense or sparse as they are."""
+    # Sparse matrices have no broadcasting, and dense ones of TF-IDF's width would not fit into memory.
     if sparse.issparse(u_NF):
         product_NF = u_NF.multiply(w_NF)
         return sparse.hstack([abs(u_NF - w_NF), product_NF, product_NF.sum(axis=1)]).tocsr()
@@ -182,6 +183,7 @@ def predictor(model: Any, target: Target, features: Callable[[Any, Any], Feature
         if target.kind == "score":
             return np.asarray(model.predict(x_NP), np.float32)[:, None]
         logits_NC = np.full((len(texts1), target.num_logits), LEAST, dtype=np.float32)
+        # scikit-learn knows only the classes of its training rows; the others keep the lowest log probability.
         logits_NC[:, model.classes_] = model.predict_log_proba(x_NP)
         return logits_NC
 

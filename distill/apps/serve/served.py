@@ -57,6 +57,7 @@ class Worker:
     """
 
     def __init__(self, is_quick: bool) -> None:
+        # The lock keeps event loop and thread from using the student at the same time; see `do`.
         self._thread, self._busy, self._is_quick = ThreadPoolExecutor(1), Lock(), is_quick
 
     async def do(self, work: Callable[[], T], is_short: bool = False) -> T:
@@ -123,6 +124,7 @@ class Batches(Generic[R]):
                 answers = [error] * len(batch)
             self._metrics.observe("te_request_inference_duration", loop.time() - started)
             for (_, future), answer in zip(batch, answers, strict=True):
+                # Clients that have disconnected or timed out wait no more; setting a result twice raises an error.
                 if future.done():
                     continue
                 if isinstance(answer, Exception):
@@ -158,6 +160,7 @@ def _next(waiting: list[Waiting[R]]) -> tuple[list[Waiting[R]], list[Waiting[R]]
     size = 0
     for number, (texts, _) in enumerate(waiting):
         size += len(texts)
+        # The first request always fits: a single request above the limit could otherwise never be answered.
         if number and size > MOST_AT_ONCE:
             return waiting[:number], waiting[number:]
     return waiting, []
@@ -279,6 +282,7 @@ class Stored:
 
     def __init__(self, logit_set: ExampleSet) -> None:
         tables = [logit_set.read(split, ("text_hash", "logits"), "variant = 0") for split in logit_set.splits]
+        # Hashes instead of texts find a stored row, so text-free sets work as well.
         hashes = [hash_ for table in tables for hash_ in table.column("text_hash").to_pylist()]
         logits = [logits_of(table, logit_set.record.target.num_logits) for table in tables]
         order_R = np.argsort(np.array(hashes, dtype="S16"), kind="stable")

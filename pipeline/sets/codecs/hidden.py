@@ -71,6 +71,7 @@ class HiddenCodec(Codec):
         """See `Codec`."""
         bits_PH = half_bits(predictions.hidden_PH)
         counts_P = np.full(len(bits_PH), bits_PH.shape[1])
+        # Nothing is dropped, so the whole probability mass is kept.
         mass_P = predictions.logits_PV.new_ones(len(bits_PH))
         return {"hidden": lists(bits_PH.ravel(), counts_P, pa.uint16())}, mass_P
 
@@ -100,6 +101,7 @@ class HiddenCodec(Codec):
     @property
     def decoder_bytes(self) -> int:
         """See `Codec`."""
+        # Weights and biases in float32.
         return 4 * self.vocabulary_size * (self.hidden_size + 1)
 
     def read_decoder(self, path: Path) -> Decoder:

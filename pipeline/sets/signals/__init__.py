@@ -59,6 +59,7 @@ class Signals(Part):
 
     def measured(self, root: Path) -> Self:
         """Those of a set in ``root`` once it is complete."""
+        # A new object instead of model_copy, because pydantic validates only when an object is built.
         return type(self)(**{name: signal.measured(root) for name, signal in self if signal is not None})
 
 

@@ -44,6 +44,7 @@ class Logits(Signal):
 
     def problem(self, rows: pa.Table) -> str | None:
         """See `Signal`."""
+        # Nulls become NaN in numpy, but the message should tell the two apart.
         if rows.column("logits").null_count or rows.column("logits").combine_chunks().flatten().null_count:
             return "a logit is null"
         finite_R = np.isfinite(logits_of(rows, self.target.num_logits)).all(axis=1)
@@ -92,6 +93,7 @@ class TokenLogits(Signal):
         each = column.flatten()
         if column.null_count or each.null_count or each.flatten().null_count:
             return "a logit is null"
+        # Losses pair logits and tokens by position, so a row with one more or fewer would shift all following rows.
         if not pc.list_value_length(column).equals(pc.list_value_length(rows.column("ids").combine_chunks())):
             return "a row has not as many logits as tokens"
         finite_T = np.isfinite(token_logits_of(rows, self.target.num_logits)).all(axis=1)

@@ -115,6 +115,7 @@ class States(LayerSignal):
 
     def files(self) -> dict[str, int]:
         """Its files, and the basis if the codec needs one."""
+        # The limit of a download: a hostile place must not send more than the codec can need.
         most = len(self.layers) * self.codec.basis_bytes + HEADER_BYTES
         return super().files() | ({self.basis_path: most} if self.codec.basis_bytes else {})
 
@@ -147,11 +148,13 @@ class States(LayerSignal):
 
     def without_basis(self) -> Self:
         """The signal before it had a basis, and files that were written with it."""
+        # Files that were written with the old basis have to be written again, too.
         unmeasured = tuple(shard.unmeasured() for shard in self.shards)
         return self.model_copy(update={"basis_sha256": None, "variance_lost": None, "shards": unmeasured})
 
     def has_basis(self, path: Path) -> bool:
         """Whether a file is there, and is the basis that was recorded, if one was."""
+        # Before the first file is recorded any basis is acceptable; afterwards only the recorded one.
         return is_plain(path) and self.basis_sha256 in (None, sha256(path))
 
     def bases_in(self, path: Path) -> dict[int, Basis]:

@@ -73,6 +73,8 @@ class Vectors(Signal):
             return None
         # Resolved, because the set's own folder may be a link; its files may not.
         path = root.resolve() / BASIS_FILE
+        # With another basis every vector would decode to plausible but wrong numbers, so the hash is checked at each
+        # reading.
         if not is_plain(path) or sha256(path) != self.basis_sha256:
             raise IntegrityError(f"{path}: missing, or not the basis that belongs to this set")
         return read_basis(path, self.codec.num_stored, self.codec.width)
