@@ -208,6 +208,7 @@ class Steps:
     def advance(self, steps: int = 1) -> None:
         """Moves the bar on."""
         self._bar.advance(self._task, steps)
+        # A line per batch would make logs of gigabytes for a dump of a corpus.
         if time.monotonic() - self._logged > LOG_EVERY_S:
             self._logged = time.monotonic()
             self.log()

@@ -30,9 +30,11 @@ def parquet_writer(path: Path, schema: pa.Schema, footer: Footer, **encodings: A
     with pq.ParquetWriter(
         path,
         schema.with_metadata(metadata),
+        # Logits are mostly noise to a compressor, so higher levels would only cost time.
         compression="zstd",
         compression_level=1,
         write_page_index=True,
+        # Readers that verify pages find damage in the page that they read, without hashing the whole file.
         write_page_checksum=True,
         **encodings,
     ) as writer:

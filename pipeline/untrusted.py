@@ -20,6 +20,7 @@ def visible(text: str) -> str:
 
 def plain(text: str) -> str:
     """Returns text for one line of Markdown, with line breaks and markup removed."""
+    # HTML is escaped because Markdown passes it through, and "[" because it begins a link or an image.
     return html.escape(visible(" ".join(text.split())), quote=False).replace("[", "\\[")
 
 

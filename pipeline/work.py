@@ -263,6 +263,7 @@ class Workspace:
             DataError: if the disk is full or the folder cannot be written.
         """
         footer = self.footer(part)
+        # A part that exists is complete: its name appears only after its last byte.
         write_atomically(self.root / part.path, lambda path: write(path, footer), durable)
 
     def write_table(self, part: Part, table: pa.Table) -> None:

@@ -45,6 +45,7 @@ def run_prompt(connection: duckdb.DuckDBPyConnection, answer: Callable[[str], No
     session: PromptSession[str] = PromptSession(
         history=_history(history),
         completer=completer(connection),
+        # Completion on Tab only: a list that opens while one types hides the lines below.
         complete_while_typing=False,
         multiline=Condition(lambda: not _is_finished(get_app().current_buffer.text)),
         prompt_continuation="    ...> ",

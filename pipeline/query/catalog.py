@@ -254,6 +254,7 @@ def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRec
 
 def _add_vocabulary(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
     """The vocabulary of a set, unless another set has brought it."""
+    # Many sets share a tokenizer, whose 30,000 entries are stored once.
     key = record.tokenizer.sha256
     if not connection.execute("select 1 from vocabulary where tokenizer = ? limit 1", [key]).fetchone():
         words = load_set_tokenizer(root, record.tokenizer).get_vocab(with_added_tokens=True)

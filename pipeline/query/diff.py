@@ -81,6 +81,7 @@ def diff(config: DiffConfig) -> Diff:
     """
     roots = [find_set(name, config.store) for name in (config.a, config.b)]
     a, b = (_open(root, config.allow_unverified) for root in roots)
+    # Logits of other labels, or in another order, cannot be subtracted from each other.
     if a.target != b.target or a.is_pair != b.is_pair:
         raise ConfigError(
             f"{roots[0]} and {roots[1]}: the logits of one are {', '.join(a.target.names)} ({a.dataset_name}), of the "
@@ -106,6 +107,7 @@ def diff(config: DiffConfig) -> Diff:
 def _open(root: Path, allow_unverified: bool) -> SetRecord:
     advice = "`distill diff` compares the logits of a task"
     record = usable_record(root, allow_unverified, "examples", advice)
+    # Checksums first: a damaged file would show up as a difference between the teachers.
     require_shards(root, record, record.shards)
     return record
 

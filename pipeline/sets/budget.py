@@ -153,6 +153,7 @@ def _add(sums: _Sums, stored: Distribution, predictions: Predictions, target_P: 
         share_PV = sparse_PV / sparse_PV.sum(dim=1, keepdim=True)
         kl_P = torch.special.xlogy(share_PV, share_PV).sum(dim=1) - (share_PV * log_p_PV).sum(dim=1)
         confidence_P, guess_P = sparse_PV.max(dim=1)
+        # A sampled token may have a tiny probability, so kept tokens are marked instead of compared with 0.
         kept_PV = torch.zeros_like(log_p_PV, dtype=torch.bool).index_put((row_E, token_E), torch.tensor(True))
     sums.kl += float(kl_P.sum())
     masses = [float(((predictions.logits_PV / t).softmax(dim=1) * kept_PV).sum()) for t in TEMPERATURES]
@@ -183,6 +184,7 @@ def _num_positions(table: pa.Table) -> int:
 
 
 def _file_bytes(codec: Codec, table: pa.Table) -> int:
+    # Row groups of the real size, because compression depends on how many rows share a group.
     size = rows_per_group(codec)
     groups = (table.slice(start, size) for start in range(0, table.num_rows, size))
     with tempfile.TemporaryDirectory() as folder:

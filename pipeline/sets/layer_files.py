@@ -202,6 +202,7 @@ class LayerStore:
         asked["row"], asked["variant"] = source_row_N, variant_N
         if not len(here):
             return np.full(len(asked), -1)
+        # A key beyond the last one would index outside; the comparison below rejects it.
         place_N = np.searchsorted(here, asked).clip(max=len(here) - 1)
         return np.where(here[place_N] == asked, place_N, -1)
 

@@ -175,6 +175,7 @@ def _ascends(keys: Sequence[Ints], last: Key) -> Bools:
     ascends_R, is_equal_R = np.zeros(len(keys[0]), dtype=bool), np.ones(len(keys[0]), dtype=bool)
     for key_R, number in zip(keys, last, strict=True):
         before_R = np.concatenate([[number], key_R[:-1]])
+        # Lexicographic order: a later column decides only where all earlier ones are equal.
         ascends_R |= is_equal_R & (key_R > before_R)
         is_equal_R &= key_R == before_R
     return ascends_R

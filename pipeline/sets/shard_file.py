@@ -27,6 +27,7 @@ def footer_of(record: SetRecord, shard: Shard) -> Footer:
     """What the footer of a shard says: the fingerprint of the run that wrote it and the rows it stands for."""
     place = shard.model_dump(include={"split", "index", "count", "start", "stop"})
     writer = {"format_version": record.format_version, "fingerprint": record.fingerprint}
+    # Files that --extend reuses keep the footer of the version that wrote them.
     for version in record.versions_before:
         if fingerprint(version.settings) == shard.version:
             writer = {"format_version": version.format_version, "fingerprint": shard.version}

@@ -147,10 +147,12 @@ def _content_problem(path: Path, record: SetRecord, signal: TokenVectors) -> str
     if read_footer(path) != _footer(record, signal.speaker):
         return "its footer belongs to another set"
     expected = columns_of(signal.width)
+    # The cheap count comes first: comparing a hostile schema of 100,000s of columns takes hours.
     if metadata.num_columns != len(expected) or pq.read_schema(path).remove_metadata() != expected:
         return f"its columns are not those of {signal}"
     if metadata.num_rows != signal.file.rows:
         return f"{metadata.num_rows:,} rows, but distill.json says {signal.file.rows:,}"
+    # Before the first row is read, because a decompression bomb would fill the memory.
     problem = bomb_problem(metadata, path)
     if problem:
         return problem
@@ -243,6 +245,7 @@ def _counts(root: Path, record: SetRecord) -> Ints:
     for shard in record.shards_of(TRAIN):
         for column in record.row_kind.training_ids(root / shard.path):
             ids = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+            # One file at a time, so that the training split need not fit into memory.
             count_V += np.bincount(ids.astype(np.int64), minlength=len(count_V))
     return count_V
 

@@ -307,6 +307,7 @@ class PcaCodec(VectorCodec):
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
         """See `VectorCodec`."""
         assert basis is not None, "the set keeps its basis"
+        # The components are orthonormal, so their transpose projects and their product restores.
         numbers_NK = (vectors_NH - basis.mean_H) @ basis.components_KH.T / basis.scale_K
         return {"vector": _fixed(np.rint(numbers_NK).clip(-INT8_MAX, INT8_MAX).astype(np.int8))}
 

@@ -106,6 +106,7 @@ def join(config: JoinConfig, command: str) -> Joined:
         )
     new_root, logits = config.store / config.name, ExampleSet(root, record)
     planned = _staged(record, source, matched, config.name, command)
+    # The same steps as a dump, so a killed join is resumed in the same way.
     joined, unfinished = shards_to_write(new_root, start_set(new_root, planned, logits.tokenizer_json()))
     for shard in unfinished:
         write_shard(new_root, joined, shard, [_rows(joined, shard, source, reader, matched)])

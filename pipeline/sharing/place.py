@@ -184,6 +184,7 @@ def open_place(url: str) -> Place:
         ConfigError: if no file system goes by that scheme, or a slash after it is missing.
         MissingDependencyError: if its package is not installed, naming the extra.
     """
+    # fsspec takes "s3:bucket/set" for a local path, and the set would silently land in a folder of that name.
     _require_slashes(url)
     scheme = url.partition("://")[0] if "://" in url else "file"
     try:

@@ -186,6 +186,7 @@ def query_errors() -> Iterator[None]:
 
 def _query_error(error: duckdb.Error) -> QueryError:
     """DuckDB's message as one of ours; its advice on settings that are locked is left out."""
+    # Ctrl-C raises a RuntimeError instead, so an interrupt here can only be the time limit.
     if isinstance(error, duckdb.InterruptException):
         return QueryError(f"the query took too long: over {TIMEOUT_S} seconds; ask for fewer rows, or of one split")
     if isinstance(error, duckdb.OutOfMemoryException):

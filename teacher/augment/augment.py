@@ -63,6 +63,7 @@ def read_source(config: AugmentConfig, task: Task, splits: tuple[str, ...] = ())
         source = load_source(task, config.data, splits)
     else:
         whole_splits = load_source(task, config.data, (split,))
+        # Variants that mask each word are many per row, so only the first rows of the split get them.
         some = {name: rows.slice(0, config.sentences) for name, rows in whole_splits.splits.items()}
         source = replace(whole_splits, splits=some)
     if split not in source.splits:

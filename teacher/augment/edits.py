@@ -45,6 +45,7 @@ def replaceable(text: str, spans: Iterable[Span]) -> set[Span]:
     """Those words of a text that are of letters a to z only, and neither stop words nor parts of contractions."""
     in_contractions = {place for match in CONTRACTION.finditer(text) for place in range(*match.span())}
     words = ((span, text[slice(*span)]) for span in spans if span[0] not in in_contractions)
+    # Names with digits or accents have no sensible substitutes in a masked LM's vocabulary.
     return {span for span, word in words if LETTERS.fullmatch(word) and word.lower() not in STOP_WORDS}
 
 

@@ -150,6 +150,7 @@ def make_pools(texts: Iterable[str], tagger: Tagger) -> Pools:
         for word, tag in zip(words, tagger(words), strict=True):
             if any(c.isalpha() for c in word) and tag[:1].isalpha():
                 pools.setdefault(tag, []).append(number.setdefault(word, len(number)))
+    # Repetitions are kept, so that frequent words are drawn more often.
     with_choice = {tag: np.array(pool) for tag, pool in pools.items() if len(set(pool)) > 1}
     return Pools(list(number), with_choice)
 

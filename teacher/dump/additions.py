@@ -92,6 +92,7 @@ def add_token_vectors(
         TeacherError: if a vector is not finite, or a teacher gives none that was to give them.
     """
     has_them = record.signals.token_vectors is not None and token_vectors_problem(root, record) is None
+    # Existing vectors stay unless the user names another source: students may have started from them.
     if has_them and config.token_vectors_from is None:
         return record
     if encoder is not None:
@@ -202,6 +203,7 @@ def add_init_layers(
     if record is None or record.state != "verified":
         return record
     recorded, theirs = record.signals.init, old.record.signals.init if old is not None else None
+    # The set's own layers take precedence over those of the set that it extends.
     known = recorded or theirs
     layers = config.init_numbers(teacher.model.config.num_hidden_layers) or (known.layers if known else ())
     if not layers or (recorded is not None and recorded.layers == layers and _is_there(root, recorded)):
@@ -216,6 +218,7 @@ def add_init_layers(
     # With several jobs, a temporary file may be one that another job is writing.
     if config.job().count == 1:
         remove_temporaries(root)
+    # The record is written after the file, so a kill in between leaves an unrecorded file that is written again.
     told = changed(record, signals=record.signals.model_copy(update={"init": init}))
     write_card_and_record(root, told)
     return told

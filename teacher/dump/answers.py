@@ -59,6 +59,7 @@ class Known:
             logits_TC: of one text after the other.
             lengths: rows of logits per text. (default: one each)
         """
+        # Sorted hashes allow binary search, which needs far less memory than a dictionary of millions of keys.
         hash_K, first_K = np.unique(np.array(hashes, dtype=HASH), return_index=True)
         rows = _numbered(np.ones(len(hashes), dtype=np.int64) if lengths is None else lengths).take(first_K)
         return cls(hash_K, logits_TC[rows.flat], _numbered(rows.lengths))
@@ -208,6 +209,7 @@ class LogitsJob(RowJob[I], Generic[I]):
         for shard, hash_R in zip(self.record.shards, hashes, strict=True):
             in_shard, places, _ = np.intersect1d(hash_R, left, return_indices=True)
             parts.append(source_rows(source, shard).take(np.sort(places)))
+            # Each repeated text is read in the first shard that contains it.
             left = np.setdiff1d(left, in_shard, assume_unique=True)
         inputs = self.prepare(pa.concat_tables(parts))
         with naming_rows(inputs.tokenized, inputs.rows, "/".join(self.record.splits)):

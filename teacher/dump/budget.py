@@ -55,6 +55,7 @@ def corpus_budget(config: BudgetConfig) -> list[Line]:
     documents = math.ceil(SPARE * config.positions * size.documents / size.positions * every / (every - 1)) + 1
     with tempfile.TemporaryDirectory() as folder:
         sample = {name: getattr(config, name) for name in config.model_fields_set & DumpCorpus.model_fields.keys()}
+        # The codec `hidden` is lossless, so all other codecs can be computed from this one dump.
         sample |= {"max_documents": min(documents, size.documents), "codec": "hidden"}
         sample |= {"store": Path(folder), "name": "control"}
         dumped = DumpCorpus(**sample)

@@ -162,6 +162,7 @@ class TaskDump(TeacherDump[DumpTask]):
         except DistillError as error:
             console.warn(f"no estimate of time and memory: {error}")
             return plan
+        # A plan needs no weights, but a teacher that does not fit the task should be noticed here already.
         outputs(self.task, name, shape, config.teacher_label_names)
         warn_of_missing_head(self.task, name, shape)
         require_positions(name, shape, config.max_seq_length)
@@ -179,6 +180,8 @@ class TaskDump(TeacherDump[DumpTask]):
 
     def probe(self) -> None:
         """See `Dump`."""
+        # Files of an earlier try take no new space, so a dump that is resumed on a nearly full disk must not be
+        # refused.
         stored = sum(file.stat().st_size for file in self.root.glob(f"{self.set_type.kind}/*.parquet"))
         stored += sum(shard.bytes or 0 for shard in self.old.record.shards) if self.old is not None else 0
         require_space(self.root.parent, self.expected_bytes - stored)
@@ -261,5 +264,6 @@ def probe_rows(task: Task, source: Source) -> tuple[str, pa.Table]:
     """The first dev split, or of a source without one its first, and rows of the task's own evenly spread over it."""
     split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
     rows = source.own(split)
+    # Evenly spread rows, because many files are sorted by label and their first rows have only one.
     places = np.unique(np.linspace(0, rows.num_rows - 1, min(PROBED_ROWS, rows.num_rows)).astype(np.int64))
     return split, rows.take(pa.array(places))

@@ -127,6 +127,7 @@ class MaskedWordsDump(TeacherDump[DumpCorpus]):
 
     def scores(self, record: SetRecord) -> Scores:
         """See `Dump`."""
+        # A corpus without any masked position would give an empty but verified set.
         if not record.num_rows:
             shards = f"any shard of --rows-per-shard {self.config.rows_per_shard:,} documents, which no block crosses"
             raise nothing_to_mask(self.text, shards)
@@ -202,6 +203,7 @@ def staged_record(
         # Blocks do not cross shards, so with blocks the size of shards decides the rows and is a setting.
         "cut": how_cut() if config.packing == "sentences" else f"{config.rows_per_shard}",
         **{f"masking.{name}": value for name, value in masking.model_dump().items()},
+        # Weights by frequency depend on the counted documents, so the settings alone do not fix them.
         "masking.weights": hashlib.sha256(plan.weight_V.tobytes()).hexdigest(),
         "codec": str(codec),
     }
@@ -337,6 +339,7 @@ def encoded_predictions(
     order: list[np.ndarray] = []
 
     def run(batch: list[int]) -> None:
+        # Batches contain rows in order of length, so random numbers and targets are looked up by position.
         place_P = np.concatenate([np.arange(place_R[row], place_R[row + 1]) for row in batch])
         hidden_PH, logits_PV = predict_masked(lm, rows.ids, rows.positions, batch)
         _check_finite(lm, logits_PV, int(rows.source_row_R[batch[0]]))

@@ -125,6 +125,7 @@ def predict_masked(
     before, after = lm.tokens.frame
     framed = Ragged.of([[*before, *ids[row].tolist(), *after] for row in rows])
     ids_BL = torch.from_numpy(framed.padded(range(len(rows)), lm.tokens.pad_id))
+    # Rounded up to a few widths, because oneDNN compiles and keeps a kernel for every shape it meets.
     ids_BL = functional.pad(ids_BL, (0, -ids_BL.shape[1] % WIDTH_STEP), value=lm.tokens.pad_id)
     lengths_B = torch.from_numpy(framed.lengths)
     attention_BL = torch.arange(ids_BL.shape[1]) < lengths_B[:, None]

@@ -73,6 +73,7 @@ def words_of(normal: pa.Array) -> Words:
 def near_copies(texts: pa.Array, others: pa.Array) -> Mask:
     """Which texts are near copies of any of the others [N]; both are normalized."""
     is_copy_N: Mask = pc.is_in(letters(texts), letters(others)).to_numpy(zero_copy_only=False)
+    # Trigrams with a word that the dev rows do not contain cannot be shared, so their vocabulary suffices.
     words = words_of(others)
     vocabulary = words.flat.unique()
     key_T, other_T = _trigrams(words, vocabulary)
@@ -116,6 +117,7 @@ def _trigrams(words: Words, vocabulary: pa.Array) -> tuple[Hashes, Ints]:
 def _matrix(row_T: Ints, column_T: Ints, shape: tuple[int, int]) -> csr_matrix:
     """Ones where a text has a trigram, however often."""
     matrix = csr_matrix((np.ones(len(row_T), dtype=np.int32), (row_T, column_T)), shape=shape)
+    # csr_matrix adds up duplicates, but a trigram that occurs twice counts once.
     matrix.data[:] = 1
     return matrix
 

@@ -130,6 +130,7 @@ def speeds(
     with using_threads(place.threads), torch.inference_mode():
         for measure in MEASURES:
             work = {k: made for k, r in enumerate(readers) if (made := _work(r, measure, sentences)) is not None}
+            # Everybody gets the same time, not the same work: a slow model would otherwise take most of the benchmark.
             turn = seconds / len(MEASURES) / len(work) / TURNS
             sizes = {k: fitting_rows(make, ROWS, turn) for k, make in work.items()}
             taken = interleaved({str(k): _repeated(work[k], *sizes[k]) for k in work}, ROUNDS, advance)
@@ -306,6 +307,7 @@ def log_bars(values: Sequence[float], width: int = 30) -> list[str]:
         width: of the longest bar.
     """
     low = ceil(log10(min(values))) - 1
+    # Speeds differ by factors of a thousand, which only a logarithmic scale can show.
     scale = width / (log10(max(values)) - low)
     return [_bar((log10(value) - low) * scale) for value in values]
 

@@ -88,6 +88,7 @@ def _rows_of_words(logit_set: Any, split: str, student: TaskStudent, rows: Label
     table = pa.concat_tables([part for shard in logit_set.shards(split) for part in logit_set.read_shard(shard)])
     is_read_W = token_W >= 0
     sentence_W = np.repeat(np.arange(len(rows)), rows.num_words_N)
+    # Sentences without gold labels keep NO_LABEL and are left out of the scores.
     label_W = np.full(len(token_W), NO_LABEL)
     label_W[rows.has_gold_N[sentence_W]] = rows.gold.flat
     columns = {
@@ -240,6 +241,7 @@ class SpeedTest:
     """The first rows of a set's first dev split, for students to read."""
 
     def __init__(self, logit_set: LogitSet) -> None:
+        # The first dev split; False sorts before True, so train is chosen only if there is no other split.
         self.split = min(logit_set.splits, key=lambda split: split == "train")
         self._kind = KINDS[logit_set.record.kind]
         self._rows = self._kind.read_first(logit_set, self.split, MOST_ROWS)

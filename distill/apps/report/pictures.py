@@ -174,6 +174,7 @@ def label_scores(connection: Connection, table: str, target: Target, who: str) -
 
 def confused(connection: Connection, table: str, target: Target, who: str) -> list[Table]:
     """The commonest mistakes by name, where there are too many classes for a picture to name them."""
+    # With few classes the confusion matrix shows all numbers, and a table would repeat them.
     if target.kind != "classes" or target.num_logits <= charts.MOST_WRITTEN_CLASSES:
         return []
     columns = {"gold": "label", who: "said", "rows": "n", "share of the class": "share"}

@@ -49,6 +49,7 @@ def run_page(config: ReportConfig, folder: Path) -> Page:
     """
     record = finished_record(folder / RUN_RECORD)
     name = folder.resolve().name
+    # A run of several tasks has no weights of its own, only one folder per task.
     if STUDENTS in record:
         return joint_page(folder, record)
     if is_pretrained(folder):
@@ -301,6 +302,7 @@ def _costs(config: ReportConfig, points: list[Point], runs: list[Path | None], m
     caption = "A dot a run, a large one at the mean of the seeds, with its number in the table. Better: up and to the"
     sizes = [None if run is None else _num_parameters(run) for run in runs]
     drawn = [_cost("Score against size", points, sizes, "parameters", metric, f"{caption} left.")]
+    # Speed needs rows to predict; sizes can be read from the runs alone.
     if logit_set is not None:
         test = SpeedTest(logit_set)
         speeds = [None if run is None else test.measure(run) for run in runs]

@@ -167,6 +167,7 @@ def _interval(cell: Cell, metric: str, split: str) -> str:
     ends = [seed["intervals"][metric] for seed in cell["splits"][split] if metric in seed["intervals"]]
     if not ends:
         return NOTHING
+    # Intervals of several seeds are averaged: they describe the choice of dev rows, which all seeds share.
     low, high = (100 * statistics.fmean(values) for values in zip(*ends, strict=True))
     return f" ({low:.1f} to {high:.1f})"
 
@@ -247,6 +248,7 @@ def _measured(plan: TaskPlan) -> Results:
         for name in plan.parts.students
     }
     first, default = next(iter(plan.parts.sets)), next(iter(plan.parts.students))
+    # Without the first set there are no rows to score on, and without the first student no speed to compare with.
     if dumped[first] is None or trained[default] is None:
         raise DistillError(f"the set {first!r} or the student {default!r}, of which all others need something, failed")
     sets = {name: ExampleSet.open(plan.set_folder(name)) for name, seconds in dumped.items() if seconds is not None}

@@ -35,6 +35,7 @@ class Parts(BaseModel):
     @field_validator("teacher")
     @classmethod
     def _from_a_task(cls, value: Settings) -> Settings:
+        # Teacher settings are not typed here, since most of them are flags of another command.
         if not isinstance(value.get(FROM), str | None):
             raise ValueError(f"`{FROM}` is the name of a task")
         return value
@@ -63,6 +64,7 @@ class Experiment(Parts):
         if not self.sets or not self.students:
             raise ValueError("name at least one of `sets` and one of `students`")
         for names in (self.sets, self.students):
+            # Two names such as "CBOW+" and "cbow" would share a folder and overwrite each other.
             if len({as_file(name) for name in names} - {""}) < len(names):
                 raise ValueError(f"{', '.join(names)}: names must differ in letters or digits, they become folders")
         return self

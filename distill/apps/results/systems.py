@@ -231,6 +231,7 @@ def majority(train: Rows, target: Target, _: Path) -> System:
     if target.kind == "classes":
         answer_C[np.bincount(train.label_N).argmax()] = 1
     elif target.kind == "labels":
+        # A label that most rows have is the best constant prediction for that label.
         answer_C[:] = np.where(train.label_N.mean(axis=0) > 0.5, 1, -1)
     else:
         answer_C[0] = train.score_N.mean()
@@ -259,6 +260,7 @@ def hashed(train: Rows, target: Target, _: Path) -> System:
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.linear_model import SGDClassifier
 
+    # Hashing needs no vocabulary, so the model's size does not grow with the training rows.
     vectors = HashingVectorizer(ngram_range=(1, 2), n_features=BUCKETS).transform
     if target.kind == "score":
         return fit_regression(train, target, vectors, num_bytes=0)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 MAX_CHARACTERS = 100_000
+# Built once, because json.dumps with these options builds a new encoder for every call.
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 Sentences = Annotated[list[str], Field(min_length=1, max_length=2)]  # one, or a pair
@@ -154,6 +155,7 @@ def checked_texts(rows: Sequence[Sequence[str]], is_pair: bool, most: int) -> Te
         if len(row) != 1 + is_pair:
             wants, has = ("pairs", "one text") if is_pair else ("single texts", "a pair")
             raise RefusedError(422, "Validation", f"this student takes {wants}, and input {number} is {has}")
+        # Checked before tokenization, whose time grows with the text although only the first tokens are used.
         if max(map(len, row)) > MAX_CHARACTERS:
             raise RefusedError(413, "Validation", f"input {number} has more than {MAX_CHARACTERS:,} characters")
     return Texts([row[0] for row in rows], [row[1] for row in rows] if is_pair else None)

@@ -38,6 +38,7 @@ class Codec(Part):
     is_unbiased: ClassVar[bool] = True
 
     name: str
+    # Bounded, because the record may be hostile and readers allocate arrays of this size.
     vocabulary_size: int = Field(ge=2, le=MAX_VOCABULARY)
 
     def __str__(self) -> str:

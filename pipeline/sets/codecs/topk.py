@@ -77,6 +77,7 @@ class TopKCodec(Codec):
         """See `Codec`."""
         log_z_P = predictions.log_z_P
         best_PK, token_PK = predictions.logits_PV.topk(self.top_k, dim=1)
+        # log Z over the whole vocabulary, not over the K kept tokens: their sum then shows how much mass the tail has.
         log_probs_PK = best_PK - log_z_P[:, None]
         counts_P = np.full(len(log_z_P), self.top_k)
         columns = {

@@ -269,6 +269,7 @@ def masked_rows(table: pa.Table) -> MaskedRows:
 def rows_per_group(codec: Codec) -> int:
     """Rows that are encoded, written and later read together: a bounded number of bytes."""
     bytes_per_row = POSITIONS_PER_ROW * codec.num_bytes()
+    # At least 16 rows: with the dense codec a row takes some 200 kB, and tiny groups compress badly.
     return int(min(MAX_ROWS_PER_GROUP, max(16, BYTES_PER_GROUP // bytes_per_row)))
 
 

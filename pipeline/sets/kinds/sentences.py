@@ -145,6 +145,7 @@ class SentencesCheck(RowsCheck):
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
         """See `RowsCheck`."""
+        # Keys ascend and pieces are in range, so the right number means that no sentence is missing.
         expected = (shard.stop - shard.start) * (1 + self.record.is_pair)
         if self.record.task is not None and num_rows != expected:
             return f"{num_rows:,} sentences, but the source rows {shard.start:,} to {shard.stop:,} have {expected:,}"

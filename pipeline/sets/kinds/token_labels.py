@@ -203,6 +203,7 @@ class TokenLabelsKind(RowKind):
 
     def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: tuple[int, ...]) -> str | None:
         """See `RowKind`; a shard has every source row of its range."""
+        # Stricter than ascending keys: every sentence is stored exactly once, even one without tokens.
         start = max(last[0] + 1, shard.start)
         if not np.array_equal(rows.column("source_row").to_numpy(), np.arange(start, start + rows.num_rows)):
             return f"its rows are not the source rows {shard.start:,} to {shard.stop:,}, each once and in order"
@@ -260,6 +261,7 @@ def words_bomb(path: Path) -> str | None:
     with pq.ParquetFile(path, read_dictionary=["words.list.element"]) as file:
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=["words.list.element"]):
             words = batch.column(0).flatten()
+            # pyarrow returns plain strings for pages without a dictionary, whose bytes the file's size already limits.
             if not pa.types.is_dictionary(words.type):
                 continue
             num_bytes = pc.sum(pc.binary_length(words.dictionary).take(words.indices)).as_py() or 0
@@ -274,6 +276,7 @@ def _word_ids_problem(ids: pa.Array, word_ids: pa.Array, words_N: pa.Array) -> s
     number_T, row_T = word_ids.flatten().to_numpy(), pc.list_parent_indices(word_ids).to_numpy()
     if ((number_T < 0) | (number_T >= words_N.to_numpy()[row_T])).any():
         return "a token is of a word that its sentence has not"
+    # Tokens of a word are neighbours and words are in order: `on_first` finds first tokens by a change of number.
     if ((np.diff(number_T) < 0) & (np.diff(row_T) == 0)).any():
         return "the words of a sentence's tokens do not ascend"
     return None
