@@ -152,11 +152,11 @@ def _made(name: str) -> Any:
     """What typer makes of a command's function, or of a group's."""
     from distill.commands.command import shell_form
 
-    # Groups such as `tasks` both run by themselves and have a subcommand, which Typer supports only by a callback.
     functions = {command: function for function, command in FUNCTIONS.items()}
     # Each command is its own Typer app: one app for all would need to import all of them for `--help`.
     only = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     run = shell_form(load(functions[name]))
+    # Groups such as `tasks` both run by themselves and have a subcommand, which Typer supports only by a callback.
     if f"{name} show" in SUBCOMMANDS:
         only.callback(invoke_without_command=True, help=ALL[name].help)(run)
         only.command("show", cls=Command)(shell_form(load(functions[f"{name} show"])))

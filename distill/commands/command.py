@@ -168,6 +168,7 @@ def command(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Call
             if result.exit_code:
                 raise typer.Exit(result.exit_code)
 
+        # Editors and help() show the real keywords instead of *arguments and **keywords.
         call.__signature__ = signature  # type: ignore[attr-defined]
         arguments = "".join(f"    {name}: {flag.help}\n" for name, flag in in_python.items())
         call.__doc__ = "\n\nArgs:\n".join(filter(None, [inspect.getdoc(function), arguments]))

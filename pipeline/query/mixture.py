@@ -130,6 +130,7 @@ def _problems(mixture: Mixture) -> list[str]:
     first, problems = mixture.sets[0], []
     for one, other in combinations(mixture.sets, 2):
         if one.root.resolve() == other.root.resolve():
+            # The same set twice would count its teacher double without anybody noticing.
             problems.append(f"{one.root}: is given twice")
         elif one.view == other.view:
             problems.append(f"{one.root} and {other.root}: both are {one.view!r} in SQL; rename one folder")
@@ -215,6 +216,7 @@ def _weights(mix: str, numbers: list[str], count: int) -> list[float]:
     if len(weights) != count:
         raise ConfigError(f"--mix {mix}: {len(weights)} weights for {count} sets; give one for each --set")
     total = sum(weights)
+    # Normalized, so that 7 and 3 mean the same as 0.7 and 0.3 and the mixture stays a distribution.
     shares = [weight / total for weight in weights] if total > 0 else []
     if not shares or not all(0 < share < float("inf") for share in shares):
         raise ConfigError(f"--mix {mix}: weights are positive and finite; leave a set out instead of giving it 0")

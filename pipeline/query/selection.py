@@ -35,6 +35,7 @@ def read_chosen(logit_set: ExampleSet, query: str, columns: Sequence[str]) -> pa
     """
     with logit_set.opened("train") as connection:
         relation = select(connection, query.strip().removesuffix(";"))  # the query becomes part of another statement
+        # SQL names are case-insensitive, and a query may return them in any case.
         given = [name.lower() for name in relation.columns]
         types = dict(zip(given, map(str, relation.types), strict=True))
         raise_all(QueryError, "--query", _column_problems(logit_set, given, types))

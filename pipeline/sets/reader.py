@@ -176,6 +176,7 @@ class ExampleSet(LogitSet):
             IntegrityError: if a file is missing or was changed.
         """
         files = self.checked_files(split)
+        # Only the files of this split are opened, so that a query cannot choose dev rows for training by accident.
         with open_files({"examples": files, self.view: files}) as connection:
             yield connection
 
@@ -296,6 +297,7 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
         DataError: if there is none, naming those there are.
     """
     folder = store or store_folder()
+    # A path wins over a name in the store, as users of a shell expect for ./name.
     for path in (Path(name_or_path), folder / name_or_path):
         if (path / FILE_NAME).is_file():
             return path

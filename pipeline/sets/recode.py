@@ -182,6 +182,7 @@ def _wanted(old: LayerSignal, codec: str) -> LayerSignal | None:
     if not isinstance(old, States):
         is_smaller = (old.how, codec) == ("float32", "u8")
         return old.model_copy(update={"codec": codec, "shards": ()}) if is_smaller else None
+    # Only from larger to smaller: recoding a lossy codec again would add up errors that no record mentions.
     wanted = state_codec(codec, old.codec.width)
     is_prefix = old.codec.name == wanted.name == "pca" and wanted.num_stored < old.codec.num_stored
     is_smaller = old.codec.name in KEPT_WHOLE and wanted.name not in ("float32", old.codec.name)

@@ -66,6 +66,7 @@ class RowsCheck:
             self.add(shard, rows)
             last = tuple(int(key_R[-1]) for key_R in self._kind.key_columns(rows))
             num_rows += rows.num_rows
+        # The footer's number may be false, so the rows that were read are counted.
         if num_rows != shard.rows:
             return f"{num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
         return self.end_problem(shard, num_rows)
@@ -86,6 +87,7 @@ def verify_shards(root: Path, record: SetRecord) -> None:
         ranges = [(shard.start, shard.stop) for shard in record.shards_of(split)]
         if not ranges or ranges != _chain(ranges, described.rows):
             problems.append(f"split {split!r}: its shards do not cover the rows 0 to {described.rows:,} once")
+    # A foreign file in the folder would be loaded with the set although no check has read it.
     problems += _strangers(root, record)
     checks = [
         partial(signal.check_files, root)

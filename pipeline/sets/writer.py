@@ -59,6 +59,7 @@ def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
         FingerprintMismatchError: if it holds a set with other settings, naming each that differs.
         DataError: if the folder cannot be written.
     """
+    # Before the record, so that a record never exists in a folder that cannot be written.
     make_folder((root / planned.shards[0].path).parent)
     # The first of several processes writes the record. All of them then read it back and compare it with their own
     # plan.

@@ -55,6 +55,7 @@ def pull(config: PullConfig) -> Pulled:
     record = _record_there(place)
     root = config.store / (config.name or record.name)
     here = _set_here(root, record, config.replace)
+    # The lock is outside the staging folder, which becomes the set and must not contain it.
     lock = config.store / FOLDER / f".{root.name}.lock"  # no set's name begins with a dot
     # Equal records are not enough: a local file may be damaged, and pulling again is how a user repairs it.
     if here == record and _is_whole(root, record):
@@ -118,6 +119,7 @@ def _record_there(place: Place) -> SetRecord:
     if record.state != "verified":
         raise IntegrityError(f"{place.url}: a set that was never finished (state {record.state!r})")
     sizes = place.sizes(record.shards[0].folder)
+    # A partial copy of a set is noticed by its sizes before gigabytes are fetched.
     problems = [
         f"{shard.path}: {_bytes(sizes.get(shard.path))} there, but distill.json says {_bytes(shard.bytes)}"
         for shard in record.shards

@@ -84,6 +84,7 @@ def push(config: PushConfig) -> Pushed:
     if config.without_text and record.signals.layer_signals:
         left = " and ".join(signal.title for signal in record.signals.layer_signals)
         console.note(f"{left} stay here: they tell the text")
+    # The copy without text is a complete set of its own, so the rest of the push needs no special case.
     source = without_text(root, record) if config.without_text else nullcontext((root, record))
     with source as (folder, sent):
         if sent.has_text and not is_open(sent.licence):
@@ -108,6 +109,7 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
         _require_empty(place, record, files)
     old = _other_set(place, content, record, replace) if content else None
     known = _known(place, old, journal, files)
+    # Files that arrived in an earlier, stopped push are not sent again.
     missing = [name for name in files if name not in known]
     if not missing and journal is None and content == to_json(record).encode():
         return []

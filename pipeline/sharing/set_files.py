@@ -47,6 +47,7 @@ def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
     Raises:
         IntegrityError: if a shard, the tokenizer, or what a signal has beside them is not what the record says.
     """
+    # Checked before the upload: a damaged shard would otherwise be found only by those who pull it.
     require_shards(root, record, record.shards)
     read_tokenizer_json(root / TOKENIZER_FILE, record.tokenizer.sha256)
     files = {name: _measured(root / name) for name in (*other_files(record), CARD_FILE)}

@@ -45,7 +45,7 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     for name in sorted(called - known):
         close = " or ".join(map(repr, get_close_matches(name, known)))
         raise QueryError(f"there is no function {name!r}, or it is not allowed{close and f'; did you mean {close}?'}")
-    # A name of a WITH clause hides the view of that name, so it says nothing about the kind of set.
+    # A name of a WITH clause hides the view of that name, so the check would look at the wrong set.
     local = {part["key"] for node in nodes for part in node.get("cte_map", {}).get("map", [])}
     questions = [table for table in tables if (table["function_name"], True) in own]
     refuse_for_words(connection, questions, local)

@@ -30,6 +30,7 @@ def tallies(predicted_NC: Bools, gold_NC: Ints) -> Floats64:
 def micro_f1(counts_3RC: Floats64) -> Floats64:
     """F1 of all labels taken together [R]; 0 where none is predicted or gold."""
     right_R, predicted_R, gold_R = counts_3RC.sum(axis=-1)
+    # 2 TP / (2 TP + FP + FN): predicted and gold counts together contain TP twice.
     return ratio(2 * right_R, predicted_R + gold_R)
 
 
@@ -123,6 +124,7 @@ OF_SCORES: dict[str, Callable[[Floats64], Floats64]] = {  # `ScoreMetric`, of sc
 
 def confusion(gold_N: Ints, predicted_N: Ints, num_classes: int) -> Ints:
     """How many rows there are of each gold and predicted class [C, C]."""
+    # Each pair of classes as one number makes the confusion matrix a single histogram.
     counts = np.bincount(gold_N * num_classes + predicted_N, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
 

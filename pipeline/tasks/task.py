@@ -155,6 +155,7 @@ class Task(Manifest):
         wrong = set(self.metrics) - set(fitting)
         if wrong:
             raise ValueError(f"metrics {sorted(wrong)} do not fit a {self.type} task; those are {', '.join(fitting)}")
+        # GLUE's F1 is that of class 1, which is meaningless for more classes; macro_f1 is for those.
         if "f1" in self.metrics and len(self.labels) != 2:
             raise ValueError("f1 is for two labels")
         return self

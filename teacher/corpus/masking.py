@@ -83,6 +83,7 @@ def uniform_weights(vocabulary_size: int, special_ids: list[int]) -> npt.NDArray
 
 def frequency_weights(count_V: Ints, special_ids: list[int]) -> npt.NDArray[np.float64]:
     """Weights [V] by rarity, count^-0.7, 0 for special tokens; one that was never counted weighs as if it were once."""
+    # Rare tokens are masked more often than their share, or the student would mostly see frequent ones.
     weight_V = np.maximum(count_V, 1).astype(np.float64) ** FREQUENCY_POWER
     weight_V[special_ids] = 0
     return weight_V
@@ -98,6 +99,7 @@ def mask(sequences: Sequences, plan: MaskingPlan, first_copy: int = 0) -> Masked
     copies = [_mask_copy(sequences.take(rows), plan, first_copy + k) for k in range(plan.num_copies)]
     sequence_R = np.tile(rows, plan.num_copies)
     copy_R = np.repeat(np.arange(plan.num_copies) + first_copy, len(rows))
+    # Sorted by key, as verification expects, and the copies of a sequence compress well as neighbours.
     order = np.lexsort((copy_R, sequence_R))
     ids, positions, targets = (stacked(parts).take(order) for parts in zip(*copies, strict=True))
     return Masked(sequence_R[order], copy_R[order], ids, positions, targets)

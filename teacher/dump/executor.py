@@ -118,6 +118,7 @@ def _start_returning(job: ShardJob) -> Callable[[ShardRows], dict[str, bytes]]:
     write = _start(job)
 
     def contents(held: ShardRows) -> dict[str, bytes]:
+        # A worker writes into a folder of its own machine and returns bytes, so it needs no shared file system.
         with TemporaryDirectory() as name:
             root = Path(name)
             for folder in job.folders:

@@ -105,6 +105,7 @@ def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
     """What the old set says of those texts that it holds."""
     files = [old.root / shard.path for shard in old.record.shards]
     distinct = np.unique(np.concatenate(hashes))
+    # Built from the raw bytes, because a list of millions of Python objects would take gigabytes.
     buffers = [None, pa.py_buffer(distinct.tobytes())]
     wanted = pa.Array.from_buffers(pa.binary(TEXT_HASH_BYTES), len(distinct), buffers)
     with open_files({"rows": files}) as connection:

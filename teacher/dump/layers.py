@@ -123,6 +123,7 @@ def add_layers(
     """
     record = read_set_record(root)
     for signal in planned:
+        # In every process: on network file systems another machine's new folder may not be visible yet.
         make_folder(root / signal.name)
         if executor.is_main:
             _take_over(root, record, signal, old)
@@ -305,6 +306,7 @@ def row_groups(length_R: Ints, signals: Sequence[LayerSignal]) -> Iterator[tuple
     """Where rows of so many tokens are cut, so that neither a row group nor what is said of it becomes too large."""
     said_R = sum((len(s.layers) * s.num_floats(length_R) for s in signals), np.zeros_like(length_R))
     stored = [len(signal.layers) * signal.stored_bytes(length_R) for signal in signals]
+    # The share of the tightest limit that each row uses; a group is full when its shares sum to 1.
     share_R = np.max([4 * said_R / SAID_AT_ONCE, *(size_R / STORED_AT_ONCE for size_R in stored)], axis=0)
     start = 0
     while start < len(length_R):

@@ -155,6 +155,7 @@ def start(job: Callable[[], T]) -> Callable[[], T]:
         except BaseException as error:  # noqa: BLE001 - re-raised in the thread that waits for the result
             result.set_exception(error)
 
+    # A daemon thread does not keep a stopped command alive; files are written atomically, so none is left half written.
     Thread(target=run, daemon=True).start()
     return result.result
 

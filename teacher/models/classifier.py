@@ -113,6 +113,7 @@ def outputs(
     labels = tuple(str(config.id2label.get(k, f"LABEL_{k}")) for k in range(config.num_labels))
     if not teacher_labels:
         _check_label_numbers(name, config, labels)
+    # A regression teacher may have one output or one per bin, so the number of outputs decides what they mean.
     target = target_of_width(task, config.num_labels)
     if target is None:
         raise TeacherError(
@@ -211,7 +212,7 @@ def _label_order(
         if label_places(task.labels, labels) != label_places(task.labels, stated):
             # Otherwise the config's spelling stays, because it is part of the fingerprint.
             labels = stated
-    # The manifest knows the true order of a public teacher whose config does not, such as TextAttack's MNLI model.
+    # The manifest contains the true order of a public teacher whose config lacks it, such as TextAttack's MNLI model.
     elif default is not None and name == default.model and default.labels:
         labels = default.labels
     # transformers writes these placeholders if nobody named the labels. The gold labels are checked later.

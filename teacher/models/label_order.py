@@ -26,6 +26,7 @@ def label_places(names: Sequence[str], labels: Sequence[str]) -> tuple[int, ...]
 
     Case counts only where labels differ in nothing else.
     """
+    # Exact spelling first, because a task may have labels that differ in case alone.
     for spelling in (str, str.lower):
         place = {spelling(label): number for number, label in enumerate(labels)}
         spelt = [spelling(name) for name in names]

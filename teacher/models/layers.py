@@ -109,6 +109,7 @@ class RecordedAttention:
     ) -> Any:
         """The usual attention of a layer, recorded on the way."""
         self.calls += 1
+        # Some families pass the scaling explicitly, others rely on the usual 1 / sqrt(width of a head).
         scaling = named["scaling"] if named.get("scaling") is not None else query.shape[-1] ** -0.5
         if self.calls in self.layers.get("attention", ()):
             self.products["attention", self.calls] = _products(query, key, scaling)
@@ -192,6 +193,7 @@ def _of_tokens(state_BLH: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
 def _of_pairs(block_BALL: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
     """The numbers of each two tokens of each row, without those of padding."""
     blocks = block_BALL.cpu().numpy()
+    # Padding is cut off, so that stored blocks do not depend on the batch a row was in.
     return [blocks[row, :, :length, :length] for row, length in enumerate(lengths)]
 
 

@@ -239,6 +239,7 @@ def weights_sha256(model: torch.nn.Module) -> str:
 def inference_mode(device: torch.device, precision: str) -> Iterator[None]:
     """Turns gradients off, and runs matrix products in ``precision``; weights are converted once per block."""
     dtype = DTYPES[precision]
+    # no_grad() and not inference_mode(): tensors of the latter cannot be used in a later training step.
     with torch.no_grad(), torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
         yield
 
@@ -309,7 +310,7 @@ def require_positions(name: str, config: Any, max_seq_length: int) -> None:
     """Raises ConfigError unless a model with this transformers config reads so many tokens."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and config.model_type in AFTER_PADDING:
-        # RoBERTa's config says 514, but the model reads at most 512 tokens.
+        # RoBERTa's config has 514 positions, but the model reads at most 512 tokens.
         positions -= config.pad_token_id + 1
     if positions is not None and max_seq_length > positions:
         raise ConfigError(f"--max-seq-length: {max_seq_length} tokens, but {name} reads at most {positions}")

@@ -120,6 +120,7 @@ def _choose(
     _warn_empty(empty_N, places)
     near_N = ~empty_N & _near_dev(source, normal)
     left_N = ~empty_N & ~near_N
+    # Repeated texts would only weigh more in training, at the cost of a teacher's pass for each.
     chosen_N = left_N & _is_first(_normalized(source.splits[TRAIN]), normal, left_N)
     counts = {"empty": empty_N.sum(), "near_dev": near_N.sum(), "repeated": (left_N & ~chosen_N).sum()}
     chosen = np.flatnonzero(chosen_N)

@@ -141,6 +141,7 @@ def write_demo_data(folder: Path, train_rows: int = 4000, validation_rows: int =
         make_folder(folder / "data" / name)
         manifest = files("distill.apps.demo").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
         write_text(folder / f"{name}.yaml", manifest)
+        # A seed per task: the demo's data and scores are the same on every machine.
         random = np.random.default_rng(number)
         for split, count in (("train", train_rows), ("validation", validation_rows)):
             rows = [make(random) for _ in range(count)]

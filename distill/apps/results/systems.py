@@ -183,7 +183,7 @@ def predictor(model: Any, target: Target, features: Callable[[Any, Any], Feature
         if target.kind == "score":
             return np.asarray(model.predict(x_NP), np.float32)[:, None]
         logits_NC = np.full((len(texts1), target.num_logits), LEAST, dtype=np.float32)
-        # scikit-learn knows only the classes of its training rows; the others keep the lowest log probability.
+        # scikit-learn outputs only classes that occur in its training rows; the others keep the lowest log probability.
         logits_NC[:, model.classes_] = model.predict_log_proba(x_NP)
         return logits_NC
 

@@ -248,6 +248,7 @@ class App:
     def _answering(self, kind: type[Body], answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             served = self._served(request)
+            # Refusing early keeps waiting times bounded. An ever longer queue would make every client time out.
             if self._at_work > self._config.max_concurrent_requests:
                 raise RefusedError(429, "Overloaded", "Model is overloaded")
             started = time.perf_counter()

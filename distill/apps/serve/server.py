@@ -82,6 +82,7 @@ def _problems(config: ServeConfig) -> list[str]:
 def _bound(config: ServeConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family)
+    # Otherwise a restarted server could not bind for minutes, while old connections are in TIME_WAIT.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))

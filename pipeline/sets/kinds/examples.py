@@ -116,6 +116,7 @@ class ExamplesKind(RowKind):
         multi-label sets, whose labels are lists, the label is null here.
         """
         labels = ["null::int" if record.target.kind == "labels" else "label" for _, record in sets]
+        # The views of all sets need equal column types for `union all`.
         branches = [
             SET_ROWS.format(name=quoted(name), view=view_name(name), label=label)
             for (name, _), label in zip(sets, labels, strict=True)
