@@ -154,7 +154,7 @@ def _check_ranges(logit_set: ExampleSet, split: str, examples: Examples) -> None
         if part.lengths.max(initial=0) > record.max_seq_length:
             raise IntegrityError(f"{where}: a sentence has more than {record.max_seq_length} tokens")
     unknown_N = (examples.label_N < NO_LABEL) | (examples.label_N >= record.target.num_logits)
-    if record.target.kind == "classes" and unknown_N.any():
+    if record.target.has_classes and unknown_N.any():
         raise IntegrityError(f"{where}: label {examples.label_N[unknown_N][0]} is not one of its labels")
     # One NaN would turn all weights into NaN at the first step that reads its row.
     if not np.isfinite(examples.teacher_NC).all():

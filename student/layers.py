@@ -152,7 +152,7 @@ def _problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> 
         for name in losses.objectives
         if OBJECTIVES[name].needs_attention and not config.bert
     ]
-    if CONTRAST in losses.objectives and config.target.kind == "score":
+    if CONTRAST in losses.objectives and config.target.is_score:
         problems.append(f"--objective {CONTRAST}: negatives are rows of other labels, and a score has none")
     if HEADS[config.head].reads_tokens:
         problems.append(f"--objective: --head {config.head} reads tokens; take another head")

@@ -161,7 +161,7 @@ def _start_line(training: StudentTraining, vectors_of: LogitSet | None) -> str:
 
 def _thresholds(training: StudentTraining, student: TaskStudent) -> dict[str, float]:
     """Returns the threshold of each label of a multi-label student, fitted on the first dev split."""
-    if student.config.target.kind != "labels" or not training.dev_splits:
+    if not student.config.target.has_label_lists or not training.dev_splits:
         return {}
     # Thresholds are fitted on the split that also chose the epoch, so the other splits stay unbiased.
     first = next(iter(training.dev_splits.values()))

@@ -107,9 +107,8 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _require_classes(target: Target) -> None:
-    if target.kind != "classes":
-        has = "several labels a text" if target.kind == "labels" else "scores and no labels"
-        raise ConfigError(f"StudentClassifier: this task has {has}; ask distill.Predictor")
+    if not target.has_classes:
+        raise ConfigError(f"StudentClassifier: this task {target.type.why_no_classes}; use distill.Predictor")
 
 
 def _columns(X: Texts) -> tuple[list[str], ...]:

@@ -106,10 +106,9 @@ def _is_words(kind: pa.DataType) -> bool:
 def _labels(student: _Student, texts: tuple[pa.ChunkedArray, ...], threshold: float | None = None) -> pa.Array:
     if student.labels_words:
         return pc.binary_join(student.columns(texts)["labels"], " ")
-    if student.target.kind == "labels":
-        raise QueryError("predict: any number of labels may hold of a row of this student; ask for scores(run, text)")
-    if student.target.kind != "classes":
-        raise QueryError("predict: this student has scores and no labels; ask for scores(run, text)[1]")
+    if not student.target.has_classes:
+        call = "scores(run, text)" if student.target.has_labels else "scores(run, text)[1]"
+        raise QueryError(f"predict: the task of this student {student.target.type.why_no_classes}; use {call}")
     return labels(student.target, softmax(student.logits(texts)), threshold)
 
 

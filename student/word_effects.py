@@ -102,4 +102,5 @@ def entropies(target: Target, logits_NC: Floats) -> Floats64:
     from scipy.special import entr
 
     p_NC = probabilities(target, logits_NC).astype(np.float64)
-    return np.asarray(entr(p_NC).sum(axis=1) + (entr(1 - p_NC).sum(axis=1) if target.kind == "labels" else 0))
+    of_not_N = entr(1 - p_NC).sum(axis=1) if target.has_label_lists else 0
+    return np.asarray(entr(p_NC).sum(axis=1) + of_not_N)

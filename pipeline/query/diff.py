@@ -15,6 +15,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Setting
 from pipeline.sets.verify import require_shards
 from pipeline.sql.gate import open_files, select, to_arrow
+from pipeline.sql.target_macros import macros_of
 
 # A full join keeps every key of either set. `same` is null where only one set has the key.
 PAIRS = """
@@ -90,11 +91,10 @@ def diff(config: DiffConfig) -> Diff:
     views = {name: [root / s.path for s in m.shards] for name, root, m in zip("ab", roots, (a, b), strict=True)}
     with open_files(views) as connection:
         connection.execute(PAIRS.format(same=_same_text(roots, a, b)))
-        by_class = a.target.kind == "classes"
-        answer, kl = ("likely_labels", "label_kl") if a.target.kind == "labels" else ("argmax", "kl")
-        splits = _rows(connection, BY_SPLIT.format(tolerance=config.tolerance, answer=answer, kl=kl))
+        by_class, macros = a.target.has_classes, macros_of(a.target)
+        splits = _rows(connection, BY_SPLIT.format(tolerance=config.tolerance, answer=macros.answer, kl=macros.kl))
         # Argmax and KL divergence are meaningless for a single logit.
-        if a.target.kind == "score":
+        if a.target.is_score:
             splits = [{k: v for k, v in row.items() if k not in ("agreement", "kl")} for row in splits]
         return Diff(
             _changed(a.settings, b.settings),

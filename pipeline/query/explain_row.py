@@ -148,7 +148,7 @@ def _text(row: Row, tokenizer: Tokenizer, record: SetRecord) -> Section:
         belongs = text_hash(record.tokenizer.sha256, sentences[0], sentences[1]) == row["text_hash"]
     label = row["label"]
     gold: str | list[str] | None = [record.target.names[number] for number in _numbers(label)]
-    if record.target.kind != "labels" or label is None:
+    if not record.target.has_label_lists or label is None:
         gold = gold[0] if gold else None
     return {
         **{"split": row["split"], "source_row": row["source_row"], "variant": row["variant"]},
@@ -165,7 +165,7 @@ def _numbers(label: int | list[int] | None) -> list[int]:
 
 def _answer(target: Target, logits_C: Floats64) -> Section:
     """What the logits mean; entropy in nats."""
-    if target.kind == "labels":
+    if target.has_label_lists:
         p_C = expit(logits_C)
         return {
             "logits": logits_C.tolist(),
@@ -173,8 +173,8 @@ def _answer(target: Target, logits_C: Floats64) -> Section:
             # A logit above 0 is a sigmoid above 0.5, the usual threshold for each label.
             "answer": [name for name, logit in zip(target.names, logits_C, strict=True) if logit > 0],
         }
-    score = None if target.kind == "classes" else float(predicted_scores(target, logits_C[None].astype(np.float32))[0])
-    if target.kind == "score":
+    score = None if target.has_labels else float(predicted_scores(target, logits_C[None].astype(np.float32))[0])
+    if target.is_score:
         return {"logits": logits_C.tolist(), "score": score}
     p_C = softmax(logits_C)
     second, first = np.sort(p_C)[-2:].tolist()

@@ -20,6 +20,7 @@ from pipeline.sets.kinds.examples import columns_with_text
 from pipeline.sets.reader import KEYS, ExampleSet, LogitSet
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import first_row, open_files, to_arrow
+from pipeline.sql.target_macros import macros_of
 from pipeline.tasks.metrics import fidelity, score_logits
 from pipeline.tasks.target import Target, gold_arrays
 
@@ -120,7 +121,7 @@ def columns_as(first: Target, other: Target) -> str:
     logits = [other.names.index(name) + 1 for name in first.names]
     labels = [first.names.index(name) for name in other.names]
     label = f"{labels}[label + 1]::int"
-    if first.kind == "labels":
+    if first.has_label_lists:
         label = f"list_sort(list_transform(label, lambda k: {labels}[k + 1]::int))"
     return f"* replace (list_select(logits, {logits}) as logits, {label} as label)"
 
@@ -158,7 +159,7 @@ def _target_problems(first: ExampleSet, other: ExampleSet) -> list[str]:
 
 def _meaning(target: Target) -> str:
     if target.bins is None:
-        return {"score": "a score", "labels": "labels each by itself"}.get(target.kind, target.kind)
+        return target.type.meaning
     return f"bins from {target.bins.low:g} to {target.bins.high:g}, {target.bins.width:g} wide"
 
 
@@ -189,13 +190,13 @@ def mix_sql(mix: str, target: Target, logits: Sequence[str]) -> str:
     """
     kind, _, numbers = mix.partition(":")
     teachers = f"[{', '.join(logits)}]"
-    macro = "mix_labels" if target.kind == "labels" else "mix"
+    macro = macros_of(target).mix
     if mix == "vote":
-        if target.kind == "score":
+        if target.is_score:
             raise ConfigError(
                 "--mix vote: these teachers say a score, and scores have no majority; use mean or weighted"
             )
-        if target.kind == "labels":
+        if target.has_label_lists:
             raise ConfigError("--mix vote: is for one label a row, and these have any number; use mean or weighted")
         call = f"vote({teachers})"
     elif mix == "mean":

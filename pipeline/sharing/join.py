@@ -119,7 +119,7 @@ def join(config: JoinConfig, command: str) -> Joined:
 
 def _task_of(root: Path, record: SetRecord, config: JoinConfig) -> Task:
     task = load_task_of_set(root, record.dataset_name, config.manifest)
-    targets = [make_target(task, "classification" if record.target.kind == "bins" else None)]
+    targets = [make_target(task, "classification" if record.target.bins else None)]
     if task.name != record.dataset_name or task.is_pair != record.is_pair or record.target not in targets:
         raise ConfigError(
             f"{root}: its logits are of task {record.dataset_name!r} with {', '.join(record.target.names)}, "

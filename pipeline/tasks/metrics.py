@@ -6,13 +6,14 @@ is computed from counts: how often each label is predicted, is gold, and is both
 Shapes: N rows, C logits, classes or labels, R sets of N rows.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.stats import rankdata
 
 from pipeline.arrays import Bools, Floats, Floats64, Ints
-from pipeline.tasks.target import NO_LABEL, Target, gold_classes, has_gold, predicted_scores, softmax
+from pipeline.tasks.target import NO_LABEL, Target, TargetKind, gold_classes, has_gold, predicted_scores, softmax
 from pipeline.tasks.task import Metric
 
 RESAMPLES = 1000
@@ -146,11 +147,10 @@ def score_logits(
         that are apart, those count as predicted whose logit is above 0.
     """
     known = has_gold(target, label_N, score_N)
-    if target.kind == "classes":
-        return _score_classes(metrics, logits_NC[known].argmax(axis=1), label_N[known], target.num_logits)
-    if target.kind == "labels":
-        return _score_labels(metrics, logits_NC[known] > 0, label_N[known])
-    return _score_scores(metrics, predicted_scores(target, logits_NC)[known], score_N[known])
+    if not known.any():
+        return {}
+    values = MEASURES[target.kind].values(metrics, target, logits_NC[known], label_N[known], score_N[known])
+    return {name: float(value_1[0]) for name, value_1 in values.items()}
 
 
 def fidelity(target: Target, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
@@ -163,16 +163,7 @@ def fidelity(target: Target, student_NC: Floats, teacher_NC: Floats) -> dict[str
     """
     if not len(teacher_NC):
         return {}
-    if target.kind == "score":
-        error = student_NC[:, 0] - teacher_NC[:, 0]
-        correlation = _score_scores(("pearson",), student_NC[:, 0], teacher_NC[:, 0])
-        return correlation | {"rmse": float(np.sqrt((error**2).mean()))}
-    if target.kind == "labels":
-        agreement = float(((student_NC > 0) == (teacher_NC > 0)).all(axis=1).mean())
-        pairs = (_yes_and_no(numbers_NC) for numbers_NC in (teacher_NC, student_NC))
-        return {"agreement": agreement, "kl": mean_kl(*pairs)}
-    agreement = float((student_NC.argmax(axis=1) == teacher_NC.argmax(axis=1)).mean())
-    return {"agreement": agreement, "kl": mean_kl(teacher_NC, student_NC)}
+    return MEASURES[target.kind].fidelity(student_NC, teacher_NC)
 
 
 def mean_kl(p_NC: Floats, q_NC: Floats) -> float:
@@ -193,8 +184,8 @@ def majority_scores(metrics: tuple[Metric, ...], target: Target, label_N: Ints, 
         return {}
     if not target.has_labels:
         return dict.fromkeys(metrics, 0.0)
-    counts_C = np.bincount(label_N[known]) if target.kind == "classes" else label_N[known].sum(axis=0)
-    commonest = int(counts_C.argmax())
+    any_logits_NC = np.zeros((len(label_N), target.num_logits), dtype=np.float32)
+    commonest = int(label_tallies(target, any_logits_NC, label_N)[2].argmax())  # by the counts of gold alone
     # Below 0 means "not predicted" for multi-label targets; for classes any constant would do.
     always_NC = np.full((len(label_N), target.num_logits), -1, dtype=np.float32)
     always_NC[:, commonest] = 1
@@ -221,11 +212,7 @@ def class_summary(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str,
 def label_tallies(target: Target, logits_NC: Floats, label_N: Ints) -> Floats64:
     """How often each label is predicted rightly, predicted, and gold [3, C], over the rows with gold."""
     known = has_gold(target, label_N, np.empty(0, dtype=np.float32))
-    logits_NC, label_N = logits_NC[known], label_N[known]
-    if target.kind == "labels":
-        return np.asarray(tallies(logits_NC > 0, label_N).sum(axis=1))
-    counts_CC = confusion(label_N, logits_NC.argmax(axis=1), target.num_logits).astype(np.float64)
-    return np.stack([counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1)])
+    return MEASURES[target.kind].label_tallies(logits_NC[known], label_N[known])
 
 
 def scores_by_label(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str, dict[str, float]]:
@@ -247,14 +234,16 @@ def bin_scores(metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, s
     if target.bins is None:
         return {}
     known = np.isfinite(score_N)
+    if not known.any():
+        return {}
     middle = np.asarray(target.bins.values, dtype=np.float32)
     predicted_N = middle[logits_NC.argmax(axis=1)][known]
     binned_N = middle[gold_classes(target, np.full(len(score_N), NO_LABEL), score_N)[known]]
     readings = {"argmax": score_N[known], "argmax_binned_gold": binned_N}
     return {
-        f"{name}_{reading}": value
+        f"{name}_{reading}": float(value_1[0])
         for reading, gold_N in readings.items()
-        for name, value in _score_scores(metrics, predicted_N, gold_N).items()
+        for name, value_1 in correlations(metrics, predicted_N, gold_N).items()
     }
 
 
@@ -269,25 +258,10 @@ def _log_softmax(logits_NC: Floats) -> np.ndarray:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-def _score_classes(metrics: tuple[Metric, ...], predicted_N: Ints, gold_N: Ints, num_classes: int) -> dict[str, float]:
-    if not len(gold_N):
-        return {}
-    counts_1CC = confusion(gold_N, predicted_N, num_classes)[None].astype(np.float64)
-    return {name: float(OF_COUNTS[name](counts_1CC)[0]) for name in metrics}
-
-
-def _score_labels(metrics: tuple[Metric, ...], predicted_NC: Bools, gold_NC: Ints) -> dict[str, float]:
-    if not len(gold_NC):
-        return {}
-    counts_31C = tallies(predicted_NC, gold_NC).sum(axis=1, keepdims=True)
-    return {name: float(OF_LABELS[name](counts_31C)[0]) for name in metrics}
-
-
-def _score_scores(metrics: tuple[Metric, ...], predicted_N: Floats, gold_N: Floats) -> dict[str, float]:
-    if not len(gold_N):
-        return {}
+def correlations(metrics: Sequence[Metric], predicted_N: Floats, gold_N: Floats) -> dict[Metric, Floats64]:
+    """Each metric of scores, [1]."""
     pairs_21N = np.stack([predicted_N, gold_N]).astype(np.float64)[:, None]
-    return {name: float(OF_SCORES[name](pairs_21N)[0]) for name in metrics}
+    return {name: OF_SCORES[name](pairs_21N) for name in metrics}
 
 
 def bootstrap_intervals(
@@ -309,15 +283,8 @@ def bootstrap_intervals(
     known = has_gold(target, label_N, score_N)
     if not known.any():
         return {}
-    if target.kind == "classes":
-        counts_RCC = _resampled_counts(random, label_N[known], logits_NC[known].argmax(axis=1), target.num_logits)
-        values = {name: OF_COUNTS[name](counts_RCC) for name in metrics}
-    elif target.kind == "labels":
-        counts_3RC = resampled_tallies(random, tallies(logits_NC[known] > 0, label_N[known]))
-        values = {name: OF_LABELS[name](counts_3RC) for name in metrics}
-    else:
-        pairs_2N = np.stack([predicted_scores(target, logits_NC)[known], score_N[known]]).astype(np.float64)
-        values = _resampled_correlations(random, pairs_2N, metrics)
+    rows = (logits_NC[known], label_N[known], score_N[known])
+    values = MEASURES[target.kind].resampled(random, metrics, target, *rows)
     return {name: percentile_interval(value_R) for name, value_R in values.items()}
 
 
@@ -353,7 +320,7 @@ def resampled_tallies(random: np.random.Generator, tallies_3NC: Floats64) -> Flo
 
 
 def _resampled_correlations(
-    random: np.random.Generator, pairs_2N: Floats64, metrics: tuple[Metric, ...]
+    random: np.random.Generator, pairs_2N: Floats64, metrics: Sequence[Metric]
 ) -> dict[Metric, Floats64]:
     """Each metric of resampled rows [R], as many resamples at a time as memory allows."""
     num_rows = pairs_2N.shape[1]
@@ -366,3 +333,125 @@ def _resampled_correlations(
         for name in metrics:
             values[name].append(OF_SCORES[name](pairs_2RN))
     return {name: np.concatenate(parts) for name, parts in values.items()}
+
+
+class Measures(ABC):
+    """How logits of one kind of target are measured; rows without gold are left out beforehand."""
+
+    @abstractmethod
+    def values(
+        self, metrics: Sequence[Metric], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
+    ) -> dict[Metric, Floats64]:
+        """Each metric of the rows, [1]."""
+
+    @abstractmethod
+    def resampled(
+        self,
+        random: np.random.Generator,
+        metrics: Sequence[Metric],
+        target: Target,
+        logits_NC: Floats,
+        label_N: Ints,
+        score_N: Floats,
+    ) -> dict[Metric, Floats64]:
+        """Each metric of `RESAMPLES` resamples of the rows [R]."""
+
+    @abstractmethod
+    def fidelity(self, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
+        """See the function of this name."""
+
+    def label_tallies(self, logits_NC: Floats, label_N: Ints) -> Floats64:
+        """See the function of this name; of targets with labels alone."""
+        raise NotImplementedError
+
+
+class _ClassMeasures(Measures):
+    def values(
+        self, metrics: Sequence[Metric], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
+    ) -> dict[Metric, Floats64]:
+        counts_1CC = confusion(label_N, logits_NC.argmax(axis=1), target.num_logits)[None].astype(np.float64)
+        return {name: OF_COUNTS[name](counts_1CC) for name in metrics}
+
+    def resampled(
+        self,
+        random: np.random.Generator,
+        metrics: Sequence[Metric],
+        target: Target,
+        logits_NC: Floats,
+        label_N: Ints,
+        score_N: Floats,
+    ) -> dict[Metric, Floats64]:
+        counts_RCC = _resampled_counts(random, label_N, logits_NC.argmax(axis=1), target.num_logits)
+        return {name: OF_COUNTS[name](counts_RCC) for name in metrics}
+
+    def fidelity(self, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
+        agreement = float((student_NC.argmax(axis=1) == teacher_NC.argmax(axis=1)).mean())
+        return {"agreement": agreement, "kl": mean_kl(teacher_NC, student_NC)}
+
+    def label_tallies(self, logits_NC: Floats, label_N: Ints) -> Floats64:
+        counts_CC = confusion(label_N, logits_NC.argmax(axis=1), logits_NC.shape[1]).astype(np.float64)
+        return np.stack([counts_CC.diagonal(), counts_CC.sum(axis=0), counts_CC.sum(axis=1)])
+
+
+class _LabelMeasures(Measures):
+    def values(
+        self, metrics: Sequence[Metric], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
+    ) -> dict[Metric, Floats64]:
+        counts_31C = tallies(logits_NC > 0, label_N).sum(axis=1, keepdims=True)
+        return {name: OF_LABELS[name](counts_31C) for name in metrics}
+
+    def resampled(
+        self,
+        random: np.random.Generator,
+        metrics: Sequence[Metric],
+        target: Target,
+        logits_NC: Floats,
+        label_N: Ints,
+        score_N: Floats,
+    ) -> dict[Metric, Floats64]:
+        counts_3RC = resampled_tallies(random, tallies(logits_NC > 0, label_N))
+        return {name: OF_LABELS[name](counts_3RC) for name in metrics}
+
+    def fidelity(self, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
+        agreement = float(((student_NC > 0) == (teacher_NC > 0)).all(axis=1).mean())
+        return {"agreement": agreement, "kl": mean_kl(_yes_and_no(teacher_NC), _yes_and_no(student_NC))}
+
+    def label_tallies(self, logits_NC: Floats, label_N: Ints) -> Floats64:
+        return np.asarray(tallies(logits_NC > 0, label_N).sum(axis=1))
+
+
+class _ScoreMeasures(Measures):
+    def values(
+        self, metrics: Sequence[Metric], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
+    ) -> dict[Metric, Floats64]:
+        return correlations(metrics, predicted_scores(target, logits_NC), score_N)
+
+    def resampled(
+        self,
+        random: np.random.Generator,
+        metrics: Sequence[Metric],
+        target: Target,
+        logits_NC: Floats,
+        label_N: Ints,
+        score_N: Floats,
+    ) -> dict[Metric, Floats64]:
+        pairs_2N = np.stack([predicted_scores(target, logits_NC), score_N]).astype(np.float64)
+        return _resampled_correlations(random, pairs_2N, metrics)
+
+    def fidelity(self, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
+        error = student_NC[:, 0] - teacher_NC[:, 0]
+        correlation = float(correlations(("pearson",), student_NC[:, 0], teacher_NC[:, 0])["pearson"][0])
+        return {"pearson": correlation, "rmse": float(np.sqrt((error**2).mean()))}
+
+
+class _BinMeasures(_ScoreMeasures):
+    def fidelity(self, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
+        return MEASURES["classes"].fidelity(student_NC, teacher_NC)
+
+
+MEASURES: dict[TargetKind, Measures] = {
+    "classes": _ClassMeasures(),
+    "labels": _LabelMeasures(),
+    "bins": _BinMeasures(),
+    "score": _ScoreMeasures(),
+}

@@ -3,7 +3,8 @@
 Shapes: N rows, C logits.
 """
 
-from typing import Literal, Self, get_args
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,9 @@ from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.tasks.task import Bins, ClassMetric, LabelMetric, Metric, Objective, ScoreMetric, Task
 
+TargetKind = Literal["classes", "labels", "bins", "score"]
 NO_LABEL = -1
+GOLD_TYPE = pa.int32()  # the type of a row's single label
 LABEL_LISTS = pa.list_(pa.int32())  # the type of a row's labels, where any number of them may hold
 
 
@@ -30,7 +33,7 @@ class Target(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["classes", "labels", "bins", "score"]
+    kind: TargetKind
     names: tuple[str, ...]
     bins: Bins | None = None
 
@@ -50,27 +53,135 @@ class Target(BaseModel):
         return len(self.names)
 
     @property
+    def type(self) -> "TargetType":
+        """How logits and gold of its kind are read."""
+        return TARGET_TYPES[self.kind]
+
+    @property
     def has_labels(self) -> bool:
         """Whether the logits are those of labels, and not of a score."""
-        return self.kind in ("classes", "labels")
+        return self.type.has_labels
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each row has a single label."""
+        return self.type.has_labels and not self.type.why_no_classes
+
+    @property
+    def has_label_lists(self) -> bool:
+        """Whether any number of labels may hold for a row."""
+        return bool(self.type.gold_type == LABEL_LISTS)
+
+    @property
+    def is_score(self) -> bool:
+        """Whether the logit is the score itself, which has no distribution."""
+        return self.type.problem_type == "regression"
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """What it can be scored by."""
-        fitting: tuple[Metric, ...] = get_args(
-            {"classes": ClassMetric, "labels": LabelMetric}.get(self.kind, ScoreMetric)
-        )
-        return fitting
+        """The metrics that it can be scored by."""
+        return self.type.metrics
 
     def gold(self, label_N: Ints, score_N: Floats) -> Ints | Floats:
-        """What is learnt of `gold_arrays`: label_NC of labels apart, float32 scores of a score, else int64 classes."""
-        if self.kind == "score":
-            return score_N
-        return label_N if self.kind == "labels" else gold_classes(self, label_N, score_N)
+        """The training targets: indicators label_NC of labels, float32 scores of a score, else int64 classes."""
+        return self.type.gold(self, label_N, score_N)
 
     def answers(self, logits_NC: Floats) -> Floats:
-        """What rows of logits say, float32: probabilities of the labels [N, C], or scores [N, 1]."""
+        """The predictions of rows of logits, float32: probabilities of the labels [N, C], or scores [N, 1]."""
         return probabilities(self, logits_NC) if self.has_labels else predicted_scores(self, logits_NC)[:, None]
+
+
+class TargetType(ABC):
+    """A kind of target: how its logits and its gold are read. There is one class for each `TargetKind`.
+
+    Attributes:
+        has_labels: whether the logits are those of labels.
+        metrics: the metrics that fit.
+        meaning: what the logits are, for messages.
+        why_no_classes: why a row has no single label, said of its task; empty if a row has one.
+        problem_type: as the configs of transformers name it.
+        gold_type: the Arrow type of the column ``label``.
+    """
+
+    has_labels: ClassVar[bool] = False
+    metrics: ClassVar[tuple[Metric, ...]] = get_args(ScoreMetric)
+    meaning: ClassVar[str]
+    why_no_classes: ClassVar[str] = "has scores and no labels"
+    problem_type: ClassVar[str] = "single_label_classification"
+    gold_type: ClassVar[pa.DataType] = GOLD_TYPE
+
+    @abstractmethod
+    def gold(self, target: Target, label_N: Ints, score_N: Floats) -> Ints | Floats:
+        """The training targets, see `Target.gold`."""
+
+    def has_gold(self, label_N: Ints, score_N: Floats) -> Bools:
+        """The rows that have gold [N]."""
+        return np.isfinite(score_N)
+
+    def probabilities(self, logits_NC: Floats) -> Floats:
+        """The probability of each logit's label or bin."""
+        return softmax(logits_NC)
+
+    def labels(self, target: Target, label: pa.Array) -> Ints:
+        """The column ``label`` as an array, see `gold_arrays`."""
+        return np.asarray(label.fill_null(NO_LABEL).to_numpy().astype(np.int64))
+
+
+class _Classes(TargetType):
+    has_labels = True
+    metrics = get_args(ClassMetric)
+    meaning = "classes"
+    why_no_classes = ""
+
+    def gold(self, target: Target, label_N: Ints, score_N: Floats) -> Ints:
+        return label_N
+
+    def has_gold(self, label_N: Ints, score_N: Floats) -> Bools:
+        return np.asarray(label_N != NO_LABEL)
+
+
+class _Labels(TargetType):
+    has_labels = True
+    metrics = get_args(LabelMetric)
+    meaning = "labels each by itself"
+    why_no_classes = "may have any number of labels a row"
+    problem_type = "multi_label_classification"
+    gold_type = LABEL_LISTS
+
+    def gold(self, target: Target, label_N: Ints, score_N: Floats) -> Ints:
+        return label_N
+
+    def has_gold(self, label_N: Ints, score_N: Floats) -> Bools:
+        return np.asarray(label_N[:, 0] != NO_LABEL)
+
+    def probabilities(self, logits_NC: Floats) -> Floats:
+        return sigmoid(logits_NC)
+
+    def labels(self, target: Target, label: pa.Array) -> Ints:
+        return _indicators(label, target.num_logits)
+
+
+class _Bins(TargetType):
+    meaning = "bins"
+
+    def gold(self, target: Target, label_N: Ints, score_N: Floats) -> Ints:
+        return gold_classes(target, label_N, score_N)
+
+
+class _Score(TargetType):
+    meaning = "a score"
+    problem_type = "regression"
+
+    def gold(self, target: Target, label_N: Ints, score_N: Floats) -> Floats:
+        return score_N
+
+
+TARGET_TYPES: dict[TargetKind, TargetType] = {
+    "classes": _Classes(),
+    "labels": _Labels(),
+    "bins": _Bins(),
+    "score": _Score(),
+}
 
 
 def make_target(task: Task, objective: Objective | None = None) -> Target:
@@ -107,7 +218,7 @@ def gold_classes(target: Target, label_N: Ints, score_N: Floats) -> Ints:
     Scores are cut into bins as T5 and the CMOW paper's code do: rounded to the nearest multiple of
     the width (halves to even), then clipped to both ends.
     """
-    if target.kind == "classes":
+    if target.has_classes:
         return label_N
     if target.bins is None:
         raise ValueError(f"a target of kind {target.kind!r} has no classes")
@@ -120,9 +231,7 @@ def gold_classes(target: Target, label_N: Ints, score_N: Floats) -> Ints:
 
 def has_gold(target: Target, label_N: Ints, score_N: Floats) -> Bools:
     """Which rows have gold [N], of the arrays that `gold_arrays` gives."""
-    if not target.has_labels:
-        return np.isfinite(score_N)
-    return np.asarray((label_N if target.kind == "classes" else label_N[:, 0]) != NO_LABEL)
+    return target.type.has_gold(label_N, score_N)
 
 
 def softmax(logits_NC: Floats) -> Floats:
@@ -140,7 +249,7 @@ def sigmoid(logits_NC: Floats) -> Floats:
 
 def probabilities(target: Target, logits_NC: Floats) -> Floats:
     """Of each label: they add up to 1, unless each label holds or not by itself."""
-    return sigmoid(logits_NC) if target.kind == "labels" else softmax(logits_NC)
+    return target.type.probabilities(logits_NC)
 
 
 def predicted_scores(target: Target, logits_NC: Floats) -> Floats:
@@ -161,10 +270,7 @@ def gold_arrays(target: Target, rows: pa.Table) -> tuple[Ints, Floats]:
         IntegrityError: if a list of labels holds what is none.
     """
     score = rows.column("score").cast(pa.float32()).fill_null(float("nan")).to_numpy()
-    label = rows.column("label").combine_chunks()
-    if target.kind == "labels":
-        return _indicators(label, target.num_logits), np.array(score, dtype=np.float32)
-    return label.fill_null(NO_LABEL).to_numpy().astype(np.int64), np.array(score, dtype=np.float32)
+    return target.type.labels(target, rows.column("label").combine_chunks()), np.array(score, dtype=np.float32)
 
 
 def _indicators(label: pa.Array, num_labels: int) -> Ints:

@@ -84,12 +84,10 @@ def _errors_of_condition_alone(where: str) -> Iterator[None]:
 
 
 def _check_target(target: Target) -> None:
-    if target.kind == "labels":
+    if not target.has_classes:
         raise ConfigError(
-            "certify: is for students that answer with one label a row, and of this multilabel task any number may hold"
+            f"certify: is for students that predict one label per row, but this task {target.type.why_no_classes}"
         )
-    if target.kind != "classes":
-        raise ConfigError("certify: is for students that answer with labels, and this one has scores")
     if ABSTAIN in target.names:
         raise ConfigError(f"certify: a label of this task is called {ABSTAIN!r} itself; rename it")
 

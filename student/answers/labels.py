@@ -54,12 +54,12 @@ def answer_columns(
         "label": chosen(target, logits_NC, threshold, bias_C),
         "probabilities": pa.StructArray.from_arrays(list(map(pa.array, p_NC.T)), names=target.names),
     }
-    return columns | ({"margin": pa.array(margins(p_NC))} if target.kind == "classes" else {})
+    return columns | ({"margin": pa.array(margins(p_NC))} if target.has_classes else {})
 
 
 def chosen(target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None) -> pa.Array:
     """Returns the label of each row, or for a multi-label task the list of its labels; see `answer_columns`."""
-    if target.kind == "classes":
+    if target.has_classes:
         # Costs move the choice of a label. The reported probabilities stay those of the student.
         return labels(target, softmax(logits_NC if bias_C is None else logits_NC + bias_C), threshold)
     said_NC = logits_NC + (0 if bias_C is None else bias_C) > 0
@@ -103,11 +103,11 @@ def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats 
             raise ConfigError(f"--cost: unknown label {name!r}: {did_you_mean(name, target.names)}")
         if not (0 < cost < math.inf):
             raise ConfigError(f"--cost {name}={cost:g}: a cost is a number above 0")
-    if not costs and target.kind != "labels":
+    if not costs and not target.has_label_lists:
         return None
     log_C = np.log([costs.get(name, 1.0) for name in target.names]).astype(np.float32)
     # A cost multiplies the odds, so its logarithm is added to the logit, and the threshold's logit is subtracted.
-    return log_C - as_logits(stored_thresholds(run), target) if target.kind == "labels" else log_C
+    return log_C - as_logits(stored_thresholds(run), target) if target.has_label_lists else log_C
 
 
 def read_costs(texts: Sequence[str]) -> dict[str, float]:

@@ -198,7 +198,7 @@ def check_writable(student: Student, tokenizer: Tokenizer) -> None:
             read text as its tokenizer does, or if a weight is not finite.
     """
     problems, head = tokenizer_problems(tokenizer), student.config.head
-    if student.config.target.kind == "labels":
+    if student.config.target.has_label_lists:
         problems.append("a student of several labels a text cannot be written")
     if student.config.window_size is not None:
         problems.append("a student that reads windows cannot be written")
@@ -270,7 +270,7 @@ def _facts(config: StudentConfig, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "task": config.task,
-        "labels": list(target.names) if target.kind == "classes" else [],
+        "labels": list(target.names) if target.has_classes else [],
         "bins": list(target.bins.values) if target.bins else None,
         "isPair": config.is_pair,
     }

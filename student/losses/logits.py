@@ -31,9 +31,9 @@ def task_loss(
         weight_B: multiplies each row's loss.
     """
     # A score has no softmax, so temperature and the choice of soft loss have no meaning for it.
-    if target.kind == "score":
+    if target.is_score:
         return score_loss(logits_BC, teacher_BC, gold_B, alpha, weight_B)
-    loss = labels_loss if target.kind == "labels" else distillation_loss
+    loss = labels_loss if target.has_label_lists else distillation_loss
     return loss(logits_BC, teacher_BC, gold_B, alpha, temperature, soft_loss, weight_B)
 
 

@@ -126,7 +126,7 @@ def kinds(target: Target, examples: Examples) -> Ints:
 
     A row without gold counts towards the label that its teacher predicts.
     """
-    if target.kind == "labels":
+    if target.has_label_lists:
         # Without gold, the teacher's predictions (logit above 0) decide which rows count as other labels.
         said_NC = np.where(examples.label_N == NO_LABEL, examples.teacher_NC > 0, examples.label_N)
         return np.unique(said_NC, axis=0, return_inverse=True)[1].reshape(-1)

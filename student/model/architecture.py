@@ -353,7 +353,7 @@ class TokenLabelConfig(EncoderConfig):
             problems.append(f"embedding {self.embedding!r} tells nothing of each word")
         if self.window_size is not None or self.pooling != "sum" or self.num_bigrams:
             problems.append("words are read without windows, maxima and pairs of tokens")
-        if OUTSIDE not in self.target.names or self.target.kind != "classes":
+        if OUTSIDE not in self.target.names or not self.target.has_classes:
             problems.append("its labels are not those of words")
         if problems:
             raise ValueError("; ".join(problems))

@@ -210,11 +210,11 @@ def _unlike(encoder: Bert, inherited: Inherited) -> list[str]:
 def _loss_problems(loss: Loss, facts: Facts) -> list[str]:
     """Returns the flags of the loss that do not fit the task's target."""
     target, problems = facts["target"], []
-    if target.kind == "score" and loss.soft.temperature != 1:
+    if target.is_score and loss.soft.temperature != 1:
         problems.append("--temperature: a score has none; it is for labels and bins")
-    if target.kind == "score" and loss.soft.soft_loss != "kl":
+    if target.is_score and loss.soft.soft_loss != "kl":
         problems.append("--soft-loss: a score has its own, the squared error")
-    if loss.class_weights is not None and target.kind != "classes":
+    if loss.class_weights is not None and not target.has_classes:
         problems.append("--class-weights: are for one label a row; labels apart have thresholds, and scores no classes")
     return problems
 

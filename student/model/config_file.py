@@ -124,8 +124,6 @@ def _kind(values: dict[str, Any]) -> type[EncoderConfig] | None:
 
 
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
-# transformers chooses the loss and the pipeline by these names.
-PROBLEMS = {"score": "regression", "labels": "multi_label_classification"}
 
 
 def bert_json(config: StudentConfig) -> str:
@@ -146,7 +144,7 @@ def bert_json(config: StudentConfig) -> str:
         "pad_token_id": config.pad_id,
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
-        "problem_type": PROBLEMS.get(config.target.kind, "single_label_classification"),
+        "problem_type": config.target.type.problem_type,
         "dtype": "float32",
         # The student's own configuration is stored whole, because BERT's keys have no place for the task.
         BERT_KEY: config.model_dump(mode="json"),

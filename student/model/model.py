@@ -101,7 +101,7 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
         for name in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, CARD_FILE):
             if (folder / name).is_file():
                 student.companions[name] = (folder / name).read_bytes()
-        if config.target.kind == "labels":
+        if config.target.has_label_lists:
             student.companions |= thresholds_file(folder)
         return student.eval()
 

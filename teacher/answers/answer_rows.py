@@ -66,7 +66,7 @@ def read_answers(config: ImportConfig, task: Task) -> Answers:
     kind = _kind(config, table)
     target = _target(task, kind)
     labels = names_of_outputs(config, target, stated)
-    if target.kind == "labels" and config.rest == "spread":
+    if target.has_label_lists and config.rest == "spread":
         raise ConfigError("--rest spread: nothing is left to share out where each label has a probability of its own")
     with reading(config.file):  # a key of a Parquet struct that is no text is found now
         values = list(map(_parsed, table.column(kind).to_pylist()))
@@ -74,13 +74,13 @@ def read_answers(config: ImportConfig, task: Task) -> Answers:
     if not len(row_A):
         raise DataError(f"{config.file}: none of its {table.num_rows:,} rows has an answer in {kind!r}")
     numbers_AC, problems = _numbers([values[row] for row in row_A], labels, target)
-    if target.kind == "labels":
+    if target.has_label_lists:
         problems = wrong_multilabel(kind, numbers_AC, target.names) | problems
     elif kind != "score":
         problems = wrong_numbers(kind, numbers_AC, target.names, config.rest == "spread") | problems
     raise_all(DataError, str(config.file), [f"{rows}: {kind}: {what}" for what, rows in _by_problem(problems, row_A)])
     num_spread = int(np.isnan(numbers_AC).any(axis=1).sum())
-    as_logits = to_logits_multilabel if target.kind == "labels" else to_logits
+    as_logits = to_logits_multilabel if target.has_label_lists else to_logits
     return Answers(table, kind, target, labels, row_A, as_logits(kind, numbers_AC), num_spread)
 
 
@@ -109,7 +109,7 @@ def names_of_outputs(config: ImportConfig, target: Target, of_file: tuple[str, .
     if not stated and not of_file:
         return target.names
     if not target.has_labels:
-        raise ConfigError(f"--teacher-labels: the answers are {target.kind}, not labels")
+        raise ConfigError(f"--teacher-labels: the answers are {target.type.meaning}, not labels")
     if stated:
         return stated_labels(stated, target.names)
     places = label_places(of_file, target.names)

@@ -130,9 +130,9 @@ class ExampleTask(BatchedTask):
 
 def classifier_loss(target: Target, logits_BC: torch.Tensor, gold_B: torch.Tensor) -> torch.Tensor:
     """The mean loss against gold that fits a target, a scalar; of a multi-label task also the mean over labels."""
-    if target.kind == "score":
+    if target.is_score:
         return functional.mse_loss(logits_BC[:, 0], gold_B)
-    if target.kind == "labels":
+    if target.has_label_lists:
         return functional.binary_cross_entropy_with_logits(logits_BC, gold_B.float())
     return functional.cross_entropy(logits_BC, gold_B)
 

@@ -14,7 +14,7 @@ from transformers import (
 from pipeline import console
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.sets.record_parts import WindowsRecord
-from pipeline.tasks.target import Target, target_of_width
+from pipeline.tasks.target import TARGET_TYPES, Target, target_of_width
 from pipeline.tasks.task import Task
 from pipeline.text.windows import Windows
 from teacher.models.label_order import label_places, stated_labels
@@ -27,12 +27,7 @@ from teacher.models.loaded import (
     require_encoder,
 )
 
-PROBLEM_TYPES = {  # values of `problem_type` in transformers' configs, by kind of target
-    "classes": "single_label_classification",
-    "labels": "multi_label_classification",
-    "bins": "single_label_classification",
-    "score": "regression",
-}
+MULTI_LABEL = TARGET_TYPES["labels"].problem_type
 TEXTS, WORDS = "texts", "words"
 HEADS = {TEXTS: AutoModelForSequenceClassification, WORDS: AutoModelForTokenClassification}
 SUFFIXES = {TEXTS: "ForSequenceClassification", WORDS: "ForTokenClassification"}  # of transformers' class names
@@ -140,7 +135,7 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
         num_labels=target.num_logits,
         id2label=dict(enumerate(target.names)),
         label2id={label: number for number, label in enumerate(target.names)},
-        problem_type=PROBLEM_TYPES[target.kind],
+        problem_type=target.type.problem_type,
         # A fine-tuned model may have a head of another size, which the new head replaces.
         ignore_mismatched_sizes=True,
     )
@@ -204,7 +199,7 @@ def _label_order(
     """Finds which output of the teacher is which label: as stated, as in the manifest or the config, or in order."""
     if not target.has_labels:
         if given:
-            raise ConfigError(f"--teacher-labels: the outputs of this teacher are {target.kind}, not labels")
+            raise ConfigError(f"--teacher-labels: the outputs of this teacher are {target.type.meaning}, not labels")
         return target.names, tuple(range(target.num_logits))
     default = task.teacher
     if given:
@@ -229,13 +224,13 @@ def _label_order(
 
 def _check_problem_type(task: Task, name: str, problem_type: str | None) -> None:
     """Refuses a teacher whose config states another problem type than the task's; no statement is accepted."""
-    if problem_type == PROBLEM_TYPES["labels"] and task.type != "multilabel":
+    if problem_type == MULTI_LABEL and task.type != "multilabel":
         raise TeacherError(
             f"teacher {name}: says yes or no to each label by itself ({problem_type}), but {task.name!r} is a "
             f"{task.type} task; its logits would be taken for something else. If any number of labels may hold of a "
             "row, write `type: multilabel` into the manifest"
         )
-    if task.type == "multilabel" and problem_type not in (None, PROBLEM_TYPES["labels"]):
+    if task.type == "multilabel" and problem_type not in (None, MULTI_LABEL):
         raise TeacherError(
             f"teacher {name}: says which one of its labels holds ({problem_type}), but of the multilabel task "
             f"{task.name!r} any number may; fine-tune one with `distill finetune-teacher`"

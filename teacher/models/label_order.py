@@ -97,7 +97,7 @@ def _order_problem(
     gold = label_N[known_N]
     if not len(gold):
         return None
-    compare = _lists_right if target.kind == "labels" else _classes_right
+    compare = _lists_right if target.has_label_lists else _classes_right
     best, claimed_right, best_right = compare(logits_NC[known_N], gold)
     only_best, only_claimed = int((best_right > claimed_right).sum()), int((claimed_right > best_right).sum())
     if only_best <= only_claimed:

@@ -121,7 +121,7 @@ def _section(split: str, rows: DevRows, target: Target) -> Section:
         connection.register("student", teacher.set_column(place, "logits", _lists(rows.student_NC)))
         has_gold = queries.num_gold(connection, "teacher", target) > 0
         drawn = {"classes": _classes, "labels": _labels}.get(target.kind, _scores)(connection, target, has_gold)
-        if has_gold and target.kind == "classes":
+        if has_gold and target.has_classes:
             label_N, _ = gold_arrays(target, teacher)
             drawn.append(cascade(rows.student_NC, logits_of(teacher, target.num_logits), label_N))
         tables = _tables(connection, target) if has_gold else []
@@ -132,7 +132,7 @@ def _tables(connection: Connection, target: Target) -> list[Table]:
     tables = pictures.confused(connection, "student", target, "student")
     if target.has_labels:
         tables += [pictures.label_scores(connection, who, target, who) for who in ("student", "teacher")]
-    return tables if target.kind == "labels" else [*tables, _only_teacher_right(connection, target)]
+    return tables if target.has_label_lists else [*tables, _only_teacher_right(connection, target)]
 
 
 def _classes(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:
@@ -164,7 +164,7 @@ def _scores(connection: Connection, target: Target, has_gold: bool) -> list[Pict
 
 def _only_teacher_right(connection: Connection, target: Target) -> Table:
     rows = queries.only_teacher_right(connection, target)
-    if target.kind == "classes":
+    if target.has_classes:
         columns = {"row": "source_row", "gold": "label", "student": "student", "confidence": "confidence", **TEXTS}
         caption = "Rows that the teacher has right and the student wrong, those first of which the student is surest."
     else:

@@ -20,9 +20,9 @@ TEXTS = {"sentence 1": "sentence1", "sentence 2": "sentence2"}
 
 def against_gold(connection: Connection, table: str, target: Target, who: str) -> list[Picture]:
     """How somebody's answers, or scores, compare with gold."""
-    if target.kind == "classes":
+    if target.has_classes:
         return [reliability(connection, table, who), confusion(connection, table, target, who)]
-    if target.kind == "labels":
+    if target.has_label_lists:
         return [label_reliability(connection, table, who)]
     limits = queries.score_limits(connection, [table], target)
     return [scores(connection, table, target, who, limits), residuals(connection, table, target, who, limits)]
@@ -95,7 +95,7 @@ def residuals(connection: Connection, table: str, target: Target, who: str, limi
 
 def certainty(connection: Connection, table: str, target: Target) -> list[Picture]:
     """How sure the teacher is, by margin and by entropy or label by label, right and wrong answers apart."""
-    if target.kind == "labels":
+    if target.has_label_lists:
         caption = "Every label of every row: at 0 and 1 the teacher is sure, at 0.5 it cannot tell whether it holds."
         rows = queries.label_certainty(connection, table)
         return [histogram("Probabilities", rows, (0, 1), "probability of a label", caption, "labels")]
@@ -175,7 +175,7 @@ def label_scores(connection: Connection, table: str, target: Target, who: str) -
 def confused(connection: Connection, table: str, target: Target, who: str) -> list[Table]:
     """The commonest mistakes by name, where there are too many classes for a picture to name them."""
     # With few classes the confusion matrix shows all numbers, and a table would repeat them.
-    if target.kind != "classes" or target.num_logits <= charts.MOST_WRITTEN_CLASSES:
+    if not target.has_classes or target.num_logits <= charts.MOST_WRITTEN_CLASSES:
         return []
     columns = {"gold": "label", who: "said", "rows": "n", "share of the class": "share"}
     rows = queries.confused(connection, table)

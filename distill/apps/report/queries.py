@@ -7,6 +7,7 @@ import duckdb
 
 from distill.apps.report.page import Rows
 from pipeline.sql.gate import select, to_arrow
+from pipeline.sql.target_macros import macros_of
 from pipeline.tasks.target import Target
 
 DECIMALS = 10
@@ -106,7 +107,7 @@ def label_errors(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Row
 
 def label_scores(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
     """How good somebody is at each label, the commonest in gold first."""
-    macro = "label_scores" if target.kind == "labels" else "class_scores"
+    macro = macros_of(target).label_scores
     scores = f"select * exclude (predicted), predicted as num_predicted from {macro}({table})"
     return fetch(connection, f"{scores} order by gold desc, label")
 
@@ -165,7 +166,7 @@ def farthest(connection: duckdb.DuckDBPyConnection, table: str, target: Target) 
 def only_teacher_right(connection: duckdb.DuckDBPyConnection, target: Target) -> Rows:
     """The rows of the tables ``teacher`` and ``student`` that only the student has wrong, or has far more wrong."""
     both = "teacher t join student s using (split, source_row, variant)"
-    if target.kind == "classes":
+    if target.has_classes:
         return fetch(
             connection,
             "select source_row, t.label, argmax(s.logits) as student, list_max(softmax(s.logits)) as confidence, "
@@ -183,9 +184,9 @@ def only_teacher_right(connection: duckdb.DuckDBPyConnection, target: Target) ->
 
 def changed_mind(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
     """By origin of the variants how many there are, and how far what the teacher says moves."""
-    if target.kind == "classes":
+    if target.has_classes:
         return fetch(connection, f"from variant_agreement({table})")
-    if target.kind == "labels":
+    if target.has_label_lists:
         both = _variants(table, "v.origin, o.logits as a, v.logits as b")
         measures = "avg((likely_labels(a) = likely_labels(b))::int) as agreement, avg(label_kl(a, b)) as kl"
         return fetch(

@@ -106,7 +106,7 @@ def _split(connection: Connection, table: str, split: str, record: SetRecord) ->
     has_gold = queries.num_gold(connection, table, target) > 0
     drawn = pictures.against_gold(connection, table, target, "teacher") if has_gold else []
     tables = []
-    if target.kind != "score":
+    if not target.is_score:
         drawn += pictures.certainty(connection, table, target)
     if target.kind in ("classes", "bins"):  # only these logits form a distribution over classes
         tables.append(_hardest(connection, table, record))
@@ -122,7 +122,7 @@ def _split(connection: Connection, table: str, split: str, record: SetRecord) ->
 
 def _hardest(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {"row": "source_row", "gold": "label", "teacher": "teacher", "margin": "margin", **TEXTS}
-    if record.target.kind == "bins":
+    if record.target.bins:
         del columns["gold"]
     rows = queries.hardest(connection, table)
     caption = "The rows of which the teacher is least sure: the two likeliest classes are nearly as likely."

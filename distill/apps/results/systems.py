@@ -127,7 +127,12 @@ def pair_features(u_NF: Features, w_NF: Features) -> Features:
 
 
 def fit_regression(
-    train: Rows, target: Target, vectors: Callable[[Any], Features], num_bytes: int, num_parameters: int = 0
+    train: Rows,
+    target: Target,
+    vectors: Callable[[Any], Features],
+    num_bytes: int,
+    num_parameters: int = 0,
+    classifier: Callable[[], Any] | None = None,
 ) -> System:
     """A regression on vectors of sentences: logistic for labels, ridge for scores.
 
@@ -137,23 +142,26 @@ def fit_regression(
         vectors: makes features [N, F] of texts.
         num_bytes: of what makes the vectors.
         num_parameters: of what makes the vectors.
+        classifier: makes a logistic regression. (default: scikit-learn's, fitted by L-BFGS)
     """
     from sklearn.linear_model import LogisticRegression, Ridge  # only the extra `results` installs scikit-learn
 
     def features(texts1: Any, texts2: Any) -> Features:
         return vectors(texts1) if texts2 is None else pair_features(vectors(texts1), vectors(texts2))
 
+    classifier = classifier or partial(LogisticRegression, C=10, max_iter=1000)
     x_NP = features(train.texts1, train.texts2)
-    if target.kind == "labels":
-        models = each_label(partial(LogisticRegression, C=10, max_iter=1000), x_NP, train.label_N)
-        own = sum(model.coef_.size + 1 for model in models if not isinstance(model, bool))
-        return System(target, label_predictor(models, features), num_parameters + own, num_bytes + 4 * own)
-    if target.kind == "classes":
-        model = LogisticRegression(C=10, max_iter=1000).fit(x_NP, train.label_N)
+    if target.has_label_lists:
+        models = each_label(classifier, x_NP, train.label_N)
+        predict, fitted = label_predictor(models, features), [one for one in models if not isinstance(one, bool)]
+    elif target.has_classes:
+        fitted = [classifier().fit(x_NP, train.label_N)]
+        predict = class_predictor(fitted[0], target, features)
     else:
-        model = Ridge().fit(x_NP, train.score_N)
-    own = model.coef_.size + np.size(model.intercept_)
-    return System(target, predictor(model, target, features), num_parameters + own, num_bytes + 4 * own)
+        fitted = [Ridge().fit(x_NP, train.score_N)]
+        predict = score_predictor(fitted[0], features)
+    own = sum(model.coef_.size + np.size(model.intercept_) for model in fitted)
+    return System(target, predict, num_parameters + own, num_bytes + 4 * own)
 
 
 def each_label(make: Callable[[], Any], x_NP: Features, label_NC: Ints) -> list[Any]:
@@ -175,17 +183,23 @@ def label_predictor(models: Sequence[Any], features: Callable[[Any, Any], Featur
     return logits
 
 
-def predictor(model: Any, target: Target, features: Callable[[Any, Any], Features]) -> Predict:
-    """From texts to logits [N, C] by a fitted model of scikit-learn."""
+def class_predictor(model: Any, target: Target, features: Callable[[Any, Any], Features]) -> Predict:
+    """From texts to logits [N, C] by a fitted classifier of scikit-learn."""
 
     def logits(texts1: Any, texts2: Any) -> Floats:
-        x_NP = features(texts1, texts2)
-        if target.kind == "score":
-            return np.asarray(model.predict(x_NP), np.float32)[:, None]
         logits_NC = np.full((len(texts1), target.num_logits), LEAST, dtype=np.float32)
         # scikit-learn outputs only classes that occur in its training rows; the others keep the lowest log probability.
-        logits_NC[:, model.classes_] = model.predict_log_proba(x_NP)
+        logits_NC[:, model.classes_] = model.predict_log_proba(features(texts1, texts2))
         return logits_NC
+
+    return logits
+
+
+def score_predictor(model: Any, features: Callable[[Any, Any], Features]) -> Predict:
+    """From texts to scores [N, 1] by a fitted regression of scikit-learn."""
+
+    def logits(texts1: Any, texts2: Any) -> Floats:
+        return np.asarray(model.predict(features(texts1, texts2)), np.float32)[:, None]
 
     return logits
 
@@ -228,9 +242,9 @@ class Baseline:
 def majority(train: Rows, target: Target, _: Path) -> System:
     """Returns a system that gives the commonest label of the training rows, those that most have, or the mean score."""
     answer_C = np.zeros(target.num_logits, dtype=np.float32)
-    if target.kind == "classes":
+    if target.has_classes:
         answer_C[np.bincount(train.label_N).argmax()] = 1
-    elif target.kind == "labels":
+    elif target.has_label_lists:
         # A label that most rows have is the best constant prediction for that label.
         answer_C[:] = np.where(train.label_N.mean(axis=0) > 0.5, 1, -1)
     else:
@@ -262,20 +276,7 @@ def hashed(train: Rows, target: Target, _: Path) -> System:
 
     # Hashing needs no vocabulary, so the model's size does not grow with the training rows.
     vectors = HashingVectorizer(ngram_range=(1, 2), n_features=BUCKETS).transform
-    if target.kind == "score":
-        return fit_regression(train, target, vectors, num_bytes=0)
-
-    def features(texts1: Any, texts2: Any) -> Any:
-        return vectors(texts1) if texts2 is None else pair_features(vectors(texts1), vectors(texts2))
-
-    make, x_NP = partial(SGDClassifier, **SGD), features(train.texts1, train.texts2)
-    if target.kind == "labels":
-        models = each_label(make, x_NP, train.label_N)
-        size = sum(model.coef_.size + 1 for model in models if not isinstance(model, bool))
-        return System(target, label_predictor(models, features), size, 4 * size)
-    model = make().fit(x_NP, train.label_N)
-    size = model.coef_.size + model.intercept_.size
-    return System(target, predictor(model, target, features), size, 4 * size)
+    return fit_regression(train, target, vectors, num_bytes=0, classifier=partial(SGDClassifier, **SGD))
 
 
 def static(train: Rows, target: Target, folder: Path) -> System:

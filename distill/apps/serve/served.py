@@ -253,7 +253,7 @@ def rankings(target: Target, logits_NC: Floats, scale: Scale = "softmax") -> lis
         raise RefusedError(424, "Backend", "score is NaN")
     if not target.has_labels:
         return [[_scored(score, '"score"')] for score in predicted_scores(target, logits_NC).tolist()]
-    scores_NC = _scaled(logits_NC, "sigmoid" if target.kind == "labels" and scale == "softmax" else scale)
+    scores_NC = _scaled(logits_NC, "sigmoid" if target.has_label_lists and scale == "softmax" else scale)
     by_score, names = itemgetter(0), [ENCODER.encode(name) for name in target.names]
     named = (zip(row, names, strict=True) for row in scores_NC.tolist())
     # Stable: equal scores stay in label order.

@@ -23,7 +23,7 @@ from pipeline.sources import sentences
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
 from pipeline.sql.database import variants_view_name, view_name
 from pipeline.sql.gate import quoted
-from pipeline.tasks.target import LABEL_LISTS
+from pipeline.tasks.target import GOLD_TYPE
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
 from pipeline.text.windows import are_truncated
@@ -67,7 +67,7 @@ class ExamplesKind(RowKind):
 
     def columns(self, record: SetRecord) -> list[pa.Field]:
         """See `RowKind`. Without text there are no ids either: a tokenizer turns them back into it."""
-        columns = example_columns(record.tokenizer.vocabulary_size, record.target.kind == "labels")
+        columns = example_columns(record.tokenizer.vocabulary_size, record.target.type.gold_type)
         return [column for column in columns if record.has_text or column.name not in TEXT_COLUMNS]
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class ExamplesKind(RowKind):
         Sets differ in the width of their ids and in the number of their logits; here all have the same types. Of
         multi-label sets, whose labels are lists, the label is null here.
         """
-        labels = ["null::int" if record.target.kind == "labels" else "label" for _, record in sets]
+        labels = ["null::int" if record.target.has_label_lists else "label" for _, record in sets]
         # The views of all sets need equal column types for `union all`.
         branches = [
             SET_ROWS.format(name=quoted(name), view=view_name(name), label=label)
@@ -151,8 +151,8 @@ def columns_with_text(record: SetRecord, columns: str = "*") -> str:
     return columns if record.has_text else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
 
 
-def example_columns(vocabulary_size: int, is_multilabel: bool = False) -> list[pa.Field]:
-    """The columns of rows with their text; the labels of a multi-label task's row are a list."""
+def example_columns(vocabulary_size: int, gold_type: pa.DataType = GOLD_TYPE) -> list[pa.Field]:
+    """The columns of rows with their text; the type of ``label`` is that of `TargetType`."""
     ids = pa.list_(id_type(vocabulary_size))
     return [
         pa.field("split", pa.string(), nullable=False),
@@ -164,7 +164,7 @@ def example_columns(vocabulary_size: int, is_multilabel: bool = False) -> list[p
         pa.field("ids1", ids, nullable=False),
         pa.field("ids2", ids),
         pa.field("text_hash", pa.binary(TEXT_HASH_BYTES), nullable=False),
-        pa.field("label", LABEL_LISTS if is_multilabel else pa.int32()),
+        pa.field("label", gold_type),
         pa.field("score", pa.float32()),
     ]
 
@@ -268,7 +268,7 @@ def _origin_problem(record: SetRecord, shard: Shard, rows: pa.Table) -> str | No
 def _gold_problem(record: SetRecord, rows: pa.Table) -> str | None:
     num_labels = record.target.num_logits if record.target.has_labels else 0
     label = rows.column("label")
-    if record.target.kind == "labels":
+    if record.target.has_label_lists:
         lists = label.combine_chunks()
         label, parent_L = pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
         if label.null_count or ((np.diff(label.to_numpy()) <= 0) & (np.diff(parent_L) == 0)).any():

@@ -34,13 +34,13 @@ class Logits(Signal):
     def card_lines(self) -> str:
         """See `Signal`."""
         names = ", ".join(f"`{code(name)}`" for name in self.target.names).replace("|", "\\|")
-        apart = ", each for a sigmoid of its own" if self.target.kind == "labels" else ""
+        apart = ", each for a sigmoid of its own" if self.target.has_label_lists else ""
         return f"| `logits` | {self.target.num_logits} float32, in this order: {names}{apart} |"
 
     def facts(self) -> dict[str, Any]:
         """See `Signal`."""
         names = ", ".join(self.target.names)
-        return {"logits": "the score itself" if self.target.kind == "score" else f"{self.target.num_logits}: {names}"}
+        return {"logits": "the score itself" if self.target.is_score else f"{self.target.num_logits}: {names}"}
 
     def problem(self, rows: pa.Table) -> str | None:
         """See `Signal`."""

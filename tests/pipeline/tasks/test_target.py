@@ -29,6 +29,21 @@ def bin_names(scores: list[float]) -> list[str]:
     return [BINS.names[k] for k in gold_classes(BINS, np.full(len(scores), NO_LABEL), score_N)]
 
 
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (Target(kind="classes", names=("a", "b")), (True, True, False, False, "single_label_classification")),
+        (Target(kind="labels", names=("a", "b")), (True, False, True, False, "multi_label_classification")),
+        (BINS, (False, False, False, False, "single_label_classification")),
+        (Target(kind="score", names=("score",)), (False, False, False, True, "regression")),
+    ],
+)
+def test_what_each_kind_of_target_has(target: Target, expected: tuple[bool, bool, bool, bool, str]) -> None:
+    found = (target.has_labels, target.has_classes, target.has_label_lists, target.is_score, target.type.problem_type)
+    assert found == expected
+    assert bool(target.type.why_no_classes) is not target.has_classes
+
+
 def test_known_bins() -> None:
     assert bin_names([0, 0.4, 0.99, 1, 1.05, 1.2, 2.0, 3.25, 4.95, 5]) == [
         *("1", "1", "1", "1", "1", "1.2", "2", "3.2", "5", "5")
