@@ -170,7 +170,7 @@ def test_an_encoder_that_says_nan_is_stopped(work: Path, corpus_file: Path, tmp_
     with torch.no_grad():
         model.encoder.layer[0].output.LayerNorm.bias[3] = number
     model.save_pretrained(folder)
-    with pytest.raises(TeacherError, match=naming("bert: ", "NaN", "--precision")):
+    with pytest.raises(TeacherError, match=naming("bert: ", "NaN", "weights")):
         write(work, tmp_path / "store", model_name_or_path=str(folder))
 
 
