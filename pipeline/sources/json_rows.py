@@ -43,7 +43,7 @@ def names_of(rows: Sequence[Numbered]) -> list[str]:
 def array_table(
     path: Path, rows: Sequence[Numbered], columns: Sequence[str] | None, schema: pa.Schema | None
 ) -> pa.Table:
-    """The objects of an array as a table; arguments and errors as of `line_tables`."""
+    """The objects of an array as a table; its types and errors are those of `object_tables`."""
     known = pa.schema([(name, pa.null()) for name in columns or ()])
     return _typed_table(rows, schema) if schema else _inferred_table(str(path), rows, columns, known)
 

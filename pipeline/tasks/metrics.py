@@ -7,7 +7,7 @@ Shapes: N rows, C logits, classes or labels, R sets of N rows.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from scipy.stats import rankdata
@@ -64,7 +64,7 @@ def scores_by_name(names: Sequence[str], counts_3C: Floats64) -> dict[str, dict[
     }
 
 
-OF_LABELS: dict[Metric, Callable[[Floats64], Floats64]] = {"micro_f1": micro_f1, "macro_f1": macro_f1}  # `LabelMetric`
+OF_LABELS: dict[str, Callable[[Floats64], Floats64]] = {"micro_f1": micro_f1, "macro_f1": macro_f1}  # `LabelMetric`
 
 
 def ratio(top_R: Floats64, bottom_R: Floats64) -> Floats64:
@@ -149,8 +149,9 @@ def score_logits(
     known = has_gold(target, label_N, score_N)
     if not known.any():
         return {}
-    values = MEASURES[target.kind].values(metrics, target, logits_NC[known], label_N[known], score_N[known])
-    return {name: float(value_1[0]) for name, value_1 in values.items()}
+    measures = MEASURES[target.kind]
+    whole = measures.whole(measures.statistics(target, logits_NC[known], label_N[known], score_N[known]))
+    return {name: float(measures.functions[name](whole)[0]) for name in metrics}
 
 
 def fidelity(target: Target, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
@@ -283,9 +284,12 @@ def bootstrap_intervals(
     known = has_gold(target, label_N, score_N)
     if not known.any():
         return {}
-    rows = (logits_NC[known], label_N[known], score_N[known])
-    values = MEASURES[target.kind].resampled(random, metrics, target, *rows)
-    return {name: percentile_interval(value_R) for name, value_R in values.items()}
+    measures = MEASURES[target.kind]
+    statistics = measures.statistics(target, logits_NC[known], label_N[known], score_N[known])
+    # Every metric is computed of a part before the next one is drawn, so that one part is in memory.
+    parts = [[measures.functions[name](part) for name in metrics] for part in measures.resampled(random, statistics)]
+    values = zip(metrics, map(np.concatenate, zip(*parts, strict=True)), strict=True)
+    return {name: percentile_interval(value_R) for name, value_R in values}
 
 
 def mean_interval(value_N: Floats64) -> list[float]:
@@ -300,15 +304,6 @@ def percentile_interval(value_R: Floats64) -> list[float]:
     return ends
 
 
-def _resampled_counts(random: np.random.Generator, gold_N: Ints, predicted_N: Ints, num_classes: int) -> Floats64:
-    """Confusion matrices [R, gold, predicted] of resampled rows: drawing rows is drawing cells of the matrix."""
-    counts_CC = confusion(gold_N, predicted_N, num_classes)
-    # Metrics depend on the confusion matrix alone, and a multinomial draw of its cells is much faster than drawing
-    # rows.
-    drawn = random.multinomial(len(gold_N), counts_CC.ravel() / len(gold_N), size=RESAMPLES)
-    return drawn.reshape(RESAMPLES, num_classes, num_classes).astype(np.float64)
-
-
 def resampled_tallies(random: np.random.Generator, tallies_3NC: Floats64) -> Floats64:
     """Sums [3, R, C] of resampled rows."""
     num_rows = tallies_3NC.shape[1]
@@ -319,42 +314,29 @@ def resampled_tallies(random: np.random.Generator, tallies_3NC: Floats64) -> Flo
     return np.stack(sums, axis=1)
 
 
-def _resampled_correlations(
-    random: np.random.Generator, pairs_2N: Floats64, metrics: Sequence[Metric]
-) -> dict[Metric, Floats64]:
-    """Each metric of resampled rows [R], as many resamples at a time as memory allows."""
-    num_rows = pairs_2N.shape[1]
-    values: dict[Metric, list[Floats64]] = {name: [] for name in metrics}
-    left = RESAMPLES
-    while left:
-        count = min(left, max(1, CHUNK_VALUES // num_rows))
-        left -= count
-        pairs_2RN = pairs_2N[:, random.integers(num_rows, size=(count, num_rows))]
-        for name in metrics:
-            values[name].append(OF_SCORES[name](pairs_2RN))
-    return {name: np.concatenate(parts) for name, parts in values.items()}
-
-
 class Measures(ABC):
-    """How logits of one kind of target are measured; rows without gold are left out beforehand."""
+    """How logits of one kind of target are measured; rows without gold are left out beforehand.
+
+    A metric is a function of statistics of one or more sets of rows. Those of a whole dev split and those of its
+    resamples are made of the same statistics of the rows.
+
+    Attributes:
+        functions: the metrics by name, of the statistics of R sets of rows [R].
+    """
+
+    functions: Mapping[str, Callable[[Floats64], Floats64]]
 
     @abstractmethod
-    def values(
-        self, metrics: Sequence[Metric], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
-    ) -> dict[Metric, Floats64]:
-        """Each metric of the rows, [1]."""
+    def statistics(self, target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats) -> Floats64:
+        """What of the rows decides the metrics."""
 
     @abstractmethod
-    def resampled(
-        self,
-        random: np.random.Generator,
-        metrics: Sequence[Metric],
-        target: Target,
-        logits_NC: Floats,
-        label_N: Ints,
-        score_N: Floats,
-    ) -> dict[Metric, Floats64]:
-        """Each metric of `RESAMPLES` resamples of the rows [R]."""
+    def whole(self, statistics: Floats64) -> Floats64:
+        """The statistics as those of R = 1 set of rows."""
+
+    @abstractmethod
+    def resampled(self, random: np.random.Generator, statistics: Floats64) -> Iterator[Floats64]:
+        """The statistics of `RESAMPLES` resamples of the rows, as many at a time as memory allows."""
 
     @abstractmethod
     def fidelity(self, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
@@ -366,23 +348,20 @@ class Measures(ABC):
 
 
 class _ClassMeasures(Measures):
-    def values(
-        self, metrics: Sequence[Metric], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
-    ) -> dict[Metric, Floats64]:
-        counts_1CC = confusion(label_N, logits_NC.argmax(axis=1), target.num_logits)[None].astype(np.float64)
-        return {name: OF_COUNTS[name](counts_1CC) for name in metrics}
+    functions = OF_COUNTS
 
-    def resampled(
-        self,
-        random: np.random.Generator,
-        metrics: Sequence[Metric],
-        target: Target,
-        logits_NC: Floats,
-        label_N: Ints,
-        score_N: Floats,
-    ) -> dict[Metric, Floats64]:
-        counts_RCC = _resampled_counts(random, label_N, logits_NC.argmax(axis=1), target.num_logits)
-        return {name: OF_COUNTS[name](counts_RCC) for name in metrics}
+    def statistics(self, target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats) -> Floats64:
+        return confusion(label_N, logits_NC.argmax(axis=1), target.num_logits).astype(np.float64)
+
+    def whole(self, statistics: Floats64) -> Floats64:
+        return statistics[None]
+
+    def resampled(self, random: np.random.Generator, statistics: Floats64) -> Iterator[Floats64]:
+        # Metrics depend on the confusion matrix alone, and a multinomial draw of its cells is much faster than drawing
+        # rows.
+        num_rows = int(statistics.sum())
+        drawn = random.multinomial(num_rows, statistics.ravel() / num_rows, size=RESAMPLES)
+        yield drawn.reshape(RESAMPLES, *statistics.shape).astype(np.float64)
 
     def fidelity(self, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
         agreement = float((student_NC.argmax(axis=1) == teacher_NC.argmax(axis=1)).mean())
@@ -394,23 +373,16 @@ class _ClassMeasures(Measures):
 
 
 class _LabelMeasures(Measures):
-    def values(
-        self, metrics: Sequence[Metric], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
-    ) -> dict[Metric, Floats64]:
-        counts_31C = tallies(logits_NC > 0, label_N).sum(axis=1, keepdims=True)
-        return {name: OF_LABELS[name](counts_31C) for name in metrics}
+    functions = OF_LABELS
 
-    def resampled(
-        self,
-        random: np.random.Generator,
-        metrics: Sequence[Metric],
-        target: Target,
-        logits_NC: Floats,
-        label_N: Ints,
-        score_N: Floats,
-    ) -> dict[Metric, Floats64]:
-        counts_3RC = resampled_tallies(random, tallies(logits_NC > 0, label_N))
-        return {name: OF_LABELS[name](counts_3RC) for name in metrics}
+    def statistics(self, target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats) -> Floats64:
+        return tallies(logits_NC > 0, label_N)
+
+    def whole(self, statistics: Floats64) -> Floats64:
+        return np.asarray(statistics.sum(axis=1, keepdims=True))
+
+    def resampled(self, random: np.random.Generator, statistics: Floats64) -> Iterator[Floats64]:
+        yield resampled_tallies(random, statistics)
 
     def fidelity(self, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
         agreement = float(((student_NC > 0) == (teacher_NC > 0)).all(axis=1).mean())
@@ -421,22 +393,20 @@ class _LabelMeasures(Measures):
 
 
 class _ScoreMeasures(Measures):
-    def values(
-        self, metrics: Sequence[Metric], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
-    ) -> dict[Metric, Floats64]:
-        return correlations(metrics, predicted_scores(target, logits_NC), score_N)
+    functions = OF_SCORES
 
-    def resampled(
-        self,
-        random: np.random.Generator,
-        metrics: Sequence[Metric],
-        target: Target,
-        logits_NC: Floats,
-        label_N: Ints,
-        score_N: Floats,
-    ) -> dict[Metric, Floats64]:
-        pairs_2N = np.stack([predicted_scores(target, logits_NC), score_N]).astype(np.float64)
-        return _resampled_correlations(random, pairs_2N, metrics)
+    def statistics(self, target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats) -> Floats64:
+        return np.stack([predicted_scores(target, logits_NC), score_N]).astype(np.float64)
+
+    def whole(self, statistics: Floats64) -> Floats64:
+        return statistics[:, None]
+
+    def resampled(self, random: np.random.Generator, statistics: Floats64) -> Iterator[Floats64]:
+        num_rows, left = statistics.shape[1], RESAMPLES
+        while left:
+            count = min(left, max(1, CHUNK_VALUES // num_rows))
+            left -= count
+            yield statistics[:, random.integers(num_rows, size=(count, num_rows))]
 
     def fidelity(self, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
         error = student_NC[:, 0] - teacher_NC[:, 0]
