@@ -1,16 +1,24 @@
-"""How a command reacts to signals: at SIGTERM it finishes the current piece of work if it can, and starts no other."""
+"""How a command reacts to signals: at SIGTERM it finishes the current piece of work if it can, and starts no other.
+
+Python runs its signal handlers between two bytecodes, so a call into a library that takes minutes would delay them.
+`interrupting` ends such a call.
+"""
 
 import os
 import signal
+import socket
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
 GO_ON = "repeat the command to go on from what is finished"
 GRACE_SECONDS = 30.0  # time between SIGTERM and SIGKILL in Kubernetes by default, and about that in other launchers
+PATIENCE_SECONDS = 1.0  # what a library has to return once it was interrupted
+REPEAT_SECONDS = 0.02  # between two interrupts: one that comes before the library has begun is lost
 IMPORTS = "<frozen importlib._bootstrap>"  # file name in the stack frames of Python's import system
 
 
@@ -23,6 +31,7 @@ class _State:
 
     is_uninterrupted = False
     late: threading.Timer | None = None  # since the first SIGTERM
+    raised: type[BaseException] | None = None  # by a handler, since the last `interrupting` began
 
 
 _state = _State()
@@ -68,6 +77,63 @@ def ends_on_signals() -> Iterator[None]:
 
 
 @contextmanager
+def interrupting(interrupt: Callable[[], object]) -> Iterator[None]:
+    """Within the block SIGTERM and Ctrl-C also end a call into a library that takes long.
+
+    A thread calls ``interrupt`` until the block is left. If that takes more than `PATIENCE_SECONDS`, a command of the
+    shell ends at once, with exit code 143 or 130. Libraries that catch what a handler raises do not hide it.
+
+    Args:
+        interrupt: makes the library give up the call; runs in another thread.
+    """
+    if threading.current_thread() is not threading.main_thread():  # the only one that signals interrupt
+        yield
+        return
+    _state.raised = None
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)  # as `signal.set_wakeup_fd` demands
+    is_left = threading.Event()
+    before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    watch = threading.Thread(target=_interrupt_on_signals, args=(receiver, interrupt, is_left, before), daemon=True)
+    watch.start()
+    try:
+        yield
+    except BaseException as error:
+        if _state.raised is not None and not isinstance(error, _state.raised):
+            raise _state.raised from error
+        raise
+    finally:
+        is_left.set()
+        signal.set_wakeup_fd(before)
+        sender.close()
+        watch.join()
+        receiver.close()
+
+
+def _interrupt_on_signals(
+    receiver: socket.socket, interrupt: Callable[[], object], is_left: threading.Event, others_fd: int
+) -> None:
+    """Reads the numbers of signals until the other end is closed, and interrupts if one of them ends the command."""
+    is_first = not is_stopping()
+    while numbers := receiver.recv(64):
+        if others_fd >= 0:  # of an event loop that the block runs in
+            os.write(others_fd, numbers)
+        for number in numbers:
+            if number == signal.SIGTERM and is_first and _state.is_uninterrupted:
+                is_first = False  # what is in hand is finished
+            elif number in (signal.SIGTERM, signal.SIGINT):
+                _interrupt_until(is_left, interrupt, number)
+
+
+def _interrupt_until(is_left: threading.Event, interrupt: Callable[[], object], number: int) -> None:
+    last = time.monotonic() + PATIENCE_SECONDS
+    while not is_left.wait(REPEAT_SECONDS):
+        interrupt()
+        if time.monotonic() > last and signal.getsignal(number) in (_stop, _interrupt):
+            _end_process(number)
+
+
+@contextmanager
 def uninterrupted() -> Iterator[None]:
     """Work that is done to its end, or for the `GRACE_SECONDS`, before SIGTERM stops the command; see `is_stopping`."""
     _state.is_uninterrupted = True
@@ -94,6 +160,7 @@ def stop_between(items: Iterable[T]) -> Iterator[T]:
 def _stop(number: int, frame: FrameType | None) -> None:
     if is_stopping() or not _state.is_uninterrupted:
         _end_if_importing(number, frame)
+        _state.raised = Stopped
         raise Stopped
     # After the grace period a second SIGTERM interrupts even uninterrupted work; partial files are temporary anyway.
     _state.late = threading.Timer(GRACE_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
@@ -104,15 +171,20 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _end_if_importing(number, frame)
+    _state.raised = KeyboardInterrupt
     raise KeyboardInterrupt
 
 
 def _end_if_importing(number: int, frame: FrameType | None) -> None:
     while frame is not None:
         if frame.f_code.co_filename == IMPORTS:
-            with suppress(OSError):  # stderr may be closed already
-                os.write(2, f"{'stopped' if number == signal.SIGTERM else 'interrupted'}; {GO_ON}\n".encode())
-            # Exit code 128 + signal number is the shells' convention. `_exit` runs no handlers in half-imported
-            # modules.
-            os._exit(128 + number)
+            _end_process(number)
         frame = frame.f_back
+
+
+def _end_process(number: int) -> NoReturn:
+    """Ends the process without any cleaning up, as the signal would; what is finished on the disk stays."""
+    with suppress(OSError):  # stderr may be closed already
+        os.write(2, f"{'stopped' if number == signal.SIGTERM else 'interrupted'}; {GO_ON}\n".encode())
+    # Exit code 128 + signal number is the shells' convention. `_exit` runs no handlers in half-imported modules.
+    os._exit(128 + number)

@@ -32,7 +32,7 @@ def index(config: IndexConfig) -> Result:
 def sql(config: SqlConfig) -> Result:
     """Query the logit sets of a store, read-only."""
     from pipeline.query.catalog import open_catalog
-    from pipeline.sql.gate import interruptible
+    from pipeline.stopping import interrupting
 
     if sum([prints_json(), config.csv, config.parquet is not None]) > 1:
         raise ConfigError("choose one of --json, --csv and --parquet")
@@ -42,21 +42,18 @@ def sql(config: SqlConfig) -> Result:
     if query is None and config.parquet is not None:
         raise ConfigError("--parquet takes one query: give it as an argument, with --file, or on standard input")
     with open_catalog(config.store) as connection:
-        results: list[Result] = []
 
-        def answer(text: str) -> None:
-            # DuckDB runs in a thread here, so that Ctrl-C reaches Python while a query takes minutes.
-            interruptible(connection, lambda: results.append(_answer(connection, text, config)))
+        def answer(text: str) -> Result:
+            with interrupting(connection.interrupt):
+                return _answer(connection, text, config)
 
         if query is not None:
-            answer(query)
-            return results[0]
+            return answer(query)
         needs_libraries("the prompt of distill sql", "prompt", "prompt_toolkit", "pygments")
         from distill.commands.prompt import run_prompt
 
         def answer_and_print(text: str) -> None:
-            answer(text)
-            results.pop().print(prints_json())
+            answer(text).print(prints_json())
 
         run_prompt(connection, answer_and_print, history_file())
         return Result()

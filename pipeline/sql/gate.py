@@ -10,8 +10,7 @@ The answer of a query is Arrow, Python values, or a file.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +24,7 @@ from pipeline.errors import QueryError, did_you_mean
 from pipeline.files import write_alone
 from pipeline.sql.database import connect, view_name
 from pipeline.sql.statement import check_select
+from pipeline.stopping import interrupting
 
 TIMEOUT_S = 600
 OF_A_FUNCTION = re.compile(r".*Python exception occurred while executing the UDF: \w+: ", re.DOTALL)
@@ -66,7 +66,8 @@ def open_files(
             for name, paths in views.items():
                 create_view(connection, name, paths, (columns or {}).get(name, "*"))
         lock(connection, [path for paths in views.values() for path in paths])
-        yield connection
+        with interrupting(connection.interrupt):
+            yield connection
     finally:
         connection.close()
 
@@ -136,23 +137,6 @@ def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
     """
     with query_errors():
         return relation.to_arrow_table()
-
-
-def interruptible(connection: duckdb.DuckDBPyConnection, run: Callable[[], None]) -> None:
-    """Runs a function that queries the connection, so that Ctrl-C ends it at once.
-
-    DuckDB itself checks for signals only between two tasks, and a single task of some queries takes minutes.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run)
-        try:
-            running.result()
-        except KeyboardInterrupt:
-            # Repeated, because an interrupt before the query has started is lost.
-            while not running.done():
-                connection.interrupt()
-                wait([running], timeout=0.05)
-            raise
 
 
 def first_row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...] | None:

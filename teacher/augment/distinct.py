@@ -13,6 +13,7 @@ from pipeline.errors import IntegrityError
 from pipeline.files import write_error
 from pipeline.sets.record_parts import AugmentationRecord, Sample, Setting
 from pipeline.sql.database import connect, disk_error
+from pipeline.stopping import interrupting
 from teacher.augment.methods import METHODS
 from teacher.augment.variants import SCHEMA, VariantsFolder
 
@@ -90,7 +91,7 @@ def _repeated(folder: VariantsFolder, originals: pa.Table, among_all: bool) -> p
     """The keys of the variants that read as an original or an earlier variant does, among all rows or of their own."""
     query = REPEATED.format(same="text" if among_all else "source_row, text")
     spilled = folder.temporary / "spilled"
-    with connect(config={"temp_directory": str(spilled)}) as connection:
+    with connect(config={"temp_directory": str(spilled)}) as connection, interrupting(connection.interrupt):
         connection.register("originals", originals.select(["source_row", *TEXT]))
         files = [str(folder.path(part)) for part in folder.generated]
         try:

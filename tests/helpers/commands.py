@@ -1,7 +1,10 @@
 """`distill` in a process of its own, or in this one, and ways for it to die."""
 
+import os
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -52,6 +55,29 @@ def kill_when(process: Forked, is_time: Callable[[], bool]) -> None:
     process.kill()
     _, error = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, error
+
+
+def signal_in(function: str, number: int) -> None:
+    """Sends this process a signal once its main thread is in a function of that name, and has been for a moment."""
+
+    def send() -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while function not in _functions_of(main):
+            time.sleep(0.01)
+        time.sleep(0.5)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=send, daemon=True).start()
+
+
+def _functions_of(thread: int) -> set[str]:
+    """The names of the functions that a thread is in."""
+    frame, names = sys._current_frames().get(thread), set[str]()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
 
 
 def _distill(arguments: list[str], first: Callable[[], object] | None) -> None:

@@ -2,17 +2,19 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from pipeline import stopping
-from pipeline.stopping import Stopped, handling_signals, stop_between
+from pipeline.stopping import Stopped, handling_signals, interrupting, stop_between
 
 
 def terminate() -> None:
@@ -99,6 +101,63 @@ def test_in_another_thread_it_only_passes() -> None:
     thread.start()
     thread.join(10)
     assert passed == [1, 2]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGTERM, Stopped), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_library_is_interrupted_and_does_not_hide_the_signal(number: int, kind: type[BaseException]) -> None:
+    interrupted, threads = threading.Event(), threading.active_count()
+
+    def call_the_library() -> None:
+        with suppress(kind):  # as it does in C++
+            signal.raise_signal(number)
+        assert interrupted.wait(20)
+        raise RuntimeError("the query was interrupted")
+
+    with pytest.raises(kind) as caught, handling_signals(), interrupting(interrupted.set):
+        call_the_library()
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert threading.active_count() == threads
+
+
+def test_a_library_is_left_alone_while_the_item_in_hand_is_finished() -> None:
+    interrupted = threading.Event()
+
+    def work() -> None:
+        with interrupting(interrupted.set):
+            terminate()
+            assert not interrupted.wait(0.2)
+
+    with pytest.raises(Stopped), handling_signals():
+        each([1, 2], work)
+
+
+def test_an_error_of_a_library_without_a_signal_is_its_own() -> None:
+    with pytest.raises(RuntimeError, match="its own"), handling_signals(), interrupting(lambda: None):
+        raise RuntimeError("its own")
+
+
+def test_a_signal_for_a_block_does_not_change_the_errors_of_the_next() -> None:
+    with handling_signals():
+        with pytest.raises(KeyboardInterrupt), interrupting(lambda: None):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(RuntimeError), interrupting(lambda: None):
+            raise RuntimeError
+
+
+def test_bytes_of_signals_still_reach_the_event_loop_around_the_block() -> None:
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    before = signal.set_wakeup_fd(sender.fileno())
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupting(lambda: None):
+            signal.raise_signal(signal.SIGINT)
+        receiver.settimeout(5)
+        assert receiver.recv(1) == bytes([signal.SIGINT])
+        assert signal.set_wakeup_fd(before) == sender.fileno()
+    finally:
+        signal.set_wakeup_fd(before)
+        receiver.close()
+        sender.close()
 
 
 SIGNALLED = """

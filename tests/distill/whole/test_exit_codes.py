@@ -2,8 +2,10 @@
 
 import errno
 import os
+import shutil
 import signal
 from collections import namedtuple
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -13,8 +15,9 @@ import typer
 from distill.commands.command import reports_errors
 from pipeline.errors import DataError, PassingError, passes
 from pipeline.files import write_error
+from pipeline.sets.reader import ExampleSet
 from pipeline.text.tokenizer import reported
-from tests.helpers.commands import invoke
+from tests.helpers.commands import distill, invoke, signal_in
 from tests.helpers.dumps import dump_config
 
 
@@ -103,3 +106,30 @@ def test_sigterm_is_143(work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     config = dump_config(work, "opinion", tmp_path)
     result = invoke("teacher-dump", "--manifest", config.manifest, "--data", config.data, "--model-name-or-path", "x")
     assert (result.exit_code, "repeat the command" in result.stderr) == (143, True)
+
+
+ENDLESS = "with recursive r(i) as (select 1 union all select i + 1 from r) select count(*) from r"
+DEAF = "select list_sort(list_transform(range(20000000), lambda x: hash(x)))"  # one piece of work, of some seconds
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("query", [ENDLESS, DEAF])
+def test_a_signal_ends_any_query_within_a_second_or_two(
+    query: str, number: int, exit_code: int, store: Path, tmp_path: Path
+) -> None:
+    shelf = shutil.copytree(store, tmp_path / "store")
+    process = distill("sql", query, "--store", shelf, first=partial(signal_in, "_answer", number))
+    out, error = process.communicate(timeout=20)
+    assert (process.returncode, out) == (exit_code, "")
+    assert "Traceback" not in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_signal_ends_an_endless_condition_of_a_training(opinion_set: ExampleSet, tmp_path: Path) -> None:
+    process = distill(
+        *("train-student", "--set", opinion_set.root, "--where", f"source_row < ({ENDLESS})"),
+        *("--output-dir", tmp_path / "run"),
+        first=partial(signal_in, "to_arrow", signal.SIGTERM),
+    )
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 143, error
