@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.settings import Settings, build, flag_name, flags
+from pipeline.strings import string_problem, strings_in
 
 C = TypeVar("C", bound="Config")
 S = TypeVar("S", bound=Settings)
@@ -126,13 +127,15 @@ def parse_yaml(text: str, context: str) -> Any:
         context: the file's name, for the message.
 
     Raises:
-        ConfigError: if it is none.
+        ConfigError: if it is none, or a text in it cannot be written again.
     """
     try:
-        return yaml.safe_load(text)
+        values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:  # the latter by odd tags
         reason = "nested too deep" if isinstance(error, RecursionError) else error
         raise ConfigError(f"{context}: not YAML: {reason}") from error
+    raise_all(ConfigError, context, [problem for text in strings_in(values) if (problem := string_problem(text))])
+    return values
 
 
 def parse_settings(kind: type[S], values: Mapping[Any, Any], subject: str) -> S:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from pipeline.errors import ConfigError, did_you_mean, raise_all
+from pipeline.strings import flag_problem
 
 S = TypeVar("S", bound="Settings")
 
@@ -201,11 +202,26 @@ def attempt(kind: type[S], values: Mapping[str, Any]) -> tuple[S | None, list[st
     names = {alias: name for name, flag in known.items() for alias in flag.aliases}
     given = {names.get(name, name): value for name, value in values.items() if value not in (None, ())}
     problems += [f"{flag_name(name)}: {did_you_mean(name, list(known))}" for name in given.keys() - known.keys()]
+    unfit = _unfit_strings(known, given)
+    if unfit:
+        return None, sorted({*problems, *unfit})
     given = dict(kind.complete({name: value for name, value in given.items() if name in known}))
     used: dict[str, type[Settings]] = {}
     made = _build(kind, given, used, problems)
     problems += [_misplaced(kind, known[name], given) for name in given.keys() - used.keys()]
+    problems += [] if made is None else _unfit_strings(known, flat(made))  # defaults from the environment, too
     return None if problems else made, sorted(set(problems))
+
+
+def _unfit_strings(known: Mapping[str, Flag], values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the strings among values of flags, see `pipeline.strings`."""
+    problems = {name: flag_problem(name, value) for name, value in values.items()}
+    arguments = {name for name, flag in known.items() if flag.is_argument}
+    return [
+        f"{name.upper() if name in arguments else flag_name(name)}: {problem}"
+        for name, problem in problems.items()
+        if problem is not None
+    ]
 
 
 def narrowed(settings: Settings, kind: type[S], reason: str) -> S:

@@ -33,6 +33,7 @@ from pipeline.errors import (
 )
 from pipeline.settings import Flag, flag_name, flags
 from pipeline.stopping import GO_ON, Stopped, handling_signals
+from pipeline.strings import flag_problem, string_problem
 
 # Repeated here: importing `pipeline.sets.record` would slow down shell completion.
 SET_FILE = "distill.json"
@@ -206,6 +207,12 @@ def reports_errors(function: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(error.exit_code) from error
         except (typer.Exit, BrokenPipeError):  # regular ends: an exit code, or a reader such as `head` that has left
             raise
+        except UnicodeEncodeError as error:  # of a name on the disk: flags are checked before
+            problem = string_problem(str(error.object))
+            if problem is None:
+                raise
+            console.error(f"a name or a text {problem}")
+            raise typer.Exit(2) from error
         except Exception as error:
             reason = limit_reached(error)
             if reason is None and not passes(error):
@@ -245,6 +252,10 @@ def _of_shell(run: Callable[..., None], kinds: dict[str, type[Config]], function
 
     @functools.wraps(function)
     def logged(*args: Any, log_file: Path | None = None, **values: Any) -> None:
+        problem = flag_problem("log_file", log_file)
+        if problem is not None:
+            console.error(f"--log-file: {problem}")
+            raise typer.Exit(2)
         with ExitStack() as stack:
             try:
                 stack.enter_context(log.written_to(log_file))

@@ -100,5 +100,8 @@ def _query(config: SqlConfig) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"--file {config.file}: {unreadable(error)}") from error
     if config.query == "-" or (config.query is None and not sys.stdin.isatty()):
-        return sys.stdin.read()
+        try:
+            return sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"standard input: {unreadable(error)}") from error
     return config.query

@@ -25,6 +25,7 @@ from pipeline.files import write_alone
 from pipeline.sql.database import connect, view_name
 from pipeline.sql.statement import check_select
 from pipeline.stopping import interrupting
+from pipeline.strings import string_problem
 
 TIMEOUT_S = 600
 OF_A_FUNCTION = re.compile(r".*Python exception occurred while executing the UDF: \w+: ", re.DOTALL)
@@ -115,6 +116,7 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRe
     Raises:
         QueryError: if it is anything else, or fails.
     """
+    _check_text(sql)
     with query_errors():
         try:
             check_select(connection, sql)
@@ -148,11 +150,18 @@ def first_row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...
 
 def check_condition(condition: str) -> None:
     """Raises QueryError unless the text is one SQL expression."""
+    _check_text(condition)
     try:
         # DuckDB's own parser decides: text such as "true) or (1=1" or "true; drop table" is no single expression.
         duckdb.SQLExpression(condition)
     except duckdb.Error as error:
         raise QueryError(f"not a SQL condition: {condition!r}: {str(error).strip()}") from error
+
+
+def _check_text(sql: str) -> None:
+    problem = string_problem(sql)
+    if problem is not None:
+        raise QueryError(f"the query {problem}")
 
 
 @contextmanager
