@@ -870,6 +870,7 @@ def serve(
     max_concurrent_requests: int = 512,
     max_client_batch_size: int = 1024,
     payload_limit: int = 2000000,
+    cors_allow_origin: str | Sequence[str] = (),
 ) -> Result:
     """Answer over HTTP: text-embeddings-inference's API, the hub's, and a page for people.
 
@@ -881,6 +882,8 @@ def serve(
         max_concurrent_requests: Requests at a time, per process; more get a 429.
         max_client_batch_size: Texts, or pairs of them, in a request.
         payload_limit: Largest request, in bytes.
+        cors_allow_origin: Let pages from this origin ask the server, such as https://example.org, or * for any;
+            repeat for more. (default: none)
     """
 
 def sql(

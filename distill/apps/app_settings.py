@@ -1,5 +1,6 @@
 """Settings of the applications; free of torch, so that ``--help`` is quick."""
 
+import re
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -11,6 +12,7 @@ from pipeline.errors import did_you_mean
 TRANSFORMERS = {"bert-base": "BERT-base", "distilbert": "DistilBERT", "tinybert-4": "TinyBERT-4"}
 PEERS = TRANSFORMERS | {"model2vec": "model2vec"}
 PICTURES = (".svg", ".png")
+ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")  # as browsers send it; null is that of a local file
 
 
 class BenchConfig(JsonFlags):
@@ -106,3 +108,16 @@ class ServeConfig(Config):
     max_concurrent_requests: int = Field(512, ge=1, description="Requests at a time, per process; more get a 429.")
     max_client_batch_size: int = Field(1024, ge=1, description="Texts, or pairs of them, in a request.")
     payload_limit: int = Field(2_000_000, ge=1, description="Largest request, in bytes.")
+    cors_allow_origin: tuple[str, ...] = Field(
+        (),
+        description="Let pages from this origin ask the server, such as https://example.org, or * for any; repeat for "
+        "more. (default: none)",
+    )
+
+    @field_validator("cors_allow_origin")
+    @classmethod
+    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin; write it as https://example.org or http://localhost:3000")
+        return origins

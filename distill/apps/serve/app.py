@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -225,7 +227,7 @@ class App:
             for place in (path, NAME + path, *([NAME] if path == "/" else []))
         ]
         handlers: dict[Any, Any] = {RefusedError: self._refused, HTTPException: self._not_there}
-        self._starlette = Starlette(routes=routes, exception_handlers=handlers)
+        self._starlette = Starlette(routes=routes, middleware=_cors(config), exception_handlers=handlers)
         # Clients get our 404 with a suggestion, not a redirect, which many of them do not follow for a POST.
         self._starlette.router.redirect_slashes = False
 
@@ -300,6 +302,14 @@ class App:
 
     def _no_run(self, name: str) -> RefusedError:
         return RefusedError(404, "Validation", f"no run {name[:100]!r}: {did_you_mean(name[:100], self._runs)}")
+
+
+def _cors(config: ServeConfig) -> list[Middleware]:
+    """What lets pages of other origins ask; a browser needs it for answers and refusals alike."""
+    if not config.cors_allow_origin:
+        return []
+    origins = list(config.cors_allow_origin)
+    return [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])]
 
 
 async def read_body(request: Request, limit: int) -> bytes:

@@ -83,7 +83,8 @@ FLAGS = {
     "certify": "run --set --store --where --disagreement --confidence --allow-unverified",
     "predict": "run texts --cost --file --output --columns --manifest --explain --abstain",
     "masked-words": "runs --set --output --store --allow-unverified",
-    "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit",
+    "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit "
+    "--cors-allow-origin",
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
     "--output-dir --plan",
     "report": "set_or_run --output --store --allow-unverified",

@@ -19,11 +19,13 @@ from distill.apps.serve import served as batches
 from distill.apps.serve.app import App, page
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served, name_of
+from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from student.model.embeddings import matrix_encoder
 from student.predict import Predictor
 from tests.helpers.asgi import Answered, ask, asking
+from tests.helpers.messages import naming
 
 TEXT = "the food was lovely ."
 PAIR = ["anna paid ben .", "ben was paid by anna ."]
@@ -38,6 +40,52 @@ def app(opinion_run: Path, roles_run: Path, tmp_path_factory: pytest.TempPathFac
     runs = {"opinion": opinion_run, "roles": roles_run}
     metrics, config = Metrics(1), ServeConfig(runs=tuple(runs), **LIMITS)
     return App({n: Served(shutil.copytree(run, folder / n), metrics) for n, run in runs.items()}, config, metrics)
+
+
+ORIGIN = "https://example.org"
+
+
+def app_for(origins: tuple[str, ...], run: Path) -> App:
+    metrics, config = Metrics(1), ServeConfig(runs=(str(run),), cors_allow_origin=origins)
+    return App({"opinion": Served(run, metrics)}, config, metrics)
+
+
+def test_pages_of_allowed_origins_get_answers_and_refusals(opinion_run: Path) -> None:
+    app = app_for((ORIGIN, "null"), opinion_run)
+    for origin in (ORIGIN, "null"):
+        for body, status in (({"inputs": TEXT}, 200), ({"inputs": 3}, 422)):
+            answer = ask(app, "POST", "/predict", body, {"origin": origin})
+            assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, origin)
+    other = ask(app, "POST", "/predict", {"inputs": TEXT}, {"origin": "https://example.com"})
+    assert (other.status, "access-control-allow-origin" in other.headers) == (200, False)
+
+
+def test_a_browser_may_ask_first_what_it_may_send(opinion_run: Path) -> None:
+    asked = {
+        "origin": ORIGIN,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "content-type, authorization",
+    }
+    answer = ask(app_for((ORIGIN,), opinion_run), "OPTIONS", "/predict", b"", asked)
+    assert answer.status == 200
+    assert answer.headers["access-control-allow-origin"] == ORIGIN
+    assert "POST" in answer.headers["access-control-allow-methods"]
+    assert {"content-type", "authorization"} <= set(answer.headers["access-control-allow-headers"].lower().split(", "))
+    assert ask(app_for((ORIGIN,), opinion_run), "OPTIONS", "/predict", b"", asked | {"origin": "null"}).status == 400
+
+
+def test_any_origin_or_none(opinion_run: Path) -> None:
+    origin = {"origin": ORIGIN}
+    answer = ask(app_for(("*",), opinion_run), "GET", "/health", b"", origin)
+    assert answer.headers["access-control-allow-origin"] == "*"
+    silent = ask(app_for((), opinion_run), "GET", "/health", b"", origin)
+    assert "access-control-allow-origin" not in silent.headers
+
+
+@pytest.mark.parametrize("wrong", ["example.org", "https://example.org/", "https://", "http://a b", "https://*/x"])
+def test_what_is_no_origin_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError, match=naming("--cors-allow-origin")):
+        ServeConfig.from_flags(runs=("run",), cors_allow_origin=(ORIGIN, wrong))
 
 
 def post(app: App, path: str, inputs: object, **others: object) -> Answered:
