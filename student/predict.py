@@ -4,7 +4,7 @@ Those would take several times as long as the arithmetic. The encoder is the sam
 the head is numpy's, but for products of several rows. Shapes: N and B inputs, F features, C logits.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ from student.model.embeddings import MatrixEncoder
 from student.model.heads import PAIRINGS
 from student.model.model import Student, TaskStudent, default_device
 from student.model.products import backend
+from student.texts import listed, unzipped
 from student.word_effects import effects, without_each_word
 
 FEW = 64  # inputs; of more the arithmetic takes the time, and torch is as good at that
@@ -114,6 +115,7 @@ LAYERS: dict[type[nn.Module], Callable[..., Layer]] = {
 
 
 BATCH_SIZE = 1024
+MADE_OF_THE_STUDENT = {"student", "is_quick", "_numpy_forward"}  # attributes of a predictor
 Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 Prediction = dict[str, Any]
@@ -159,22 +161,31 @@ class Predictor:
         if abstain and costs:
             raise ConfigError("costs: a certificate is about the likeliest label; abstain without them")
         folder = Path(run) / (task or "")
-        student = self.student_type.load(folder).to(default_device())
-        target = student.config.target
-        self.student: Any = student
+        student = self.student_type.load(folder)
         self.threshold = certified_threshold(folder) if abstain else None
-        self.bias_C = label_bias(folder, target, costs or {})
-        student.encoder.lay_out()
+        self.bias_C = label_bias(folder, student.config.target, costs or {})
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE, student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
+        self._answer_with(student)
+
+    def _answer_with(self, student: TaskStudent) -> None:
+        self.student: Any = student.to(default_device())
+        student.encoder.lay_out()
         self._numpy_forward = numpy_forward(student) if isinstance(student, Student) else None
         self.is_quick = self._numpy_forward is not None
 
-    def __call__(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> list[Prediction]:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again of the student's weights, wherever its folder is: tables that lie side by side do not travel."""
+        weights = {name: weight.cpu().clone() for name, weight in self.student.state_dict().items()}
+        student = type(self.student), self.student.config, weights, self.student.companions
+        others = {name: value for name, value in vars(self).items() if name not in MADE_OF_THE_STUDENT}
+        return _revived, (type(self), student, others)
+
+    def __call__(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> list[Prediction]:
         """Predicts labels, or scores for a task with scores.
 
         Args:
-            sentences1: the (first) sentences.
+            sentences1: the (first) sentences, as a list, an array, a column or an iterator; or pairs of texts.
             sentences2: the second sentences, for a pair task.
 
         Returns:
@@ -193,11 +204,11 @@ class Predictor:
             for label, row in zip(labels, probabilities(target, logits_NC).tolist(), strict=True)
         ]
 
-    def logits(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Floats:
+    def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
         """What the student says, as numbers: for many sentences several times as fast as dicts.
 
         Args:
-            sentences1: the (first) sentences.
+            sentences1: the (first) sentences, or pairs of texts, as of a call.
             sentences2: the second sentences, for a pair task.
 
         Returns:
@@ -206,15 +217,13 @@ class Predictor:
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
-        _check_lists(sentences1, sentences2)
-        self._check_pairs(sentences1, sentences2)
-        config = self.student.config
-        parts = sequences(config, *self.reader.read(sentences1, sentences2, config.max_seq_length))
+        texts, config = self._texts(sentences1, sentences2), self.student.config
+        parts = sequences(config, *self.reader.read(*texts, config.max_seq_length))
         if self._numpy_forward is not None and len(parts[0]) <= FEW:
             return self._numpy_forward(parts)
         return in_batches(self.student.logits, parts, config.target.num_logits, self.student.device)
 
-    def columns(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, pa.Array]:
+    def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
         """The answers as columns: what `predict --file` writes of each input, see `answer_columns`."""
         logits_NC = self.logits(sentences1, sentences2)
         return answer_columns(self.student.config.target, logits_NC, self.threshold, self.bias_C)
@@ -233,7 +242,7 @@ class Predictor:
 
         checked_text(table, path, name, problems, first_row)
 
-    def explain(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> list[Prediction]:
+    def explain(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> list[Prediction]:
         """Predicts, and tells of each word what the answer loses without it: one more sequence is read per word.
 
         Args:
@@ -246,12 +255,13 @@ class Predictor:
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
-        answers, logits_NC = self(sentences1, sentences2), self.logits(sentences1, sentences2)
-        words, logits_WC = without_each_word(self.logits, sentences1, sentences2)
+        texts = self._texts(sentences1, sentences2)
+        answers, logits_NC = self(*texts), self.logits(*texts)
+        words, logits_WC = without_each_word(self.logits, *texts)
         told = effects(self.student.config.target, logits_NC, words, logits_WC)
         return [answer | {"words": row} for answer, row in zip(answers, told, strict=True)]
 
-    def encode(self, sentences: Sequence[str]) -> Floats:
+    def encode(self, sentences: Iterable[str]) -> Floats:
         """What the student makes of each sentence before it compares or judges: its vector.
 
         Args:
@@ -260,24 +270,38 @@ class Predictor:
         Returns:
             float32 [N, F], F = ``student.encoder.size``, not normalised.
         """
-        _check_lists(sentences)
         student = self.student
-        parts = sequences(student.config, *self.reader.read(sentences, None, student.config.max_seq_length))
+        parts = sequences(student.config, *self.reader.read(listed(sentences), None, student.config.max_seq_length))
         return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)
 
-    def _check_pairs(self, sentences1: Sequence[str], sentences2: Sequence[str] | None) -> None:
-        config = self.student.config
-        if config.is_pair != (sentences2 is not None):
+    def _texts(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None) -> tuple[list[str], list[str] | None]:
+        """The first sentences, and of a student of pairs the second ones."""
+        config, first, second = self.student.config, listed(sentences1), None
+        if sentences2 is not None:
+            second = listed(sentences2)
+        elif config.is_pair and first and not isinstance(first[0], str):
+            first, second = unzipped(first)
+        if config.is_pair != (second is not None):
             raise ConfigError(f"this student of {config.task!r} takes {'pairs' if config.is_pair else 'one sentence'}")
-        if sentences2 is not None and len(sentences1) != len(sentences2):
-            raise ConfigError(f"{len(sentences1)} first sentences, but {len(sentences2)} second ones")
+        if second is not None and len(first) != len(second):
+            raise ConfigError(f"{len(first)} first sentences, but {len(second)} second ones")
+        return first, second
 
 
-def _check_lists(*texts: Sequence[str] | None) -> None:
-    if any(isinstance(text, str) for text in texts):
-        raise ConfigError("give lists of sentences, not one string")
-    if any(hasattr(text, "columns") for text in texts):
-        raise ConfigError("give lists of sentences, such as a column of the table, not the table")
+def _revived(
+    kind: type[Predictor],
+    student: tuple[type[TaskStudent], Any, dict[str, torch.Tensor], dict[str, bytes]],
+    others: dict[str, Any],
+) -> Predictor:
+    """The predictor that was pickled or copied, on this machine's device and with its kernels."""
+    model, config, weights, companions = student
+    made = model(config)
+    made.load_state_dict(weights)
+    made.companions = companions
+    predictor: Predictor = object.__new__(kind)
+    vars(predictor).update(others)
+    predictor._answer_with(made.eval())
+    return predictor
 
 
 def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.device) -> Floats:

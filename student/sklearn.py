@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, raise_all
@@ -16,6 +16,7 @@ from pipeline.tasks.target import Target, softmax
 from student.config import TrainSettings, Where
 from student.fit import train
 from student.predict import Predictor
+from student.texts import listed
 from student.training_data import open_training_set, source_of
 
 MAX_EXAMPLES = 3
@@ -32,7 +33,7 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         output_dir: folder of the run; one that is finished is taken as it is. (default: none is kept)
 
     Attributes:
-        classes_: the labels' names [C], in the order of the columns of `predict_proba`.
+        classes_: the labels [C] as the gold in `fit` wrote them, in the order of the columns of `predict_proba`.
         predictor_: what answers.
     """
 
@@ -46,16 +47,17 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.flags = flags
         self.output_dir = output_dir
 
-    def fit(self, X: Texts | None = None, y: object = None) -> Self:
+    def fit(self, X: Texts | None = None, y: Any = None) -> Self:
         """Trains on the set's rows, or on those of them that have these texts.
 
         Args:
             X: texts that the teacher was asked about, such as the training part of a split. (default: all rows)
-            y: is not looked at; gold is the set's.
+            y: how answers are written: labels by their names, by their numbers in the set's order, or as booleans where
+                there are two. What is learnt is the set's own gold. (default: names)
 
         Raises:
             ConfigError: naming every flag that does not fit, or if the task has scores and no labels.
-            DataError: if the set has no row with one of the texts.
+            DataError: if the set has no row with one of the texts, or ``y`` holds what is no label.
         """
         flags = dict(self.flags or {})
         if self.set is not None:
@@ -68,13 +70,19 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"StudentClassifier: {logit_set.root}: labels words; train and ask it by distill.train_student"
             )
         _require_classes(logit_set.record.target)
+        classes = classes_as(y, logit_set.record.target.names)
         if X is not None:
+            columns = _columns(X)
+            if y is not None:
+                check_consistent_length(columns[0], y)
             condition = source.chosen.where if isinstance(source.chosen, Where) else None
-            flags["where"] = _where(logit_set, condition, _columns(X))
+            flags["where"] = _where(logit_set, condition, columns)
         with TemporaryDirectory(prefix="distill-sklearn-") as temporary:
             folder = Path(self.output_dir or temporary)
             train(TrainSettings.from_flags(**flags, output_dir=folder), "student.sklearn.StudentClassifier.fit")
-            return self._answer_with(folder)
+            self._answer_with(folder)
+        self.classes_ = classes
+        return self
 
     @classmethod
     def of_run(cls, run: str | Path) -> Self:
@@ -82,7 +90,7 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return cls(output_dir=run)._answer_with(Path(run))
 
     def predict(self, X: Texts) -> np.ndarray:
-        """Returns the label of each text [N], str."""
+        """Returns the label of each text [N], written as ``y`` was in `fit`."""
         p_NC = self.predict_proba(X)  # first: it looks whether there is anything to ask
         return self.classes_[p_NC.argmax(axis=1)]  # type: ignore[no-any-return]
 
@@ -106,6 +114,38 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+def classes_as(y: Any, names: Sequence[str]) -> np.ndarray:
+    """Returns the labels [C] as gold writes them.
+
+    Args:
+        y: names; numbers, which are those of the labels, or their names where all of them are numbers; or booleans.
+            None for names.
+        names: of the labels.
+
+    Raises:
+        DataError: naming the first value that is no label.
+    """
+    if y is None:
+        return np.array(names)
+    values: list[Any] = [value.item() if isinstance(value, np.generic) else value for value in listed(y)]
+    known: dict[Any, int] = {name: number for number, name in enumerate(names)}
+    is_text = all(isinstance(value, str) for value in values)
+    if not is_text:
+        numbers = list(map(int, names)) if all(name.lstrip("-").isdecimal() for name in names) else range(len(names))
+        known = {number: place for place, number in enumerate(numbers)}
+    kinds = {bool if isinstance(value, bool) else type(value) for value in values}
+    for place, value in enumerate(values):
+        is_label = isinstance(value, str | int | float) and value in known
+        if not is_label or (bool in kinds and (len(kinds) > 1 or len(names) != len((False, True)))):
+            labels = ", ".join(f"{number} {name!r}" for name, number in zip(names, known, strict=True))
+            raise DataError(
+                f"y: row {place} (from 0) is {value!r}, which is no label: {labels}. Give names or numbers."
+            )
+    if is_text:
+        return np.array(names)
+    return np.array(list(known)).astype(np.array(values).dtype)
+
+
 def _require_classes(target: Target) -> None:
     if not target.has_classes:
         raise ConfigError(f"StudentClassifier: this task {target.type.why_no_classes}; use distill.Predictor")
@@ -113,11 +153,7 @@ def _require_classes(target: Target) -> None:
 
 def _columns(X: Texts) -> tuple[list[str], ...]:
     """The sentences, or the first and the second ones of pairs."""
-    if isinstance(X, str):
-        raise ConfigError("give a list of texts, not one string")
-    if hasattr(X, "columns"):
-        raise ConfigError("give a column of the table, or of pairs a list: zip(table['one'], table['other'])")
-    rows: list[Any] = list(X)
+    rows = listed(X)
     for number, row in enumerate(rows):
         if _num_texts(row) is None or _num_texts(row) != _num_texts(rows[0]):
             raise DataError(f"row {number} (from 0) is {row!r}; each has to be a text, or each a pair of texts")

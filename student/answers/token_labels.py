@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from pipeline.tasks.target import softmax
 from pipeline.text.word_pieces import Pieces, read_pieces
 from student.model.model import TaskStudent, TokenLabelStudent
 from student.predict import BATCH_SIZE, Prediction, Predictor
+from student.texts import listed
 
 # Zero-width joiners belong to words of Indic and Persian scripts.
 MARKS = "".join(chr(k) for k in range(0x300, 0x20000) if unicodedata.category(chr(k)).startswith("M")) + "\u200c\u200d"
@@ -61,7 +62,7 @@ class TokenLabelPredictor(Predictor):
             raise ConfigError("--abstain: a certificate is about whole texts, not for labelled words")
         super().__init__(run, costs=costs, task=task)
 
-    def __call__(self, sentences1: Sequence[Sentence], sentences2: Sequence[str] | None = None) -> list[Prediction]:
+    def __call__(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> list[Prediction]:
         """Labels the words of sentences, which are read whole, however long.
 
         Args:
@@ -77,8 +78,7 @@ class TokenLabelPredictor(Predictor):
             ConfigError: if it is given one text, and no list; or pairs.
             DataError: if a sentence is neither a text nor a list of words.
         """
-        if isinstance(sentences1, str):
-            raise ConfigError("give a list of sentences, not one string")
+        sentences1 = listed(sentences1)
         if sentences2 is not None:
             raise ConfigError(f"this student of {self.student.config.task!r} labels words, and takes no pairs")
         for number, sentence in enumerate(sentences1):
@@ -96,7 +96,7 @@ class TokenLabelPredictor(Predictor):
         answers = self._answers(pieces, [len(row) for row in rows], self._logits_of(pieces))
         return [_told(*told) for told in zip(texts, places, answers, strict=True)]
 
-    def columns(self, sentences1: Sequence[Sentence], sentences2: Sequence[str] | None = None) -> dict[str, pa.Array]:
+    def columns(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
         """The answers as columns: the ``words``, their ``labels``, and the ``spans`` of each input."""
         answers = [
             {
@@ -108,11 +108,11 @@ class TokenLabelPredictor(Predictor):
         ]
         return {field.name: pa.array([answer[field.name] for answer in answers], field.type) for field in ANSWERS}
 
-    def logits(self, sentences1: Sequence[Sentence], sentences2: Sequence[str] | None = None) -> Floats:
+    def logits(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> Floats:
         """Raises ConfigError: whole texts have no logits here."""
         raise ConfigError("this student labels words and gives no logits of whole texts; call it")
 
-    def explain(self, sentences1: Sequence[Sentence], sentences2: Sequence[str] | None = None) -> list[Prediction]:
+    def explain(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> list[Prediction]:
         """Raises ConfigError: what a word does to the label of another is not worked out."""
         raise ConfigError("--explain: is not for labelled words")
 

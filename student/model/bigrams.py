@@ -50,7 +50,7 @@ class BigramSums(nn.Module):
         # Keys follow from the pairs, so they are computed on loading instead of being stored.
         self.register_buffer("keys_K", self._keys(*pairs_K2.unbind(1)), persistent=False)
         # Keys must follow the loaded pairs, and the hook also checks files from elsewhere.
-        self.register_load_state_dict_post_hook(lambda pairs, _: pairs.set_pairs(pairs.pairs_K2))  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
 
     def set_pairs(self, pairs_K2: torch.Tensor) -> None:
         """Sets the pairs of tokens that have vectors.
@@ -127,3 +127,8 @@ class BigramSums(nn.Module):
         """A number for each pair of tokens, rising with the first and then the second, which may be past the last."""
         # The factor is one more than the vocabulary, so that the missing neighbour of a last token has a key, too.
         return first * (self.vocabulary_size + 1) + second
+
+
+def _after_loading(pairs: BigramSums, _: object) -> None:
+    """Not a lambda, so that students can be pickled."""
+    pairs.set_pairs(pairs.pairs_K2)

@@ -101,7 +101,7 @@ class RowIndex(nn.Module):
         self.register_buffer("token_R", torch.arange(num_rows, dtype=torch.int32))
         self.register_buffer("row_V", torch.arange(vocabulary_size).clamp(max=num_rows - 1), persistent=False)
         # The index from tokens to rows follows from the loaded tokens and must be rebuilt with them.
-        self.register_load_state_dict_post_hook(lambda index, _: index.set_tokens(index.token_R))  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
 
     def set_tokens(self, token_R: torch.Tensor) -> None:
         """Gives these tokens the rows 0, 1, ….
@@ -126,6 +126,11 @@ class RowIndex(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns the rows of ids, int64, of the same shape."""
         return functional.embedding(ids, self.row_V.unsqueeze(1)).squeeze(-1)
+
+
+def _after_loading(index: RowIndex, _: object) -> None:
+    """Not a lambda, so that students can be pickled."""
+    index.set_tokens(index.token_R)
 
 
 def put_side_by_side(tables: Sequence[Tensor]) -> None:

@@ -1,12 +1,15 @@
+import pickle  # noqa: TID251 - how scikit-learn keeps models
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import cross_val_predict
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
@@ -16,7 +19,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.predict import Predictor
-from student.sklearn import StudentClassifier
+from student.sklearn import StudentClassifier, classes_as
 from tests.helpers.messages import naming
 
 FLAGS = {"matrix_size": 3, "vector_size": 5, "hidden_size": 8, "num_train_epochs": 1, "learning_rate": 0.01}
@@ -106,3 +109,81 @@ def test_a_column_is_a_list_of_texts(opinion_run: Path) -> None:
     model = StudentClassifier.of_run(opinion_run)
     column: Any = np.array(["good .", "bad ."])
     assert (model.predict(column) == model.predict(["good .", "bad ."])).all()
+
+
+GOLDS: dict[str, Callable[[list[int]], Any]] = {
+    "int": list,
+    "float": lambda gold: [float(label) for label in gold],
+    "bool": lambda gold: [bool(label) for label in gold],
+    "numpy int8": lambda gold: np.array(gold, dtype=np.int8),
+    "numpy bool": lambda gold: np.array(gold, dtype=bool),
+    "pandas": lambda gold: pd.Series(gold, index=range(5, 5 + len(gold))),
+    "numpy float, a list": lambda gold: list(np.array(gold, dtype=np.float32)),
+}
+
+
+def labelled(logit_set: ExampleSet) -> tuple[list[str], list[int]]:
+    """Different texts of a set, and the numbers of their labels."""
+    rows = logit_set.read("train", ("sentence1", "label"), "variant = 0").to_pylist()
+    gold = {row["sentence1"]: row["label"] for row in rows}
+    return list(gold)[:40], list(gold.values())[:40]
+
+
+@pytest.mark.parametrize("kind", GOLDS)
+def test_gold_in_numbers_gives_answers_in_numbers(kind: str, opinion_set: ExampleSet, opinion_run: Path) -> None:
+    sentences, labels = labelled(opinion_set)
+    gold = GOLDS[kind](labels)
+    classes = classes_as(gold, opinion_set.record.target.names)
+    assert classes.tolist() == [0, 1]
+    assert classes.dtype.kind == np.asarray(gold).dtype.kind
+    model = StudentClassifier.of_run(opinion_run)
+    model.classes_ = classes
+    p_NC = model.predict_proba(sentences)
+    assert model.score(sentences, gold) == pytest.approx((p_NC.argmax(axis=1) == np.array(labels)).mean())
+
+
+def test_folds_and_grids_with_gold_in_numbers(opinion_set: ExampleSet) -> None:
+    sentences, gold = labelled(opinion_set)
+    model = StudentClassifier(opinion_set.root, FLAGS)
+    scores = cross_val_score(model, sentences, gold, cv=2, scoring="f1", error_score="raise")
+    assert np.isfinite(scores).all()
+    grid = GridSearchCV(model, {"flags": [FLAGS, FLAGS | {"seed": 1}]}, cv=2, error_score="raise")
+    grid.fit(np.array(sentences), np.array(gold))
+    assert grid.best_params_["flags"] in (FLAGS, FLAGS | {"seed": 1})
+    assert grid.classes_.tolist() == [0, 1]
+    assert set(grid.predict(sentences)) <= {0, 1}
+    again = pickle.loads(pickle.dumps(grid))  # noqa: S301
+    assert (again.predict(sentences) == grid.predict(sentences)).all()
+
+
+@pytest.mark.parametrize(
+    ("gold", "names", "row"),
+    [
+        (["good", "fine"], ("bad", "good"), 1),
+        ([0, 2], ("bad", "good"), 1),
+        ([-1, 0], ("bad", "good"), 0),
+        ([0, float("nan")], ("bad", "good"), 1),
+        ([0, None], ("bad", "good"), 1),
+        (["bad", 0], ("bad", "good"), 0),
+        ([0.5], ("bad", "good"), 0),
+        ([True], ("a", "b", "c"), 0),
+        ([True, 0], ("bad", "good"), 0),
+        ([0], ("1", "2"), 0),
+        ([[0], [1]], ("bad", "good"), 0),
+    ],
+)
+def test_gold_that_is_no_label_is_refused_with_its_row(gold: Any, names: tuple[str, ...], row: int) -> None:
+    with pytest.raises(DataError, match=naming(f"y: row {row} ")):
+        classes_as(gold, names)
+
+
+def test_names_that_are_numbers_are_meant_by_numbers() -> None:
+    assert classes_as([1, 3], ("1", "2", "3")).tolist() == [1, 2, 3]
+    assert classes_as(["1", "3"], ("1", "2", "3")).tolist() == ["1", "2", "3"]
+    assert classes_as(None, ("bad", "good")).tolist() == ["bad", "good"]
+
+
+def test_gold_of_another_length_is_refused(opinion_set: ExampleSet) -> None:
+    sentences, gold = labelled(opinion_set)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        StudentClassifier(opinion_set.root, FLAGS).fit(sentences, gold[:-1])

@@ -1,6 +1,8 @@
 """Students of labelled words: what they learn, how they are scored and asked, and what they are not for."""
 
+import copy
 import json
+import pickle  # noqa: TID251 - what multiprocessing does
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -460,3 +462,10 @@ def test_a_student_starts_from_another(run: Path, entities: TokenLabelSet, tmp_p
     assert record["settings"]["num_train_epochs"] == 20
     there, here = (TokenLabelStudent.load(folder).encoder.tables()[0].weight for folder in (run, tmp_path))
     assert torch.allclose(there, here, atol=1e-9)
+
+
+def test_its_predictor_travels(run: Path) -> None:
+    predictor = Predictor(run)
+    texts = ["anna paid ben .", "", ["ben", "smiled"]]
+    for other in (copy.deepcopy(predictor), pickle.loads(pickle.dumps(predictor))):  # noqa: S301
+        assert other(iter(texts)) == predictor(texts)

@@ -1,0 +1,40 @@
+"""Texts as users of Python have them, as lists: of tuples, arrays, Series, Arrow, generators."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import ConfigError, DataError
+
+
+def listed(texts: Iterable[Any]) -> list[Any]:
+    """Returns the values of a column of texts as a list; whether each is a text is for its reader to check.
+
+    Args:
+        texts: any collection with an order, or an iterator: also NumPy's arrays, pandas' Series and Arrow's arrays.
+
+    Raises:
+        ConfigError: if it is one text, a table, or without an order.
+    """
+    if isinstance(texts, str | bytes):
+        raise ConfigError("give lists of sentences, not one string")
+    if hasattr(texts, "columns"):
+        raise ConfigError("give lists of sentences, such as a column of the table, not the table")
+    if isinstance(texts, Mapping | set | frozenset) or not isinstance(texts, Iterable):
+        raise ConfigError(f"give lists of sentences, not a {type(texts).__name__}")
+    if hasattr(texts, "to_pylist"):  # Arrow's, whose own iterator gives scalars
+        return list(texts.to_pylist())
+    return list(texts)
+
+
+def unzipped(rows: list[Any]) -> tuple[list[str], list[str]]:
+    """Returns the first and the second texts of pairs.
+
+    Raises:
+        DataError: if a row is anything else, naming it.
+    """
+    for number, row in enumerate(rows):
+        if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
+            raise DataError(f"sentence {number} (from 0) is {row!r}, not a pair of texts")
+    return [first for first, _ in rows], [second for _, second in rows]
