@@ -940,10 +940,10 @@ def sweep(
     alpha: float = 0.5,
     soft_loss: Literal["kl", "mse"] = "kl",
     temperature: float = 1.0,
-    objective: str | None = None,
+    layer_loss: str | None = None,
     layers: str | None = None,
     intermediate_epochs: int = 0,
-    objective_weight: float | None = None,
+    layer_loss_weight: float | None = None,
     filters: str | Path | None = None,
     metric_for_best_model: Literal[
         "accuracy", "f1", "macro_f1", "matthews_correlation", "micro_f1", "pearson", "spearmanr", "span_f1"
@@ -1014,12 +1014,12 @@ def sweep(
         alpha: Weight of the gold labels; 1 - alpha is the teacher's.
         soft_loss: The teacher's term: divergence, or squared error of the logits.
         temperature: Softens teacher and student in the teacher's term.
-        objective: Losses between layers, joined by +, of hid-cls, hid-cls-contrast, pkd, hid-seq, att-mse, att-kl,
+        layer_loss: Losses between layers, joined by +: hid-cls, hid-cls-contrast, pkd, hid-seq, att-mse, att-kl,
             val-kl. (default: logits alone)
         layers: The teacher's layers that the student's last ones learn from, like 2,4,6. (default: those of --init-
             layers, or that the set has; of another student the last)
-        intermediate_epochs: Epochs of the objective alone, before those of the logits; 0: beside them.
-        objective_weight: Weight of the objective beside the logits. (default: 1)
+        intermediate_epochs: Epochs of the layer loss alone, before those of the logits; 0: both losses together.
+        layer_loss_weight: Weight of the layer loss beside the logits' loss. (default: 1)
         filters: Folder of `distill filters`, through which hid-seq compares: TED.
         metric_for_best_model: Metric that chooses the best epoch, such as macro_f1. (default: the task's first)
         held_out: Share of the training rows held out to choose the best epoch, so that dev chooses nothing.
@@ -1094,10 +1094,10 @@ def train_student(
     alpha: float = 0.5,
     soft_loss: Literal["kl", "mse"] = "kl",
     temperature: float = 1.0,
-    objective: str | None = None,
+    layer_loss: str | None = None,
     layers: str | None = None,
     intermediate_epochs: int = 0,
-    objective_weight: float | None = None,
+    layer_loss_weight: float | None = None,
     filters: str | Path | None = None,
     metric_for_best_model: Literal[
         "accuracy", "f1", "macro_f1", "matthews_correlation", "micro_f1", "pearson", "spearmanr", "span_f1"
@@ -1161,12 +1161,12 @@ def train_student(
         alpha: Weight of the gold labels; 1 - alpha is the teacher's.
         soft_loss: The teacher's term: divergence, or squared error of the logits.
         temperature: Softens teacher and student in the teacher's term.
-        objective: Losses between layers, joined by +, of hid-cls, hid-cls-contrast, pkd, hid-seq, att-mse, att-kl,
+        layer_loss: Losses between layers, joined by +: hid-cls, hid-cls-contrast, pkd, hid-seq, att-mse, att-kl,
             val-kl. (default: logits alone)
         layers: The teacher's layers that the student's last ones learn from, like 2,4,6. (default: those of --init-
             layers, or that the set has; of another student the last)
-        intermediate_epochs: Epochs of the objective alone, before those of the logits; 0: beside them.
-        objective_weight: Weight of the objective beside the logits. (default: 1)
+        intermediate_epochs: Epochs of the layer loss alone, before those of the logits; 0: both losses together.
+        layer_loss_weight: Weight of the layer loss beside the logits' loss. (default: 1)
         filters: Folder of `distill filters`, through which hid-seq compares: TED.
         metric_for_best_model: Metric that chooses the best epoch, such as macro_f1. (default: the task's first)
         held_out: Share of the training rows held out to choose the best epoch, so that dev chooses nothing.

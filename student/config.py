@@ -36,8 +36,8 @@ ClassWeights = Literal["balanced"]
 TableDtype = Literal["float32", "float16", "int8"]
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
 VectorMap = Literal["linear", "none"]
-ObjectiveName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
-OBJECTIVES = get_args(ObjectiveName)
+LayerLossName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
+LAYER_LOSSES = get_args(LayerLossName)
 LAYERS = r"^\d+(,\d+)*$"
 PLACE: dict[str, Any] = {"decides": False}  # what lies there decides, and records have its hash
 STDIN = Path("-")
@@ -244,9 +244,10 @@ class LayerLosses(Settings):
     """What a student learns from its teacher's stored layers."""
 
     panel: ClassVar = "Learning from the teacher's layers"
-    chosen_by: ClassVar = "objective"
-    objective: str = Field(
-        description=f"Losses between layers, joined by +, of {', '.join(OBJECTIVES)}. (default: logits alone)"
+    chosen_by: ClassVar = "layer_loss"
+    layer_loss: str = Field(
+        description=f"Losses between layers, joined by +: {', '.join(LAYER_LOSSES)}. (default: logits alone)",
+        json_schema_extra={"aliases": ["objective"]},
     )
     layers: str | None = Field(
         None,
@@ -255,31 +256,35 @@ class LayerLosses(Settings):
         "(default: those of --init-layers, or that the set has; of another student the last)",
     )
     intermediate_epochs: int = Field(
-        0, ge=0, description="Epochs of the objective alone, before those of the logits; 0: beside them."
+        0, ge=0, description="Epochs of the layer loss alone, before those of the logits; 0: both losses together."
     )
-    objective_weight: float | None = Field(
-        None, gt=0, description="Weight of the objective beside the logits. (default: 1)"
+    layer_loss_weight: float | None = Field(
+        None,
+        gt=0,
+        description="Weight of the layer loss beside the logits' loss. (default: 1)",
+        json_schema_extra={"aliases": ["objective_weight"]},
     )
     filters: Path | None = Field(
         None, description="Folder of `distill filters`, through which hid-seq compares: TED.", json_schema_extra=PLACE
     )
 
-    @field_validator("objective")
+    @field_validator("layer_loss")
     @classmethod
-    def _are_objectives(cls, value: str) -> str:
+    def _are_layer_losses(cls, value: str) -> str:
         for name in value.split("+"):
-            if name not in OBJECTIVES:
-                raise ValueError(f"{name!r} is no objective; {did_you_mean(name, OBJECTIVES)}")
+            if name not in LAYER_LOSSES:
+                raise ValueError(f"{name!r} is no layer loss; {did_you_mean(name, LAYER_LOSSES)}")
         return value
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
-        if self.intermediate_epochs and self.objective_weight is not None:
+        if self.intermediate_epochs and self.layer_loss_weight is not None:
             raise ValueError(
-                "--objective-weight: is for an objective beside the logits, not with --intermediate-epochs"
+                "--layer-loss-weight: weighs a layer loss against the logits' loss, and --intermediate-epochs trains with "
+                "one after the other; leave one of the flags out"
             )
-        if self.filters is not None and "hid-seq" not in self.objectives:
-            raise ValueError("--filters: are for --objective hid-seq")
+        if self.filters is not None and "hid-seq" not in self.names:
+            raise ValueError("--filters: are for --layer-loss hid-seq")
         return self
 
     def for_encoder(self, encoder: EncoderSettings) -> "LayerLosses":
@@ -287,9 +292,9 @@ class LayerLosses(Settings):
         return self.model_copy(update={"layers": self.layers or getattr(encoder, "init_layers", None)})
 
     @property
-    def objectives(self) -> tuple[ObjectiveName, ...]:
-        """The objectives, each once."""
-        return tuple(dict.fromkeys(self.objective.split("+")))  # type: ignore[arg-type]
+    def names(self) -> tuple[LayerLossName, ...]:
+        """The names of the layer losses, each once."""
+        return tuple(dict.fromkeys(self.layer_loss.split("+")))  # type: ignore[arg-type]
 
 
 class TokenHead(Settings):
@@ -429,9 +434,9 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
         if self.start.init == "teacher" and not has_vectors:
             problems.append(f"--init teacher: is for vectors, and --embedding {embedding} has none")
         if self.layer_losses is not None and isinstance(self.source, SeveralTasks):
-            problems.append("--objective: layers are stored for one task; leave out --tasks")
+            problems.append("--layer-loss: layers are stored for one task; leave out --tasks")
         if self.layer_losses is not None and isinstance(self.source, Sets) and len(self.source.set) > 1:
-            problems.append("--objective: layers are those of one teacher; give one --set")
+            problems.append("--layer-loss: layers are those of one teacher; give one --set")
         if problems:
             raise ValueError("; ".join(problems))
         return self

@@ -28,9 +28,9 @@ from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics, RunRecord, read_run_record
 from student.config import FiltersConfig
 from student.data import Examples, gold_tensor, load_dev, load_examples
+from student.losses.layer_distances import first_signal, named_layers, stored_layers
 from student.losses.layer_targets import LayerTargets
 from student.losses.logits import task_loss
-from student.losses.objectives import first_signal, named_layers, stored_layers
 
 FILTERS_FILE, FILTERS_RECORD = "filters.safetensors", "filters.json"
 BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code

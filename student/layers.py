@@ -24,12 +24,12 @@ from pipeline.sets.record_parts import LayersName
 from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit
 from pipeline.training.run import Run
 from pipeline.training.run_record import Entry, Metrics, read_run_record
-from student.config import LayerLosses, ObjectiveName
+from student.config import LayerLosses, LayerLossName
 from student.data import Examples, make_batches
 from student.filters import FILTERS_FILE, read_filters
 from student.losses.layer_targets import Frame, LayerTargets
 from student.losses.layers import LayerLoss
-from student.losses.objectives import OBJECTIVES, first_signal, kinds, named_layers, stored_layers
+from student.losses.layer_distances import LAYER_LOSSES, first_signal, kinds, named_layers, stored_layers
 from student.model.architecture import SpecialIds, StudentConfig
 from student.model.bert import BertEncoder
 from student.model.encoders import ENCODERS
@@ -38,7 +38,7 @@ from student.model.model import Student
 from student.model.weights import load_weights
 from student.optimizer import rows_of_batch
 
-CONTRAST: ObjectiveName = "hid-cls-contrast"
+CONTRAST: LayerLossName = "hid-cls-contrast"
 
 
 # The stage's record has its own name, so that commands do not take its folder for a run.
@@ -80,9 +80,9 @@ def layer_loss(
     frame = None if reads_frame else Frame.of(special_ids, config.is_pair)
     # A BERT's rows contain the special tokens already, and other students' rows do not.
     lengths_N = examples.lengths if frame is None else frame.lengths(examples)
-    signals = {name: _signal(name, record) for name in losses.objectives}
+    signals = {name: _signal(name, record) for name in losses.names}
     targets = {
-        # Several objectives may read one signal, whose files are then opened and joined only once.
+        # Several layer losses may read one signal, whose files are then opened and joined only once.
         signal: LayerTargets(open_layers(logit_set, signal, "train", layers), examples, lengths_N, frame)
         for signal in dict.fromkeys(signals.values())
     }
@@ -91,32 +91,32 @@ def layer_loss(
             raise DataError(f"{logit_set.root}: has {signal} of none of the training rows")
     if config.bert is not None:
         _check_heads(config.bert.num_attention_heads, targets)
-    objectives = [(OBJECTIVES[name], signals[name]) for name in losses.objectives]
+    distances = [(LAYER_LOSSES[name], signals[name]) for name in losses.names]
     # Filters fit only the states of the set that they were trained on, which the fingerprint checks.
     filters = read_filters(losses.filters, record.fingerprint) if losses.filters else None
     kind_N = _kinds(targets[signals[CONTRAST]], config, examples) if CONTRAST in signals else None
-    return LayerLoss(objectives, layers, student, targets, weight_N, filters, kind_N).to(student.device)
+    return LayerLoss(distances, layers, student, targets, weight_N, filters, kind_N).to(student.device)
 
 
 def _kinds(target: LayerTargets, config: StudentConfig, examples: Examples) -> Ints:
     kind_N = kinds(config.target, examples)
     if len(np.unique(kind_N[target.is_known_N])) < 2:
-        raise DataError(f"--objective {CONTRAST}: negatives are rows of other labels, and all rows have the same")
+        raise DataError(f"--layer-loss {CONTRAST}: negatives are rows of other labels, and all rows have the same")
     return kind_N
 
 
-def objective_settings(losses: LayerLosses | None, config: StudentConfig, record: SetRecord) -> dict[str, Any]:
+def layer_loss_settings(losses: LayerLosses | None, config: StudentConfig, record: SetRecord) -> dict[str, Any]:
     """Returns the settings of layer losses for the record: layers, hashes of their files, and filters."""
     if losses is None:
         return {}
-    signals = {_signal(name, record) for name in losses.objectives}
+    signals = {_signal(name, record) for name in losses.names}
     files = [shard.sha256 or "" for one in record.signals.layer_signals if one.name in signals for shard in one.shards]
     return {
-        "objective": list(losses.objectives),
+        "layer_loss": list(losses.names),
         "layers": list(_layers(losses, config, record)),
         "intermediate_epochs": losses.intermediate_epochs,
         # None means the default, and the record must be equal for both spellings.
-        "objective_weight": losses.objective_weight or 1.0,
+        "layer_loss_weight": losses.layer_loss_weight or 1.0,
         "layers_sha256": hashlib.sha256("".join(files).encode()).hexdigest(),
         "filters_sha256": sha256(losses.filters / FILTERS_FILE) if losses.filters else None,
     }
@@ -130,9 +130,9 @@ def _check_heads(num_heads: int, targets: dict[LayersName, LayerTargets]) -> Non
             )
 
 
-def _signal(name: ObjectiveName, record: SetRecord) -> LayersName:
-    """Returns the signal that an objective reads; the states of all tokens include the first token's."""
-    signal = OBJECTIVES[name].signal
+def _signal(name: LayerLossName, record: SetRecord) -> LayersName:
+    """Returns the signal that a layer loss reads; the states of all tokens include the first token's."""
+    signal = LAYER_LOSSES[name].signal
     return first_signal(record) if signal == "cls" else signal
 
 
@@ -141,47 +141,47 @@ def _layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> tu
     named = named_layers(losses.layers)
     if named:
         return named
-    stored = stored_layers(record).get(_signal(losses.objectives[0], record), ())
+    stored = stored_layers(record).get(_signal(losses.names[0], record), ())
     # A student without layers has a single state per token, which the teacher's last layer describes best.
     return stored if config.bert else stored[-1:]
 
 
 def _problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> list[str]:
     problems = [
-        f"--objective {name}: compares attention, which --embedding {config.embedding} has not; take bert"
-        for name in losses.objectives
-        if OBJECTIVES[name].needs_attention and not config.bert
+        f"--layer-loss {name}: compares attention, which --embedding {config.embedding} has not; take bert"
+        for name in losses.names
+        if LAYER_LOSSES[name].needs_attention and not config.bert
     ]
-    if CONTRAST in losses.objectives and config.target.is_score:
-        problems.append(f"--objective {CONTRAST}: negatives are rows of other labels, and a score has none")
+    if CONTRAST in losses.names and config.target.is_score:
+        problems.append(f"--layer-loss {CONTRAST}: negatives are rows of other labels, and a score has none")
     if HEADS[config.head].reads_tokens:
-        problems.append(f"--objective: --head {config.head} reads tokens; take another head")
+        problems.append(f"--layer-loss: --head {config.head} reads tokens; take another head")
     if losses.filters is not None:
         known = {int(layer) for layer in read_filters(losses.filters, record.fingerprint).maps}
         missing = [str(layer) for layer in _layers(losses, config, record) if layer not in known]
         problems += [f"--filters {losses.filters}: has none of layer {', '.join(missing)}"] if missing else []
-    if "hid-seq" in losses.objectives and ENCODERS[config.embedding].reads_pairs:
-        problems.append(f"--objective hid-seq: --embedding {config.embedding} has nothing of each token")
+    if "hid-seq" in losses.names and ENCODERS[config.embedding].reads_pairs:
+        problems.append(f"--layer-loss hid-seq: --embedding {config.embedding} has nothing of each token")
     # Dropped tokens would shift the student's states against the stored ones.
-    if "hid-seq" in losses.objectives and config.token_dropout:
-        problems.append("--token-dropout: --objective hid-seq compares every token")
+    if "hid-seq" in losses.names and config.token_dropout:
+        problems.append("--token-dropout: --layer-loss hid-seq compares every token")
     return problems + _layer_problems(losses, config, record)
 
 
 def _layer_problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> list[str]:
     stored, layers, problems = stored_layers(record), _layers(losses, config, record), []
-    for name in losses.objectives:
+    for name in losses.names:
         signal = _signal(name, record)
         missing = [str(layer) for layer in layers if layer not in stored.get(signal, ())]
         if missing or not layers:
             wanted = ",".join(map(str, layers)) or "LAYERS"
             what = f"has {signal} of no layer {', '.join(missing)}" if signal in stored else f"has no {signal}"
             advice = f"repeat its command with --{signal} {wanted}: {record.command}"
-            problems.append(f"--objective {name}: the set {what}; {advice}")
+            problems.append(f"--layer-loss {name}: the set {what}; {advice}")
     if list(layers) != sorted(set(layers)):
         problems.append(f"--layers {','.join(map(str, layers))}: name each layer once, the lowest first")
     # The embedding output counts as a layer for states, but it has no attention.
-    has_squares = any(OBJECTIVES[name].needs_attention for name in losses.objectives)
+    has_squares = any(LAYER_LOSSES[name].needs_attention for name in losses.names)
     most = config.bert.num_hidden_layers + (not has_squares) if config.bert else 1
     if len(layers) > most:
         problems.append(f"--layers {','.join(map(str, layers))}: the student has {most} that can learn from one")

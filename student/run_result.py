@@ -19,7 +19,7 @@ from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
 from student.answers.labels import as_logits, best_thresholds
 from student.config import Where, num_bigrams
-from student.layers import objective_settings
+from student.layers import layer_loss_settings
 from student.model.card import CARD_FILE, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.model import TaskStudent, num_bytes, num_parameters
@@ -76,7 +76,7 @@ def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | No
         "init_layers": list(layers.layers) if layers else None,
         "init_from_sha256": layers.sha256 if layers else source_sha256(start.init_from, student_config),
         "token_vectors_sha256": vectors.sha256 if vectors else None,
-        **objective_settings(settings.layers, student_config, logit_set.sets[0].record),
+        **layer_loss_settings(settings.layers, student_config, logit_set.sets[0].record),
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
         "where": chosen.where if isinstance(chosen, Where) else None,

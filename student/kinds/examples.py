@@ -193,7 +193,7 @@ class ExampleTask(BatchedTask):
     ) -> None:
         self.model = student if layers is None else nn.ModuleList([student, layers])
         self._student, self._layers, self._loss = student, layers, settings.loss
-        self._layer_weight = settings.layers.objective_weight if settings.layers else None
+        self._layer_weight = settings.layers.layer_loss_weight if settings.layers else None
         self._optimizer, self._write = optimizer, write or student.save
         self._train = splits["train"]
         self._dev = {split: examples for split, examples in splits.items() if split != "train"}

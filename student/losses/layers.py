@@ -16,7 +16,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.sets.record_parts import LayersName
 from student.filters import Filters
 from student.losses.layer_targets import LayerTargets
-from student.losses.objectives import DIM, Objective, contrast_error, negatives, relations
+from student.losses.layer_distances import DIM, LayerDistance, contrast_error, negatives, relations
 from student.model.bert import BertEncoder, LayerOutputs
 from student.model.model import Student
 from student.model.products import SparseGrads
@@ -58,19 +58,19 @@ class Contrast(nn.Module):
 
 
 class LayerLoss(nn.Module):
-    """The sum of objectives over layers; its maps are trained with the student and then thrown away.
+    """The sum of distances over layers; its maps are trained with the student and then thrown away.
 
     The student's last layers learn from as many of the teacher's. A student without layers has a single one: what is
     known of each token, and of a row what its head reads.
 
     Args:
-        objectives: with the signal that each reads.
+        distances: with the signal that each reads.
         layers: the teacher's, rising; 0 is what its first layer reads.
         student: whose layers are compared; is not kept.
         targets: what the teacher said, by signal.
         weight_N: float32, multiplies each training row's loss.
         filters: what of the states of all tokens is compared. (default: all)
-        kind_N: what `Contrast` needs; None where it is not among the objectives.
+        kind_N: what `Contrast` needs; None where it is not among the distances.
 
     Attributes:
         is_known_N: which training rows all signals are of.
@@ -78,7 +78,7 @@ class LayerLoss(nn.Module):
 
     def __init__(
         self,
-        objectives: Sequence[tuple[Objective, LayersName]],
+        distances: Sequence[tuple[LayerDistance, LayersName]],
         layers: Sequence[int],
         student: Student,
         targets: Mapping[LayersName, LayerTargets],
@@ -88,26 +88,26 @@ class LayerLoss(nn.Module):
     ) -> None:
         super().__init__()
         self._weight_N = torch.from_numpy(weight_N)
-        self._objectives, self._layers, self._targets = tuple(objectives), tuple(layers), targets
-        # A row takes part only if every signal has it, so that all objectives average over the same rows.
+        self._distances, self._layers, self._targets = tuple(distances), tuple(layers), targets
+        # A row takes part only if every signal has it, so that all distances average over the same rows.
         self.is_known_N = np.logical_and.reduce([target.is_known_N for target in targets.values()])
-        self._reads_tokens = any(objective.signal == "states" for objective, _ in objectives)
+        self._reads_tokens = any(distance.signal == "states" for distance, _ in distances)
         self._is_bert = isinstance(student.encoder, BertEncoder)
         self.filters = filters
         self.maps = nn.ModuleDict(
             {
-                f"{objective.signal}-{layer}": made
-                for objective, signal in objectives
+                f"{distance.signal}-{layer}": made
+                for distance, signal in distances
                 for layer in layers
-                if objective.error is not None
-                if (made := self._map(objective.signal, layer, student, targets[signal].width)) is not None
+                if distance.error is not None
+                if (made := self._map(distance.signal, layer, student, targets[signal].width)) is not None
             }
         )
         self.contrast = None
         if kind_N is not None:
             # The published code contrasts the first tokens' states of all layers concatenated, not layer by layer.
             own = len(layers) * self._width_of_first(student)
-            first = next(signal for objective, signal in objectives if objective.error is None)
+            first = next(signal for distance, signal in distances if distance.error is None)
             self.contrast = Contrast(targets[first], layers, own, kind_N)
 
     def read(
@@ -119,7 +119,7 @@ class LayerLoss(nn.Module):
             told = encoder.layers(ids_T, starts_S, sparse_grads)
             # One forward pass serves both the head and the layer loss, because a BERT's layers dominate the cost.
             return encoder.pooled([states_TH[starts_S[:-1]] for states_TH in told.states[1:]]), told
-        # The scan runs only if an objective reads tokens: it costs more than the pooled product.
+        # The scan runs only if an distance reads tokens: it costs more than the pooled product.
         states = [encoder.scan(ids_T, starts_S, sparse_grads)] if self._reads_tokens else []
         # A matrix student has no attention, so the mask has no columns and the lists of scores are empty.
         nowhere_NL = torch.zeros(len(starts_S) - 1, 0, dtype=torch.bool, device=starts_S.device)
@@ -164,36 +164,36 @@ class LayerLoss(nn.Module):
         return torch.stack(losses).sum()
 
     def _losses(self, said: "_Said") -> Iterator[Tensor]:
-        """Each objective's loss of each row, or of each of two sequences that are read of it, layer by layer."""
+        """Each distance of each row, or of each of two sequences that are read of it, layer by layer."""
         # Negative indices compare the student's last layers with the chosen teacher layers, whatever the student's
         # depth.
         places = range(-len(self._layers), 0)
-        for objective, signal in self._objectives:
-            if objective.error is not None:
+        for distance, signal in self._distances:
+            if distance.error is not None:
                 for place, layer in zip(places, self._layers, strict=True):
-                    yield self._error(objective, signal, layer, place, said)
+                    yield self._error(distance, signal, layer, place, said)
         if self.contrast is not None:
             yield self.contrast(torch.cat([said.first(place) for place in places], dim=1), said.rows)
 
-    def _error(self, objective: Objective, signal: LayersName, layer: int, place: int, said: "_Said") -> Tensor:
-        """An objective's loss of each row, for one layer of the teacher and the student's at ``place``."""
-        assert objective.error is not None, "a contrast is of all layers"
+    def _error(self, distance: LayerDistance, signal: LayersName, layer: int, place: int, said: "_Said") -> Tensor:
+        """A distance of each row, for one layer of the teacher and the student's at ``place``."""
+        assert distance.error is not None, "a contrast is of all layers"
         target, told, device = self._targets[signal], said.told, said.starts_S.device
-        name = f"{objective.signal}-{layer}"
+        name = f"{distance.signal}-{layer}"
         bring = self.maps[name] if name in self.maps else nn.Identity()
-        if objective.signal == "states":
+        if distance.signal == "states":
             states = target.states(layer, said.rows).to(device)
             # The teacher's filters are frozen in TED's second stage. Only the student's maps learn.
             states = states if self.filters is None else self.filters(layer, states)
-            return objective.error(bring(told.states[place]), states, said.starts_S)
-        if objective.signal == "cls":
+            return distance.error(bring(told.states[place]), states, said.starts_S)
+        if distance.signal == "cls":
             first = said.first(place)
             # Each state counts as a sequence of one token, so Hid-CLS reuses the error of Hid-Seq.
             alone_S = torch.arange(len(first) + 1, device=device)
-            return objective.error(bring(first), target.first(layer, said.rows).to(device), alone_S)
-        squares = told.scores[place] if objective.signal == "attention" else relations(told.values[place])
+            return distance.error(bring(first), target.first(layer, said.rows).to(device), alone_S)
+        squares = told.scores[place] if distance.signal == "attention" else relations(told.values[place])
         stored = target.squares(layer, said.rows, squares.shape[-1]).to(device)
-        return objective.error(squares, stored, told.is_token_NL)
+        return distance.error(squares, stored, told.is_token_NL)
 
 
 class _Said(NamedTuple):

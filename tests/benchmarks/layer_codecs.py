@@ -14,7 +14,6 @@ from pipeline.sets.reader import ExampleSet
 from student.bert_start import bert_start, copy_layers
 from student.config import TrainSettings
 from student.data import as_read, load_examples
-from student.layers import layer_loss
 from student.model.model import Student
 from student.training_data import build_student_config, task_facts
 
@@ -22,10 +21,10 @@ ROWS, LAYERS = 64, "2,4,6"
 READS = {"hid-seq": "states", "att-mse": "attention", "att-kl": "attention", "val-kl": "values"}
 
 
-def loss_and_gradient(logit_set: ExampleSet, objective: str) -> tuple[float, torch.Tensor]:
+def loss_and_gradient(logit_set: ExampleSet, layer_loss: str) -> tuple[float, torch.Tensor]:
     """The loss of the first training rows, and its gradient of all weights, end to end."""
     flags = TrainSettings.from_flags(
-        set=(str(logit_set.root),), embedding="bert", init_layers=LAYERS, objective=objective
+        set=(str(logit_set.root),), embedding="bert", init_layers=LAYERS, layer_loss=layer_loss
     )
     facts = task_facts(logit_set)
     config, _ = build_student_config(flags, logit_set, facts)
@@ -35,7 +34,7 @@ def loss_and_gradient(logit_set: ExampleSet, objective: str) -> tuple[float, tor
     examples = as_read(load_examples(logit_set, "train"), config)
     assert flags.layers is not None
     rows = np.arange(ROWS)
-    layers = layer_loss(flags.layers, student, logit_set, facts["special_ids"], examples, examples.weight_N)
+    layers = make_layer_loss(flags.layers, student, logit_set, facts["special_ids"], examples, examples.weight_N)
     ids_T, starts_S = examples.batch(rows)
     loss = layers(*layers.read(student, ids_T, starts_S), starts_S, rows)
     gradients = torch.autograd.grad(loss, list(student.encoder.parameters()), allow_unused=True)
@@ -46,16 +45,16 @@ def main(exact: str, *others: str) -> None:
     """Prints how far losses and gradients are from those of the exact set, as shares of them."""
     sets = [ExampleSet.open(path) for path in (exact, *others)]
     table = []
-    for objective, name in READS.items():
-        loss, gradient = loss_and_gradient(sets[0], objective)
+    for layer_loss, name in READS.items():
+        loss, gradient = loss_and_gradient(sets[0], layer_loss)
         for one in sets[1:]:
             codec = next(signal.how for signal in one.record.signals.layer_signals if signal.name == name)
             if codec == "float32":
                 continue
-            other_loss, other = loss_and_gradient(one, objective)
+            other_loss, other = loss_and_gradient(one, layer_loss)
             away = float((other - gradient).norm() / gradient.norm())
-            table.append([objective, codec, f"{other_loss / loss - 1:+.2e}", f"{away:.1e}"])
-    console.print_table(["objective", "codec", "its loss", "its gradient"], table)
+            table.append([layer_loss, codec, f"{other_loss / loss - 1:+.2e}", f"{away:.1e}"])
+    console.print_table(["layer_loss", "codec", "its loss", "its gradient"], table)
 
 
 if __name__ == "__main__":

@@ -73,9 +73,9 @@ CASES = {
     "pull --replace": Case("pull file://W/there --store O --replace", before="short"),
     "join": Case(f"join W/blind {OPINION} --name joined --store O"),
     "train-student": Case(f"train-student --set W/logits/opinion --output-dir O/run {STUDENT}", is_short=True),
-    "train-student --objective": Case(
+    "train-student --layer-loss": Case(
         "train-student --set W/logits/layers --output-dir O/run --embedding bert --init-layers 1 "
-        "--objective hid-seq+val-kl --intermediate-epochs 2 --num-train-epochs 1"
+        "--layer-loss hid-seq+val-kl --intermediate-epochs 2 --num-train-epochs 1"
     ),
     "train-student --tasks": Case(
         f"train-student --tasks opinion,roles --store W/logits --output-dir O/runs {STUDENT}"

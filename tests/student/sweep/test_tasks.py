@@ -138,7 +138,7 @@ def test_a_task_that_fails_before_any_work_leaves_the_record_as_it_was(
     ("changes", "match"),
     [
         ({"query": "select 1"}, "--query: "),
-        ({"objective": "pkd"}, "--objective: "),
+        ({"layer_loss": "pkd"}, "--layer-loss: "),
         ({"task": "opinion"}, naming("--task or --tasks")),
         ({"tasks": "opinion,roles"}, naming("--grid: ", "tasks")),
         ({"grid": ("tasks=opinion,roles+roles",)}, naming("--grid: ", "--tasks: ", "roles")),

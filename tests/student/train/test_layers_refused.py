@@ -41,11 +41,11 @@ def test_sentences_and_pairs_share_an_encoder(pairing: str | None, store: Path, 
 
 
 def test_a_folder_without_filters_says_so(store: Path, tmp_path: Path) -> None:
-    config = tiny_config(store / "opinion", tmp_path / "run", objective="hid-seq", filters=tmp_path / "none")
+    config = tiny_config(store / "opinion", tmp_path / "run", layer_loss="hid-seq", filters=tmp_path / "none")
     with pytest.raises((ConfigError, IntegrityError), match=r"none: .*filters\.json"):
         train(config, "")
 
 
 def test_a_score_has_no_rows_of_other_labels(ratings: dict[str, ExampleSet], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--objective hid-cls-contrast: "):
-        train(tiny_config(ratings["score"].root, tmp_path / "run", objective="hid-cls-contrast"), "")
+    with pytest.raises(ConfigError, match="--layer-loss hid-cls-contrast: "):
+        train(tiny_config(ratings["score"].root, tmp_path / "run", layer_loss="hid-cls-contrast"), "")

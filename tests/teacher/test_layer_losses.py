@@ -23,8 +23,8 @@ from student.filters import train_filters
 from student.fit import train
 from student.kinds.examples import ExampleTask
 from student.layers import LayerTask, layer_loss
+from student.losses.layer_distances import kinds, negatives
 from student.losses.layers import LayerLoss
-from student.losses.objectives import kinds, negatives
 from student.model.bert import BertEncoder
 from student.model.model import Student
 from student.model.weights import read_weights
@@ -41,7 +41,7 @@ from tests.helpers.word_tasks import make_louder
 EXACT = {"states": "all", "attention": "all", "values": "all"}
 EXACT |= {f"{name}_codec": "float32" for name in EXACT}
 BERT = {"embedding": "bert", "matrix_size": None, "vector_size": None, "hidden_size": None}
-STAGES = {"objective": "hid-cls", "intermediate_epochs": 2, "num_train_epochs": 1}
+STAGES = {"layer_loss": "hid-cls", "intermediate_epochs": 2, "num_train_epochs": 1}
 NOISE = {"layers": "1,2", "init": "noise", "num_hidden_layers": 2, "vector_size": 64}
 NOISE |= {"num_attention_heads": 2, "initializer_range": 0.3}
 CONTRAST = "hid-cls-contrast"
@@ -111,7 +111,7 @@ class Live:
 
 
 def by_hand(name: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> Tensor:
-    """An objective's loss of one row and layer, from what student and teacher say of it alone."""
+    """A layer loss of one row and layer, from what student and teacher say of it alone."""
     if name == "hid-seq":
         return functional.mse_loss(ours["states"], theirs["states"])
     if name == "hid-cls":
@@ -144,9 +144,9 @@ def check_gradients(encoder: BertEncoder, losses: tuple[Tensor, Tensor]) -> None
             torch.testing.assert_close(ours, hand, rtol=1e-4, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("objective", ALL)
-def test_loss_and_gradient_are_those_of_a_live_teacher(objective: str, exact_set: ExampleSet, tmp_path: Path) -> None:
-    flags = bert_flags(exact_set, tmp_path, objective=objective, **NOISE)
+@pytest.mark.parametrize("layer_loss", ALL)
+def test_loss_and_gradient_are_those_of_a_live_teacher(layer_loss: str, exact_set: ExampleSet, tmp_path: Path) -> None:
+    flags = bert_flags(exact_set, tmp_path, layer_loss=layer_loss, **NOISE)
     student, layers, examples = lesson(flags, exact_set)
     encoder = student.encoder
     assert isinstance(encoder, BertEncoder)
@@ -161,14 +161,14 @@ def test_loss_and_gradient_are_those_of_a_live_teacher(objective: str, exact_set
         for k in (1, 2):
             one = {"states": told.states[k], "scores": told.scores[k - 1][0], "relations": relations[k - 1]}
             other = {part: theirs[part][k - (part != "states")] for part in one}
-            losses += [by_hand(name, one, other) for name in objective.split("+")]
+            losses += [by_hand(name, one, other) for name in layer_loss.split("+")]
     expected = torch.stack(losses).sum() / len(ROWS)
     torch.testing.assert_close(stored, expected, rtol=1e-5, atol=1e-6)
     check_gradients(encoder, (stored, expected))
 
 
 def test_contrast_and_its_gradient_are_those_of_a_live_teacher(exact_set: ExampleSet, tmp_path: Path) -> None:
-    student, layers, examples = lesson(bert_flags(exact_set, tmp_path, objective=CONTRAST, **NOISE), exact_set)
+    student, layers, examples = lesson(bert_flags(exact_set, tmp_path, layer_loss=CONTRAST, **NOISE), exact_set)
     encoder, contrast = student.encoder, layers.contrast
     assert isinstance(encoder, BertEncoder)
     assert contrast is not None
@@ -199,7 +199,7 @@ def test_contrast_and_its_gradient_are_those_of_a_live_teacher(exact_set: Exampl
 
 
 @pytest.mark.parametrize(
-    "changes", [*({"objective": name, **BERT, **NOISE} for name in (*ALL, CONTRAST)), {"objective": "hid-seq"}]
+    "changes", [*({"layer_loss": name, **BERT, **NOISE} for name in (*ALL, CONTRAST)), {"layer_loss": "hid-seq"}]
 )
 def test_a_rows_weight_multiplies_its_loss(changes: dict[str, Any], exact: Path, tmp_path: Path) -> None:
     logit_set = ExampleSet.open(exact / "roles")
@@ -220,7 +220,7 @@ def test_a_rows_weight_multiplies_its_loss(changes: dict[str, Any], exact: Path,
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(exact_set: ExampleSet, tmp_path: Path) -> None:
-    flags = bert_flags(exact_set, tmp_path, objective="hid-seq+att-mse+val-kl", init_layers="1,2")
+    flags = bert_flags(exact_set, tmp_path, layer_loss="hid-seq+att-mse+val-kl", init_layers="1,2")
     student, layers, examples = lesson(flags, exact_set)
     start = bert_start(flags.encoder, flags.start, exact_set)
     assert start is not None
@@ -234,7 +234,7 @@ def test_states_stand_at_the_tokens_that_a_student_without_layers_reads(
     embedding: str, exact_set: ExampleSet, tmp_path: Path
 ) -> None:
     changes = {"matrix_size": None} if embedding == "lstm" else {}
-    flags = tiny_config(exact_set.root, tmp_path, objective="hid-seq", embedding=embedding, **changes)
+    flags = tiny_config(exact_set.root, tmp_path, layer_loss="hid-seq", embedding=embedding, **changes)
     _, layers, examples = lesson(flags, exact_set)
     ids_T, starts_S = examples.batch(ROWS)
     (target,) = layers._targets.values()
@@ -263,7 +263,7 @@ def losses_of(run: Path, key: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "changes", [BERT | {"objective": "att-kl+hid-seq", "learning_rate": 1e-3}, {"objective": "hid-cls"}]
+    "changes", [BERT | {"layer_loss": "att-kl+hid-seq", "learning_rate": 1e-3}, {"layer_loss": "hid-cls"}]
 )
 def test_layers_alone_and_then_logits(changes: dict[str, Any], exact: Path, tmp_path: Path) -> None:
     more = changes | {"intermediate_epochs": 3, "num_train_epochs": 1}
@@ -310,7 +310,7 @@ def test_a_stage_stopped_in_an_epoch_draws_the_same_negatives_when_it_goes_on(
         return loss(task, batch)
 
     runs = {
-        name: tiny_config(exact / "opinion", tmp_path / name, **STAGES | {"objective": CONTRAST})
+        name: tiny_config(exact / "opinion", tmp_path / name, **STAGES | {"layer_loss": CONTRAST})
         for name in ("stopped", "whole")
     }
     with monkeypatch.context() as patched:
@@ -325,7 +325,7 @@ def test_a_stage_stopped_in_an_epoch_draws_the_same_negatives_when_it_goes_on(
 
 
 def test_layers_beside_the_logits_change_what_is_learnt(exact: Path, tmp_path: Path) -> None:
-    train(tiny_config(exact / "roles", tmp_path / "a", objective="hid-seq"), "")
+    train(tiny_config(exact / "roles", tmp_path / "a", layer_loss="hid-seq"), "")
     train(tiny_config(exact / "roles", tmp_path / "b"), "")
     first, second = read_weights(tmp_path / "a"), read_weights(tmp_path / "b")
     assert first.keys() == second.keys()
@@ -337,7 +337,7 @@ def test_filters_are_learnt_and_learnt_through(exact: Path, tmp_path: Path) -> N
     record = train_filters(FiltersConfig.from_flags(**flags, layers="2"), "distill filters")
     losses = [entry["loss"] for entry in record["result"]["history"]]
     assert losses[-1] < losses[0]
-    config = tiny_config(exact / "roles", tmp_path / "run", objective="hid-seq", filters=tmp_path / "filters")
+    config = tiny_config(exact / "roles", tmp_path / "run", layer_loss="hid-seq", filters=tmp_path / "filters")
     _, layers, examples = lesson(config, ExampleSet.open(exact / "roles"))
     assert layers.maps["states-2"].out_features == 6
     (target,) = layers._targets.values()
@@ -348,20 +348,22 @@ def test_filters_are_learnt_and_learnt_through(exact: Path, tmp_path: Path) -> N
     assert filtered.square().mean() == pytest.approx(1, abs=1e-3)
     train(config, "")
     with pytest.raises(ConfigError, match=naming("filters: ", "distill filters")):
-        train(tiny_config(exact / "opinion", tmp_path / "other", objective="hid-seq", filters=tmp_path / "filters"), "")
+        train(
+            tiny_config(exact / "opinion", tmp_path / "other", layer_loss="hid-seq", filters=tmp_path / "filters"), ""
+        )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": "2"}, naming("--layers: ", "--objective")),
-        ({"objective": "att-kl"}, naming("--objective att-kl: ", "--embedding hybrid")),
-        ({"objective": "hid-seq", "layers": "1,2"}, "student"),
-        ({"objective": "hid-seq", "layers": "9"}, naming("layer 9", "--states 9")),
-        ({"objective": "hid-seq", "token_dropout": 0.1}, naming("--token-dropout: ", "--objective hid-seq")),
-        ({"objective": "hid-cls", "intermediate_epochs": 1, "objective_weight": 2.0}, "--intermediate-epochs"),
-        ({"objective": "hid-cls", "filters": Path("filters")}, naming("--filters: ", "--objective hid-seq")),
-        ({"objective": "hid-cls", "head": "bilstm"}, "tokens"),
+        ({"layers": "2"}, naming("--layers: ", "--layer-loss")),
+        ({"layer_loss": "att-kl"}, naming("--layer-loss att-kl: ", "--embedding hybrid")),
+        ({"layer_loss": "hid-seq", "layers": "1,2"}, "student"),
+        ({"layer_loss": "hid-seq", "layers": "9"}, naming("layer 9", "--states 9")),
+        ({"layer_loss": "hid-seq", "token_dropout": 0.1}, naming("--token-dropout: ", "--layer-loss hid-seq")),
+        ({"layer_loss": "hid-cls", "intermediate_epochs": 1, "layer_loss_weight": 2.0}, "--intermediate-epochs"),
+        ({"layer_loss": "hid-cls", "filters": Path("filters")}, naming("--filters: ", "--layer-loss hid-seq")),
+        ({"layer_loss": "hid-cls", "head": "bilstm"}, "tokens"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_flag(
@@ -373,5 +375,5 @@ def test_what_does_not_fit_is_refused_by_its_flag(
 
 
 def test_a_set_without_layers_says_how_to_get_them(roles_set: ExampleSet, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=naming("--objective att-kl: ", "--attention 1", "--manifest roles.yaml")):
-        train(bert_flags(roles_set, tmp_path / "run", objective="att-kl", layers="1", init="noise"), "")
+    with pytest.raises(ConfigError, match=naming("--layer-loss att-kl: ", "--attention 1", "--manifest roles.yaml")):
+        train(bert_flags(roles_set, tmp_path / "run", layer_loss="att-kl", layers="1", init="noise"), "")

@@ -1,4 +1,4 @@
-"""What ``--objective`` chooses from: distances of a student's layers from its teacher's (How to Distill your BERT).
+"""What ``--layer-loss`` chooses from: distances of a student's layers from its teacher's (How to Distill your BERT).
 
 Each error is a number per sequence, which depends on its tokens alone: the published code takes softmax and mean over
 the padding, too, and weighs short sequences less.
@@ -26,7 +26,7 @@ from pipeline.arrays import Bools, Ints
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName
 from pipeline.tasks.target import NO_LABEL, Target, gold_classes
-from student.config import ObjectiveName
+from student.config import LayerLossName
 from student.data import Examples, classes_of
 
 # The contrastive temperature is that of the published code of How to Distill your BERT.
@@ -95,7 +95,7 @@ def relations(values_NALD: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Objective:
+class LayerDistance:
     """A kind of loss between layers.
 
     Attributes:
@@ -110,14 +110,14 @@ class Objective:
     needs_attention: bool = False
 
 
-OBJECTIVES: dict[ObjectiveName, Objective] = {
-    "hid-cls": Objective("cls", state_error),
-    "hid-cls-contrast": Objective("cls", None),
-    "pkd": Objective("cls", direction_error),
-    "hid-seq": Objective("states", state_error),
-    "att-mse": Objective("attention", score_error, needs_attention=True),
-    "att-kl": Objective("attention", share_divergence, needs_attention=True),
-    "val-kl": Objective("values", share_divergence, needs_attention=True),
+LAYER_LOSSES: dict[LayerLossName, LayerDistance] = {
+    "hid-cls": LayerDistance("cls", state_error),
+    "hid-cls-contrast": LayerDistance("cls", None),
+    "pkd": LayerDistance("cls", direction_error),
+    "hid-seq": LayerDistance("states", state_error),
+    "att-mse": LayerDistance("attention", score_error, needs_attention=True),
+    "att-kl": LayerDistance("attention", share_divergence, needs_attention=True),
+    "val-kl": LayerDistance("values", share_divergence, needs_attention=True),
 }
 
 
