@@ -280,8 +280,8 @@ class LayerLosses(Settings):
     def _fit(self) -> Self:
         if self.intermediate_epochs and self.layer_loss_weight is not None:
             raise ValueError(
-                "--layer-loss-weight: weighs a layer loss against the logits' loss, and --intermediate-epochs trains with "
-                "one after the other; leave one of the flags out"
+                "--layer-loss-weight: weighs a layer loss against the logits' loss, and --intermediate-epochs trains "
+                "with one after the other; leave one of the flags out"
             )
         if self.filters is not None and "hid-seq" not in self.names:
             raise ValueError("--filters: are for --layer-loss hid-seq")

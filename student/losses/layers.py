@@ -15,8 +15,8 @@ from torch.nn import functional
 from pipeline.arrays import Floats, Ints
 from pipeline.sets.record_parts import LayersName
 from student.filters import Filters
-from student.losses.layer_targets import LayerTargets
 from student.losses.layer_distances import DIM, LayerDistance, contrast_error, negatives, relations
+from student.losses.layer_targets import LayerTargets
 from student.model.bert import BertEncoder, LayerOutputs
 from student.model.model import Student
 from student.model.products import SparseGrads

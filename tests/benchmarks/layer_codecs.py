@@ -21,11 +21,9 @@ ROWS, LAYERS = 64, "2,4,6"
 READS = {"hid-seq": "states", "att-mse": "attention", "att-kl": "attention", "val-kl": "values"}
 
 
-def loss_and_gradient(logit_set: ExampleSet, layer_loss: str) -> tuple[float, torch.Tensor]:
+def loss_and_gradient(logit_set: ExampleSet, name: str) -> tuple[float, torch.Tensor]:
     """The loss of the first training rows, and its gradient of all weights, end to end."""
-    flags = TrainSettings.from_flags(
-        set=(str(logit_set.root),), embedding="bert", init_layers=LAYERS, layer_loss=layer_loss
-    )
+    flags = TrainSettings.from_flags(set=(str(logit_set.root),), embedding="bert", init_layers=LAYERS, layer_loss=name)
     facts = task_facts(logit_set)
     config, _ = build_student_config(flags, logit_set, facts)
     student, start = Student(config).eval(), bert_start(flags.encoder, flags.start, logit_set)
@@ -45,16 +43,16 @@ def main(exact: str, *others: str) -> None:
     """Prints how far losses and gradients are from those of the exact set, as shares of them."""
     sets = [ExampleSet.open(path) for path in (exact, *others)]
     table = []
-    for layer_loss, name in READS.items():
-        loss, gradient = loss_and_gradient(sets[0], layer_loss)
+    for distance, signal_name in READS.items():
+        loss, gradient = loss_and_gradient(sets[0], distance)
         for one in sets[1:]:
-            codec = next(signal.how for signal in one.record.signals.layer_signals if signal.name == name)
+            codec = next(signal.how for signal in one.record.signals.layer_signals if signal.name == signal_name)
             if codec == "float32":
                 continue
-            other_loss, other = loss_and_gradient(one, layer_loss)
+            other_loss, other = loss_and_gradient(one, distance)
             away = float((other - gradient).norm() / gradient.norm())
-            table.append([layer_loss, codec, f"{other_loss / loss - 1:+.2e}", f"{away:.1e}"])
-    console.print_table(["layer_loss", "codec", "its loss", "its gradient"], table)
+            table.append([distance, codec, f"{other_loss / loss - 1:+.2e}", f"{away:.1e}"])
+    console.print_table(["layer loss", "codec", "its loss", "its gradient"], table)
 
 
 if __name__ == "__main__":
