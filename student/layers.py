@@ -27,9 +27,9 @@ from pipeline.training.run_record import Entry, Metrics, read_run_record
 from student.config import LayerLosses, LayerLossName
 from student.data import Examples, make_batches
 from student.filters import FILTERS_FILE, read_filters
+from student.losses.layer_distances import LAYER_LOSSES, first_signal, kinds, named_layers, stored_layers
 from student.losses.layer_targets import Frame, LayerTargets
 from student.losses.layers import LayerLoss
-from student.losses.layer_distances import LAYER_LOSSES, first_signal, kinds, named_layers, stored_layers
 from student.model.architecture import SpecialIds, StudentConfig
 from student.model.bert import BertEncoder
 from student.model.encoders import ENCODERS

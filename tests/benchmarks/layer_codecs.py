@@ -14,6 +14,7 @@ from pipeline.sets.reader import ExampleSet
 from student.bert_start import bert_start, copy_layers
 from student.config import TrainSettings
 from student.data import as_read, load_examples
+from student.layers import layer_loss
 from student.model.model import Student
 from student.training_data import build_student_config, task_facts
 
@@ -32,7 +33,7 @@ def loss_and_gradient(logit_set: ExampleSet, name: str) -> tuple[float, torch.Te
     examples = as_read(load_examples(logit_set, "train"), config)
     assert flags.layers is not None
     rows = np.arange(ROWS)
-    layers = make_layer_loss(flags.layers, student, logit_set, facts["special_ids"], examples, examples.weight_N)
+    layers = layer_loss(flags.layers, student, logit_set, facts["special_ids"], examples, examples.weight_N)
     ids_T, starts_S = examples.batch(rows)
     loss = layers(*layers.read(student, ids_T, starts_S), starts_S, rows)
     gradients = torch.autograd.grad(loss, list(student.encoder.parameters()), allow_unused=True)
