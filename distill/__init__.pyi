@@ -73,28 +73,28 @@ def augment(
     *,
     task: str | None = None,
     method: Literal["tinybert", "mask-pos", "mask-each"],
-    splits: str | None = None,
-    name: str | None = None,
-    num_variants: int | None = None,
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    max_seq_length: int = 128,
+    ray: str | None = None,
+    ray_workers: int | None = None,
+    ray_resources: str | None = None,
     pairs: Literal["each", "both"] = "each",
     masked_lm: str = "bert-base-uncased",
     word_vectors: str | Path | None = None,
     num_candidates: int = 15,
     replace_probability: float = 0.4,
+    num_variants: int | None = None,
+    seed: int = 42,
     mask_probability: float = 0.1,
-    mask_token: str = "[MASK]",
     pos_probability: float = 0.1,
     ngram_probability: float = 0.0,
+    mask_token: str = "[MASK]",
     sentences: int = 200,
-    store: str | Path = ...,
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32",
-    max_seq_length: int = 128,
-    seed: int = 42,
-    ray: str | None = None,
-    ray_workers: int | None = None,
-    ray_resources: str | None = None,
+    splits: str | None = None,
+    name: str | None = None,
     manifest: str | Path | None = None,
     data: str | Path | None = None,
+    store: str | Path = ...,
 ) -> Result:
     """Make variants of a task's rows, for a teacher to label; `teacher-dump --augment` does both.
 
@@ -102,30 +102,30 @@ def augment(
         task: Task to augment; see `distill tasks`.
         method: tinybert: words a masked LM proposes; mask-pos: masks and words of a kind; mask-each: each word
             masked in turn, of dev rows, to see which ones matter.
-        splits: mask-each: the split that it masks. (default: the first dev split)
-        name: Name of the variants. (default: TASK-METHOD)
-        num_variants: Variants of a row; tinybert: of each of its sentences; mask-each: words masked of each, from
-            its start. (default: the task's)
+        precision: tinybert: arithmetic of the masked LM.
+        max_seq_length: tinybert: longest input of the masked LM in tokens.
+        ray: Share the work among workers on a Ray cluster: its address, auto for the one that this machine belongs
+            to, local (or --ray alone) to start one here.
+        ray_workers: How many workers. (default: as many as the cluster has room for)
+        ray_resources: What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})
         pairs: tinybert: a variant changes one sentence of a pair, or both.
         masked_lm: tinybert: masked LM that proposes words; a hub id or a folder.
         word_vectors: tinybert: GloVe or word2vec text file, for words of several pieces. (default: kept)
         num_candidates: tinybert: words to choose from at each place, K.
         replace_probability: tinybert: share of words replaced, p_t.
+        num_variants: Variants of a row; tinybert: of each of its sentences; mask-each: words masked of each, from
+            its start. (default: the task's)
+        seed: Seed of all choices.
         mask_probability: mask-pos: share of words masked.
-        mask_token: mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R.
         pos_probability: mask-pos: share of words replaced by one of the same part of speech; 0 for none.
         ngram_probability: mask-pos: share of variants cut to 1 to 5 words.
+        mask_token: mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R.
         sentences: mask-each: so many rows of the split, from its start.
-        store: Folder of logit sets (DISTILL_STORE).
-        precision: tinybert: arithmetic of the masked LM.
-        max_seq_length: tinybert: longest input of the masked LM in tokens.
-        seed: Seed of all choices.
-        ray: Share the work among workers on a Ray cluster: its address, auto for the one that this machine belongs
-            to, local (or --ray alone) to start one here.
-        ray_workers: How many workers. (default: as many as the cluster has room for)
-        ray_resources: What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})
+        splits: mask-each: the split that it masks. (default: the first dev split)
+        name: Name of the variants. (default: TASK-METHOD)
         manifest: YAML file with a task of your own.
         data: Folder or file with the task's rows. (default: DISTILL_DATA, then the hub)
+        store: Folder of logit sets (DISTILL_STORE).
     """
 
 def bench(
@@ -148,57 +148,57 @@ def bench(
 def budget(
     set: str | None = None,
     *,
-    corpus: str | None = None,
-    task: str | None = None,
-    manifest: str | Path | None = None,
-    data: str | Path | None = None,
+    positions: int = 2000,
+    store: str | Path = ...,
+    num_copies: int = 1,
+    masking: Literal["uniform", "frequency"] = "uniform",
+    mlm_probability: float = 0.15,
+    seed: int = 42,
     model_name_or_path: str | None = None,
     model_revision: str | None = None,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
     max_seq_length: int = 128,
-    positions: int = 2000,
-    num_copies: int = 1,
+    corpus: str | None = None,
     max_documents: int | None = None,
     packing: Literal["sentences", "blocks"] = "sentences",
     min_seq_length: int = 12,
     validation_every: int = 200,
-    masking: Literal["uniform", "frequency"] = "uniform",
-    mlm_probability: float = 0.15,
-    store: str | Path = ...,
-    seed: int = 42,
-    sample: int = 512,
+    manifest: str | Path | None = None,
+    data: str | Path | None = None,
+    task: str | None = None,
     states: str | None = None,
     cls: str | None = None,
     attention: str | None = None,
     values: str | None = None,
+    sample: int = 512,
 ) -> Result:
     """Measure what each codec would cost and lose, on a sample of a set, of a corpus or of a task's rows.
 
     Args:
         set: Set of tokens with codec hidden or dense: a path, or a name in the store.
-        corpus: A corpus instead of a task; see `distill corpora`.
-        task: A task of whose rows layers are tried; see `distill tasks`.
-        manifest: YAML file with a corpus of your own.
-        data: Folder or file with the corpus. (default: DISTILL_DATA, then the hub)
+        positions: Masked positions to try the codecs on.
+        store: Folder of logit sets (DISTILL_STORE).
+        num_copies: Masked copies of each sequence; about 1 / probability mask all.
+        masking: Mask all tokens alike, or rare ones more (count^-0.7).
+        mlm_probability: Share of a sequence's tokens that is masked.
+        seed: Seed of masking and draws.
         model_name_or_path: Teacher: a hub id or a folder. (default: the corpus's)
         model_revision: Branch, tag or commit on the hub.
         precision: Arithmetic of the teacher's forward pass.
         max_seq_length: Longest input in tokens.
-        positions: Masked positions to try the codecs on.
-        num_copies: Masked copies of each sequence; about 1 / probability mask all.
+        corpus: A corpus instead of a task; see `distill corpora`.
         max_documents: Use only its first N documents. (default: all)
         packing: A sequence is a sentence, or a block packed full.
         min_seq_length: Leave out shorter sequences; special tokens count.
         validation_every: Hold out one document in N for validation.
-        masking: Mask all tokens alike, or rare ones more (count^-0.7).
-        mlm_probability: Share of a sequence's tokens that is masked.
-        store: Folder of logit sets (DISTILL_STORE).
-        seed: Seed of masking and draws.
-        sample: Training rows to try the codecs on; a fifth of them is measured.
+        manifest: YAML file with a corpus of your own.
+        data: Folder or file with the corpus. (default: DISTILL_DATA, then the hub)
+        task: A task of whose rows layers are tried; see `distill tasks`.
         states: Layers whose states of every token are stored, with commas; 0: embeddings.
         cls: Layers whose state of [CLS] alone is stored; or all.
         attention: Layers whose attention scores, before softmax and mask, are stored.
         values: Layers whose values' products with each other are stored (as in MiniLM).
+        sample: Training rows to try the codecs on; a fifth of them is measured.
     """
 
 def card(set: str, *, write: bool = False, store: str | Path = ...) -> Result:
@@ -298,162 +298,162 @@ def diff(
 
 def dump_teacher(
     *,
-    task: str | None = None,
-    corpus: str | None = None,
-    signal: Literal["logits", "mlm", "vectors"] | None = None,
-    name: str | None = None,
-    max_tokens_per_batch: int | None = None,
-    rows_per_shard: int = 8192,
-    shard_index: str = "0",
-    num_shards: int = 1,
-    plan: bool = False,
-    token_vectors: bool = True,
-    pooling: Literal["mean", "cls"] | None = None,
-    vector_codec: Literal["float16", "int8", "pca"] = "int8",
-    pca_dims: int = 128,
-    manifest: str | Path | None = None,
-    data: str | Path | None = None,
-    model_name_or_path: str | None = None,
-    model_revision: str | None = None,
+    signal: Literal["logits", "vectors", "mlm"] | None = None,
+    doc_stride: int | None = None,
+    augment: Literal["none", "tinybert", "mask-pos", "mask-each"] | None = None,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
     max_seq_length: int = 128,
-    store: str | Path = ...,
-    seed: int = 42,
-    ray_write: Literal["driver", "workers"] = "driver",
     ray: str | None = None,
     ray_workers: int | None = None,
     ray_resources: str | None = None,
-    teacher_labels: str | None = None,
-    splits: str | None = None,
-    extend: str | None = None,
-    token_vectors_from: str | None = None,
-    augment: Literal["tinybert", "mask-pos", "mask-each", "none"] | None = None,
-    variants: str | None = None,
-    doc_stride: int | None = None,
-    states_codec: str = "float16",
-    cls_codec: str = "float16",
-    attention_codec: Literal["u8", "float32"] = "u8",
-    values_codec: Literal["u8", "float32"] = "u8",
-    layers_of: Literal["originals", "all"] = "originals",
-    init_layers: str | None = None,
-    states: str | None = None,
-    cls: str | None = None,
-    attention: str | None = None,
-    values: str | None = None,
-    unlabelled: str | None = None,
-    max_unlabelled: int | None = None,
-    unlabelled_pairs: Literal["columns", "neighbours", "similar"] | None = None,
-    num_variants: int | None = None,
     pairs: Literal["each", "both"] = "each",
     masked_lm: str = "bert-base-uncased",
     word_vectors: str | Path | None = None,
     num_candidates: int = 15,
     replace_probability: float = 0.4,
+    num_variants: int | None = None,
+    seed: int = 42,
+    variants: str | None = None,
     mask_probability: float = 0.1,
-    mask_token: str = "[MASK]",
     pos_probability: float = 0.1,
     ngram_probability: float = 0.0,
+    mask_token: str = "[MASK]",
     sentences: int = 200,
+    splits: str | None = None,
+    unlabelled: str | None = None,
+    max_unlabelled: int | None = None,
+    unlabelled_pairs: Literal["columns", "neighbours", "similar"] | None = None,
+    states_codec: str = "float16",
+    states: str | None = None,
+    layers_of: Literal["originals", "all"] = "originals",
+    cls_codec: str = "float16",
+    cls: str | None = None,
+    attention_codec: Literal["u8", "float32"] = "u8",
+    attention: str | None = None,
+    values_codec: Literal["u8", "float32"] = "u8",
+    values: str | None = None,
+    init_layers: str | None = None,
+    teacher_labels: str | None = None,
+    extend: str | None = None,
+    token_vectors_from: str | None = None,
+    token_vectors: bool = True,
+    pooling: Literal["mean", "cls"] | None = None,
+    vector_codec: Literal["int8", "float16", "pca"] = "int8",
+    pca_dims: int = 128,
+    task: str | None = None,
+    manifest: str | Path | None = None,
+    data: str | Path | None = None,
+    codec: Literal["sampled", "topk", "dense", "hidden"] = "sampled",
+    num_samples: int = 50,
+    temperature: float = 1.0,
+    top_k: int = 50,
     num_copies: int = 1,
+    masking: Literal["uniform", "frequency"] = "uniform",
+    mlm_probability: float = 0.15,
+    corpus: str | None = None,
     max_documents: int | None = None,
     packing: Literal["sentences", "blocks"] = "sentences",
     min_seq_length: int = 12,
     validation_every: int = 200,
-    masking: Literal["uniform", "frequency"] = "uniform",
-    mlm_probability: float = 0.15,
-    codec: Literal["dense", "hidden", "topk", "sampled"] = "sampled",
-    num_samples: int = 50,
-    temperature: float = 1.0,
-    top_k: int = 50,
+    name: str | None = None,
+    rows_per_shard: int = 8192,
+    store: str | Path = ...,
+    model_name_or_path: str | None = None,
+    model_revision: str | None = None,
+    max_tokens_per_batch: int | None = None,
+    shard_index: str = "0",
+    num_shards: int = 1,
+    ray_write: Literal["driver", "workers"] = "driver",
+    plan: bool = False,
 ) -> Result:
     """Write what a teacher says about a task or a corpus, as a logit set.
 
     Args:
-        task: Task to dump; see `distill tasks`.
-        corpus: A corpus instead of a task; see `distill corpora`.
         signal: What to write: logits for a task, mlm for a corpus, vectors of sentences for either.
-        name: Name of the set. (default: the task's or the corpus's, plus -vectors for --signal vectors)
-        max_tokens_per_batch: Padded tokens per forward pass. (default: 2048 on CPU, 32768 on GPU)
-        rows_per_shard: Source rows per Parquet file.
-        shard_index: Which part of the shards this job writes, from 0; auto: as Slurm, Kubernetes, SkyPilot, AWS
-            Batch or Cloud Run says.
-        num_shards: Number of jobs that share the work; with --shard-index auto theirs.
-        plan: Print rows, shards, bytes, time and memory, and stop.
-        token_vectors: Store what the teacher says of each vocabulary entry, too; a student can start from it.
-        pooling: A sentence's vector: mean of its tokens' states, or the first one. (default: as sentence-
-            transformers has saved it, else mean)
-        vector_codec: How vectors are stored (--signal vectors).
-        pca_dims: Numbers per vector (--vector-codec pca).
-        manifest: YAML file with a task or a corpus of your own.
-        data: Folder or file with its rows or its text. (default: DISTILL_DATA, then the hub)
-        model_name_or_path: Teacher: a hub id or a folder. (default: the task's or the corpus's)
-        model_revision: Branch, tag or commit on the hub.
+        doc_stride: Read longer texts than --max-seq-length by windows that overlap by so many tokens, and store the
+            mean of their logits. (default: cut them)
+        augment: Add variants of rows: those of `distill augment`, made if they are missing; or none. (default: as
+            the task's manifest says, of most none)
         precision: Arithmetic of the forward pass; logits are stored in fp32.
         max_seq_length: Longest input in tokens.
-        store: Folder of logit sets (DISTILL_STORE).
-        seed: Seed of masking, draws, variants and unlabelled rows.
-        ray_write: Who writes files: the driver all of them, or each worker its own, into a store that all machines
-            see under the same path; so what is heavy goes through no single machine.
         ray: Share the work among workers on a Ray cluster: its address, auto for the one that this machine belongs
             to, local (or --ray alone) to start one here.
         ray_workers: How many workers. (default: as many as the cluster has room for)
         ray_resources: What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})
-        teacher_labels: The teacher's own label order, as names with commas, or in quotes. (default: from its
-            config)
-        splits: Splits to dump, with commas. (default: all of the task's)
-        extend: A set of the same teacher: take its files and answers over, ask only what is new.
-        token_vectors_from: Which model gives the token vectors: `teacher`, its embeddings; or another encoder with
-            its vocabulary, its last states, as a hub id or a folder. (default: what the task's manifest says, else
-            the sentence encoder that the teacher was fine-tuned from, else teacher)
-        augment: Add variants of rows: those of `distill augment`, made if they are missing; or none. (default: as
-            the task's manifest says, of most none)
-        variants: Name of the variants. (default: TASK-METHOD)
-        doc_stride: Read longer texts than --max-seq-length by windows that overlap by so many tokens, and store the
-            mean of their logits. (default: cut them)
-        states_codec: How states are stored: float32, float16, int8, or pca-K, K bytes per token.
-        cls_codec: How those of [CLS] are, as --states-codec.
-        attention_codec: How scores are stored: u8 is a byte per number.
-        values_codec: How products of values are, as --attention-codec.
-        layers_of: Of which rows: the task's own, or variants and unlabelled ones, too.
-        init_layers: Layers whose weights the set carries, from 1 on, or all, so that a bert starts from them
-            without the teacher's folder.
-        states: Layers whose states of every token are stored, with commas; 0: embeddings.
-        cls: Layers whose state of [CLS] alone is stored; or all.
-        attention: Layers whose attention scores, before softmax and mask, are stored.
-        values: Layers whose values' products with each other are stored (as in MiniLM).
-        unlabelled: Add rows without gold: a file or folder of text, or a corpus by its name.
-        max_unlabelled: Add so many of them, drawn by --seed. (default: all; a corpus by name needs it)
-        unlabelled_pairs: Pairs are two columns, neighbouring sentences, or similar ones. (default: by the text)
-        num_variants: Variants of a row; tinybert: of each of its sentences; mask-each: words masked of each, from
-            its start. (default: the task's)
         pairs: tinybert: a variant changes one sentence of a pair, or both.
         masked_lm: tinybert: masked LM that proposes words; a hub id or a folder.
         word_vectors: tinybert: GloVe or word2vec text file, for words of several pieces. (default: kept)
         num_candidates: tinybert: words to choose from at each place, K.
         replace_probability: tinybert: share of words replaced, p_t.
+        num_variants: Variants of a row; tinybert: of each of its sentences; mask-each: words masked of each, from
+            its start. (default: the task's)
+        seed: Seed of masking, draws, variants and unlabelled rows.
+        variants: Name of the variants. (default: TASK-METHOD)
         mask_probability: mask-pos: share of words masked.
-        mask_token: mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R.
         pos_probability: mask-pos: share of words replaced by one of the same part of speech; 0 for none.
         ngram_probability: mask-pos: share of variants cut to 1 to 5 words.
+        mask_token: mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R.
         sentences: mask-each: so many rows of the split, from its start.
-        num_copies: Masked copies of each sequence; about 1 / probability mask all.
-        max_documents: Use only its first N documents. (default: all)
-        packing: A sequence is a sentence, or a block packed full.
-        min_seq_length: Leave out shorter sequences; special tokens count.
-        validation_every: Hold out one document in N for validation.
-        masking: Mask all tokens alike, or rare ones more (count^-0.7).
-        mlm_probability: Share of a sequence's tokens that is masked.
+        splits: Splits to dump, with commas. (default: all of the task's)
+        unlabelled: Add rows without gold: a file or folder of text, or a corpus by its name.
+        max_unlabelled: Add so many of them, drawn by --seed. (default: all; a corpus by name needs it)
+        unlabelled_pairs: Pairs are two columns, neighbouring sentences, or similar ones. (default: by the text)
+        states_codec: How states are stored: float32, float16, int8, or pca-K, K bytes per token.
+        states: Layers whose states of every token are stored, with commas; 0: embeddings.
+        layers_of: Of which rows: the task's own, or variants and unlabelled ones, too.
+        cls_codec: How those of [CLS] are, as --states-codec.
+        cls: Layers whose state of [CLS] alone is stored; or all.
+        attention_codec: How scores are stored: u8 is a byte per number.
+        attention: Layers whose attention scores, before softmax and mask, are stored.
+        values_codec: How products of values are, as --attention-codec.
+        values: Layers whose values' products with each other are stored (as in MiniLM).
+        init_layers: Layers whose weights the set carries, from 1 on, or all, so that a bert starts from them
+            without the teacher's folder.
+        teacher_labels: The teacher's own label order, as names with commas, or in quotes. (default: from its
+            config)
+        extend: A set of the same teacher: take its files and answers over, ask only what is new.
+        token_vectors_from: Which model gives the token vectors: `teacher`, its embeddings; or another encoder with
+            its vocabulary, its last states, as a hub id or a folder. (default: what the task's manifest says, else
+            the sentence encoder that the teacher was fine-tuned from, else teacher)
+        token_vectors: Store what the teacher says of each vocabulary entry, too; a student can start from it.
+        pooling: A sentence's vector: mean of its tokens' states, or the first one. (default: as sentence-
+            transformers has saved it, else mean)
+        vector_codec: How vectors are stored (--signal vectors).
+        pca_dims: Numbers per vector (--vector-codec pca).
+        task: Task to dump; see `distill tasks`.
+        manifest: YAML file with a task or a corpus of your own.
+        data: Folder or file with its rows or its text. (default: DISTILL_DATA, then the hub)
         codec: How distributions over the vocabulary are stored.
         num_samples: Draws per position (--codec sampled).
         temperature: Temperature of the draws (--codec sampled).
         top_k: Candidates per position (--codec topk).
+        num_copies: Masked copies of each sequence; about 1 / probability mask all.
+        masking: Mask all tokens alike, or rare ones more (count^-0.7).
+        mlm_probability: Share of a sequence's tokens that is masked.
+        corpus: A corpus instead of a task; see `distill corpora`.
+        max_documents: Use only its first N documents. (default: all)
+        packing: A sequence is a sentence, or a block packed full.
+        min_seq_length: Leave out shorter sequences; special tokens count.
+        validation_every: Hold out one document in N for validation.
+        name: Name of the set. (default: the task's or the corpus's, plus -vectors for --signal vectors)
+        rows_per_shard: Source rows per Parquet file.
+        store: Folder of logit sets (DISTILL_STORE).
+        model_name_or_path: Teacher: a hub id or a folder. (default: the task's or the corpus's)
+        model_revision: Branch, tag or commit on the hub.
+        max_tokens_per_batch: Padded tokens per forward pass. (default: 2048 on CPU, 32768 on GPU)
+        shard_index: Which part of the shards this job writes, from 0; auto: as Slurm, Kubernetes, SkyPilot, AWS
+            Batch or Cloud Run says.
+        num_shards: Number of jobs that share the work; with --shard-index auto theirs.
+        ray_write: Who writes files: the driver all of them, or each worker its own, into a store that all machines
+            see under the same path; so what is heavy goes through no single machine.
+        plan: Print rows, shards, bytes, time and memory, and stop.
     """
 
 def evaluate(
     run: str | Path,
     *,
-    set: str | None = None,
     cost: str | Sequence[str] = (),
+    set: str | None = None,
     store: str | Path = ...,
     allow_unverified: bool = False,
 ) -> Result:
@@ -461,8 +461,8 @@ def evaluate(
 
     Args:
         run: Folder of a run.
-        set: Evaluate on this set. (default: what it was trained on)
         cost: What it costs to miss a label, as LABEL=NUMBER; repeat for more. (default: 1 for every label)
+        set: Evaluate on this set. (default: what it was trained on)
         store: Folder of logit sets (DISTILL_STORE).
         allow_unverified: Use sets that are complete but not verified, too.
     """
@@ -522,63 +522,63 @@ def filters(
 def finetune_teacher(
     *,
     task: str | None = None,
-    corpus: str | None = None,
-    output_dir: str | Path,
     objective: Literal["classification", "regression", "mlm"] | None = None,
-    learning_rate: float = 5e-05,
-    per_device_train_batch_size: int = 32,
-    warmup_steps: int = 0,
-    weight_decay: float = 0.01,
-    max_grad_norm: float = 1.0,
-    max_seq_length: int = 128,
-    save_steps: int = 1000,
-    manifest: str | Path | None = None,
-    data: str | Path | None = None,
-    model_name_or_path: str,
-    model_revision: str | None = None,
-    seed: int = 42,
-    report_to: Literal["none", "tensorboard"] = "none",
-    tasks: str | None = None,
     num_train_epochs: int = 3,
     held_out: float | None = None,
+    manifest: str | Path | None = None,
+    data: str | Path | None = None,
+    tasks: str | None = None,
     max_steps: int = 10000,
+    masking: Literal["uniform", "frequency"] = "uniform",
+    mlm_probability: float = 0.15,
+    seed: int = 42,
+    corpus: str | None = None,
     max_documents: int | None = None,
     packing: Literal["sentences", "blocks"] = "sentences",
     min_seq_length: int = 12,
     validation_every: int = 200,
-    masking: Literal["uniform", "frequency"] = "uniform",
-    mlm_probability: float = 0.15,
+    model_name_or_path: str,
+    model_revision: str | None = None,
+    output_dir: str | Path,
+    learning_rate: float = 5e-05,
+    weight_decay: float = 0.01,
+    max_grad_norm: float = 1.0,
+    per_device_train_batch_size: int = 32,
+    warmup_steps: int = 0,
+    save_steps: int = 1000,
+    max_seq_length: int = 128,
+    report_to: Literal["none", "tensorboard"] = "none",
 ) -> Result:
     """Fine-tune a BERT for a task, to be its teacher, or as a masked language model on a corpus.
 
     Args:
         task: Task to train for; see `distill tasks`.
-        corpus: A corpus instead of a task; see `distill corpora`.
-        output_dir: Folder for the fine-tuned teacher.
         objective: regression or classification (bins) for scores, mlm for a corpus. (default: the task's type)
-        learning_rate: Peak learning rate; decays linearly to 0.
-        per_device_train_batch_size: Rows per step and process.
-        warmup_steps: Steps of linear warm-up.
-        weight_decay: AdamW's weight decay.
-        max_grad_norm: Gradients are clipped to this norm.
-        max_seq_length: Longest input in tokens.
-        save_steps: Steps between two checkpoints to resume from.
-        manifest: YAML file with a task or a corpus of your own.
-        data: Folder or file with its rows or its text. (default: DISTILL_DATA, then the hub)
-        model_name_or_path: Encoder to start from: a hub id or a folder.
-        model_revision: Branch, tag or commit on the hub.
-        seed: Seed of the new layers, the order of rows and dropout.
-        report_to: Where evaluations are reported, besides metrics.jsonl in the run's folder.
-        tasks: Train a teacher for each of these tasks, names or manifests with commas, on one encoder.
         num_train_epochs: Passes over the training split.
         held_out: Share of the training rows held out to choose the best epoch. (default: by dev)
+        manifest: YAML file with a task or a corpus of your own.
+        data: Folder or file with its rows or its text. (default: DISTILL_DATA, then the hub)
+        tasks: Train a teacher for each of these tasks, names or manifests with commas, on one encoder.
         max_steps: Steps of training on a corpus.
+        masking: Mask all tokens alike, or rare ones more (count^-0.7).
+        mlm_probability: Share of a sequence's tokens that is masked.
+        seed: Seed of the new layers, the order of rows and dropout.
+        corpus: A corpus instead of a task; see `distill corpora`.
         max_documents: Use only its first N documents. (default: all)
         packing: A sequence is a sentence, or a block packed full.
         min_seq_length: Leave out shorter sequences; special tokens count.
         validation_every: Hold out one document in N for validation.
-        masking: Mask all tokens alike, or rare ones more (count^-0.7).
-        mlm_probability: Share of a sequence's tokens that is masked.
+        model_name_or_path: Encoder to start from: a hub id or a folder.
+        model_revision: Branch, tag or commit on the hub.
+        output_dir: Folder for the fine-tuned teacher.
+        learning_rate: Peak learning rate; decays linearly to 0.
+        weight_decay: AdamW's weight decay.
+        max_grad_norm: Gradients are clipped to this norm.
+        per_device_train_batch_size: Rows per step and process.
+        warmup_steps: Steps of linear warm-up.
+        save_steps: Steps between two checkpoints to resume from.
+        max_seq_length: Longest input in tokens.
+        report_to: Where evaluations are reported, besides metrics.jsonl in the run's folder.
     """
 
 def import_answers(
@@ -782,15 +782,15 @@ def push(
 def recode(
     set: str,
     *,
+    codec: Literal["sampled", "topk", "dense", "hidden"] = "sampled",
+    num_samples: int = 50,
+    temperature: float = 1.0,
+    top_k: int = 50,
     name: str,
     states_codec: str | None = None,
     cls_codec: str | None = None,
     attention_codec: Literal["u8", "float32"] | None = None,
     values_codec: Literal["u8", "float32"] | None = None,
-    codec: Literal["dense", "hidden", "topk", "sampled"] = "sampled",
-    num_samples: int = 50,
-    temperature: float = 1.0,
-    top_k: int = 50,
     store: str | Path = ...,
     allow_unverified: bool = False,
 ) -> Result:
@@ -799,15 +799,15 @@ def recode(
     Args:
         set: Set of tokens with codec hidden or dense, or of examples with what layers say: a path, or a name in the
             store.
+        codec: How distributions over the vocabulary are stored.
+        num_samples: Draws per position (--codec sampled).
+        temperature: Temperature of the draws (--codec sampled).
+        top_k: Candidates per position (--codec topk).
         name: Name of the new set.
         states_codec: How states of layers are stored: float16, int8, or pca-K.
         cls_codec: How those of [CLS] are.
         attention_codec: How scores of attention are stored: u8.
         values_codec: How products of values are.
-        codec: How distributions over the vocabulary are stored.
-        num_samples: Draws per position (--codec sampled).
-        temperature: Temperature of the draws (--codec sampled).
-        top_k: Candidates per position (--codec topk).
         store: Folder of logit sets (DISTILL_STORE).
         allow_unverified: Use sets that are complete but not verified, too.
     """

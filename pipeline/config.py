@@ -3,7 +3,7 @@
 import csv
 import io
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -13,13 +13,13 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, did_you_mean, raise_all
-from pipeline.settings import Settings, build, flag_name, flags
+from pipeline.settings import Settings, build, flags
 from pipeline.strings import string_problem, strings_in
 
-C = TypeVar("C", bound="Config")
 S = TypeVar("S", bound=Settings)
 M = TypeVar("M", bound=BaseModel)
 ReportTo = Literal["none", "tensorboard"]
+PLACE: dict[str, Any] = {"decides": False}  # of a field: what lies there decides, and records have its hash
 MOST_SHOWN = 100  # characters of a wrong value
 IN_WORDS = {  # pydantic's own speak of Python
     "dict_type": "should be keys with values",
@@ -81,42 +81,29 @@ class ReportFlags(Config):
         return value
 
 
-class OwnDataFlags(Config):
-    """For the commands that read the rows of a task, or the text of a corpus."""
+class DataFlags(Config):
+    """For the commands that read rows or text."""
 
     panel: ClassVar = "Rows and text"
-    manifest: Path | None = Field(None, description="YAML file with a task of your own.")
     data: Path | None = Field(
-        None, description="Folder or file with the task's rows. (default: DISTILL_DATA, then the hub)"
+        None,
+        description="Folder or file with the task's rows. (default: DISTILL_DATA, then the hub)",
+        json_schema_extra=PLACE,
     )
+
+
+class OwnDataFlags(DataFlags):
+    """For the commands that read the rows of a task, or the text of a corpus, which may be one of your own."""
+
+    panel: ClassVar = DataFlags.panel
+    manifest: Path | None = Field(None, description="YAML file with a task of your own.", json_schema_extra=PLACE)
 
 
 class SeedFlags(Config):
     """For the commands that draw random numbers."""
 
+    panel: ClassVar = "Options"
     seed: int = Field(42, ge=0, lt=2**63, description="Seed of all choices.")
-
-
-def build_kind(kinds: Mapping[str, type[C]], values: Mapping[str, Any]) -> C:
-    """Builds the configuration of the kind that flag values are for.
-
-    Args:
-        kinds: classes by the flag that chooses each; of several the last, without any the first.
-        values: the flags' values.
-
-    Raises:
-        ConfigError: with every flag that is out of range, or is for another kind alone.
-    """
-    chosen = next((flag for flag in reversed(list(kinds)) if values.get(flag) is not None), next(iter(kinds)))
-    fields, reasons = flags(kinds[chosen]), {}
-    for name in values.keys() - fields.keys():
-        others = [flag for flag, kind in kinds.items() if name in flags(kind)]
-        if name in kinds:
-            reasons[name] = f"give {flag_name(name)} or {flag_name(chosen)}, one of them"
-            continue
-        reasons[name] = f"is for a {' or a '.join(others)}, not for a {chosen}"
-    wrong = [f"{flag_name(name)}: {reason}" for name, reason in reasons.items() if values[name] is not None]
-    return build(kinds[chosen], {name: value for name, value in values.items() if name in fields}, wrong)
 
 
 def parse_yaml(text: str, context: str) -> Any:
@@ -160,18 +147,6 @@ def as_names(names: Sequence[str]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(names)
     return line.getvalue()
-
-
-def refuse_flags(config: Config, fields: Iterable[str], reason: str) -> None:
-    """Raises ConfigError for flags that were given and are not for this use of a command.
-
-    Args:
-        config: the configuration.
-        fields: the flags' fields.
-        reason: why not.
-    """
-    wrong = sorted(name for name in config.model_fields_set.intersection(fields) if getattr(config, name) is not None)
-    raise_all(ConfigError, "wrong flags", [f"{flag_name(name)}: {reason}" for name in wrong])
 
 
 def parse_model(model: type[M], values: Any, context: str) -> M:

@@ -78,6 +78,7 @@ class Flag:
         annotation: the type of its value on the command line.
         choices: for the flag that names a union's member, all names.
         is_of_choice: whether only parts have it that need not be chosen.
+        is_open: of the flag that names a union's member, whether other flags decide which one holds without it.
         text: what the command says of it, where that is not what its part says.
     """
 
@@ -87,6 +88,7 @@ class Flag:
     annotation: Any
     choices: tuple[str, ...] = ()
     is_of_choice: bool = False
+    is_open: bool = False
     text: str | None = None
 
     @property
@@ -98,7 +100,7 @@ class Flag:
     def default(self) -> Any:
         """The value that ``--help`` shows; where members of a union differ in it, their descriptions name theirs."""
         if self.choices:
-            return self.field.default  # of the first member, which holds if none is named
+            return None if self.is_open else self.field.default  # of the first member, which holds if none is named
         if self.field.is_required():
             return () if typing.get_origin(self.annotation) is tuple else None
         return self.field.get_default(call_default_factory=True) if self.is_shared_default else None
@@ -159,10 +161,14 @@ def flags(kind: type[Settings]) -> dict[str, Flag]:
         if known is None:
             found[flag.name] = flag
             continue
-        owners = tuple(dict.fromkeys(known.owners + flag.owners))
-        choices = tuple(dict.fromkeys(known.choices + flag.choices))
-        is_of_choice = known.is_of_choice and flag.is_of_choice
-        found[flag.name] = replace(known, owners=owners, choices=choices, is_of_choice=is_of_choice)
+        found[flag.name] = replace(
+            known,
+            owners=tuple(dict.fromkeys(known.owners + flag.owners)),
+            annotation=_either(known.annotation, flag.annotation),
+            choices=tuple(dict.fromkeys(known.choices + flag.choices)),
+            is_of_choice=known.is_of_choice and flag.is_of_choice,
+            is_open=known.is_open or flag.is_open or known.choices[:1] != flag.choices[:1],
+        )
     for name, flag in found.items():
         if flag.default is None and not flag.is_required and not _is_union(flag.annotation):
             found[name] = replace(flag, annotation=typing.Optional[flag.annotation])  # noqa: UP045 - made as it runs
@@ -316,6 +322,21 @@ def _is_union(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
+def _either(one: Any, other: Any) -> Any:
+    """The type of a flag that two parts have: of words the words of both, else that of the first part."""
+    words = [_words(annotation) for annotation in (one, other)]
+    if one == other or not all(words):
+        return one
+    return typing.Literal[tuple(dict.fromkeys(words[0] + words[1]))]
+
+
+def _words(annotation: Any) -> tuple[Any, ...]:
+    """The words that a flag may be; none if it is not one of given words."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return typing.get_args(annotation)
+    return next(filter(None, map(_words, typing.get_args(annotation))), ()) if _is_union(annotation) else ()
+
+
 def _is_optional(field: FieldInfo) -> bool:
     return _is_union(field.annotation) and type(None) in typing.get_args(field.annotation)
 
@@ -350,7 +371,8 @@ def _walk(kind: type[Settings]) -> Iterator[Flag]:
                 if flag.name == discriminator:
                     choices = tuple(one for option in members for one in _names_of_member(option, flag.name))
                     every = typing.Literal[choices]  # type: ignore[valid-type]
-                    yield replace(flag, annotation=every, choices=choices)
+                    is_open = kind.member_for.__func__ is not Settings.member_for.__func__  # type: ignore[attr-defined]
+                    yield replace(flag, annotation=every, choices=choices, is_open=is_open)
                 else:
                     yield replace(flag, is_of_choice=flag.is_of_choice or is_of_choice)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.cluster.ray_pool import RayFlags
-from pipeline.config import Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
+from pipeline.config import PLACE, Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
 from pipeline.errors import did_you_mean
 from pipeline.settings import Draft, Settings
 from pipeline.tasks.task import Metric
@@ -39,7 +39,6 @@ VectorMap = Literal["linear", "none"]
 LayerLossName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
 LAYER_LOSSES = get_args(LayerLossName)
 LAYERS = r"^\d+(,\d+)*$"
-PLACE: dict[str, Any] = {"decides": False}  # what lies there decides, and records have its hash
 STDIN = Path("-")
 FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set
 LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
@@ -546,12 +545,16 @@ class CostFlags(Config):
     )
 
 
-class EvaluateConfig(RunFlags, CostFlags, StoreFlags, UnverifiedFlags, JsonFlags):
-    """Flags of ``distill evaluate``."""
+class EvaluatePretrained(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
+    """What ``distill evaluate`` takes for a pretraining run."""
 
     set: str | None = Field(
         None, description="Evaluate on this set. (default: what it was trained on)", json_schema_extra=FORMERLY_LOGITS
     )
+
+
+class EvaluateConfig(CostFlags, EvaluatePretrained):
+    """Flags of ``distill evaluate``."""
 
 
 class ReproduceConfig(RunFlags, UnverifiedFlags, JsonFlags):
@@ -662,7 +665,7 @@ class LabelSettings(RunPlaces, ReportFlags, SeedFlags):
     epochs: Epochs = Field(default_factory=Epochs)
 
 
-class SweepSettings(RayFlags):
+class SweepSettings(Settings):
     """Settings of ``distill sweep``: those of its students, and what to try.
 
     Of a student, ``output_dir`` is the folder of all runs, and ``seed`` the first of the seeds.
@@ -675,6 +678,7 @@ class SweepSettings(RayFlags):
     seeds: int = Field(1, ge=1, description="Runs with different seeds for each combination of values.")
     processes: int = Field(1, ge=1, description="Students trained at the same time.")
     storage: str | None = Field(None, description="Optuna's storage. (default: SQLite in the output folder)")
+    cluster: RayFlags | None = None
 
 
 class ExportConfig(RunFlags, StoreFlags, JsonFlags):

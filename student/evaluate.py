@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import console
-from pipeline.config import refuse_flags
 from pipeline.errors import DataError
 from pipeline.sets.reader import LogitSet
+from pipeline.settings import narrowed
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, read_run_record
 from student.answers.labels import label_bias, read_costs
-from student.config import CostFlags, EvaluateConfig
+from student.config import EvaluateConfig, EvaluatePretrained
 from student.kinds import KINDS, PRETRAINING
 from student.kinds.kind import L, R, S, TaskKind
 from student.model.architecture import TaskConfig
@@ -64,8 +64,8 @@ def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
         DataError: if the set is gone.
         FingerprintMismatchError: if another is in its place, or its ids come from another tokenizer.
     """
-    refuse_flags(config, CostFlags.model_fields, "is for labels, and a pretrained student has none")
-    return PRETRAINING[read_encoder_config(config.run / CONFIG_FILE).rows].evaluate(config)
+    pretrained = narrowed(config, EvaluatePretrained, "is for labels, and a pretrained student has none")
+    return PRETRAINING[read_encoder_config(config.run / CONFIG_FILE).rows].evaluate(pretrained)
 
 
 def open_evaluated(

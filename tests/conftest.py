@@ -237,7 +237,8 @@ def masked_lm(work: Path) -> Path:
 def token_store(work: Path, corpus_file: Path, masked_lm: Path) -> Path:
     """A store with verified sets of tokens: ``hidden``, ``sampled``, ``topk`` and ``dense``; read only."""
     for codec in ("hidden", "sampled", "topk", "dense"):
-        dump(corpus_config(work, work / "tokens", name=codec, codec=codec, top_k=10), "distill teacher-dump")
+        own = {"top_k": 10} if codec == "topk" else {}
+        dump(corpus_config(work, work / "tokens", name=codec, codec=codec, **own), "distill teacher-dump")
     return work / "tokens"
 
 

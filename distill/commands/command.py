@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, cast, overload
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import typer
 
 from distill.result import Result
 from pipeline import console, log
-from pipeline.config import Config, build_kind
 from pipeline.environment import store_folder
 from pipeline.errors import (
     ConfigError,
@@ -31,7 +30,7 @@ from pipeline.errors import (
     passes,
     raise_all,
 )
-from pipeline.settings import Flag, flag_name, flags
+from pipeline.settings import Flag, Settings, build, flag_name, flags
 from pipeline.stopping import GO_ON, Stopped, handling_signals
 from pipeline.strings import flag_problem, string_problem
 
@@ -43,20 +42,9 @@ EVERYWHERE = {"json_output"}  # flags that every command of the shell gets from 
 OF_THE_SHELL = {"csv"}
 
 
-def all_flags(kinds: dict[str, type[Config]]) -> list[Flag]:
-    """Returns the flags of a command: arguments, then those that choose a kind of settings, those of all, the rest.
-
-    Args:
-        kinds: the settings, by the flag that chooses each.
-    """
-    names = dict.fromkeys(name for kind in kinds.values() for name in flags(kind) if name not in EVERYWHERE)
-    first = {name: flag for kind in reversed(kinds.values()) for name, flag in flags(kind).items()}
-    shared = {name for name in names if all(name in flags(kind) for kind in kinds.values())}
-
-    def place(name: str) -> tuple[bool, bool, bool]:
-        return not first[name].is_argument, name not in kinds, name not in shared
-
-    return [first[name] for name in sorted(names, key=place)]
+def all_flags(kind: type[Settings]) -> list[Flag]:
+    """Returns the flags of a command in the order of ``--help``, without those that the shell's commands all have."""
+    return [flag for name, flag in flags(kind).items() if name not in EVERYWHERE]
 
 
 def set_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -103,8 +91,7 @@ def _default(flag: Flag) -> Any:
     return inspect.Parameter.empty if flag.is_required else flag.default
 
 
-A = TypeVar("A", bound=Config)
-B = TypeVar("B", bound=Config)
+S = TypeVar("S", bound=Settings)
 Function = Callable[..., Result]
 SHELL_FLAGS = {
     "json_output": (False, Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]),
@@ -125,28 +112,19 @@ class Call(NamedTuple):
 _call: ContextVar[Call] = ContextVar("call")
 
 
-@overload
-def command(settings: type[A], /) -> Callable[[Callable[[A], Result]], Function]: ...
-@overload
-def command(
-    one: type[A], other: type[B], /, *, by: tuple[str, str]
-) -> Callable[[Callable[[A | B], Result]], Function]: ...
-def command(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Callable[[Any], Result]], Function]:
+def command(kind: type[S], /) -> Callable[[Callable[[S], Result]], Function]:
     """Turns a function of settings into one with a keyword for each flag, which is also a command of the shell.
 
-    Of several kinds of settings it takes the flags of all, and the function gets the kind that the flags are for. Only
-    what was given is passed on, so that the settings hold (``model_fields_set``) what was chosen.
+    Only what was given is passed on, so that the settings hold (``model_fields_set``) what was chosen.
 
     Args:
-        kinds: the settings; fields whose JSON-schema extra has ``argument: true`` may be positional.
-        by: for each of several kinds the flag that chooses it; without any of them it is the first.
+        kind: the settings; fields whose JSON-schema extra has ``argument: true`` may be positional.
     """
-    by_flag = dict(zip(by, kinds, strict=True))
-    in_python = {flag.name: flag for flag in all_flags(by_flag) if flag.name not in OF_THE_SHELL}
+    in_python = {flag.name: flag for flag in all_flags(kind) if flag.name not in OF_THE_SHELL}
     signature = inspect.Signature(list(map(keyword, in_python.values())))
     several = {name for name, flag in in_python.items() if flag.annotation == tuple[str, ...]}
 
-    def decorate(function: Callable[[Any], Result]) -> Function:
+    def decorate(function: Callable[[S], Result]) -> Function:
         @functools.wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Result:
             unknown = [f"{name!r}: {did_you_mean(name, in_python)}" for name in keywords.keys() - in_python.keys()]
@@ -155,7 +133,7 @@ def command(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Call
             for name in several & given.keys():
                 given[name] = (given[name],) if isinstance(given[name], str) else given[name]
             with _called(Call(_as_call(function.__name__, given))):
-                return function(build_kind(by_flag, given))
+                return function(build(kind, given))
 
         def from_shell(context: typer.Context, json_output: bool, **values: Any) -> None:
             # typer calls the function of a group before its subcommand's.
@@ -164,7 +142,7 @@ def command(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Call
             # Defaults are left out, because a recipe or a task may set what the user did not.
             typed = {name: value for name, value in values.items() if _is_typed(context, name)}
             with _called(Call(shlex.join(["distill", *sys.argv[1:]]), json_output)):
-                result = function(build_kind(by_flag, typed))
+                result = function(build(kind, typed))
             result.print(json_output)
             if result.exit_code:
                 raise typer.Exit(result.exit_code)
@@ -173,7 +151,7 @@ def command(*kinds: type[Config], by: tuple[str, ...] = ("",)) -> Callable[[Call
         call.__signature__ = signature  # type: ignore[attr-defined]
         arguments = "".join(f"    {name}: {flag.help}\n" for name, flag in in_python.items())
         call.__doc__ = "\n\nArgs:\n".join(filter(None, [inspect.getdoc(function), arguments]))
-        call.shell_form = _of_shell(from_shell, by_flag, function)  # type: ignore[attr-defined]
+        call.shell_form = _of_shell(from_shell, kind, function)  # type: ignore[attr-defined]
         return call
 
     return decorate
@@ -247,7 +225,7 @@ def needs_libraries(what: str, extra: str, *names: str) -> None:
         raise MissingDependencyError(f"{what} needs {', '.join(missing)}: pip install 'distill-offline[{extra}]'")
 
 
-def _of_shell(run: Callable[..., None], kinds: dict[str, type[Config]], function: Function) -> Callable[..., None]:
+def _of_shell(run: Callable[..., None], kind: type[Settings], function: Callable[[Any], Result]) -> Callable[..., None]:
     """Returns a command for typer, which takes the flags from its signature, with a log in ``--log-file``."""
 
     @functools.wraps(function)
@@ -264,9 +242,9 @@ def _of_shell(run: Callable[..., None], kinds: dict[str, type[Config]], function
                 raise typer.Exit(2) from error
             reports_errors(run)(*args, **values)
 
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [inspect.Parameter("context", kind, annotation=typer.Context), *map(option, all_flags(kinds))]
-    parameters += [inspect.Parameter(name, kind, default=d, annotation=a) for name, (d, a) in SHELL_FLAGS.items()]
+    form = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("context", form, annotation=typer.Context), *map(option, all_flags(kind))]
+    parameters += [inspect.Parameter(name, form, default=d, annotation=a) for name, (d, a) in SHELL_FLAGS.items()]
     logged.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     logged.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return logged

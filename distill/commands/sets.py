@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from distill.commands.command import called, command, needs_teacher_libraries
 from distill.result import Result, Text
 from pipeline import console
-from pipeline.errors import ConfigError, short
+from pipeline.errors import short
 from pipeline.query.query_settings import DiffConfig
 from pipeline.sets.config import RecodeConfig
 from pipeline.sharing.sharing_settings import CardConfig, JoinConfig, PullConfig, PushConfig, VerifyConfig
 from pipeline.tasks.task import TRAIN
 from teacher.answers.import_settings import ImportConfig
-from teacher.config import BudgetConfig, BudgetTask
+from teacher.config import BudgetCorpus, BudgetSet, BudgetSettings, BudgetTask
 
 if TYPE_CHECKING:
     from pipeline.sets.record import SetRecord
@@ -125,7 +125,6 @@ def diff(config: DiffConfig) -> Result:
 @command(RecodeConfig)
 def recode(config: RecodeConfig) -> Result:
     """Write a set of tokens, or the stored layers of a set of examples, in another codec; no teacher is needed."""
-    config.check()
     if config.layer_codecs:
         from pipeline.sets.recode import recode_layers as recode_set
     else:
@@ -143,14 +142,14 @@ def set_result(record: "SetRecord") -> Result:
     return Result(record.model_dump(mode="json")).table(columns, rows, title)
 
 
-@command(BudgetConfig, BudgetTask, by=("corpus", "task"))
-def budget(config: BudgetConfig | BudgetTask) -> Result:
+@command(BudgetSettings)
+def budget(config: BudgetSettings) -> Result:
     """Measure what each codec would cost and lose, on a sample of a set, of a corpus or of a task's rows."""
-    if isinstance(config, BudgetTask):
-        return _layer_budget(config)
+    if isinstance(config.of, BudgetTask):
+        return _layer_budget(config.of)
     from pipeline.sets.budget import as_dicts
 
-    lines = as_dicts(_budget_lines(config))
+    lines = as_dicts(_budget_lines(config.of))
     temperatures = list(lines[0]["kept_mass"])
     columns = ["codec", "bytes", "corpus", "KL", *(f"T={t}" for t in temperatures), "ECE"]
     rows = [
@@ -174,7 +173,6 @@ def budget(config: BudgetConfig | BudgetTask) -> Result:
 
 
 def _layer_budget(config: BudgetTask) -> Result:
-    config.check()
     needs_teacher_libraries()
     from teacher.dump.budget import layer_budget
 
@@ -197,10 +195,8 @@ def _layer_budget(config: BudgetTask) -> Result:
     )
 
 
-def _budget_lines(config: BudgetConfig) -> list[Any]:
-    if (config.set is None) == (config.corpus is None):
-        raise ConfigError("what to measure: give a set of tokens or --corpus, one of them")
-    if config.corpus is not None:
+def _budget_lines(config: BudgetSet | BudgetCorpus | None) -> list[Any]:
+    if isinstance(config, BudgetCorpus):
         needs_teacher_libraries()
         from teacher.dump.budget import corpus_budget
 
@@ -209,7 +205,7 @@ def _budget_lines(config: BudgetConfig) -> list[Any]:
     from pipeline.sets.kinds.masked_words import MaskedWordSet
     from pipeline.sets.reader import find_set
 
-    assert config.set is not None
+    assert config is not None, "settings need something to measure"
     control = MaskedWordSet.open(find_set(config.set, config.store))
     positions = sum(scores.get("positions", 0) for scores in control.record.scores.values())
     return set_budget(control, config.positions, positions)

@@ -1,6 +1,7 @@
 """``distill finetune-teacher``, ``augment``, ``teacher-dump`` and ``check``."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from distill.commands.command import called, command, needs_teacher_libraries
@@ -9,19 +10,18 @@ from distill.result import Result
 from pipeline import console
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
-from teacher.augment.augment_settings import AugmentConfig
-from teacher.config import CheckConfig, DumpCorpus, DumpTask, FinetuneCorpus, FinetuneTask
+from teacher.augment.augment_settings import AugmentSettings
+from teacher.config import CheckConfig, DumpSettings, FinetuneCorpus, FinetuneSettings
 
-KIND = ("task", "corpus")
 SPLIT_COLUMNS = ("split", "rows", "files", "teacher against gold")
 
 
-@command(FinetuneTask, FinetuneCorpus, by=KIND)
-def finetune_teacher(config: FinetuneTask | FinetuneCorpus) -> Result:
+@command(FinetuneSettings)
+def finetune_teacher(config: FinetuneSettings) -> Result:
     """Fine-tune a BERT for a task, to be its teacher, or as a masked language model on a corpus."""
-    config.check()
     needs_teacher_libraries()
-    if isinstance(config, FinetuneCorpus):
+    is_corpus = isinstance(config.learn, FinetuneCorpus)
+    if is_corpus:
         from teacher.finetune.masked_words import finetune_mlm
 
         record = finetune_mlm(config, called())
@@ -32,7 +32,7 @@ def finetune_teacher(config: FinetuneTask | FinetuneCorpus) -> Result:
     if not record:
         return Result()
     result = Result(record)
-    best, unit = record["result"]["best"], "step" if isinstance(config, FinetuneCorpus) else "epoch"
+    best, unit = record["result"]["best"], "step" if is_corpus else "epoch"
     rows = [
         [entry[unit], split, name, value, "best" if entry[unit] == best[unit] else ""]
         for entry in record["result"]["history"]
@@ -46,10 +46,9 @@ def finetune_teacher(config: FinetuneTask | FinetuneCorpus) -> Result:
     return result.table([unit, "split", "metric", "value", ""], rows, f"teacher {config.output_dir}")
 
 
-@command(AugmentConfig)
-def augment(config: AugmentConfig) -> Result:
+@command(AugmentSettings)
+def augment(config: AugmentSettings) -> Result:
     """Make variants of a task's rows, for a teacher to label; `teacher-dump --augment` does both."""
-    config.check()
     needs_teacher_libraries()
     from teacher.augment.augment import augment as make_variants
 
@@ -59,16 +58,10 @@ def augment(config: AugmentConfig) -> Result:
     return _add_variants(Result(record.model_dump(mode="json")), record)
 
 
-@command(DumpTask, DumpCorpus, by=KIND)
-def dump_teacher(config: DumpTask | DumpCorpus) -> Result:
+@command(DumpSettings)
+def dump_teacher(config: DumpSettings) -> Result:
     """Write what a teacher says about a task or a corpus, as a logit set."""
     needs_teacher_libraries()
-    if isinstance(config, DumpTask):
-        from teacher.augment.default_variants import with_default_variants
-
-        # Before check(), because the manifest may request variants whose flags have to be checked as well.
-        config = with_default_variants(config)
-    config.check()
     if config.plan:
         return _plan(config)
     from teacher.kinds import dump
@@ -76,11 +69,13 @@ def dump_teacher(config: DumpTask | DumpCorpus) -> Result:
     record = dump(config, called())
     if record is None:
         return Result()
-    return _task_result(config, record) if "task" in record.row_kind.needs else set_result(record)
+    if "task" in record.row_kind.needs:
+        return _task_result(config.place.store, record)
+    return set_result(record)
 
 
-def _task_result(config: DumpTask | DumpCorpus, record: SetRecord) -> Result:
-    result, root = Result(record.model_dump(mode="json")), config.store / record.name
+def _task_result(store: Path, record: SetRecord) -> Result:
+    result, root = Result(record.model_dump(mode="json")), store / record.name
     if record.augmentation:
         _add_variants(result, record.augmentation)
     if record.unlabelled:
@@ -104,7 +99,7 @@ def _split_rows(record: SetRecord) -> list[list[Any]]:
     ]
 
 
-def _plan(config: DumpTask | DumpCorpus) -> Result:
+def _plan(config: DumpSettings) -> Result:
     """What the set would take; nothing is written."""
     from teacher.kinds import open_dump
 
@@ -125,7 +120,7 @@ def _plan(config: DumpTask | DumpCorpus) -> Result:
             "memory, about": console.size(plan.memory_bytes) if plan.memory_bytes else "unknown",
         },
     )
-    if isinstance(config, DumpTask) and config.augment:
+    if getattr(config.rows.signal, "method", None) is not None:
         result.note("every variant that is tried counts as a row; the time to make them is not counted")
     return result
 

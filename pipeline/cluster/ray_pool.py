@@ -21,12 +21,13 @@ from importlib.metadata import version
 from time import monotonic
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipeline import console, stopping
-from pipeline.config import Config, refuse_flags
+from pipeline.config import PLACE
 from pipeline.environment import numbers
 from pipeline.errors import ConfigError, DistillError, MissingDependencyError, PassingError
+from pipeline.settings import Settings
 
 LOCAL = "local"
 Piece = TypeVar("Piece")
@@ -37,63 +38,69 @@ SLOW = 2  # times what the others take
 NOTE_EVERY_S = 60
 
 
-class RayFlags(Config):
-    """Where the work is done, by whom."""
+class RayFlags(Settings):
+    """The workers of a Ray cluster, who do the work."""
 
     panel: ClassVar = "A Ray cluster"
-    ray: str | None = Field(
-        None,
+    chosen_by: ClassVar = "ray"
+    ray: str = Field(
         description="Share the work among workers on a Ray cluster: its address, auto for the one that this machine "
         "belongs to, local (or --ray alone) to start one here.",
+        json_schema_extra=PLACE,
     )
     ray_workers: int | None = Field(
-        None, ge=1, description="How many workers. (default: as many as the cluster has room for)"
+        None,
+        ge=1,
+        description="How many workers. (default: as many as the cluster has room for)",
+        json_schema_extra=PLACE,
     )
     ray_resources: str | None = Field(
         None,
         description='What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})',
+        json_schema_extra=PLACE,
     )
 
-    def check_ray(self) -> None:
-        """Raises ConfigError for flags that say how a cluster is used without one, and for resources that are none."""
-        if self.ray is None:
-            refuse_flags(self, {"ray_workers", "ray_resources"}, "is for workers on a cluster; give --ray, too")
-        elif numbers(["WORLD_SIZE"]).get("WORLD_SIZE", 1) > 1:
-            raise ConfigError("--ray: places its workers itself; start the command without accelerate or torchrun")
-        self.resources()
+    @field_validator("ray")
+    @classmethod
+    def _alone(cls, value: str) -> str:
+        if numbers(["WORLD_SIZE"]).get("WORLD_SIZE", 1) > 1:
+            raise ValueError("places its workers itself; start the command without accelerate or torchrun")
+        return value
 
+    @field_validator("ray_resources")
+    @classmethod
+    def _are_amounts(cls, value: str | None) -> str | None:
+        if value is not None and not _amounts(value):
+            raise ValueError('should be like {"GPU": 1, "CPU": 0.5}')
+        return value
+
+    @property
     def resources(self) -> dict[str, float] | None:
-        """What each worker takes, by name; None if the flag is not given.
-
-        Raises:
-            ConfigError: if that is no object of amounts that Ray knows: whole ones, and parts of 1 from 0.0001 on.
-        """
-        if self.ray_resources is None:
-            return None
-        try:
-            amounts: Any = json.loads(self.ray_resources)
-        except ValueError:
-            amounts = None
-        if not isinstance(amounts, dict) or not amounts or not all(map(_is_amount, amounts.values())):
-            raise ConfigError(f'--ray-resources: {self.ray_resources} should be like {{"GPU": 1, "CPU": 0.5}}')
-        return {str(name): float(amount) for name, amount in amounts.items()}
+        """What each worker takes, by name; None if the flag is not given."""
+        return None if self.ray_resources is None else _amounts(self.ray_resources)
 
 
 class RayWriteFlags(RayFlags):
-    """Where the work is done, by whom, and who writes what comes of it."""
+    """The workers of a Ray cluster, and who writes what comes of their work."""
 
     panel: ClassVar = RayFlags.panel
     ray_write: Literal["driver", "workers"] = Field(
         "driver",
         description="Who writes files: the driver all of them, or each worker its own, into a store that all machines "
         "see under the same path; so what is heavy goes through no single machine.",
+        json_schema_extra=PLACE,
     )
 
-    def check_ray(self) -> None:
-        """See `RayFlags`."""
-        super().check_ray()
-        if self.ray is None:
-            refuse_flags(self, {"ray_write"}, "is for workers on a cluster; give --ray, too")
+
+def _amounts(text: str) -> dict[str, float] | None:
+    """An object of amounts that Ray knows: whole ones, and parts of 1 from 0.0001 on; None if the text is none."""
+    try:
+        amounts: Any = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(amounts, dict) or not amounts or not all(map(_is_amount, amounts.values())):
+        return None
+    return {str(name): float(amount) for name, amount in amounts.items()}
 
 
 def _is_amount(value: Any) -> bool:
@@ -238,7 +245,7 @@ class RayPool(Generic[Piece, Result]):
         """
         ray = self.ray
         self._waiting.extend(pieces)
-        resources = self.flags.resources() or ({"GPU": 1.0} if ray.cluster_resources().get("GPU") else {"CPU": 1.0})
+        resources = self.flags.resources or ({"GPU": 1.0} if ray.cluster_resources().get("GPU") else {"CPU": 1.0})
         num_workers = workers_to_start(self.flags, resources, ray.nodes())
         shared, actor_class = ray.put(self.task.shared), self._actor_class(resources)
         try:

@@ -1,11 +1,12 @@
 """Settings of the commands on sets; free of torch, so that ``--help`` is quick."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from pipeline.config import Config, JsonFlags, SetFlags, UnverifiedFlags, refuse_flags
+from pipeline.config import JsonFlags, SetFlags, UnverifiedFlags
 from pipeline.sets.record_parts import SET_NAME, LayersName
+from pipeline.settings import Settings, flag_name
 
 CodecName = Literal["dense", "hidden", "topk", "sampled"]
 VectorCodecName = Literal["float16", "int8", "pca"]
@@ -21,36 +22,82 @@ LAYER_CODECS: dict[LayersName, str] = {  # the flag of a signal's codec
 }
 
 
-class CodecFlags(Config):
-    """Which codec, for the commands that write sets of tokens."""
+class CodecFlags(Settings):
+    """What all codecs of distributions have in common: the flag that chooses one."""
 
     panel: ClassVar = "How distributions over the vocabulary are stored"
-    codec: CodecName = Field("sampled", description="How distributions over the vocabulary are stored.")
+    helps: ClassVar = {"codec": "How distributions over the vocabulary are stored."}
+    codec: CodecName = "sampled"
+
+
+class SampledFlags(CodecFlags):
+    """Draws of each distribution."""
+
+    codec: Literal["sampled"] = "sampled"
     num_samples: int = Field(50, ge=1, le=255, description="Draws per position (--codec sampled).")
     temperature: float = Field(1.0, gt=0, description="Temperature of the draws (--codec sampled).")
+
+
+class TopKFlags(CodecFlags):
+    """The likeliest tokens."""
+
+    codec: Literal["topk"] = "topk"
     top_k: int = Field(50, ge=1, description="Candidates per position (--codec topk).")
 
 
-class VectorFlags(Config):
-    """Which vectors of sentences, and how they are stored, for the commands that write sets of sentences."""
+class DenseFlags(CodecFlags):
+    """Every probability."""
+
+    codec: Literal["dense"] = "dense"
+
+
+class HiddenFlags(CodecFlags):
+    """What the last layer gets, of which every probability can be computed."""
+
+    codec: Literal["hidden"] = "hidden"
+
+
+AnyCodecFlags = SampledFlags | TopKFlags | DenseFlags | HiddenFlags
+
+
+class VectorCodecFlags(Settings):
+    """What all codecs of vectors have in common: the flag that chooses one."""
 
     panel: ClassVar = "Vectors of sentences"
-    pooling: Pooling | None = Field(
-        None,
-        description="A sentence's vector: mean of its tokens' states, or the first one. (default: as "
-        "sentence-transformers has saved it, else mean)",
-    )
-    vector_codec: VectorCodecName = Field("int8", description="How vectors are stored (--signal vectors).")
+    helps: ClassVar = {"vector_codec": "How vectors are stored (--signal vectors)."}
+    vector_codec: VectorCodecName = "int8"
+
+
+class Int8Flags(VectorCodecFlags):
+    """A byte per number."""
+
+    vector_codec: Literal["int8"] = "int8"
+
+
+class Float16Flags(VectorCodecFlags):
+    """Two bytes per number."""
+
+    vector_codec: Literal["float16"] = "float16"
+
+
+class PcaFlags(VectorCodecFlags):
+    """Principal components."""
+
+    vector_codec: Literal["pca"] = "pca"
     pca_dims: int = Field(128, ge=1, description="Numbers per vector (--vector-codec pca).")
 
 
-class RecodeConfig(CodecFlags, SetFlags, UnverifiedFlags, JsonFlags):
+AnyVectorCodecFlags = Int8Flags | Float16Flags | PcaFlags
+
+
+class RecodeConfig(SetFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill recode``."""
 
     helps: ClassVar = {
         "set": "Set of tokens with codec hidden or dense, or of examples with what layers say: a path, or a name in "
         "the store."
     }
+    codec: AnyCodecFlags = Field(default_factory=SampledFlags, discriminator="codec")
     name: str = Field(pattern=SET_NAME, description="Name of the new set.")
     states_codec: str | None = Field(
         None, pattern=STATE_CODEC, description="How states of layers are stored: float16, int8, or pca-K."
@@ -64,7 +111,9 @@ class RecodeConfig(CodecFlags, SetFlags, UnverifiedFlags, JsonFlags):
         """The codecs of layers that are wanted, by signal."""
         return {name: codec for name, flag in LAYER_CODECS.items() if (codec := getattr(self, flag)) is not None}
 
-    def check(self) -> None:
-        """Raises ConfigError for flags of both kinds of sets."""
-        if self.layer_codecs:
-            refuse_flags(self, CodecFlags.model_fields, "is for sets of tokens; codecs of layers are not")
+    @model_validator(mode="after")
+    def _one_kind_of_sets(self) -> Self:
+        given = sorted(self.codec.model_fields_set) if self.layer_codecs else []
+        if given:
+            raise ValueError(f"{flag_name(given[0])}: is for sets of tokens; codecs of layers are not")
+        return self

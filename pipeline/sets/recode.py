@@ -62,7 +62,7 @@ def recode(config: RecodeConfig, command: str) -> SetRecord:
     """
     source = MaskedWordSet.open(find_set(config.set, config.store), config.allow_unverified)
     require_everything(source)
-    codec = codec_for(config, source.record.codec.vocabulary_size, None)
+    codec = codec_for(config.codec, source.record.codec.vocabulary_size, None)
     root = config.store / config.name
     positions = min(MAX_COUNT, sum(scores.get("positions", 0) for scores in source.record.scores.values()))
     make_folder(config.store)

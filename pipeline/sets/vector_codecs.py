@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.sets.config import StateCodecName, VectorFlags
+from pipeline.sets.config import AnyVectorCodecFlags, Int8Flags, PcaFlags, StateCodecName
 from pipeline.sets.record_parts import Part
 
 BASIS_FILE = "basis.safetensors"
@@ -326,17 +326,17 @@ AnyVectorCodec = Annotated[Float16Codec | Int8Codec | PcaCodec, Field(discrimina
 AnyStateCodec = Annotated[Float32Codec | Float16Codec | Int8Codec | PcaCodec, Field(discriminator="name")]
 
 
-def vector_codec_for(flags: VectorFlags, width: int) -> Float16Codec | Int8Codec | PcaCodec:
-    """The codec that the flags ask for, for vectors of so many numbers.
+def vector_codec_for(flags: AnyVectorCodecFlags, width: int) -> Float16Codec | Int8Codec | PcaCodec:
+    """Returns the codec that the flags name, for vectors of so many numbers.
 
     Raises:
         ConfigError: if more components are asked for than there are.
     """
-    if flags.vector_codec == "pca":
+    if isinstance(flags, PcaFlags):
         if flags.pca_dims > width:
             raise ConfigError(f"--pca-dims: {flags.pca_dims}, but the teacher's vectors have {width} numbers")
         return PcaCodec(width=width, dims=flags.pca_dims)
-    return Int8Codec(width=width) if flags.vector_codec == "int8" else Float16Codec(width=width)
+    return Int8Codec(width=width) if isinstance(flags, Int8Flags) else Float16Codec(width=width)
 
 
 def state_codec(text: str, width: int) -> Float32Codec | Float16Codec | Int8Codec | PcaCodec:

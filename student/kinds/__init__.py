@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline.sets.record import read_set_record
 from pipeline.sets.record_parts import KindName
 from pipeline.training.run_record import Metrics
-from student.config import EvaluateConfig, PretrainSettings
+from student.config import EvaluatePretrained, PretrainSettings
 from student.kinds.examples import ExampleKind
 from student.kinds.kind import TaskKind
 from student.kinds.masked_words import MaskedWordTask, evaluate_masked_words
@@ -28,7 +28,7 @@ class Pretraining(NamedTuple):
     """
 
     task: "Callable[[PretrainSettings, Path, PartialState], PretrainTask[Any, Any]]"
-    evaluate: Callable[[EvaluateConfig], Metrics]
+    evaluate: Callable[[EvaluatePretrained], Metrics]
 
 
 KINDS: dict[KindName, TaskKind[Any, Any, Any]] = {"examples": ExampleKind(), "token_labels": TokenLabelKind()}

@@ -24,7 +24,7 @@ from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, masked_r
 from pipeline.sets.reader import Group
 from pipeline.settings import narrowed
 from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
-from student.config import EvaluateConfig, MaskedWordSettings, PretrainSettings
+from student.config import EvaluatePretrained, MaskedWordSettings, PretrainSettings
 from student.losses.masked_words import CHUNK, HeadPass, TeacherOf, cross_entropy
 from student.model.model import default_device
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
@@ -203,7 +203,7 @@ def start_without_context(head: nn.Linear, log_frequency_V: torch.Tensor) -> Non
     head.bias.copy_(log_frequency_V)
 
 
-def evaluate_masked_words(config: EvaluateConfig) -> dict[str, dict[str, float]]:
+def evaluate_masked_words(config: EvaluatePretrained) -> dict[str, dict[str, float]]:
     """Evaluates a run pretrained on masked words on the validation split of a set, by default its own.
 
     Returns:

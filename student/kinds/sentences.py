@@ -25,7 +25,7 @@ from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.settings import narrowed
 from pipeline.tasks.metrics import pearson
 from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
-from student.config import EvaluateConfig, PretrainSettings, SentenceSettings, VectorLoss
+from student.config import EvaluatePretrained, PretrainSettings, SentenceSettings, VectorLoss
 from student.model.model import default_device
 from student.model.pretrained import SentenceStudent, build_sentence_config
 from student.optimizer import rows_of_batch
@@ -140,7 +140,7 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
         return card_text("card_sentences.md", "feature-extraction", self.model, record, of_set, own)
 
 
-def evaluate_vector_run(config: EvaluateConfig) -> Metrics:
+def evaluate_vector_run(config: EvaluatePretrained) -> Metrics:
     """Evaluates a run pretrained on vectors on the held-out split of a set of sentences, by default its own.
 
     Returns:

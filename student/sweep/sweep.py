@@ -74,7 +74,6 @@ def sweep(config: SweepSettings, command: str) -> RunRecord:
         FingerprintMismatchError: if the folder holds a sweep with other settings.
         MissingDependencyError: if Optuna is not installed.
     """
-    config.check_ray()
     grid = read_grid(config)
     points = make_points(config, grid)
     sets = open_all(points)
@@ -150,7 +149,10 @@ def _train_missing(config: SweepSettings, folder: Path, trials: Sequence[Trial],
             study.add(trial, score_of(trial))
     missing = [trial for trial in trials if not trial.is_finished]
     configs, failed = [trial.settings for trial in missing], {}
-    trained = train_on_cluster(config, folder, configs) if config.ray else train_all(configs, config.processes)
+    if config.cluster is None:
+        trained = train_all(configs, config.processes)
+    else:
+        trained = train_on_cluster(config.cluster, folder, configs)
     # `closing` ends the worker processes even if Ctrl-C arrives between two students.
     with closing(trained), console.progress(len(missing), "students") as bar:
         for number, error in trained:

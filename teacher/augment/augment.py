@@ -5,7 +5,8 @@ seed. It does not depend on batches, processes or interruptions.
 """
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,9 +20,9 @@ from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.stopping import stop_between
 from pipeline.tasks.task import Task, load_task
-from teacher.augment.augment_settings import AugmentConfig
+from teacher.augment.augment_settings import AugmentSettings
 from teacher.augment.distinct import write_distinct
-from teacher.augment.methods import METHODS, AugmentFlags, PlannedVariants, Sides
+from teacher.augment.methods import Method, PlannedVariants, Sides
 from teacher.augment.variants import Variants, VariantsFolder, make_variants, open_variants, require_same_variants
 
 FOLDER = "augmented"
@@ -29,11 +30,60 @@ FOLDER = "augmented"
 LOCK = "lock"
 # Increase it when the same settings give other variants.
 RULES = 1
-# Flags that name files, whose hashes are the settings.
-FILES = {"masked_lm", "word_vectors"}
 
 
-def augment(config: AugmentConfig, command: str) -> AugmentationRecord | None:
+@dataclass(frozen=True)
+class Augmentation:
+    """Variants of a task's rows that are wanted.
+
+    Attributes:
+        method: how they are made.
+        task: whose rows get them.
+        store: the folder of sets, where they are kept.
+        name: theirs in the store; None for that of the task and the method.
+    """
+
+    method: Method
+    task: Task
+    store: Path
+    name: str | None
+
+    @property
+    def root(self) -> Path:
+        """The folder of the variants."""
+        return self.store / FOLDER / (self.name or f"{self.task.name}-{self.method.name}")
+
+    @cached_property
+    def split(self) -> str:
+        """The split whose rows get variants."""
+        return self.method.split_of(self.task)
+
+    @cached_property
+    def sides(self) -> Sides:
+        """Which sentences the variants of a row change, and so how many variants are tried."""
+        return self.method.sides(self.task.is_pair, self.method.variants_of(self.task))
+
+    def plan(self, rows: pa.Table) -> PlannedVariants:
+        """Returns the method's plan, with all settings that decide the variants."""
+        planned = self.method.plan(rows, self.store)
+        numbers: dict[str, Setting] = {"num_variants": self.method.variants_of(self.task), "seed": self.method.seed}
+        settings = self.common_settings(rows) | numbers | planned.settings | numbers
+        return PlannedVariants(settings, planned.editor)
+
+    def common_settings(self, rows: pa.Table) -> dict[str, Setting]:
+        """Returns what is being augmented, and by which rules."""
+        num_rows = self.method.num_rows
+        own: dict[str, Setting] = {} if num_rows is None else {"split": self.split, "sentences": num_rows}
+        return {
+            "method": self.method.name,
+            "rules": RULES,
+            "task": f"{self.task.name} version {self.task.version}",
+            "source": rows_sha256(rows),
+            **own,
+        }
+
+
+def augment(config: AugmentSettings, command: str) -> AugmentationRecord | None:
     """Writes the variants that ``config`` describes, or goes on with them.
 
     Args:
@@ -43,28 +93,27 @@ def augment(config: AugmentConfig, command: str) -> AugmentationRecord | None:
     Returns:
         What came of it. None on other ranks than the first.
     """
-    config.check()
     task = load_task(config.task, config.manifest)
-    split = config.split_of(task)
-    rows = read_source(config, task, (split,)).own(split)
+    wanted = Augmentation(config.by, task, config.store, config.name)
+    rows = read_source(wanted, config.data, (wanted.split,)).own(wanted.split)
     state = processes()
-    variants = _make(config, task, rows, state, command)
+    variants = _make(wanted, rows, state, command)
     return variants.record if state.is_main_process else None
 
 
-def read_source(config: AugmentConfig, task: Task, splits: tuple[str, ...] = ()) -> Source:
+def read_source(wanted: Augmentation, data: Path | None, splits: tuple[str, ...] = ()) -> Source:
     """The rows of a task's splits, all by default; or only those that are augmented, if they are not learnt from.
 
     Raises:
         DataError: if there are none to be augmented.
     """
-    split = config.split_of(task)
-    if METHODS[config.method].for_training:
-        source = load_source(task, config.data, splits)
+    task, split, method = wanted.task, wanted.split, wanted.method
+    if method.for_training:
+        source = load_source(task, data, splits)
     else:
-        whole_splits = load_source(task, config.data, (split,))
+        whole_splits = load_source(task, data, (split,))
         # Variants that mask each word are many per row, so only the first rows of the split get them.
-        some = {name: rows.slice(0, config.sentences) for name, rows in whole_splits.splits.items()}
+        some = {name: rows.slice(0, method.num_rows) for name, rows in whole_splits.splits.items()}
         source = replace(whole_splits, splits=some)
     if split not in source.splits:
         raise DataError(f"{source.description}: has no rows of the split {split!r}, and only these are augmented")
@@ -72,78 +121,45 @@ def read_source(config: AugmentConfig, task: Task, splits: tuple[str, ...] = ())
 
 
 def variants_for(
-    config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState, command: str, is_job: bool
+    wanted: Augmentation, rows: pa.Table, state: PartialState, command: str, manifest: Path | None, is_job: bool
 ) -> Variants:
     """The variants that a dump adds: those that are there if they agree with the flags that were given, else new ones.
 
     Args:
-        config: the settings.
-        task: the task.
-        rows: those of its rows that get variants.
+        wanted: the variants.
+        rows: those of the task's rows that get variants.
         state: of the processes.
         command: the command line, for the record.
+        manifest: the task's file, if it is not one that is shipped, for the message.
         is_job: whether this is one of several jobs, which must not all make them.
 
     Raises:
         ConfigError: if a job finds none.
         FingerprintMismatchError: if those that are there were made with other settings.
     """
-    root = _root(config, task)
+    root, method = wanted.root, wanted.method
     existing = open_variants(root)
     # Several jobs that each made the variants would repeat hours of work and write the same folder.
     if existing is None and is_job:
-        which = f"--manifest {config.manifest}" if config.manifest else f"--task {task.name}"
-        first = (
-            f"run `distill augment {which} --method {config.method} --name {root.name}` first, or give --augment none"
-        )
+        which = f"--manifest {manifest}" if manifest else f"--task {wanted.task.name}"
+        first = f"run `distill augment {which} --method {method.name} --name {root.name}` first, or give --augment none"
         raise ConfigError(f"--num-shards: {root} is not finished; {first}")
     if existing is None:
-        return _make(config, task, rows, state, command)
+        return _make(wanted, rows, state, command)
     stored = existing.record.settings
-    wanted: dict[str, Setting] = _common_settings(config, task, rows)
-    given = config.model_fields_set & {*AugmentFlags.model_fields, "seed"}
-    wanted |= {name: getattr(config, name) for name in given - FILES}
-    if given & FILES:
+    given: dict[str, Setting] = wanted.common_settings(rows) | method.own_settings
+    if method.named_files:
         # Hashing a masked LM means loading it, so that happens only if such a flag was given.
-        settings = _plan(config, task, rows).settings
-        wanted |= {name: settings[name] for name in given & FILES}
-    then = {name: value for name, value in stored.items() if name in wanted}
-    require_same_variants(root, then, wanted)
+        settings = wanted.plan(rows).settings
+        given |= {name: settings[name] for name in method.named_files}
+    require_same_variants(root, {name: value for name, value in stored.items() if name in given}, given)
     return existing
 
 
-def sides_for(config: AugmentConfig, task: Task) -> Sides:
-    """Which sentences the variants of a row will change, and so how many variants are tried."""
-    return METHODS[config.method].sides(task.is_pair, config.variants_of(task), config.pairs)
-
-
-def _plan(config: AugmentConfig, task: Task, rows: pa.Table) -> PlannedVariants:
-    """The method's plan, with all settings that decide the variants."""
-    planned = METHODS[config.method].plan(config, rows)
-    numbers: dict[str, Setting] = {"num_variants": config.variants_of(task), "seed": config.seed}
-    return PlannedVariants(_common_settings(config, task, rows) | numbers | planned.settings, planned.editor)
-
-
-def _common_settings(config: AugmentConfig, task: Task, rows: pa.Table) -> dict[str, Setting]:
-    """What is being augmented, and by which rules."""
-    own: dict[str, Setting] = {"split": config.split_of(task), "sentences": config.sentences}
-    return {
-        "method": config.method,
-        "rules": RULES,
-        "task": f"{task.name} version {task.version}",
-        "source": rows_sha256(rows),
-        **({} if METHODS[config.method].for_training else own),
-    }
-
-
-def _root(config: AugmentConfig, task: Task) -> Path:
-    return config.store / FOLDER / (config.name or f"{task.name}-{config.method}")
-
-
-def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState, command: str) -> Variants:
+def _make(wanted: Augmentation, rows: pa.Table, state: PartialState, command: str) -> Variants:
     """Makes what is missing of the variants."""
-    sides, root = sides_for(config, task), _root(config, task)
-    planned = _plan(config, task, rows)
+    sides, root = wanted.sides, wanted.root
+    planned = wanted.plan(rows)
     existing = open_variants(root)
     if existing is not None:
         require_same_variants(root, existing.record.settings, planned.settings)
@@ -159,7 +175,7 @@ def _make(config: AugmentConfig, task: Task, rows: pa.Table, state: PartialState
         state.wait_for_everyone()
         _generate(folder, rows, planned, sides, state)
         if state.is_main_process:
-            write_distinct(folder, rows, config.method, len(sides), planned.settings)
+            write_distinct(folder, rows, wanted.method.name, len(sides), planned.settings)
         state.wait_for_everyone()
     variants = open_variants(root)
     assert variants is not None

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from accelerate import PartialState
 
 from pipeline import console
 from pipeline.arrays import Ints
-from pipeline.cluster.ray_pool import RayPool, WorkerTask, on_cluster
+from pipeline.cluster.ray_pool import RayFlags, RayPool, WorkerTask, on_cluster
 from pipeline.files import make_folder
 from pipeline.record_file import json_sha256
 from pipeline.sets.record_parts import Setting
@@ -21,7 +22,7 @@ from pipeline.stopping import stop_between
 from pipeline.text.tokenizer import tokenizer_sha256
 from pipeline.text.word_vectors import file_sha256
 from pipeline.work import RangePart, Workspace, range_parts
-from teacher.augment.methods import MethodFlags
+from teacher.augment.methods import TinyBert
 from teacher.augment.proposals import FLAG, WordVectors, propose, read_vectors, whole_words
 from teacher.augment.tinybert_editor import Site, Sites, read_sites, table_of_sites
 from teacher.models.loaded import inference_mode, weights_sha256
@@ -37,14 +38,22 @@ SENTENCES_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Proposer:
-    """A masked LM that proposes candidates, and the settings that decide them."""
+    """A masked LM that proposes candidates.
+
+    Attributes:
+        lm: the model.
+        words: of its vocabulary, by token; None for pieces of words.
+        method: the flags.
+        settings: all that decides the candidates.
+    """
 
     lm: MaskedLm
     words: list[str | None]
+    method: TinyBert
     settings: dict[str, Setting]
 
 
-def prepare_masked_lm(config: MethodFlags) -> Proposer:
+def prepare_masked_lm(config: TinyBert) -> Proposer:
     """The masked LM that the flags name, loaded and found fit before anything expensive.
 
     Raises:
@@ -56,16 +65,17 @@ def prepare_masked_lm(config: MethodFlags) -> Proposer:
         console.warn("no --word-vectors: words of several pieces are kept as they are")
     else:
         vectors = file_sha256(config.word_vectors, FLAG)
-    lm = load_masked_lm(config.masked_lm, None, config.max_seq_length)
+    forward = config.forward
+    lm = load_masked_lm(config.masked_lm, None, forward.max_seq_length)
     settings: dict[str, Setting] = {
         "masked_lm": weights_sha256(lm.model),
         "tokenizer": tokenizer_sha256(lm.tokens.tokenizer.to_str()),
         "word_vectors": vectors,
         "num_candidates": config.num_candidates,
-        "max_seq_length": config.max_seq_length,
-        "precision": config.precision,
+        "max_seq_length": forward.max_seq_length,
+        "precision": forward.precision,
     }
-    return Proposer(lm, whole_words(lm), settings)
+    return Proposer(lm, whole_words(lm), config, settings)
 
 
 def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
@@ -78,38 +88,41 @@ def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
     return encoded.chunk(0).dictionary, numbers.reshape(-1, rows.num_rows).T
 
 
-def find_sites(config: MethodFlags, proposer: Proposer, sentences: pa.Array, state: PartialState) -> Sites:
+def find_sites(
+    proposer: Proposer, sentences: pa.Array, state: PartialState, store: Path, cluster: RayFlags | None
+) -> Sites:
     """The candidates of all sentences; each process computes its share of those that are not in the store yet.
 
     Args:
-        config: the settings.
         proposer: the masked LM.
         sentences: every sentence once.
         state: of the processes.
+        store: the folder of sets.
+        cluster: whose workers compute them; None for this process.
     """
     settings = {**proposer.settings, "rules": RULES, "sentences": _texts_sha256(sentences)}
     # The folder's name contains the fingerprint, so other settings get another folder and nothing has to be refused.
-    work = Workspace(config.store / FOLDER / json_sha256(settings)[:16], settings)
+    work = Workspace(store / FOLDER / json_sha256(settings)[:16], settings)
     parts = range_parts("sentences", len(sentences), SENTENCES_PER_PART)
     make_folder(work.root)
     my_parts = work.my_missing(parts, state)
     if my_parts:
-        vectors = read_vectors(config.word_vectors) if config.word_vectors else None
-        find = partial(_propose, config, proposer, vectors)
+        path = proposer.method.word_vectors
+        find = partial(_propose, proposer, read_vectors(path) if path else None)
         total = sum(part.size for part in my_parts)
         with console.progress(total, "candidates") as steps:
-            if config.ray is None:
+            if cluster is None:
                 proposer.lm.model.to(state.device)
                 for part in stop_between(my_parts):
                     work.write_table(part, table_of_sites(find(_texts(sentences, part), steps.advance)))
             else:
-                _write_by_workers(config, CandidateTask(proposer.lm, find), sentences, work, my_parts, steps)
+                _write_by_workers(cluster, CandidateTask(proposer.lm, find), sentences, work, my_parts, steps)
     state.wait_for_everyone()
     return read_sites([work.root / part.path for part in parts])
 
 
 def _write_by_workers(
-    config: MethodFlags,
+    cluster: RayFlags,
     candidates: "CandidateTask",
     sentences: pa.Array,
     work: Workspace,
@@ -122,8 +135,8 @@ def _write_by_workers(
         return _texts(sentences, part)
 
     task = WorkerTask(_start, candidates, LIBRARIES)
-    with on_cluster(config) as ray:
-        pool: RayPool[RangePart, list[list[Site]]] = RayPool(ray, config, task, lambda part: part.path, take)
+    with on_cluster(cluster) as ray:
+        pool: RayPool[RangePart, list[list[Site]]] = RayPool(ray, cluster, task, lambda part: part.path, take)
         for part, sites in pool.results(missing):
             work.write_table(part, table_of_sites(sites))
             steps.advance(len(sites))
@@ -158,17 +171,14 @@ def _texts_sha256(sentences: pa.Array) -> str:
 
 
 def _propose(
-    config: MethodFlags,
-    proposer: Proposer,
-    vectors: WordVectors | None,
-    texts: list[str],
-    advance: Callable[[int], None],
+    proposer: Proposer, vectors: WordVectors | None, texts: list[str], advance: Callable[[int], None]
 ) -> list[list[Site]]:
     """The candidates of sentences, in small batches."""
+    lm, method, forward = proposer.lm, proposer.method, proposer.method.forward
     sites: list[list[Site]] = []
-    with inference_mode(proposer.lm.model.device, config.precision):
+    with inference_mode(lm.model.device, forward.precision):
         for first in range(0, len(texts), SENTENCES_AT_ONCE):
             some = texts[first : first + SENTENCES_AT_ONCE]
-            sites += propose(proposer.lm, proposer.words, vectors, some, config.num_candidates, config.max_seq_length)
+            sites += propose(lm, proposer.words, vectors, some, method.num_candidates, forward.max_seq_length)
             advance(len(some))
     return sites

@@ -1,20 +1,22 @@
-"""The methods of augmentation, by the names that flags, tasks and sets call them, and their flags.
+"""The methods of augmentation: the flags of each, and what it does with them.
 
 Free of torch and numpy, so that ``--help`` is quick: what makes variants, an `Editor`, has a file of its own if it is
 longer than a few lines.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.cluster.ray_pool import RayFlags
-from pipeline.config import Config, SeedFlags, StoreFlags, refuse_flags
-from pipeline.errors import ConfigError
+from pipeline.config import PLACE, SeedFlags, names_of
+from pipeline.errors import ConfigError, did_you_mean
+from pipeline.settings import Settings, deciding
+from pipeline.tasks.task import TRAIN, Task
 from teacher.augment.edits import MASK, Edited
 from teacher.models.config import ForwardFlags
 
@@ -25,45 +27,11 @@ if TYPE_CHECKING:
     from pipeline.arrays import Ints
     from pipeline.sets.record_parts import Setting
 
-Pairs = Literal["each", "both"]
+MASK_HELP = "mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R."
 # Numbers of the sentences of a pair that a variant changes.
 FIRST, SECOND, BOTH = (0,), (1,), (0, 1)
 # For each variant of a row, the sentences it changes.
 Sides = tuple[tuple[int, ...], ...]
-
-
-class AugmentFlags(Config):
-    """How rows are augmented, for the commands that do it."""
-
-    panel: ClassVar = "Variants of training rows"
-    num_variants: int | None = Field(
-        None,
-        ge=1,
-        description="Variants of a row; tinybert: of each of its sentences; mask-each: words masked of each, from its "
-        "start. (default: the task's)",
-    )
-    pairs: Pairs = Field("each", description="tinybert: a variant changes one sentence of a pair, or both.")
-    masked_lm: str = Field(
-        "bert-base-uncased", description="tinybert: masked LM that proposes words; a hub id or a folder."
-    )
-    word_vectors: Path | None = Field(
-        None, description="tinybert: GloVe or word2vec text file, for words of several pieces. (default: kept)"
-    )
-    num_candidates: int = Field(15, ge=1, description="tinybert: words to choose from at each place, K.")
-    replace_probability: float = Field(0.4, gt=0, le=1, description="tinybert: share of words replaced, p_t.")
-    mask_probability: float = Field(0.1, ge=0, lt=1, description="mask-pos: share of words masked.")
-    mask_token: str = Field(
-        MASK, min_length=1, description="mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R."
-    )
-    pos_probability: float = Field(
-        0.1, ge=0, lt=1, description="mask-pos: share of words replaced by one of the same part of speech; 0 for none."
-    )
-    ngram_probability: float = Field(0.0, ge=0, le=1, description="mask-pos: share of variants cut to 1 to 5 words.")
-    sentences: int = Field(200, ge=1, description="mask-each: so many rows of the split, from its start.")
-
-
-class MethodFlags(AugmentFlags, StoreFlags, ForwardFlags, SeedFlags, RayFlags):
-    """All that a method reads."""
 
 
 class Editor(Protocol):
@@ -99,74 +67,123 @@ class PlannedVariants:
     editor: "Callable[[PartialState], Editor]"
 
 
-class Method(ABC):
-    """A method of augmentation. There is one object of each, in `METHODS`.
+class Method(SeedFlags):
+    """A method of augmentation with its settings. There is one class of each, in `METHODS`.
 
     Attributes:
-        flags: the fields of `MethodFlags` that not every method has.
+        name: of the method.
         usual_variants: variants of a row, where neither the flags nor the task tell their number.
         for_training: whether its variants are to be learnt from: of the rows of ``train``, each text once. Otherwise
             they are for looking at: of some rows of one split, which all keep theirs.
     """
 
-    flags: ClassVar[frozenset[str]]
+    panel: ClassVar = "Variants of training rows"
+    name: ClassVar[str]
     usual_variants: ClassVar[int]
     for_training: ClassVar[bool] = True
+    num_variants: int | None = Field(
+        None,
+        ge=1,
+        description="Variants of a row; tinybert: of each of its sentences; mask-each: words masked of each, from its "
+        "start. (default: the task's)",
+    )
 
-    @abstractmethod
-    def check(self, flags: AugmentFlags) -> None:
-        """Raises ConfigError for values of its flags that do not go together."""
-
-    @abstractmethod
-    def special_tokens(self, flags: AugmentFlags) -> tuple[str, ...]:
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
         """The special tokens in its variants, which the teacher's tokenizer must have."""
+        return ()
 
     @abstractmethod
-    def sides_of_pairs(self, num_variants: int, pairs: Pairs) -> Sides:
+    def sides_of_pairs(self, num_variants: int) -> Sides:
         """Which sentences of a pair the variants 1, 2, … change, for so many wanted variants."""
 
     @abstractmethod
-    def plan(self, config: MethodFlags, rows: "pa.Table") -> PlannedVariants:
+    def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
         """Makes sure that the method can be used on these rows.
+
+        Args:
+            rows: those that get variants.
+            store: the folder of sets, which keeps what takes long.
 
         Raises:
             DistillError: if a model, a file or a package that it needs cannot be used.
         """
 
-    def sides(self, is_pair: bool, num_variants: int, pairs: Pairs) -> Sides:
+    @property
+    def own_settings(self) -> "dict[str, Setting]":
+        """The settings that were given and decide variants as they are, and not by what they name."""
+        return {name: value for name, value in deciding(self).items() if name in self.model_fields_set}
+
+    @property
+    def named_files(self) -> set[str]:
+        """The settings that were given and decide variants by what is in the files that they name."""
+        return set()
+
+    def sides(self, is_pair: bool, num_variants: int) -> Sides:
         """Which sentences the variants 1, 2, … of a row change, for so many wanted variants."""
-        return self.sides_of_pairs(num_variants, pairs) if is_pair else (FIRST,) * num_variants
+        return self.sides_of_pairs(num_variants) if is_pair else (FIRST,) * num_variants
+
+    def split_of(self, task: Task) -> str:
+        """The split whose rows get variants.
+
+        Raises:
+            ConfigError: if the task has none, several are named, or train where nobody shall learn from them.
+        """
+        return TRAIN
+
+    @property
+    def num_rows(self) -> int | None:
+        """How many rows of the split get variants, from its start; None for all."""
+        return None
+
+    def variants_of(self, task: Task) -> int:
+        """How many variants are wanted: as the flag says, or the task, or as usual.
+
+        Raises:
+            ConfigError: if the task tells the number for a method that there is not.
+        """
+        unknown = next((name for name in task.num_variants if name not in METHODS), None)
+        if unknown is not None:
+            problem = f"unknown method {unknown!r}: {did_you_mean(unknown, METHODS)}"
+            raise ConfigError(f"task {task.name!r}: num_variants: {problem}")
+        return self.num_variants or task.num_variants.get(self.name, self.usual_variants)
 
 
 class TinyBert(Method):
     """Each word replaced, with a certain probability, by one of its candidates."""
 
-    flags = frozenset(
-        {
-            "pairs",
-            "masked_lm",
-            "word_vectors",
-            "num_candidates",
-            "replace_probability",
-            "precision",
-            "max_seq_length",
-        }
+    name: ClassVar = "tinybert"
+    usual_variants: ClassVar = 20
+    forward: ForwardFlags = Field(default_factory=ForwardFlags)
+    cluster: RayFlags | None = None
+    pairs: Literal["each", "both"] = Field(
+        "each", description="tinybert: a variant changes one sentence of a pair, or both."
     )
-    usual_variants = 20
+    masked_lm: str = Field(
+        "bert-base-uncased",
+        description="tinybert: masked LM that proposes words; a hub id or a folder.",
+        json_schema_extra=PLACE,
+    )
+    word_vectors: Path | None = Field(
+        None,
+        description="tinybert: GloVe or word2vec text file, for words of several pieces. (default: kept)",
+        json_schema_extra=PLACE,
+    )
+    num_candidates: int = Field(15, ge=1, description="tinybert: words to choose from at each place, K.")
+    replace_probability: float = Field(0.4, gt=0, le=1, description="tinybert: share of words replaced, p_t.")
 
-    def check(self, flags: AugmentFlags) -> None:
-        """Accepts all values, which are independent of each other."""
+    @property
+    def named_files(self) -> set[str]:
+        """See `Method`."""
+        return self.model_fields_set & {"masked_lm", "word_vectors"}
 
-    def special_tokens(self, flags: AugmentFlags) -> tuple[str, ...]:
-        """No special token: words are replaced by words."""
-        return ()
-
-    def sides_of_pairs(self, num_variants: int, pairs: Pairs) -> Sides:
+    def sides_of_pairs(self, num_variants: int) -> Sides:
         """Each sentence so many times beside the *original* other one, or both at once."""
         # TinyBERT's code augments each sentence of a pair by itself, next to the unchanged other one.
-        return (BOTH,) * num_variants if pairs == "both" else (FIRST,) * num_variants + (SECOND,) * num_variants
+        both = self.pairs == "both"
+        return (BOTH,) * num_variants if both else (FIRST,) * num_variants + (SECOND,) * num_variants
 
-    def plan(self, config: MethodFlags, rows: "pa.Table") -> PlannedVariants:
+    def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
         """Loads the masked LM; the editor needs the candidates of every sentence.
 
         Raises:
@@ -176,38 +193,45 @@ class TinyBert(Method):
         from teacher.augment.candidates import distinct_sentences, find_sites, prepare_masked_lm
         from teacher.augment.tinybert_editor import TinyBertEditor
 
-        proposer = prepare_masked_lm(config)
+        proposer = prepare_masked_lm(self)
 
         def editor(state: "PartialState") -> Editor:
             distinct, numbers_NS = distinct_sentences(rows)
-            sites = find_sites(config, proposer, distinct, state)
-            return TinyBertEditor(sites, numbers_NS, config.replace_probability, config.seed)
+            sites = find_sites(proposer, distinct, state, store, self.cluster)
+            return TinyBertEditor(sites, numbers_NS, self.replace_probability, self.seed)
 
-        settings: dict[str, Setting] = {"pairs": config.pairs, "replace_probability": config.replace_probability}
-        return PlannedVariants(proposer.settings | settings, editor)
+        return PlannedVariants(proposer.settings | deciding(self), editor)
 
 
 class MaskPos(Method):
     """Each word masked, replaced or kept, and some variants cut to a few words."""
 
-    flags = frozenset({"mask_probability", "mask_token", "pos_probability", "ngram_probability"})
-    usual_variants = 10
+    name: ClassVar = "mask-pos"
+    usual_variants: ClassVar = 10
+    mask_probability: float = Field(0.1, ge=0, lt=1, description="mask-pos: share of words masked.")
+    pos_probability: float = Field(
+        0.1, ge=0, lt=1, description="mask-pos: share of words replaced by one of the same part of speech; 0 for none."
+    )
+    ngram_probability: float = Field(0.0, ge=0, le=1, description="mask-pos: share of variants cut to 1 to 5 words.")
+    mask_token: str = Field(MASK, min_length=1, description=MASK_HELP)
 
-    def check(self, flags: AugmentFlags) -> None:
-        """Raises ConfigError if no word would be changed, or more than all."""
-        if not 0 < flags.mask_probability + flags.pos_probability <= 1:
-            raise ConfigError("--mask-probability and --pos-probability: their sum must be above 0 and at most 1")
+    @model_validator(mode="after")
+    def _changes_words(self) -> Self:
+        if not 0 < self.mask_probability + self.pos_probability <= 1:
+            raise ValueError("--mask-probability and --pos-probability: their sum must be above 0 and at most 1")
+        return self
 
-    def special_tokens(self, flags: AugmentFlags) -> tuple[str, ...]:
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
         """The mask, where words are masked."""
-        return (flags.mask_token,) if flags.mask_probability > 0 else ()
+        return (self.mask_token,) if self.mask_probability > 0 else ()
 
-    def sides_of_pairs(self, num_variants: int, pairs: Pairs) -> Sides:
+    def sides_of_pairs(self, num_variants: int) -> Sides:
         """The first sentence, the second, both, and so round."""
         # As in the BiLSTM paper (Tang et al. 2019, section 3), which cycles through these three choices.
         return tuple((FIRST, SECOND, BOTH)[n % 3] for n in range(num_variants))
 
-    def plan(self, config: MethodFlags, rows: "pa.Table") -> PlannedVariants:
+    def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
         """Finds a tagger, where parts of speech are asked for; the editor needs the words of each.
 
         Raises:
@@ -215,74 +239,91 @@ class MaskPos(Method):
         """
         from teacher.augment.mask_editors import MaskPosEditor, pattern_tagger, pools_of
 
-        shares = (config.mask_probability, config.pos_probability, config.ngram_probability)
-        settings: dict[str, Setting] = {
-            "mask_probability": config.mask_probability,
-            "pos_probability": config.pos_probability,
-            "ngram_probability": config.ngram_probability,
-            "mask_token": config.mask_token,
-        }
-        if not config.pos_probability:
-            return PlannedVariants(settings, lambda state: MaskPosEditor(*shares, config.seed, mask=config.mask_token))
+        shares = (self.mask_probability, self.pos_probability, self.ngram_probability)
+        settings: dict[str, Setting] = deciding(self)
+        if not self.pos_probability:
+            return PlannedVariants(settings, lambda state: MaskPosEditor(*shares, self.seed, mask=self.mask_token))
         name, tagger = pattern_tagger()
         return PlannedVariants(
             settings | {"tagger": name},
-            lambda state: MaskPosEditor(*shares, config.seed, tagger, pools_of(rows, tagger), config.mask_token),
+            lambda state: MaskPosEditor(*shares, self.seed, tagger, pools_of(rows, tagger), self.mask_token),
         )
 
 
-class MaskEach(Method):
+class SplitFlags(Settings):
+    """Which splits of a task."""
+
+    panel: ClassVar = "Options"
+    splits: str | None = Field(
+        None,
+        description="mask-each: the split that it masks. (default: the first dev split)",
+        json_schema_extra=PLACE,  # records name the splits themselves
+    )
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The splits asked for; empty if none is named."""
+        return names_of(self.splits)
+
+
+class MaskEach(SplitFlags, Method):
     """One word masked in each variant: variant 1 has the first one masked, 2 the second, and so on.
 
     Those of the second sentence of a pair are counted from the most words that are masked of a sentence, plus 1.
     """
 
-    flags = frozenset({"mask_token", "splits", "sentences"})
+    name: ClassVar = "mask-each"
     # One per word; a teacher usually reads at most 128 tokens.
-    usual_variants = 128
-    for_training = False
+    usual_variants: ClassVar = 128
+    for_training: ClassVar = False
+    sentences: int = Field(200, ge=1, description="mask-each: so many rows of the split, from its start.")
+    mask_token: str = Field(MASK, min_length=1, description=MASK_HELP)
 
-    def check(self, flags: AugmentFlags) -> None:
-        """Accepts all values, which are independent of each other."""
-
-    def special_tokens(self, flags: AugmentFlags) -> tuple[str, ...]:
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
         """The mask."""
-        return (flags.mask_token,)
+        return (self.mask_token,)
 
-    def sides_of_pairs(self, num_variants: int, pairs: Pairs) -> Sides:
+    def sides_of_pairs(self, num_variants: int) -> Sides:
         """So many words of the first sentence, then so many of the second."""
         return (FIRST,) * num_variants + (SECOND,) * num_variants
 
-    def plan(self, config: MethodFlags, rows: "pa.Table") -> PlannedVariants:
+    def split_of(self, task: Task) -> str:
+        """See `Method`."""
+        names = self.split_names or task.dev_splits[:1]
+        if len(names) != 1:
+            raise ConfigError(f"--splits: {self.name} takes one split at a time, not {', '.join(names) or 'none'}")
+        if names[0] == TRAIN:
+            raise ConfigError(f"--splits {TRAIN}: rows of {self.name} are not to be learnt from; name a dev split")
+        if names[0] not in task.splits:
+            raise ConfigError(f"task {task.name!r}: has no split {names[0]!r}, and only its rows are augmented")
+        return names[0]
+
+    @property
+    def num_rows(self) -> int | None:
+        """See `Method`."""
+        return self.sentences
+
+    def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
         """Needs nothing that could be missing."""
         from teacher.augment.mask_editors import MaskEachEditor
 
-        settings: dict[str, Setting] = {"mask_token": config.mask_token}
-        return PlannedVariants(settings, lambda state: MaskEachEditor(config.mask_token))
+        return PlannedVariants(deciding(self), lambda state: MaskEachEditor(self.mask_token))
 
 
-METHODS: dict[str, Method] = {"tinybert": TinyBert(), "mask-pos": MaskPos(), "mask-each": MaskEach()}
-
-NO_METHOD = "none"
-
-if TYPE_CHECKING:
-    KnownMethod = str
-    MethodOrNone = str
-else:
-    # The command line takes its choices from this type.
-    KnownMethod = Literal[tuple(METHODS)]
-    MethodOrNone = Literal[*METHODS, NO_METHOD]
+METHODS: dict[str, type[Method]] = {method.name: method for method in (TinyBert, MaskPos, MaskEach)}
 
 
-def flags_of_others(method: str) -> frozenset[str]:
-    """The fields of `MethodFlags` that are for other methods alone."""
-    return frozenset().union(*(other.flags for other in METHODS.values())) - METHODS[method].flags
+def default_method(task: Task) -> str | None:
+    """How the variants that the task's manifest asks for are made; None if it asks for none.
 
-
-def check_flags(flags: AugmentFlags, method: str | None) -> None:
-    """Raises ConfigError for flags of another method than this one, or of any if there is none."""
-    if method is None:
-        refuse_flags(flags, AugmentFlags.model_fields, "is for augmentation; give --augment METHOD, too")
-    else:
-        refuse_flags(flags, AugmentFlags.model_fields.keys() & flags_of_others(method), f"is not for method {method}")
-        METHODS[method].check(flags)
+    Raises:
+        ConfigError: if there is no such method to learn from.
+    """
+    if task.augment is None:
+        return None
+    methods = [name for name, method in METHODS.items() if method.for_training]
+    if task.augment not in methods:
+        known = did_you_mean(task.augment, methods)
+        raise ConfigError(f"task {task.name!r}: augment: {task.augment!r} makes no rows to learn from: {known}")
+    return task.augment

@@ -37,6 +37,10 @@ class SentenceRows(Protocol):
     def subject(self) -> Task | Corpus:
         """The task or the corpus."""
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Packages that decide where a sentence ends."""
+
     def parts(self) -> dict[str, Any]:
         """The fields of a record about them."""
 
@@ -64,6 +68,11 @@ class CorpusSentences:
     """The sentences of a corpus's documents."""
 
     text: Text
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """See `SentenceRows`."""
+        return ("sentencex",)
 
     @property
     def subject(self) -> Corpus:
@@ -108,7 +117,7 @@ class CorpusSentences:
 
     def sample(self, tokens: LoadedTokenizer, num_rows: int) -> Sample:
         """See `SentenceRows`."""
-        total, every = self.text.documents.num_documents, self.text.config.validation_every
+        total, every = self.text.documents.num_documents, self.text.flags.validation_every
         num_blocks = -(-min(total, num_rows) // SAMPLED_DOCUMENTS)
         starts = np.unique(np.linspace(0, max(0, total - SAMPLED_DOCUMENTS), num_blocks).astype(int)).tolist()
         stops = [min(start + SAMPLED_DOCUMENTS, total) for start in starts]
@@ -137,6 +146,11 @@ class TaskSentences:
     source: Source
     max_seq_length: int
     first: int = 0
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """See `SentenceRows`."""
+        return ()
 
     @property
     def subject(self) -> Task:
@@ -194,15 +208,14 @@ class TaskSentences:
         return Sample(stacked(ids), sum(sizes.values()) / len(places))
 
 
-def open_rows(config: DumpTask | DumpCorpus) -> SentenceRows:
+def open_rows(rows: DumpTask | DumpCorpus, max_seq_length: int) -> SentenceRows:
     """The sentences that the flags name.
 
     Raises:
         ConfigError: if there is no such task or corpus.
         DataError: if its rows or its text cannot be found or read.
     """
-    config.check()
-    if isinstance(config, DumpCorpus):
-        return CorpusSentences(open_text(config, config.max_seq_length))
-    task = load_task(config.task, config.manifest)
-    return TaskSentences(task, load_source(task, config.data, config.split_names), config.max_seq_length)
+    if isinstance(rows, DumpCorpus):
+        return CorpusSentences(open_text(rows, max_seq_length))
+    task = load_task(rows.task, rows.manifest)
+    return TaskSentences(task, load_source(task, rows.data, rows.split_names), max_seq_length)

@@ -16,7 +16,7 @@ from pipeline.sets.writer import plan_shards
 from pipeline.sources import Documents, load_documents
 from pipeline.tasks.task import TRAIN, Corpus, load_corpus
 from pipeline.text.tokenizer import require_known_ids, vocabulary_size
-from teacher.config import CorpusFlags
+from teacher.config import CorpusFlags, Masking
 from teacher.corpus.masking import MaskingPlan, frequency_weights, mask, uniform_weights
 from teacher.corpus.sequences import Document, Sequences, read_sequences
 from teacher.models.loaded import LoadedTokenizer
@@ -34,30 +34,30 @@ class Text:
 
     corpus: Corpus
     documents: Documents
-    config: CorpusFlags
+    flags: CorpusFlags
     max_seq_length: int
 
     def sequences(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sequences]:
         """The sequences of a split that begin in the documents ``start`` to ``stop`` (exclusive), in batches."""
-        config, special = self.config, tokens.num_special
+        flags, special = self.flags, tokens.num_special
         return read_sequences(
             self._numbered(split, start, stop),
             tokens.reader,
-            config.packing,
+            flags.packing,
             self.corpus.language,
-            max(1, config.min_seq_length - special),
+            max(1, flags.min_seq_length - special),
             self.max_seq_length - special,
         )
 
     def count(self, split: str, start: int, stop: int) -> int:
         """How many of the documents ``start`` to ``stop`` (exclusive) belong to a split."""
-        every = self.config.validation_every
+        every = self.flags.validation_every
         held_out = len(range(-(-start // every) * every, stop, every))
         return held_out if split == VALIDATION else stop - start - held_out
 
     def samples(self) -> Iterator[list[tuple[int, int]]]:
         """Start and end of documents spread evenly over the corpus; for those who find nothing more, and then all."""
-        total, few = self.documents.num_documents, 64 if self.config.packing == "blocks" else 8  # that fill a block
+        total, few = self.documents.num_documents, 64 if self.flags.packing == "blocks" else 8  # that fill a block
         for count, size in ((512, few), (8192, 1024)):
             if count < total:
                 starts = np.linspace(0, total - size, count // size).astype(int)
@@ -68,10 +68,10 @@ class Text:
         """The documents of a shard, read, and no others."""
         read = tuple(self._numbered(shard.split, shard.start, shard.stop))
         without_files = replace(self.documents, parts=())
-        return HeldText(self.corpus, without_files, self.config, self.max_seq_length, read)
+        return HeldText(self.corpus, without_files, self.flags, self.max_seq_length, read)
 
     def _numbered(self, split: str, start: int, stop: int) -> Iterator[list[Document]]:
-        every = self.config.validation_every
+        every = self.flags.validation_every
         for first, texts in self.documents.read(start, stop):
             yield [(row, text) for row, text in enumerate(texts, start=first) if in_split(row, split, every)]
 
@@ -86,22 +86,22 @@ class HeldText(Text):
         yield from self.read
 
 
-def open_text(config: CorpusFlags, max_seq_length: int) -> Text:
+def open_text(flags: CorpusFlags, max_seq_length: int) -> Text:
     """The corpus that the flags name, opened.
 
     Args:
-        config: the corpus, and how it is cut and masked.
+        flags: the corpus, and how it is cut.
         max_seq_length: longest sequence in tokens, with special tokens.
 
     Raises:
         ConfigError: if there is no such corpus, or the lengths leave no room for a sequence.
         DataError: if its text cannot be found or read.
     """
-    if config.min_seq_length > max_seq_length:
-        problem = f"{config.min_seq_length} is above --max-seq-length {max_seq_length}"
+    if flags.min_seq_length > max_seq_length:
+        problem = f"{flags.min_seq_length} is above --max-seq-length {max_seq_length}"
         raise ConfigError(f"--min-seq-length: {problem}")
-    corpus = load_corpus(config.corpus, config.manifest, config.data)
-    return Text(corpus, load_documents(corpus, config.data, config.max_documents), config, max_seq_length)
+    corpus = load_corpus(flags.corpus, flags.manifest, flags.data)
+    return Text(corpus, load_documents(corpus, flags.data, flags.max_documents), flags, max_seq_length)
 
 
 def in_split(row: int, split: str, validation_every: int) -> bool:
@@ -113,7 +113,7 @@ def nothing_to_mask(text: Text, where: str) -> DataError:
     """What to raise if a corpus has no token to mask where it was looked for, as "512 documents"."""
     return DataError(
         f"{text.documents.description}: no text with a token to mask in {where}; is --min-seq-length "
-        f"{text.config.min_seq_length} too large?"
+        f"{text.flags.min_seq_length} too large?"
     )
 
 
@@ -127,14 +127,14 @@ def require_known_words(text: Text, tokens: LoadedTokenizer, name: str) -> None:
             return
 
 
-def masking_plan(text: Text, tokens: MlmTokenizer, seed: int, num_copies: int) -> MaskingPlan:
+def masking_plan(text: Text, tokens: MlmTokenizer, masking: Masking, num_copies: int = 1) -> MaskingPlan:
     """The plan by which a corpus is masked; frequencies are those of an even sample of its documents."""
     special = list(tokens.special_ids)
-    if text.config.masking == "uniform":
+    if masking.masking == "uniform":
         weight_V = uniform_weights(vocabulary_size(tokens.tokenizer), special)
     else:
         weight_V = frequency_weights(_count_tokens(text, tokens), special)
-    return MaskingPlan(seed, text.config.mlm_probability, num_copies, tokens.mask_id, weight_V)
+    return MaskingPlan(masking.seed, masking.mlm_probability, num_copies, tokens.mask_id, weight_V)
 
 
 def _count_tokens(text: Text, tokens: MlmTokenizer) -> Ints:
@@ -201,7 +201,7 @@ def document_shards(text: Text, rows_per_shard: int, folder: KindName = "masked_
     """Ranges of documents for both splits, validation first, so that what is wrong with a teacher shows early."""
     shards = []
     for split in SPLITS:
-        documents = rows_per_shard * (text.config.validation_every if split == VALIDATION else 1)
+        documents = rows_per_shard * (text.flags.validation_every if split == VALIDATION else 1)
         shards += plan_shards(split, text.documents.num_documents, documents, folder)
     return tuple(shards)
 
@@ -213,9 +213,9 @@ def corpus_record(text: Text) -> CorpusRecord:
         version=text.corpus.version,
         language=text.corpus.language,
         licence=text.corpus.licence,
-        packing=text.config.packing,
-        min_seq_length=text.config.min_seq_length,
-        validation_every=text.config.validation_every,
+        packing=text.flags.packing,
+        min_seq_length=text.flags.min_seq_length,
+        validation_every=text.flags.validation_every,
     )
 
 

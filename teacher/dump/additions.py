@@ -1,5 +1,6 @@
 """Additions to a verified set: token vectors of its teacher or another encoder, and weights for initialization."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,16 @@ from pipeline.sets.signals.token_vectors import TokenVectorSource
 from pipeline.sets.token_vectors import Vectors, read_token_vectors, token_vectors_problem, with_token_vectors
 from pipeline.tasks.task import Task
 from pipeline.training.checkpoint import write_tensors
-from teacher.config import ITSELF, DumpTask
-from teacher.dump.layer_flags import LayerFlags
+from teacher.config import ITSELF, TaskTokenVectors
 from teacher.dump.records import teacher_record
 from teacher.models.classifier import Teacher
 from teacher.models.encoder import SentenceEncoder, has_states, load_encoder, token_vectors
 from teacher.models.loaded import sentence_encoder_of
 
 
-def load_token_encoder(config: DumpTask, task: Task, teacher: Teacher) -> SentenceEncoder | None:
+def load_token_encoder(
+    wanted: TaskTokenVectors, task: Task, teacher: Teacher, max_seq_length: int
+) -> SentenceEncoder | None:
     """Loads the encoder whose token vectors are stored, on the teacher's device; None if the teacher's own are.
 
     It is the one that ``--token-vectors-from`` or the task's manifest names. Without, the encoder of sentences that
@@ -34,14 +36,14 @@ def load_token_encoder(config: DumpTask, task: Task, teacher: Teacher) -> Senten
         DataError: if the one named cannot be found or read.
         TeacherError: if it is no encoder, or has another vocabulary than the teacher.
     """
-    name = config.token_vectors_from or task.token_vectors_from or sentence_encoder_of(teacher.name)
-    if name is None or name == ITSELF or not config.token_vectors:
+    name = wanted.token_vectors_from or task.token_vectors_from or sentence_encoder_of(teacher.name)
+    if name is None or name == ITSELF or not wanted.token_vectors:
         return None
     try:
-        encoder = load_encoder(name, None, config.max_seq_length, "mean")
+        encoder = load_encoder(name, None, max_seq_length, "mean")
         _check_vocabulary(encoder, teacher)
     except DistillError as error:
-        if config.token_vectors_from is not None:
+        if wanted.token_vectors_from is not None:
             raise
         console.warn(
             "token vectors are the teacher's own; those of the encoder that it was fine-tuned from are not available: "
@@ -66,7 +68,7 @@ def _check_vocabulary(encoder: SentenceEncoder, teacher: Teacher) -> None:
 def add_token_vectors(
     root: Path,
     record: SetRecord,
-    config: DumpTask,
+    wanted: TaskTokenVectors,
     teacher: Teacher,
     encoder: SentenceEncoder | None,
     old: LogitSet | None,
@@ -79,7 +81,7 @@ def add_token_vectors(
     Args:
         root: the set's folder.
         record: its record, verified.
-        config: the settings.
+        wanted: the flags.
         teacher: its teacher, on its device.
         encoder: what is asked in place of the teacher, if anything.
         old: a set of the same teacher, whose vectors need not be asked for.
@@ -93,7 +95,7 @@ def add_token_vectors(
     """
     has_them = record.signals.token_vectors is not None and token_vectors_problem(root, record) is None
     # Existing vectors stay unless the user names another source: students may have started from them.
-    if has_them and config.token_vectors_from is None:
+    if has_them and wanted.token_vectors_from is None:
         return record
     if encoder is not None:
         speaker = _speaker(encoder)
@@ -101,7 +103,7 @@ def add_token_vectors(
         speaker = TokenVectorSource()
     else:
         message = f"teacher {teacher.name}: {type(teacher.model).__name__} gives no hidden states for token vectors"
-        if config.token_vectors_from is not None or "token_vectors" in config.model_fields_set:
+        if wanted.token_vectors_from is not None or "token_vectors" in wanted.model_fields_set:
             raise TeacherError(f"{message}; leave --token-vectors out")
         console.warn(f"{message}; the set is without them")
         return record
@@ -150,14 +152,12 @@ def _ask(speaker: Teacher | SentenceEncoder, record: SetRecord, max_tokens: int)
 WHOLE = ("embeddings.", "pooler.")  # stored in addition to the chosen layers
 
 
-def init_bytes(config: LayerFlags, name: str, shape: Any) -> int:
-    """Bytes of the weights that the flags ask for, of a teacher with this transformers config; 0 without.
+def init_bytes(layers: Sequence[int], name: str, shape: Any) -> int:
+    """Bytes of the weights of layers of a teacher with this transformers config; 0 without layers.
 
     Raises:
-        ConfigError: if the teacher has not such layers.
         TeacherError: if it is no BERT, as which alone a student can start.
     """
-    layers = config.init_numbers(int(shape.num_hidden_layers))
     if not layers:
         return 0
     activation = getattr(shape, "hidden_act", "another activation")
@@ -183,16 +183,22 @@ def check_same_init(root: Path, layers: tuple[int, ...]) -> None:
 
 
 def add_init_layers(
-    root: Path, record: SetRecord | None, config: DumpTask, teacher: Teacher, old: LogitSet | None
+    root: Path,
+    record: SetRecord | None,
+    wanted: tuple[int, ...],
+    teacher: Teacher,
+    old: LogitSet | None,
+    is_alone: bool,
 ) -> SetRecord | None:
     """Puts weights into a set once it is verified: those asked for, or that it had and lost, or those of an old set.
 
     Args:
         root: the set's folder.
         record: its record; None in all processes but one.
-        config: the flags.
+        wanted: the layers that the flags name, if any.
         teacher: its teacher.
         old: a set of the same teacher, whose weights are taken over unless other layers are asked for.
+        is_alone: whether no other job may be writing the same.
 
     Returns:
         The record on disk.
@@ -205,7 +211,7 @@ def add_init_layers(
     recorded, theirs = record.signals.init, old.record.signals.init if old is not None else None
     # The set's own layers take precedence over those of the set that it extends.
     known = recorded or theirs
-    layers = config.init_numbers(teacher.model.config.num_hidden_layers) or (known.layers if known else ())
+    layers = wanted or (known.layers if known else ())
     if not layers or (recorded is not None and recorded.layers == layers and _is_there(root, recorded)):
         return record
     if old is not None and theirs is not None and theirs.layers == layers and _is_there(old.root, theirs):
@@ -216,7 +222,7 @@ def add_init_layers(
     else:
         init = _written(root, layers, teacher)
     # With several jobs, a temporary file may be one that another job is writing.
-    if config.job().count == 1:
+    if is_alone:
         remove_temporaries(root)
     # The record is written after the file, so a kill in between leaves an unrecorded file that is written again.
     told = changed(record, signals=record.signals.model_copy(update={"init": init}))

@@ -18,17 +18,14 @@ from pipeline.sets.layer_files import group_writer
 from pipeline.sets.record_parts import LayersName
 from pipeline.sets.signals import LayerSignal, States
 from pipeline.sets.vector_codecs import ROUNDING, fit_basis, state_codec
+from pipeline.settings import flags, given
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.task import TRAIN, Task, load_task
-from teacher.augment.augment import sides_for
-from teacher.augment.augment_settings import AugmentConfig
-from teacher.augment.default_variants import default_method
-from teacher.config import BudgetConfig, BudgetTask, DumpCorpus
+from teacher.augment.methods import METHODS, default_method
+from teacher.config import BudgetCorpus, BudgetTask, DumpSettings
 from teacher.corpus.text import estimate_size, masking_plan, nothing_to_mask, open_text
-from teacher.dump.driver import run_dump
-from teacher.dump.executor import Processes
 from teacher.dump.layers import BLOCKS, STATES
-from teacher.kinds.masked_words import MaskedWordsDump
+from teacher.kinds import dump
 from teacher.models.batches import tokens_per_batch
 from teacher.models.encoder import load_encoder
 from teacher.models.layers import layer_outputs, require_known_family
@@ -39,27 +36,26 @@ from teacher.models.masked_lm import load_mlm_tokenizer
 SPARE = 1.2
 
 
-def corpus_budget(config: BudgetConfig) -> list[Line]:
+def corpus_budget(config: BudgetCorpus) -> list[Line]:
     """What each codec costs and loses on a corpus, a line each, measured on what the teacher says about its start.
 
     Raises:
         DataError: if the corpus has no text of the lengths wanted, or too little.
     """
-    text = open_text(config, config.max_seq_length)
-    tokens = load_mlm_tokenizer(*config.teacher_for(text.corpus), config.max_seq_length)
-    size = estimate_size(text, tokens, masking_plan(text, tokens, config.seed, config.num_copies))
+    length = config.forward.max_seq_length
+    text = open_text(config, length)
+    tokens = load_mlm_tokenizer(*config.teacher.teacher_for(text.corpus), length)
+    size = estimate_size(text, tokens, masking_plan(text, tokens, config.masking, config.masking.num_copies))
     if not text.count(TRAIN, 0, size.documents):
         raise nothing_to_mask(text, "its training split")
     # One document of so many, beginning with the first, is in the validation split.
     every = config.validation_every
     documents = math.ceil(SPARE * config.positions * size.documents / size.positions * every / (every - 1)) + 1
     with tempfile.TemporaryDirectory() as folder:
-        sample = {name: getattr(config, name) for name in config.model_fields_set & DumpCorpus.model_fields.keys()}
+        sample = {name: value for name, value in given(config).items() if name in flags(DumpSettings)}
         # The codec `hidden` is lossless, so all other codecs can be computed from this one dump.
         sample |= {"max_documents": min(documents, size.documents), "codec": "hidden"}
-        sample |= {"store": Path(folder), "name": "control"}
-        dumped = DumpCorpus(**sample)
-        run_dump(MaskedWordsDump(dumped, "distill budget"), Processes.of(dumped))
+        dump(DumpSettings.from_flags(**sample, store=Path(folder), name="control"), "distill budget")
         return budget(MaskedWordSet.open(Path(folder) / "control"), config.positions, size.positions)
 
 
@@ -98,18 +94,18 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
         ConfigError: if the teacher has not such layers.
         TeacherError: if nothing is known of the layers of such a teacher.
     """
-    config.check()
+    forward = config.forward
     task = load_task(config.task, config.manifest)
     source = load_source(task, config.data, ())
-    name, revision = config.teacher_for(task)
+    name, revision = config.teacher.teacher_for(task)
     shape = load_config(name, revision)
     require_known_family(name, shape.model_type)
-    asked = {signal: config.numbers(signal, int(shape.num_hidden_layers)) for signal in config.layers}
-    encoder, device = load_encoder(name, revision, config.max_seq_length, "mean"), processes().device
+    asked = {one.name: one.numbers(int(shape.num_hidden_layers)) for one in config.layers.signals}
+    encoder, device = load_encoder(name, revision, forward.max_seq_length, "mean"), processes().device
     encoder.model.to(device)
     own = source.own(TRAIN if TRAIN in source.splits else next(iter(source.splits)))
     places = np.linspace(0, own.num_rows - 1, min(own.num_rows, config.sample)).astype(np.int64)
-    inputs = list(encoder.reader.tokenize(*sentences(own.take(pa.array(places))), config.max_seq_length))
+    inputs = list(encoder.reader.tokenize(*sentences(own.take(pa.array(places))), forward.max_seq_length))
     num_rows = sum(source.own(split).num_rows for split in source.splits)
     _tell_of_variants(task, num_rows, source)
     length_R = np.array([len(row.ids) for row in inputs], dtype=np.int64)
@@ -120,7 +116,7 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
     with console.progress(len(passes) * len(inputs), "teacher: layers") as steps:
         for name, layer in passes:
             wanted: dict[LayersName, tuple[int, ...]] = {name: (layer,)}
-            with inference_mode(device, config.precision):
+            with inference_mode(device, forward.precision):
                 said = layer_outputs(encoder, inputs, wanted, tokens_per_batch(device), steps.advance)
             signals = candidates(wanted, width, heads)
             lines += [measured_line(signal, said[name][layer], length_R, num_rows) for signal in signals]
@@ -132,7 +128,8 @@ def _tell_of_variants(task: Task, num_rows: int, source: Source) -> None:
     method = default_method(task)
     if method is None or TRAIN not in source.splits:
         return
-    added = source.own(TRAIN).num_rows * len(sides_for(AugmentConfig(method=method), task))
+    usual = METHODS[method]()
+    added = source.own(TRAIN).num_rows * len(usual.sides(task.is_pair, usual.variants_of(task)))
     console.note(
         f"{task.name}: these are bytes of its own {num_rows:,} rows, of which alone a dump stores layers; with "
         f"--layers-of all those of up to {added:,} variants by {method} come on top: up to "

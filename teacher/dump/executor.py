@@ -21,7 +21,7 @@ from pipeline.cluster.shared_folder import marked, require_marked, require_seen
 from pipeline.devices import processes
 from pipeline.files import make_folder, write_atomically
 from pipeline.sets.record_parts import Shard
-from teacher.config import DumpFlags
+from teacher.config import JobFlags
 from teacher.dump.driver import Held
 from teacher.dump.shards import ShardJob
 from teacher.models.loaded import inference_mode
@@ -38,16 +38,12 @@ class Processes:
 
     state: PartialState
     job: Job
-    ray: RayWriteFlags
+    cluster: RayWriteFlags | None
 
     @classmethod
-    def of(cls, flags: DumpFlags) -> "Processes":
-        """Returns those that the flags name.
-
-        Raises:
-            ConfigError: if the flags of jobs do not fit each other.
-        """
-        return cls(processes(), flags.job(), flags)
+    def of(cls, jobs: JobFlags, cluster: RayWriteFlags | None) -> "Processes":
+        """Returns those that the flags name."""
+        return cls(processes(), jobs.job, cluster)
 
     @property
     def is_main(self) -> bool:
@@ -71,19 +67,20 @@ class Processes:
         """
         if not shards:
             return
-        if self.ray.ray is None:
+        cluster = self.cluster
+        if cluster is None:
             with inference_mode(self.state.device, job.precision):
                 job.write(root, rows, shards)
             return
         assert job.model is not None, "a cluster is for jobs with a teacher"
         # Pickled GPU tensors would be restored on the GPU, which a worker may not have.
         job.model.model.to("cpu")
-        write = _workers_write if self.ray.ray_write == "workers" else _driver_writes
-        with on_cluster(self.ray) as ray, console.progress(len(shards), "shards on the cluster") as steps:
+        write = _workers_write if cluster.ray_write == "workers" else _driver_writes
+        with on_cluster(cluster) as ray, console.progress(len(shards), "shards on the cluster") as steps:
 
             def run_shards(task: WorkerTask[Files]) -> Iterator[Files]:
                 pool: RayPool[Shard, Files] = RayPool(
-                    ray, self.ray, task, lambda shard: shard.path, lambda shard: (shard, rows.hold(shard))
+                    ray, cluster, task, lambda shard: shard.path, lambda shard: (shard, rows.hold(shard))
                 )
                 for _, files in pool.results(shards):
                     yield files

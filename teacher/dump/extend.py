@@ -4,7 +4,7 @@ Files whose rows have the same texts and gold labels at the same places are reus
 teacher reads only texts that the old set does not contain.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +17,13 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.files import link_or_copy
 from pipeline.sets.reader import LogitSet, find_set
 from pipeline.sets.record import SetRecord, changed
-from pipeline.sets.record_parts import KindName, Shard, Version, shared_settings
+from pipeline.sets.record_parts import KindName, LayersName, Shard, Version, shared_settings
 from pipeline.sets.row_kind import TEXT_HASH_BYTES
 from pipeline.sets.signals.logits import logits_of, token_logits_of
 from pipeline.sets.verify import layer_file_problems, require_shards
 from pipeline.sets.writer import plan_shards
 from pipeline.sources import Source
 from pipeline.sql.gate import open_files, select, to_arrow
-from teacher.config import DumpTask
 from teacher.dump.answers import Known, TextHashes
 from teacher.dump.rows import origins, source_rows
 
@@ -37,26 +36,31 @@ from rows semi join wanted using (text_hash) group by text_hash
 """
 
 
-def open_old(config: DumpTask, root: Path, kind: type[LogitSet]) -> LogitSet | None:
-    """Opens the set that ``--extend`` names, if it is given.
+def open_old(name: str, store: Path, root: Path, kind: type[LogitSet], layers: Collection[LayersName]) -> LogitSet:
+    """Opens the set that ``--extend`` names.
+
+    Args:
+        name: of the old set, or its folder.
+        store: the folder of sets.
+        root: the folder of the new set.
+        kind: of both.
+        layers: signals of layers whose files are taken over.
 
     Raises:
         ConfigError: if that is the new set itself, or one with variants.
         IntegrityError: if a file of it is not what its record says.
     """
-    if config.extend is None:
-        return None
-    old = kind.open(find_set(config.extend, config.store))
+    old = kind.open(find_set(name, store))
     if old.root.resolve() == root.resolve():
-        raise ConfigError(f"--extend {config.extend}: the new version needs a --name of its own; the old one stays")
+        raise ConfigError(f"--extend {name}: the new version needs a --name of its own; the old one stays")
     # With gaps a range of source rows does not say which rows a file has, and reuse relies on that.
     if any(described.absent for described in old.record.splits.values()):
-        raise ConfigError(f"--extend {config.extend}: has rows without logits, so that it cannot be extended")
+        raise ConfigError(f"--extend {name}: has rows without logits, so that it cannot be extended")
     if old.record.augmentation is not None:
         advice = "extend a set that was dumped with --augment none"
-        raise ConfigError(f"--extend {config.extend}: has variants of its rows, which cannot be extended; {advice}")
+        raise ConfigError(f"--extend {name}: has variants of its rows, which cannot be extended; {advice}")
     require_shards(old.root, old.record, old.record.shards)
-    taken_over = [signal for signal in old.record.signals.layer_signals if signal.name in config.layers]
+    taken_over = [signal for signal in old.record.signals.layer_signals if signal.name in layers]
     raise_all(IntegrityError, f"{old.root}: cannot be used", layer_file_problems(old.root, old.record, taken_over))
     return old
 

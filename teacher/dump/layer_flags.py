@@ -1,64 +1,151 @@
 """Flags that choose what is stored of a teacher's layers; free of torch, so that ``--help`` is quick."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from pipeline.config import Config, refuse_flags
 from pipeline.errors import ConfigError
-from pipeline.sets.config import LAYER_CODECS, STATE_CODEC, BlockCodecName
+from pipeline.sets.config import STATE_CODEC, BlockCodecName
 from pipeline.sets.record_parts import LayerRows, LayersName
-from pipeline.settings import flag_name
+from pipeline.settings import Settings, flag_name
 
 LAYERS = r"^(all|\d{1,3}(,\d{1,3})*)$"
-FIRST: dict[LayersName, int] = {"states": 0, "cls": 0, "attention": 1, "values": 1}
 
 
-class WhichLayers(Config):
-    """Which layers, and which of what they say."""
+class OneSignal(Settings):
+    """Which layers, of one of the things that they output.
+
+    Attributes:
+        name: of the signal, and of the flag that names its layers.
+        first: the number of the first layer that has it; 0 is the embeddings.
+    """
 
     panel: ClassVar = "What the teacher's layers say"
-    states: str | None = Field(
-        None, pattern=LAYERS, description="Layers whose states of every token are stored, with commas; 0: embeddings."
-    )
-    cls: str | None = Field(None, pattern=LAYERS, description="Layers whose state of [CLS] alone is stored; or all.")
-    attention: str | None = Field(
-        None, pattern=LAYERS, description="Layers whose attention scores, before softmax and mask, are stored."
-    )
-    values: str | None = Field(
-        None, pattern=LAYERS, description="Layers whose values' products with each other are stored (as in MiniLM)."
-    )
+    name: ClassVar[LayersName]
+    first: ClassVar[int] = 0
 
-    @property
-    def layers(self) -> dict[LayersName, str]:
-        """The layers as given, by signal."""
-        return {name: text for name in LAYER_CODECS if (text := getattr(self, name)) is not None}
-
-    def numbers(self, name: LayersName, depth: int) -> tuple[int, ...]:
-        """The layers of a signal, ascending, of a teacher with so many.
+    def numbers(self, depth: int) -> tuple[int, ...]:
+        """The layers, ascending, of a teacher with so many.
 
         Raises:
             ConfigError: if the teacher has not one of them.
         """
-        return _numbers(name, self.layers[name], FIRST[name], depth)
+        return _numbers(self.name, getattr(self, self.name), self.first, depth)
 
 
-class LayerFlags(WhichLayers):
-    """Which layers, which of what they say, and how it is stored."""
+class States(OneSignal):
+    """States of every token."""
 
-    panel: ClassVar = WhichLayers.panel
+    name: ClassVar = "states"
+    chosen_by: ClassVar = "states"
+    states: str = Field(
+        pattern=LAYERS, description="Layers whose states of every token are stored, with commas; 0: embeddings."
+    )
+
+
+class Cls(OneSignal):
+    """States of ``[CLS]``."""
+
+    name: ClassVar = "cls"
+    chosen_by: ClassVar = "cls"
+    cls: str = Field(pattern=LAYERS, description="Layers whose state of [CLS] alone is stored; or all.")
+
+
+class Attention(OneSignal):
+    """Scores of attention."""
+
+    name: ClassVar = "attention"
+    chosen_by: ClassVar = "attention"
+    first: ClassVar = 1
+    attention: str = Field(
+        pattern=LAYERS, description="Layers whose attention scores, before softmax and mask, are stored."
+    )
+
+
+class Values(OneSignal):
+    """Products of values."""
+
+    name: ClassVar = "values"
+    chosen_by: ClassVar = "values"
+    first: ClassVar = 1
+    values: str = Field(
+        pattern=LAYERS, description="Layers whose values' products with each other are stored (as in MiniLM)."
+    )
+
+
+class Stored(OneSignal):
+    """Of which rows a signal is stored."""
+
+    layers_of: LayerRows = Field(
+        "originals", description="Of which rows: the task's own, or variants and unlabelled ones, too."
+    )
+
+    @property
+    def codec(self) -> str:
+        """How it is stored."""
+        return str(getattr(self, f"{self.name}_codec"))
+
+
+class StoredStates(States, Stored):
+    """`States`, and how they are stored."""
+
     states_codec: str = Field(
         "float16",
         pattern=STATE_CODEC,
         description="How states are stored: float32, float16, int8, or pca-K, K bytes per token.",
     )
-    cls_codec: str = Field("float16", pattern=STATE_CODEC, description="How those of [CLS] are, as --states-codec.")
-    attention_codec: BlockCodecName = Field("u8", description="How scores are stored: u8 is a byte per number.")
-    values_codec: BlockCodecName = Field("u8", description="How products of values are, as --attention-codec.")
-    layers_of: LayerRows = Field(
-        "originals", description="Of which rows: the task's own, or variants and unlabelled ones, too."
-    )
 
+
+class StoredCls(Cls, Stored):
+    """`Cls`, and how they are stored."""
+
+    cls_codec: str = Field("float16", pattern=STATE_CODEC, description="How those of [CLS] are, as --states-codec.")
+
+
+class StoredAttention(Attention, Stored):
+    """`Attention`, and how it is stored."""
+
+    attention_codec: BlockCodecName = Field("u8", description="How scores are stored: u8 is a byte per number.")
+
+
+class StoredValues(Values, Stored):
+    """`Values`, and how they are stored."""
+
+    values_codec: BlockCodecName = Field("u8", description="How products of values are, as --attention-codec.")
+
+
+class WhichLayers(Settings):
+    """Which layers, and which of what they output."""
+
+    states: States | None = None
+    cls: Cls | None = None
+    attention: Attention | None = None
+    values: Values | None = None
+
+    @property
+    def signals(self) -> list[Any]:
+        """The signals that are wanted."""
+        return [one for one in (self.states, self.cls, self.attention, self.values) if one is not None]
+
+
+class StoredLayers(WhichLayers):
+    """Which layers, which of what they output, and how it is stored."""
+
+    states: StoredStates | None = None
+    cls: StoredCls | None = None
+    attention: StoredAttention | None = None
+    values: StoredValues | None = None
+
+    @property
+    def signals(self) -> list[Stored]:
+        """See `WhichLayers`."""
+        return super().signals
+
+
+class InitLayers(Settings):
+    """Which layers' weights a set carries."""
+
+    panel: ClassVar = OneSignal.panel
     init_layers: str | None = Field(
         None,
         pattern=LAYERS,
@@ -66,21 +153,13 @@ class LayerFlags(WhichLayers):
         "the teacher's folder.",
     )
 
-    def init_numbers(self, depth: int) -> tuple[int, ...]:
-        """The layers of ``init_layers``, ascending, of a teacher with so many; none without the flag.
+    def numbers(self, depth: int) -> tuple[int, ...]:
+        """The layers, ascending, of a teacher with so many; none without the flag.
 
         Raises:
             ConfigError: if the teacher has not one of them.
         """
         return _numbers("init_layers", self.init_layers, 1, depth) if self.init_layers else ()
-
-    def check_layers(self) -> None:
-        """Raises ConfigError for flags that do not go together."""
-        for name, codec in LAYER_CODECS.items():
-            if name not in self.layers:
-                refuse_flags(self, {codec}, f"says how layers are stored; give {flag_name(name)} LAYERS, too")
-        if not self.layers:
-            refuse_flags(self, {"layers_of"}, "says of which rows layers are stored; give --states LAYERS, too")
 
 
 def _numbers(flag: str, text: str, first: int, depth: int) -> tuple[int, ...]:

@@ -19,7 +19,6 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import IntegrityError, TeacherError
 from pipeline.files import make_folder, write_once
-from pipeline.sets.config import LAYER_CODECS
 from pipeline.sets.layer_files import (
     check_same_layers,
     forget_basis,
@@ -39,7 +38,7 @@ from pipeline.stopping import stop_between
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.driver import Executor
-from teacher.dump.layer_flags import LayerFlags
+from teacher.dump.layer_flags import StoredLayers
 from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.shards import ShardJob
 from teacher.models.batches import naming_rows
@@ -51,11 +50,11 @@ STATES: dict[LayersName, type[States]] = {"states": States, "cls": Cls}
 BLOCKS: dict[LayersName, type[Blocks]] = {"attention": Attention, "values": Values}
 
 
-def planned_layers(config: LayerFlags, name: str, shape: Any, root: Path) -> tuple[LayerSignal, ...]:
+def planned_layers(wanted: StoredLayers, name: str, shape: Any, root: Path) -> tuple[LayerSignal, ...]:
     """The signals that flags ask for, and those that the set in ``root`` has already.
 
     Args:
-        config: the flags.
+        wanted: the flags.
         name: of the teacher.
         shape: its transformers config.
         root: the set's folder, if it was begun.
@@ -65,7 +64,7 @@ def planned_layers(config: LayerFlags, name: str, shape: Any, root: Path) -> tup
         FingerprintMismatchError: if the set has such a signal stored in another way.
         TeacherError: if nothing is known of the layers of such a teacher.
     """
-    planned = {signal.name: signal for signal in wanted_layers(config, name, shape)}
+    planned = {signal.name: signal for signal in wanted_layers(wanted, name, shape)}
     for signal in read_set_record(root).signals.layer_signals if (root / FILE_NAME).exists() else ():
         if signal.name not in planned or planned[signal.name].is_stored_as(signal):
             planned[signal.name] = signal
@@ -74,20 +73,20 @@ def planned_layers(config: LayerFlags, name: str, shape: Any, root: Path) -> tup
     return tuple(planned.values())
 
 
-def wanted_layers(config: LayerFlags, name: str, shape: Any) -> list[LayerSignal]:
+def wanted_layers(wanted: StoredLayers, name: str, shape: Any) -> list[LayerSignal]:
     """The signals that flags ask for, of a teacher with this transformers config; see `planned_layers`."""
-    if not config.layers:
+    if not wanted.signals:
         return []
     require_known_family(name, shape.model_type)
     signals: list[LayerSignal] = []
-    for signal in config.layers:
-        layers, codec = config.numbers(signal, int(shape.num_hidden_layers)), getattr(config, LAYER_CODECS[signal])
-        if signal in STATES:
-            codec = state_codec(codec, int(shape.hidden_size))
-            signals.append(STATES[signal](layers=layers, of=config.layers_of, codec=codec))
+    for one in wanted.signals:
+        layers = one.numbers(int(shape.num_hidden_layers))
+        if one.name in STATES:
+            codec = state_codec(one.codec, int(shape.hidden_size))
+            signals.append(STATES[one.name](layers=layers, of=one.layers_of, codec=codec))
         else:
             heads = int(shape.num_attention_heads)
-            signals.append(BLOCKS[signal](layers=layers, of=config.layers_of, heads=heads, codec=codec))
+            signals.append(BLOCKS[one.name](layers=layers, of=one.layers_of, heads=heads, codec=one.codec))
     return signals
 
 

@@ -6,9 +6,9 @@ from pipeline.config import as_names
 from pipeline.sets.record_parts import Setting, TeacherRecord
 from pipeline.sources import Source
 from pipeline.tasks.task import Task
-from teacher.config import DumpTask
 from teacher.dump.rows import split_records, task_record, tokenizer_record
 from teacher.models.classifier import Teacher
+from teacher.models.config import ForwardFlags
 from teacher.models.loaded import LoadedModel, head_settings
 
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow")
@@ -26,7 +26,7 @@ def teacher_record(teacher: LoadedModel, labels: tuple[str, ...] = ()) -> Teache
 
 
 def of_task(
-    signal: str, config: DumpTask, task: Task, source: Source, teacher: Teacher
+    signal: str, name: str, forward: ForwardFlags, task: Task, source: Source, teacher: Teacher
 ) -> tuple[dict[str, Setting], dict[str, Any]]:
     """Returns the settings that decide a teacher's outputs for a task's rows, and the corresponding record parts."""
     tokenizer, speaker = tokenizer_record(teacher.tokenizer), teacher_record(teacher, teacher.labels)
@@ -38,17 +38,17 @@ def of_task(
         "teacher.weights": speaker.sha256,
         "teacher.labels": as_names(teacher.labels),
         "tokenizer": tokenizer.sha256,
-        "max_seq_length": config.max_seq_length,
-        "precision": config.precision,
-        **head_settings(config.precision),
+        "max_seq_length": forward.max_seq_length,
+        "precision": forward.precision,
+        **head_settings(forward.precision),
         **{f"source.{split}": record.rows_sha256 for split, record in splits.items()},
     }
     parts = {
-        "name": config.set_name(task.name),
+        "name": name,
         "task": task_record(task),
         "teacher": speaker,
         "tokenizer": tokenizer,
-        "precision": config.precision,
+        "precision": forward.precision,
         "source": source.description,
         "splits": splits,
         "notes": tuple(source.warnings),

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,10 @@ from pipeline.errors import DistillError
 from pipeline.files import require_space
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
-from pipeline.sets.record_parts import Shard
+from pipeline.sets.record_parts import LayersName, Shard, WindowsRecord
 from pipeline.sources import Source
 from pipeline.tasks.task import Task
-from teacher.config import DumpFlags, DumpTask
+from teacher.config import LabelLogits, RunFlags, SetPlace
 from teacher.dump.additions import add_token_vectors, load_token_encoder
 from teacher.dump.answers import Known, LogitsJob, read_shared_answers, remove_shared_answers, write_shared_answers
 from teacher.dump.driver import Dump, Executor
@@ -40,20 +40,24 @@ from teacher.models.classifier import Teacher, load_teacher, outputs, warn_of_mi
 from teacher.models.encoder import SentenceEncoder
 from teacher.models.loaded import LoadedModel, inference_mode, keep_head_in_float32, load_config, require_positions
 
-FlagsT = TypeVar("FlagsT", bound=DumpFlags)
 PROBED_ROWS = 256
 
 
-class TeacherDump(Dump, Generic[FlagsT]):
+class TeacherDump(Dump):
     """A dump with a teacher that is run here.
 
     Attributes:
-        config: the command's settings.
+        run: which teacher, and how it is run.
+        place: where sets lie.
+        forward: how the teacher computes.
+        rows_per_shard: how many source rows a file has.
         command: the command line, for the record.
     """
 
-    def __init__(self, config: FlagsT, command: str) -> None:
-        self.config, self.command = config, command
+    def __init__(self, run: RunFlags, place: SetPlace, usual_name: str, command: str) -> None:
+        self.run, self.place, self.command = run, place, command
+        self.forward, self.rows_per_shard = run.forward, place.rows_per_shard
+        self.root: Path = place.root(usual_name)
 
     @cached_property
     def device(self) -> torch.device:
@@ -64,11 +68,11 @@ class TeacherDump(Dump, Generic[FlagsT]):
     @property
     def max_tokens(self) -> int:
         """Most padded tokens per batch."""
-        return tokens_per_batch(self.device, self.config.max_tokens_per_batch)
+        return tokens_per_batch(self.device, self.forward.max_tokens_per_batch)
 
     def inference(self) -> AbstractContextManager[None]:
         """Returns a block in which the teacher can be run."""
-        return inference_mode(self.device, self.config.precision)
+        return inference_mode(self.device, self.forward.precision)
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -84,39 +88,56 @@ class TeacherDump(Dump, Generic[FlagsT]):
         return self.model.reader.tokenizer_json()
 
 
-class TaskDump(TeacherDump[DumpTask]):
+class TaskDump(TeacherDump):
     """A classifier's logits of a task's rows.
 
     Attributes:
         set_type: the class of the set once it is opened.
         task: the task.
         source: its rows, with those that are added without gold.
+        logits: the flags of the logits.
+        windows: how longer texts are read, if they are not cut.
     """
 
     set_type: ClassVar[type[LogitSet]]
 
-    def __init__(self, config: DumpTask, command: str, task: Task, source: Source) -> None:
-        super().__init__(config, command)
-        self.task, self.source = task, source
-        self.root: Path = config.store / config.set_name(task.name)
+    windows: WindowsRecord | None = None
+
+    def __init__(
+        self,
+        run: RunFlags,
+        place: SetPlace,
+        usual_name: str,
+        command: str,
+        logits: LabelLogits,
+        task: Task,
+        source: Source,
+    ) -> None:
+        super().__init__(run, place, usual_name, command)
+        self.logits, self.task, self.source = logits, task, source
 
     @property
     def is_stated(self) -> bool:
         """Whether the flags state the teacher's order of labels."""
-        return bool(self.config.teacher_label_names)
+        return bool(self.logits.label_names)
 
     @cached_property
     def old(self) -> LogitSet | None:
         """The set that is extended, if any."""
-        return open_old(self.config, self.root, self.set_type)
+        name = self.logits.extend
+        return None if name is None else open_old(name, self.place.store, self.root, self.set_type, self.layer_names)
+
+    @property
+    def layer_names(self) -> list[LayersName]:
+        """The signals of layers that are wanted."""
+        return []
 
     @cached_property
     def model(self) -> Teacher:
         """The teacher, on the device."""
-        config = self.config
-        name, revision = config.teacher_for(self.task)
-        length, labels = config.max_seq_length, config.teacher_label_names
-        teacher = load_teacher(self.task, name, revision, labels, length, config.windows)
+        name, revision = self.run.teacher.teacher_for(self.task)
+        length, labels = self.forward.max_seq_length, self.logits.label_names
+        teacher = load_teacher(self.task, name, revision, labels, length, self.windows)
         # Logits in bf16 have about three significant digits, too few for the soft targets of a student.
         keep_head_in_float32(teacher.model)
         teacher.model.to(self.device)
@@ -125,7 +146,7 @@ class TaskDump(TeacherDump[DumpTask]):
     @cached_property
     def token_encoder(self) -> SentenceEncoder | None:
         """The encoder whose token vectors are stored in place of the teacher's, if any."""
-        return load_token_encoder(self.config, self.task, self.model)
+        return load_token_encoder(self.logits.token_vectors, self.task, self.model, self.forward.max_seq_length)
 
     @cached_property
     def texts(self) -> Source:
@@ -148,29 +169,28 @@ class TaskDump(TeacherDump[DumpTask]):
 
     def estimated_tokens(self) -> tuple[int, Ints]:
         """Returns about how many tokens the teacher reads, and the lengths of some rows."""
-        config = self.config
-        return estimated_tokens(self.texts, self.amount, self.task.is_pair, config.max_seq_length, config.windows)
+        length = self.forward.max_seq_length
+        return estimated_tokens(self.texts, self.amount, self.task.is_pair, length, self.windows)
 
     def plan(self) -> Plan:
         """See `TeacherDump`."""
-        config = self.config
         tokens, length_R = self.estimated_tokens()
         plan = Plan(self.amount.rows, len(self.planned_shards()), tokens, self.expected_bytes, None, None)
         try:
-            name, revision = config.teacher_for(self.task)
+            name, revision = self.run.teacher.teacher_for(self.task)
             shape = load_config(name, revision)
         except DistillError as error:
             console.warn(f"no estimate of time and memory: {error}")
             return plan
         # A plan needs no weights, but a teacher that does not fit the task should be noticed here already.
-        outputs(self.task, name, shape, config.teacher_label_names)
+        outputs(self.task, name, shape, self.logits.label_names)
         warn_of_missing_head(self.task, name, shape)
-        require_positions(name, shape, config.max_seq_length)
+        require_positions(name, shape, self.forward.max_seq_length)
         plan = self.plan_of_signals(plan, name, shape, length_R)
-        if config.token_vectors:
+        if self.logits.token_vectors.token_vectors:
             disk_bytes = plan.disk_bytes + token_vectors_bytes(shape)
             plan = replace(plan, tokens=plan.tokens + shape.vocab_size * TOKENS_ALONE, disk_bytes=disk_bytes)
-        seconds = classifier_seconds(shape, length_R.tolist(), self.max_tokens, self.device, config.precision)
+        seconds = classifier_seconds(shape, length_R.tolist(), self.max_tokens, self.device, self.forward.precision)
         of_all = float(seconds * plan.tokens / length_R.sum())
         return replace(plan, seconds=of_all, memory_bytes=memory_bytes(shape, self.max_tokens))
 
@@ -221,7 +241,7 @@ class TaskDump(TeacherDump[DumpTask]):
         planned = self.planned()
         if self.old is None:
             return planned
-        return extended(planned, self.old, self.source, self.config.rows_per_shard, self.logits_job(planned).hashes)
+        return extended(planned, self.old, self.source, self.rows_per_shard, self.logits_job(planned).hashes)
 
     def start(self, record: SetRecord) -> None:
         """See `Dump`."""
@@ -236,7 +256,7 @@ class TaskDump(TeacherDump[DumpTask]):
 
     def _known(self, job: LogitsJob[Any]) -> Known:
         """Returns the logits that are known before any shard: those of an old set, and of texts in several shards."""
-        store, is_shared = self.config.store, self.config.job().count > 1 and self.old is None
+        store, is_shared = self.place.store, self.run.jobs.job.count > 1 and self.old is None
         known = read_shared_answers(store, job.record) if is_shared else None
         if known is not None:
             return known
@@ -251,12 +271,13 @@ class TaskDump(TeacherDump[DumpTask]):
     def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
         """See `Dump`."""
         # Kept until the set is verified, because a job that resumes a lost shard has to reuse the same logits.
-        remove_shared_answers(self.config.store, record)
-        if record is None or record.state != "verified" or not self.config.token_vectors:
+        remove_shared_answers(self.place.store, record)
+        wanted = self.logits.token_vectors
+        if record is None or record.state != "verified" or not wanted.token_vectors:
             return record
         with self.inference():
             return add_token_vectors(
-                self.root, record, self.config, self.model, self.token_encoder, self.old, self.max_tokens
+                self.root, record, wanted, self.model, self.token_encoder, self.old, self.max_tokens
             )
 
 

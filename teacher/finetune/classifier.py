@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, raise_all
 from pipeline.files import library_writes, link_or_copy, make_folder, remove_temporaries, write_atomically, write_text
 from pipeline.sources import Source
 from pipeline.tasks.target import Target, make_target
-from pipeline.tasks.task import Task, load_task
+from pipeline.tasks.task import Objective, Task, load_task
 from pipeline.training.checkpoint import state_of, write_tensors
 from pipeline.training.joint import BatchedTask, JointTask, check_free, entry_of, joint_settings
 from pipeline.training.loop import Schedule, fit, seed_step
@@ -33,7 +33,16 @@ from pipeline.training.run_record import (
     finish_run,
     write_run_record,
 )
-from teacher.config import FinetuneTask
+from teacher.config import (
+    AdamwFlags,
+    Encoder,
+    FinetuneCorpus,
+    FinetuneGold,
+    FinetuneSettings,
+    FinetuneTask,
+    FinetuneTasks,
+    StepFlags,
+)
 from teacher.finetune.common import (
     AcceleratedOptimizer,
     adamw,
@@ -65,8 +74,8 @@ class Classifiers(nn.Module):
         return self.models[number](**inputs).logits  # type: ignore[no-any-return]
 
 
-def finetune(config: FinetuneTask, command: str) -> RunRecord:
-    """Fine-tunes a teacher into ``config.output_dir``, or one for each of ``config.tasks`` into a folder in it.
+def finetune(config: FinetuneSettings, command: str) -> RunRecord:
+    """Fine-tunes a teacher into ``config.output_dir``, or one for each of several tasks into a folder in it.
 
     A step of several tasks is a batch of one of them, an epoch all batches of all tasks in random order. The best epoch
     is that of the best first metric on the first dev split, of several tasks of the best mean of theirs.
@@ -80,29 +89,35 @@ def finetune(config: FinetuneTask, command: str) -> RunRecord:
         DataError: if there is no train split.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
-    config.check()
-    tasks = _load_tasks(config)
-    targets = targets_of(tasks, config)
-    sources = [training_source(task, config) for task in tasks]
-    accelerator = new_accelerator(*_handlers(config))
+    learn = config.learn
+    assert not isinstance(learn, FinetuneCorpus), "which `finetune_mlm` is for"
+    are_several = isinstance(learn, FinetuneTasks)
+    tasks = _load_tasks(learn)
+    targets = targets_of(tasks, learn.objective) if are_several else [make_target(tasks[0], learn.objective)]
+    sources = [training_source(task, learn.data) for task in tasks]
+    accelerator = new_accelerator(*_handlers(are_several))
     make_folder(config.output_dir)
     # Before the models are made, because new heads start from random weights.
-    seed_step(config.seed, 0)
-    teachers = new_teachers(config, tasks, targets)
+    seed_step(config.steps.seed, 0)
+    teachers = new_teachers(config.encoder, config.steps.max_seq_length, tasks, targets)
     parts = list(zip(tasks, sources, teachers, strict=True))
-    if config.tasks is None:
+    if not are_several:
         (part,) = parts
         settings = classifier_settings(config, *part, accelerator)
         run, finished = start_run(config.output_dir, settings, command, accelerator)
         if finished is not None:
             return finished
-        history = _train(config, parts, accelerator, run)
-        return run.finish({"history": history, "best": best_of(history), **sentence_encoder(config)})
-    return _finetune_several(config, command, parts, accelerator)
+        history = _train(config, learn, parts, accelerator, run)
+        return run.finish({"history": history, "best": best_of(history), **sentence_encoder(config.encoder)})
+    return _finetune_several(config, learn, command, parts, accelerator)
 
 
 def _finetune_several(
-    config: FinetuneTask, command: str, parts: Sequence[tuple[Task, Source, Teacher]], accelerator: Accelerator
+    config: FinetuneSettings,
+    learn: FinetuneGold,
+    command: str,
+    parts: Sequence[tuple[Task, Source, Teacher]],
+    accelerator: Accelerator,
 ) -> RunRecord:
     names = [task.name for task, _, _ in parts]
     by_task = {part[0].name: {"tasks": names} | classifier_settings(config, *part, accelerator) for part in parts}
@@ -119,8 +134,8 @@ def _finetune_several(
             remove_temporaries(folder)
             begun = {"state": "running", "command": command, "settings": by_task[name]}
             write_run_record(folder / FINETUNE_RECORD, begun)
-    history = _train(config, parts, accelerator, run)
-    best, encoder = best_of(history), sentence_encoder(config)
+    history = _train(config, learn, parts, accelerator, run)
+    best, encoder = best_of(history), sentence_encoder(config.encoder)
     if run.is_main:
         for name, folder in folders.items():
             own = {"history": [entry_of(name, entry) for entry in history], "best": entry_of(name, best)}
@@ -129,25 +144,34 @@ def _finetune_several(
 
 
 def _train(
-    config: FinetuneTask, parts: Sequence[tuple[Task, Source, Teacher]], accelerator: Accelerator, run: Run
+    config: FinetuneSettings,
+    learn: FinetuneGold,
+    parts: Sequence[tuple[Task, Source, Teacher]],
+    accelerator: Accelerator,
+    run: Run,
 ) -> list[Entry]:
     """Trains the classifiers in place."""
-    model, tasks, optimizer = train_tasks(config, parts, accelerator)
+    steps = config.steps
+    model, tasks, optimizer = train_tasks(config.optimizer, steps, learn.held_out, parts, accelerator)
 
     def schedule(steps_per_epoch: int) -> Schedule:
-        others = {"warmup_steps": config.warmup_steps, "save_steps": config.save_steps}
-        return Schedule.of_epochs(steps_per_epoch, config.num_train_epochs, config.seed, **others)
+        others = {"warmup_steps": steps.warmup_steps, "save_steps": steps.save_steps}
+        return Schedule.of_epochs(steps_per_epoch, learn.num_train_epochs, steps.seed, **others)
 
-    if config.tasks is None:
+    if not isinstance(learn, FinetuneTasks):
         (task,) = tasks.values()
         return fit(run, task, optimizer, schedule(task.batches.steps_per_epoch), config.report_to)
     teachers = {task.name: teacher for task, _, teacher in parts}
-    joint = JointTask(model, tasks, config.seed, partial(_save, teachers))
+    joint = JointTask(model, tasks, steps.seed, partial(_save, teachers))
     return fit(run, joint, optimizer, schedule(joint.batches.steps_per_epoch), config.report_to)
 
 
 def train_tasks(
-    config: FinetuneTask, parts: Sequence[tuple[Task, Source, Teacher]], accelerator: Accelerator
+    optimizer: AdamwFlags,
+    steps: StepFlags,
+    held_out: float | None,
+    parts: Sequence[tuple[Task, Source, Teacher]],
+    accelerator: Accelerator,
 ) -> tuple[nn.Module, dict[str, BatchedTask], AcceleratedOptimizer]:
     """The classifiers as one model, what each of them learns, by its name, and what moves them.
 
@@ -155,19 +179,21 @@ def train_tasks(
         DataError: if no training row of a task has gold, or a teacher's tokenizer does not know its words.
     """
     model = Classifiers([teacher.model for _, _, teacher in parts])
-    prepared, inner = accelerator.prepare(model, adamw(model, config.learning_rate, config.weight_decay))
+    prepared, inner = accelerator.prepare(model, adamw(model, optimizer))
     tasks: dict[str, BatchedTask] = {
         task.name: TASKS.get(task.type, ExampleTask)(
-            config, task, teacher, rows_of(source, config.held_out), accelerator, partial(prepared, number)
+            steps, task, teacher, rows_of(source, held_out), accelerator, partial(prepared, number)
         )
         for number, (task, source, teacher) in enumerate(parts)
     }
-    return model, tasks, AcceleratedOptimizer(accelerator, prepared, inner, config.max_grad_norm)
+    return model, tasks, AcceleratedOptimizer(accelerator, prepared, inner, optimizer.max_grad_norm)
 
 
-def new_teachers(config: FinetuneTask, tasks: Sequence[Task], targets: Sequence[Target]) -> list[Teacher]:
+def new_teachers(
+    encoder: Encoder, max_seq_length: int, tasks: Sequence[Task], targets: Sequence[Target]
+) -> list[Teacher]:
     """Classifiers with new heads on one encoder, which all of them share."""
-    places = (config.model_name_or_path, config.model_revision, config.max_seq_length)
+    places = (encoder.model_name_or_path, encoder.model_revision, max_seq_length)
     teachers = [new_classifier(tasks[0], targets[0], *places)]
     for task, target in zip(tasks[1:], targets[1:], strict=True):
         teacher = new_classifier(task, target, *places)
@@ -177,15 +203,12 @@ def new_teachers(config: FinetuneTask, tasks: Sequence[Task], targets: Sequence[
     return teachers
 
 
-def targets_of(tasks: Sequence[Task], config: FinetuneTask) -> list[Target]:
-    """What the logits of each task mean; an objective is for the tasks with scores, if there are any.
+def targets_of(tasks: Sequence[Task], objective: Objective | None) -> list[Target]:
+    """What the logits of each of several tasks mean; an objective is for the tasks with scores, if there are any.
 
     Raises:
         ConfigError: if no task has that objective, a task is there twice, or one of several labels words.
     """
-    assert config.objective != "mlm", "check() has refused it"
-    if config.tasks is None:
-        return [make_target(task, config.objective) for task in tasks]
     names = [task.name for task in tasks]
     problems = [f"{name} is there twice" for name in sorted({name for name in names if names.count(name) > 1})]
     problems += [
@@ -194,22 +217,21 @@ def targets_of(tasks: Sequence[Task], config: FinetuneTask) -> list[Target]:
     raise_all(ConfigError, "--tasks", problems)
     has_scores = [task.type == "regression" for task in tasks]
     is_for = has_scores if any(has_scores) else [True] * len(tasks)
-    return [make_target(task, config.objective if own else None) for task, own in zip(tasks, is_for, strict=True)]
+    return [make_target(task, objective if own else None) for task, own in zip(tasks, is_for, strict=True)]
 
 
-def _load_tasks(config: FinetuneTask) -> list[Task]:
+def _load_tasks(learn: FinetuneTask | FinetuneTasks) -> list[Task]:
     """The one task, or several: shipped ones by their names, those of manifests by their files."""
-    if config.tasks is None:
-        return [load_task(config.task, config.manifest)]
+    if isinstance(learn, FinetuneTask):
+        return [load_task(learn.task, learn.manifest)]
     return [
-        load_task(manifest=Path(name)) if name.endswith((".yaml", ".yml")) else load_task(name)
-        for name in config.task_names
+        load_task(manifest=Path(name)) if name.endswith((".yaml", ".yml")) else load_task(name) for name in learn.names
     ]
 
 
-def _handlers(config: FinetuneTask) -> list[DistributedDataParallelKwargs]:
+def _handlers(are_several: bool) -> list[DistributedDataParallelKwargs]:
     # A step trains one task's head. Without this flag DDP would also expect gradients of the other heads.
-    return [] if config.tasks is None else [DistributedDataParallelKwargs(find_unused_parameters=True)]
+    return [DistributedDataParallelKwargs(find_unused_parameters=True)] if are_several else []
 
 
 def _save(teachers: Mapping[str, Teacher], folder: Path) -> None:

@@ -12,13 +12,14 @@ from pipeline.devices import has_fast_bf16, processes
 from pipeline.environment import MIXED_PRECISION, mixed_precision
 from pipeline.errors import ConfigError
 from pipeline.files import library_writes
+from pipeline.settings import deciding
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
 from pipeline.training.joint import check_free
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run import Run
 from pipeline.training.run_record import FINETUNE_RECORD, RunRecord
-from teacher.config import FinetuneTask
+from teacher.config import AdamwFlags, Encoder, FinetuneSettings
 from teacher.models.classifier import Teacher
 from teacher.models.loaded import (
     CONFIG,
@@ -55,17 +56,17 @@ def autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=training_precision() == "bf16")
 
 
-def adamw(model: torch.nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
+def adamw(model: torch.nn.Module, flags: AdamwFlags) -> torch.optim.Optimizer:
     """AdamW; biases and layer norms do not decay."""
     # BERT's original training code excludes biases and LayerNorm weights from decay, too. All of them are vectors.
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     groups = [
-        {"params": decayed, "weight_decay": weight_decay},
+        {"params": decayed, "weight_decay": flags.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
     # One fused kernel per step instead of several per parameter, which matters for the 200 tensors of a BERT.
-    return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+    return torch.optim.AdamW(groups, lr=flags.learning_rate, fused=True)
 
 
 class AcceleratedOptimizer(TrainOptimizer):
@@ -95,13 +96,11 @@ class AcceleratedOptimizer(TrainOptimizer):
 
 
 def classifier_settings(
-    config: FinetuneTask, task: Task, source: Source, teacher: Teacher, accelerator: Accelerator
+    config: FinetuneSettings, task: Task, source: Source, teacher: Teacher, accelerator: Accelerator
 ) -> dict[str, Any]:
     """Returns the settings that decide a classifier: hashes of rows and encoder, not their paths."""
-    places = {"task", "tasks", "data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps"}
-    settings = config.model_dump(mode="json", exclude={*places, "objective", "report_to", "json_output"})
     # Hashes instead of names: the same rows or encoder may move to another folder and the run still resumes.
-    settings |= {
+    settings = deciding(config) | {
         "task": f"{task.name} version {task.version}",
         "target": teacher.target.model_dump(mode="json"),
         "metrics": list(task.metrics),
@@ -112,10 +111,10 @@ def classifier_settings(
     return settings | {f"rows.{split}": rows_sha256(rows) for split, rows in source.splits.items()}
 
 
-def sentence_encoder(config: FinetuneTask) -> dict[str, str]:
+def sentence_encoder(encoder: Encoder) -> dict[str, str]:
     """For the result: the encoder of sentences that the teacher was fine-tuned from, also by way of another teacher."""
-    start = config.model_name_or_path
-    name = start if is_sentence_encoder(start, config.model_revision) else sentence_encoder_of(start)
+    start = encoder.model_name_or_path
+    name = start if is_sentence_encoder(start, encoder.model_revision) else sentence_encoder_of(start)
     return {} if name is None else {SENTENCE_ENCODER: name}
 
 

@@ -25,7 +25,7 @@ from pipeline.text.tokenizer import Tokenized, require_known
 from pipeline.training.batches import HELD_OUT, EpochBatches, held_out_rows
 from pipeline.training.joint import BatchedTask
 from pipeline.training.run_record import Metrics
-from teacher.config import FinetuneTask
+from teacher.config import StepFlags
 from teacher.finetune.common import autocast, save_teacher
 from teacher.models.batches import collate, tokens_per_batch
 from teacher.models.classifier import Teacher
@@ -61,7 +61,7 @@ class ExampleTask(BatchedTask):
     """A classifier and the rows that it is trained and scored on.
 
     Args:
-        config: the settings.
+        steps: what a step reads.
         task: whose metrics score it.
         teacher: is trained in place.
         rows: of ``train``, and of dev splits.
@@ -74,7 +74,7 @@ class ExampleTask(BatchedTask):
 
     def __init__(
         self,
-        config: FinetuneTask,
+        steps: StepFlags,
         task: Task,
         teacher: Teacher,
         rows: dict[str, pa.Table],
@@ -82,15 +82,15 @@ class ExampleTask(BatchedTask):
         forward: Forward,
     ) -> None:
         self.model, self._teacher, self._task, self._forward = teacher.model, teacher, task, forward
-        self._max_seq_length, self._accelerator = config.max_seq_length, accelerator
-        splits = {name: _split(teacher, part, config.max_seq_length) for name, part in rows.items()}
+        self._max_seq_length, self._accelerator = steps.max_seq_length, accelerator
+        splits = {name: _split(teacher, part, steps.max_seq_length) for name, part in rows.items()}
         self._train = splits.pop("train")
         self._dev = splits
         self._gold_N, self._rows = self._train.gold(teacher)
         if not len(self._rows):
             raise DataError(f"task {task.name!r}: the train split has no row with gold, nothing to fine-tune on")
         lengths, processes = self._train.lengths_N[self._rows], (accelerator.num_processes, accelerator.process_index)
-        self.batches = EpochBatches(lengths, config.per_device_train_batch_size, config.seed, *processes)
+        self.batches = EpochBatches(lengths, steps.per_device_train_batch_size, steps.seed, *processes)
 
     def loss(self, batch: list[int]) -> torch.Tensor:
         """The mean loss of a batch, a scalar."""
@@ -137,14 +137,14 @@ def classifier_loss(target: Target, logits_BC: torch.Tensor, gold_B: torch.Tenso
     return functional.cross_entropy(logits_BC, gold_B)
 
 
-def training_source(task: Task, config: FinetuneTask) -> Source:
+def training_source(task: Task, data: Path | None) -> Source:
     """The rows of a task.
 
     Raises:
         DataError: if there is no train split.
     """
     load = load_word_source if task.type == "token_labels" else load_source
-    source = load(task, config.data)
+    source = load(task, data)
     if "train" not in source.splits:
         raise DataError(f"task {task.name!r}: no train split in {source.description}, nothing to fine-tune on")
     return source

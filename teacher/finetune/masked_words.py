@@ -15,11 +15,12 @@ from torch.nn import functional
 from pipeline.arrays import Ints
 from pipeline.files import make_folder
 from pipeline.sets.kinds.masked_words import perplexity
+from pipeline.settings import deciding
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import Schedule, TrainTask, fit, seed_step
 from pipeline.training.run_record import Metrics, RunRecord
-from teacher.config import FinetuneCorpus
+from teacher.config import FinetuneCorpus, FinetuneSettings, Masking, StepFlags
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.text import VALIDATION, Text, masking_plan, nothing_to_mask, open_text, require_known_words
 from teacher.finetune.common import (
@@ -39,7 +40,7 @@ VALIDATION_DOCUMENTS = 1000
 BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32
 
 
-def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
+def finetune_mlm(config: FinetuneSettings, command: str) -> RunRecord:
     """Trains a masked LM into ``config.output_dir``, or goes on with it.
 
     Returns:
@@ -47,32 +48,33 @@ def finetune_mlm(config: FinetuneCorpus, command: str) -> RunRecord:
         out documents. Empty on other ranks than the first.
 
     Raises:
-        ConfigError: for flags that do not fit a corpus.
+        ConfigError: if there is no such corpus.
         DataError: if there is no text to train on.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
-    config.check()
-    text = open_text(config, config.max_seq_length)
+    corpus, encoder, steps = config.learn, config.encoder, config.steps
+    assert isinstance(corpus, FinetuneCorpus), "`finetune` is for tasks"
+    text = open_text(corpus, steps.max_seq_length)
     accelerator = new_accelerator()
     make_folder(config.output_dir)
-    seed_step(config.seed, 0)
-    lm = load_masked_lm(config.model_name_or_path, config.model_revision, config.max_seq_length, new_head=True)
+    seed_step(steps.seed, 0)
+    lm = load_masked_lm(encoder.model_name_or_path, encoder.model_revision, steps.max_seq_length, new_head=True)
     require_known_words(text, lm.tokens, lm.name)
-    settings = _settings(config, text, lm) | {"processes": accelerator.num_processes}
+    settings = deciding(config) | _contents(text, lm) | {"processes": accelerator.num_processes}
     run, finished = start_run(config.output_dir, settings, command, accelerator)
     if finished is not None:
         return finished
     schedule = Schedule(
-        total_steps=config.max_steps,
-        entry_steps=config.save_steps,
+        total_steps=corpus.max_steps,
+        entry_steps=steps.save_steps,
         unit="step",
-        seed=config.seed,
-        warmup_steps=config.warmup_steps,
+        seed=steps.seed,
+        warmup_steps=steps.warmup_steps,
         save_best=False,
     )
-    prepared, inner = accelerator.prepare(lm.model, adamw(lm.model, config.learning_rate, config.weight_decay))
-    task = MaskedWordTask(config, text, lm, accelerator, prepared)
-    optimizer = AcceleratedOptimizer(accelerator, prepared, inner, config.max_grad_norm)
+    prepared, inner = accelerator.prepare(lm.model, adamw(lm.model, config.optimizer))
+    task = MaskedWordTask(steps, corpus.masking, text, lm, accelerator, prepared)
+    optimizer = AcceleratedOptimizer(accelerator, prepared, inner, config.optimizer.max_grad_norm)
     history = fit(run, task, optimizer, schedule, config.report_to)
     return run.finish({"history": history, "best": history[-1]})
 
@@ -81,7 +83,8 @@ class MaskedWordTask(TrainTask["MaskedBatch"]):
     """A masked LM and the corpus that it is trained and scored on.
 
     Args:
-        config: the settings.
+        steps: what a step reads.
+        masking: which tokens are masked.
         text: the corpus; the documents it holds out are scored.
         lm: is trained in place.
         accelerator: this process and the others.
@@ -89,11 +92,17 @@ class MaskedWordTask(TrainTask["MaskedBatch"]):
     """
 
     def __init__(
-        self, config: FinetuneCorpus, text: Text, lm: MaskedLm, accelerator: Accelerator, prepared: torch.nn.Module
+        self,
+        steps: StepFlags,
+        masking: Masking,
+        text: Text,
+        lm: MaskedLm,
+        accelerator: Accelerator,
+        prepared: torch.nn.Module,
     ) -> None:
         self.model, self._lm, self._prepared = lm.model, lm, prepared
-        plan = masking_plan(text, lm.tokens, config.seed, num_copies=1)
-        batches = (config.per_device_train_batch_size, config.seed)
+        plan = masking_plan(text, lm.tokens, masking)
+        batches = (steps.per_device_train_batch_size, steps.seed)
         processes = (accelerator.num_processes, accelerator.process_index)
         self.batches = TextBatches(text, lm.tokens, plan, *batches, *processes)
         self._validation = _validation(text, lm, plan)
@@ -214,11 +223,9 @@ class TextBatches:
         ]
 
 
-def _settings(config: FinetuneCorpus, text: Text, lm: MaskedLm) -> dict[str, Any]:
-    """What decides the result; where text and encoder lie does not."""
-    places = {"data", "manifest", "model_name_or_path", "model_revision", "output_dir", "save_steps", "report_to"}
-    others = {"max_documents", "json_output"}
-    return config.model_dump(mode="json", exclude={*places, *others}) | {
+def _contents(text: Text, lm: MaskedLm) -> dict[str, Any]:
+    """What decides the result of what lies where the flags point."""
+    return {
         "corpus": f"{text.corpus.name} version {text.corpus.version}",
         "documents": text.documents.sha256,
         "encoder": weights_sha256(lm.model.base_model),
@@ -228,7 +235,7 @@ def _settings(config: FinetuneCorpus, text: Text, lm: MaskedLm) -> dict[str, Any
 
 def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:
     """Masked sequences of held-out documents, at most so many documents, evenly spread; None if there is none."""
-    every, total = text.config.validation_every, text.documents.num_documents
+    every, total = text.flags.validation_every, text.documents.num_documents
     # A multiple of `every`, so that each chosen document is in the validation split.
     step = every * -(-total // (every * VALIDATION_DOCUMENTS))
     rows = range(0, total, step)

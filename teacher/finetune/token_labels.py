@@ -21,7 +21,7 @@ from pipeline.text.tokenizer import require_known_ids
 from pipeline.training.batches import EpochBatches
 from pipeline.training.joint import BatchedTask
 from pipeline.training.run_record import Metrics
-from teacher.config import FinetuneTask
+from teacher.config import StepFlags
 from teacher.finetune.common import autocast, save_teacher
 from teacher.finetune.examples import Forward
 from teacher.models.batches import collate, tokens_per_batch
@@ -33,7 +33,7 @@ class TokenLabelTask(BatchedTask):
     """A classifier of words and the sentences that it is trained and scored on.
 
     Args:
-        config: the settings.
+        steps: what a step reads.
         task: whose metrics score it.
         teacher: is trained in place.
         rows: of ``train``, and of dev splits.
@@ -46,7 +46,7 @@ class TokenLabelTask(BatchedTask):
 
     def __init__(
         self,
-        config: FinetuneTask,
+        steps: StepFlags,
         task: Task,
         teacher: Teacher,
         rows: dict[str, pa.Table],
@@ -54,10 +54,10 @@ class TokenLabelTask(BatchedTask):
         forward: Forward,
     ) -> None:
         self.model, self._teacher, self._task, self._forward = teacher.model, teacher, task, forward
-        self._max_seq_length, self._accelerator = config.max_seq_length, accelerator
+        self._max_seq_length, self._accelerator = steps.max_seq_length, accelerator
         self._dev_rows = {name: part for name, part in rows.items() if name != "train"}
         train = rows["train"].filter(rows["train"].column("label").is_valid())
-        pieces = pieces_of(teacher, train, config.max_seq_length)
+        pieces = pieces_of(teacher, train, steps.max_seq_length)
         no_logits_TC = np.empty((len(pieces.ids.flat), 0), dtype=np.float32)
         labelled_words = LabelledWords.of(
             task.labels, train.column("sentence1"), train.column("label"), pieces, no_logits_TC
@@ -71,7 +71,7 @@ class TokenLabelTask(BatchedTask):
             )
         require_known_ids(teacher.tokenizer, self._ids, f"model {teacher.name}")
         processes = (accelerator.num_processes, accelerator.process_index)
-        self.batches = EpochBatches(self._ids.lengths, config.per_device_train_batch_size, config.seed, *processes)
+        self.batches = EpochBatches(self._ids.lengths, steps.per_device_train_batch_size, steps.seed, *processes)
 
     def loss(self, batch: list[int]) -> torch.Tensor:
         """The mean loss of the words of a batch, a scalar."""

@@ -1,10 +1,13 @@
 """The kinds of rows that a teacher runs on: one file each, all written by the driver in `teacher.dump`."""
 
-from typing import Any
+from collections.abc import Callable
 
 from pipeline.sets.record import SetRecord
-from pipeline.tasks.task import TaskType, load_task
-from teacher.config import DumpCorpus, DumpTask
+from pipeline.settings import narrowed
+from pipeline.tasks.task import Task, TaskType, load_task
+from teacher.config import DumpSettings, DumpTask, MaskedWordFlags, TextLogits, VectorFlags, WordDumpSettings
+from teacher.corpus.sentence_rows import open_rows
+from teacher.corpus.text import open_text
 from teacher.dump.driver import run_dump
 from teacher.dump.executor import Processes
 from teacher.dump.teacher_dump import TeacherDump
@@ -13,28 +16,44 @@ from teacher.kinds.masked_words import MaskedWordsDump
 from teacher.kinds.sentences import SentencesDump
 from teacher.kinds.token_labels import TokenLabelsDump
 
-OF_TASKS: dict[TaskType, type[TeacherDump[DumpTask]]] = {  # with --signal logits
-    "classification": ExamplesDump,
-    "multilabel": ExamplesDump,
-    "regression": ExamplesDump,
-    "token_labels": TokenLabelsDump,
+
+def _examples(task: Task, config: DumpSettings, command: str) -> TeacherDump:
+    rows = config.rows
+    assert isinstance(rows, DumpTask), "it has a task"
+    assert isinstance(rows.signal, TextLogits), "other signals have other dumps"
+    return ExamplesDump(task, rows, rows.signal, config.run, config.place, command)
+
+
+def _token_labels(task: Task, config: DumpSettings, command: str) -> TeacherDump:
+    words = narrowed(config, WordDumpSettings, "is not for labelled words (type: token_labels)")
+    return TokenLabelsDump(task, words.rows, words.run, words.place, command)
+
+
+OF_TASKS: dict[TaskType, Callable[[Task, DumpSettings, str], TeacherDump]] = {  # with --signal logits
+    "classification": _examples,
+    "multilabel": _examples,
+    "regression": _examples,
+    "token_labels": _token_labels,
 }
 
 
-def open_dump(config: DumpTask | DumpCorpus, command: str) -> TeacherDump[Any]:
+def open_dump(config: DumpSettings, command: str) -> TeacherDump:
     """Returns the dump that settings describe, its rows read and checked.
 
     Args:
         config: the command's settings.
         command: the command line, for the record.
     """
-    if config.signal == "vectors":
-        return SentencesDump(config, command)
-    if isinstance(config, DumpCorpus):
-        return MaskedWordsDump(config, command)
-    return OF_TASKS[load_task(config.task, config.manifest).type](config, command)
+    rows, run, place = config.rows, config.run, config.place
+    if isinstance(rows.signal, VectorFlags):
+        return SentencesDump(open_rows(rows, run.forward.max_seq_length), rows.signal, run, place, command)
+    if isinstance(rows.signal, MaskedWordFlags):
+        text = open_text(rows, run.forward.max_seq_length)
+        return MaskedWordsDump(text, rows.signal, run, place, command)
+    task = load_task(rows.task, rows.manifest)
+    return OF_TASKS[task.type](task, config, command)
 
 
-def dump(config: DumpTask | DumpCorpus, command: str) -> SetRecord | None:
+def dump(config: DumpSettings, command: str) -> SetRecord | None:
     """Writes the set that settings describe, or goes on with it; see `run_dump`."""
-    return run_dump(open_dump(config, command), Processes.of(config))
+    return run_dump(open_dump(config, command), Processes.of(config.run.jobs, config.run.cluster))

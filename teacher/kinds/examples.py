@@ -15,18 +15,18 @@ from pipeline.files import require_space
 from pipeline.sets.kinds.examples import shard_table, text_hashes
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import Scores, SetRecord, staged
-from pipeline.sets.record_parts import MAX_SEQ_LENGTH, Shard, UnlabelledRecord
+from pipeline.sets.record_parts import MAX_SEQ_LENGTH, LayersName, Shard, UnlabelledRecord
 from pipeline.sets.signals import LayerSignal, Logits, Signals
 from pipeline.sets.signals.init import INIT_FILE
 from pipeline.sources import load_source, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
-from pipeline.tasks.task import load_task
+from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import Tokenized, require_known
-from teacher.augment.augment import read_source, sides_for, variants_for
-from teacher.augment.augment_settings import AugmentConfig
-from teacher.augment.methods import METHODS
-from teacher.config import DumpTask
+from teacher.augment.augment import Augmentation, read_source, variants_for
+from teacher.augment.default_variants import announce_default_variants
+from teacher.augment.methods import Method
+from teacher.config import RunFlags, SetPlace, TaskFlags, TextLogits
 from teacher.dump.additions import add_init_layers, check_same_init, init_bytes
 from teacher.dump.answers import Inputs, Known, LogitsJob
 from teacher.dump.driver import Executor
@@ -53,24 +53,27 @@ class ExamplesDump(TaskDump):
 
     set_type: ClassVar = ExampleSet
 
-    def __init__(self, config: DumpTask, command: str) -> None:
-        config.check()
-        task = load_task(config.task, config.manifest)
-        self.unlabelled: UnlabelledRecord | None = None
-        self.wanted: AugmentConfig | None = config.augmentation()
+    logits: TextLogits
+
+    def __init__(
+        self, task: Task, rows: TaskFlags, logits: TextLogits, run: RunFlags, place: SetPlace, command: str
+    ) -> None:
+        name = logits.set_name(task.name)
+        self.manifest, self.wanted = rows.manifest, wanted_variants(logits, task, place, name)
         if self.wanted is None:
-            source = load_source(task, config.data, config.split_names)
+            source = load_source(task, rows.data, rows.split_names)
         else:
-            source = read_source(self.wanted, task, config.split_names)
-        if config.unlabelled is not None:
-            place, pairs = config.unlabelled, config.unlabelled_pairs
-            source, self.unlabelled = add_unlabelled(task, source, place, config.max_unlabelled, config.seed, pairs)
-        super().__init__(config, command, task, source)
+            source = read_source(self.wanted, rows.data, rows.split_names)
+        self.unlabelled: UnlabelledRecord | None = None
+        if logits.unlabelled is not None:
+            source, self.unlabelled = add_unlabelled(task, source, logits.unlabelled)
+        super().__init__(run, place, name, command, logits, task, source)
+        self.windows = logits.windows(run.forward.max_seq_length)
 
     @cached_property
     def most_variants(self) -> dict[str, int]:
         """How many variants of a row there may be, by split."""
-        return {self.wanted.split_of(self.task): len(sides_for(self.wanted, self.task))} if self.wanted else {}
+        return {self.wanted.split: len(self.wanted.sides)} if self.wanted else {}
 
     @property
     def variants_in_all(self) -> dict[str, int]:
@@ -84,13 +87,13 @@ class ExamplesDump(TaskDump):
 
     def planned_shards(self) -> tuple[Shard, ...]:
         """See `TaskDump`."""
-        return all_shards(self.source, self.config.rows_per_shard, self.variants_in_all)
+        return all_shards(self.source, self.rows_per_shard, self.variants_in_all)
 
     def plan_of_signals(self, plan: Plan, name: str, shape: Any, length_R: Ints) -> Plan:
         """See `TaskDump`."""
-        signals = wanted_layers(self.config, name, shape)
+        signals = wanted_layers(self.logits.layers, name, shape)
         layers = layer_bytes(signals, self.source, length_R, sum(self.variants_in_all.values()))
-        weights = init_bytes(self.config, name, shape)
+        weights = init_bytes(self.logits.init.numbers(int(shape.num_hidden_layers)), name, shape)
         disk_bytes = plan.disk_bytes + sum(size for _, size in layers.values()) + weights
         # Layers are written in a second pass over the rows.
         tokens = plan.tokens * (2 if layers else 1)
@@ -99,15 +102,24 @@ class ExamplesDump(TaskDump):
     @cached_property
     def layers(self) -> tuple[LayerSignal, ...]:
         """The signals of layers that are wanted, and those that the set has already."""
-        return planned_layers(self.config, self.model.name, self.model.model.config, self.root)
+        return planned_layers(self.logits.layers, self.model.name, self.model.model.config, self.root)
+
+    @property
+    def layer_names(self) -> list[LayersName]:
+        """See `TaskDump`."""
+        return [one.name for one in self.logits.layers.signals]
+
+    @cached_property
+    def init(self) -> tuple[int, ...]:
+        """The layers whose weights the set is to carry."""
+        return self.logits.init.numbers(int(self.model.model.config.num_hidden_layers))
 
     def check_teacher(self) -> None:
         """See `TaskDump`; the disk must have room for what is stored of layers, variants not counted."""
-        config, shape = self.config, self.model.model.config
         layers = self.layers
-        weights = init_bytes(config, self.model.name, shape)
-        check_same_init(self.root, config.init_numbers(shape.num_hidden_layers))
-        length_R = sampled_lengths(self.source, self.model.tokens.num_special, config.max_seq_length)
+        weights = init_bytes(self.init, self.model.name, self.model.model.config)
+        check_same_init(self.root, self.init)
+        length_R = sampled_lengths(self.source, self.model.tokens.num_special, self.forward.max_seq_length)
         needed = sum(size for _, size in layer_bytes(layers, self.source, length_R, 0).values())
         stored = sum(file.stat().st_size for layer in layers for file in (self.root / layer.name).glob("*.parquet"))
         require_space(self.root.parent, needed - stored + (0 if (self.root / INIT_FILE).exists() else weights))
@@ -115,7 +127,7 @@ class ExamplesDump(TaskDump):
     def check_labels(self, split: str, rows: pa.Table) -> None:
         """See `TaskDump`."""
         teacher = self.model
-        longest = MAX_SEQ_LENGTH if self.config.windows else self.config.max_seq_length
+        longest = MAX_SEQ_LENGTH if self.windows else self.forward.max_seq_length
         inputs = teacher.reader.tokenize(*sentences(rows), longest)
         require_known(teacher.tokenizer, inputs, f"teacher {teacher.name}")
         with naming_rows(inputs, rows, split):
@@ -128,21 +140,19 @@ class ExamplesDump(TaskDump):
         """The rows with their variants, which are made if they are missing."""
         if self.wanted is None:
             return Rows(self.source, None)
-        _check_special_tokens(self.wanted, self.model)
-        own = self.source.own(self.wanted.split_of(self.task))
-        is_job = self.config.job().count > 1
-        return Rows(self.source, variants_for(self.wanted, self.task, own, processes(), self.command, is_job))
+        _check_special_tokens(self.wanted.method, self.model)
+        own, is_job = self.source.own(self.wanted.split), self.run.jobs.job.count > 1
+        return Rows(self.source, variants_for(self.wanted, own, processes(), self.command, self.manifest, is_job))
 
     def planned(self) -> SetRecord:
         """See `TaskDump`."""
-        config, rows, unlabelled = self.config, self.rows, self.unlabelled
-        settings, parts = of_task("logits", config, self.task, self.source, self.model)
-        if config.doc_stride is not None:
-            settings["doc_stride"] = config.doc_stride
+        rows, unlabelled, windows = self.rows, self.unlabelled, self.windows
+        settings, parts = of_task("logits", self.root.name, self.forward, self.task, self.source, self.model)
+        if windows is not None:
+            settings["doc_stride"] = windows.stride
         if unlabelled is not None:
-            is_windowed = config.windows is not None
-            reader, length = self.model.reader, config.max_seq_length
-            unlabelled = count_truncated(unlabelled, self.source, reader, length, is_windowed)
+            reader, length = self.model.reader, self.forward.max_seq_length
+            unlabelled = count_truncated(unlabelled, self.source, reader, length, windows is not None)
             settings |= {f"source.unlabelled.{name}": value for name, value in unlabelled.settings.items()}
         made = rows.variants.record if rows.variants else None
         if made:
@@ -150,9 +160,9 @@ class ExamplesDump(TaskDump):
             # Settings alone do not fix the variants across library versions, so the hash of their texts is a setting,
             # too.
             settings["augment.rows"] = made.rows_sha256
-        shards = all_shards(self.source, config.rows_per_shard, {made.split: made.rows} if made else NO_VARIANTS)
-        longest = config.max_seq_length
-        if config.windows is not None:
+        shards = all_shards(self.source, self.rows_per_shard, {made.split: made.rows} if made else NO_VARIANTS)
+        longest = self.forward.max_seq_length
+        if windows is not None:
             longest = max(longest, longest_row(rows, shards, self.model.reader))
         return staged(
             settings,
@@ -161,7 +171,7 @@ class ExamplesDump(TaskDump):
             kind="examples",
             signals=Signals(logits=Logits(target=self.model.target)),
             max_seq_length=longest,
-            windows=config.windows,
+            windows=windows,
             shards=shards,
             augmentation=made,
             unlabelled=unlabelled,
@@ -171,7 +181,7 @@ class ExamplesDump(TaskDump):
     def logits_job(self, record: SetRecord) -> "ExamplesJob":
         """See `TaskDump`."""
         known = Known.empty(self.model.target.num_logits)
-        return ExamplesJob(record, self.model, self.config.precision, self.max_tokens, known)
+        return ExamplesJob(record, self.model, self.forward.precision, self.max_tokens, known)
 
     def scores(self, record: SetRecord) -> Scores:
         """See `Dump`; the teacher's label order is checked on every gold label."""
@@ -186,15 +196,34 @@ class ExamplesDump(TaskDump):
     def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
         """See `Dump`."""
         record = super().finish(record, executor)
-        record = add_init_layers(self.root, record, self.config, self.model, self.old)
+        is_alone = self.run.jobs.job.count == 1
+        record = add_init_layers(self.root, record, self.init, self.model, self.old, is_alone)
         if not self.layers:
             return record
-        precision, tokens = self.config.precision, self.max_tokens
+        precision, tokens = self.forward.precision, self.max_tokens
         return add_layers(self.root, self.layers, self.model, self.rows, precision, tokens, self.old, executor)
 
 
-def _check_special_tokens(wanted: AugmentConfig, teacher: Teacher) -> None:
-    for token in METHODS[wanted.method].special_tokens(wanted):
+def wanted_variants(logits: TextLogits, task: Task, place: SetPlace, usual_name: str) -> Augmentation | None:
+    """Returns which variants the flags, or else the task's manifest, ask for; None for none.
+
+    Raises:
+        ConfigError: if the set was begun without those of the manifest.
+    """
+    method = logits.method
+    if method is None:
+        return None
+    name = getattr(logits.variants, "variants", None)
+    if logits.adds_by_default and name is None:  # so that others, which may be in the store, are not taken for them
+        method = method.model_copy(update={"num_variants": method.variants_of(task)})
+    wanted = Augmentation(method, task, place.store, name)
+    if logits.adds_by_default:
+        announce_default_variants(wanted, place.root(usual_name))
+    return wanted
+
+
+def _check_special_tokens(method: Method, teacher: Teacher) -> None:
+    for token in method.special_tokens:
         if teacher.tokenizer.token_to_id(token) is None:
             own = teacher.tokens.mask_id
             advice = (

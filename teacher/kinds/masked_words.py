@@ -33,7 +33,7 @@ from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import MaskingRecord, Setting, Shard, SplitRecord
 from pipeline.sets.shard_file import Statistics
 from pipeline.sets.signals import Mlm, Signals
-from teacher.config import DumpCorpus
+from teacher.config import MaskedWordFlags, RunFlags, SetPlace
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences
 from teacher.corpus.text import (
@@ -45,7 +45,6 @@ from teacher.corpus.text import (
     how_cut,
     masking_plan,
     nothing_to_mask,
-    open_text,
     require_known_words,
 )
 from teacher.dump.plan import Plan, memory_bytes, seconds_of
@@ -68,27 +67,26 @@ SAMPLED_ROWS = 256
 PROBE_DOCUMENTS = 8
 
 
-class MaskedWordsDump(TeacherDump[DumpCorpus]):
+class MaskedWordsDump(TeacherDump):
     """What a masked LM predicts at masked positions of a corpus."""
 
-    def __init__(self, config: DumpCorpus, command: str) -> None:
-        config.check()
-        super().__init__(config, command)
-        self.rows = self.text = open_text(config, config.max_seq_length)
-        self.root: Path = config.store / config.set_name(self.text.corpus.name)
+    def __init__(self, text: Text, wanted: MaskedWordFlags, run: RunFlags, place: SetPlace, command: str) -> None:
+        super().__init__(run, place, wanted.set_name(text.corpus.name), command)
+        self.rows = self.text = text
+        self.wanted = wanted
 
     @cached_property
     def model(self) -> MaskedLm:
         """The teacher, on the device."""
-        name, revision = self.config.teacher_for(self.text.corpus)
-        lm = load_masked_lm(name, revision, self.config.max_seq_length)
+        name, revision = self.run.teacher.teacher_for(self.text.corpus)
+        lm = load_masked_lm(name, revision, self.forward.max_seq_length)
         require_known_words(self.text, lm.tokens, lm.name)
         lm.model.to(self.device)
         return lm
 
     def masking(self, tokens: MlmTokenizer) -> MaskingPlan:
         """Returns the plan by which the corpus is masked."""
-        return masking_plan(self.text, tokens, self.config.seed, self.config.num_copies)
+        return masking_plan(self.text, tokens, self.wanted, self.wanted.num_copies)
 
     @cached_property
     def masking_plan(self) -> MaskingPlan:
@@ -98,7 +96,7 @@ class MaskedWordsDump(TeacherDump[DumpCorpus]):
     @cached_property
     def codec(self) -> AnyCodec:
         """How predictions are stored."""
-        return codec_for(self.config, *self.model.model.get_output_embeddings().weight.shape)
+        return codec_for(self.wanted.codec, *self.model.model.get_output_embeddings().weight.shape)
 
     def probe(self) -> None:
         """See `Dump`; the decoder has to get and return what the plain model does."""
@@ -112,8 +110,51 @@ class MaskedWordsDump(TeacherDump[DumpCorpus]):
 
     @cached_property
     def record(self) -> SetRecord:
-        """See `Dump`."""
-        return staged_record(self.config, self.text, self.model, self.masking_plan, self.codec, self.command)
+        """See `Dump`; the fingerprint covers all that decides the content."""
+        text, lm, forward, wanted = self.text, self.model, self.forward, self.wanted
+        corpus, documents = corpus_record(text), text.documents
+        masking = MaskingRecord(
+            kind=wanted.masking,
+            probability=wanted.mlm_probability,
+            num_copies=wanted.num_copies,
+            seed=wanted.seed,
+            mask_id=lm.tokens.mask_id,
+        )
+        teacher, tokenizer = teacher_record(lm), tokenizer_record(lm.tokens.tokenizer)
+        # Blocks do not cross shards, so with blocks the size of shards decides the rows and is a setting.
+        is_cut_at_sentences = text.flags.packing == "sentences"
+        settings: dict[str, Setting] = {
+            "signal": "mlm",
+            "teacher.weights": teacher.sha256,
+            "tokenizer": tokenizer.sha256,
+            "precision": forward.precision,
+            "documents": documents.sha256,
+            **{f"corpus.{name}": value for name, value in corpus.model_dump(exclude={"licence"}).items()},
+            "max_seq_length": forward.max_seq_length,
+            "cut": how_cut() if is_cut_at_sentences else f"{self.rows_per_shard}",
+            **{f"masking.{name}": value for name, value in masking.model_dump().items()},
+            # Weights by frequency depend on the counted documents, so the settings alone do not fix them.
+            "masking.weights": hashlib.sha256(self.masking_plan.weight_V.tobytes()).hexdigest(),
+            "codec": str(self.codec),
+        }
+        described = SplitRecord(rows=documents.num_documents, rows_sha256=documents.sha256)
+        return staged(
+            settings,
+            self.command,
+            (*LIBRARIES, "sentencex"),
+            name=self.root.name,
+            kind="masked_words",
+            signals=Signals(mlm=Mlm(codec=self.codec)),
+            corpus=corpus,
+            masking=masking,
+            teacher=teacher,
+            tokenizer=tokenizer,
+            max_seq_length=forward.max_seq_length,
+            precision=forward.precision,
+            source=documents.description,
+            splits=dict.fromkeys(SPLITS, described),
+            shards=document_shards(text, self.rows_per_shard),
+        )
 
     def start(self, record: SetRecord) -> None:
         """See `Dump`."""
@@ -123,34 +164,34 @@ class MaskedWordsDump(TeacherDump[DumpCorpus]):
 
     def job(self, record: SetRecord) -> "MaskedWordsJob":
         """See `Dump`."""
-        return MaskedWordsJob(record, self.model, self.config.precision, self.max_tokens, self.masking_plan)
+        return MaskedWordsJob(record, self.model, self.forward.precision, self.max_tokens, self.masking_plan)
 
     def scores(self, record: SetRecord) -> Scores:
         """See `Dump`."""
         # A corpus without any masked position would give an empty but verified set.
         if not record.num_rows:
-            shards = f"any shard of --rows-per-shard {self.config.rows_per_shard:,} documents, which no block crosses"
+            shards = f"any shard of --rows-per-shard {self.rows_per_shard:,} documents, which no block crosses"
             raise nothing_to_mask(self.text, shards)
         return MaskedWordSet(self.root, record).scores()
 
     def plan(self) -> Plan:
         """See `Dump`; of a sample of the corpus and the teacher's config, whose shape is timed on this machine."""
-        config, text = self.config, self.text
-        name, revision = config.teacher_for(text.corpus)
-        tokens = load_mlm_tokenizer(name, revision, config.max_seq_length)
+        text = self.text
+        name, revision = self.run.teacher.teacher_for(text.corpus)
+        tokens = load_mlm_tokenizer(name, revision, self.forward.max_seq_length)
         shape = load_config(name, revision)
-        codec = codec_for(config, shape.vocab_size, shape.hidden_size)
+        codec = codec_for(self.wanted.codec, shape.vocab_size, shape.hidden_size)
         masking = self.masking(tokens)
         size = estimate_size(text, tokens, masking)
         sample = _sample(text, tokens, masking)
 
         def dump(lm: MaskedLm) -> object:
             with self.inference():
-                return encoded_predictions(lm, codec, sample, config.seed, self.max_tokens, no_statistics())
+                return encoded_predictions(lm, codec, sample, self.wanted.seed, self.max_tokens, no_statistics())
 
         return Plan(
             rows={"documents": size.documents, "masked sequences": size.rows, "masked positions": size.positions},
-            shards=len(document_shards(text, config.rows_per_shard)),
+            shards=len(document_shards(text, self.rows_per_shard)),
             tokens=size.tokens,
             disk_bytes=int(size.num_bytes(codec)),
             seconds=_seconds(shape, tokens, self.device, dump) * size.tokens / len(sample.ids.flat),
@@ -177,59 +218,9 @@ def _seconds(shape: Any, tokens: MlmTokenizer, device: torch.device, dump: Calla
     return seconds_of(shape, make)
 
 
-def staged_record(
-    config: DumpCorpus, text: Text, lm: MaskedLm, plan: MaskingPlan, codec: AnyCodec, command: str
-) -> SetRecord:
-    """Describes the set that these settings will give; its fingerprint covers all that decides its content."""
-    corpus = corpus_record(text)
-    masking = MaskingRecord(
-        kind=config.masking,
-        probability=config.mlm_probability,
-        num_copies=config.num_copies,
-        seed=config.seed,
-        mask_id=lm.tokens.mask_id,
-    )
-    teacher = teacher_record(lm)
-    tokenizer = tokenizer_record(lm.tokens.tokenizer)
-    documents = text.documents
-    settings: dict[str, Setting] = {
-        "signal": "mlm",
-        "teacher.weights": teacher.sha256,
-        "tokenizer": tokenizer.sha256,
-        "precision": config.precision,
-        "documents": documents.sha256,
-        **{f"corpus.{name}": value for name, value in corpus.model_dump(exclude={"licence"}).items()},
-        "max_seq_length": config.max_seq_length,
-        # Blocks do not cross shards, so with blocks the size of shards decides the rows and is a setting.
-        "cut": how_cut() if config.packing == "sentences" else f"{config.rows_per_shard}",
-        **{f"masking.{name}": value for name, value in masking.model_dump().items()},
-        # Weights by frequency depend on the counted documents, so the settings alone do not fix them.
-        "masking.weights": hashlib.sha256(plan.weight_V.tobytes()).hexdigest(),
-        "codec": str(codec),
-    }
-    described = SplitRecord(rows=documents.num_documents, rows_sha256=documents.sha256)
-    return staged(
-        settings,
-        command,
-        (*LIBRARIES, "sentencex"),
-        name=config.set_name(text.corpus.name),
-        kind="masked_words",
-        signals=Signals(mlm=Mlm(codec=codec)),
-        corpus=corpus,
-        masking=masking,
-        teacher=teacher,
-        tokenizer=tokenizer,
-        max_seq_length=config.max_seq_length,
-        precision=config.precision,
-        source=documents.description,
-        splits=dict.fromkeys(SPLITS, described),
-        shards=document_shards(text, config.rows_per_shard),
-    )
-
-
 def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
     """Checks, before the real work, that the last layer applied to the captured input gives the model's own logits."""
-    stop = min(text.config.validation_every * PROBE_DOCUMENTS, text.documents.num_documents)
+    stop = min(text.flags.validation_every * PROBE_DOCUMENTS, text.documents.num_documents)
     sequences = next(iter(text.sequences(lm.tokens, "validation", 0, stop)), None)
     if sequences is None:
         return

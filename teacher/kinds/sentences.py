@@ -29,8 +29,8 @@ from pipeline.sets.shard_file import Statistics
 from pipeline.sets.signals import Signals, Vectors
 from pipeline.sets.vector_codecs import BASIS_FILE, AnyVectorCodec, Basis, fit_basis, read_basis, vector_codec_for
 from pipeline.text.tokenizer import require_known_ids
-from teacher.config import DumpCorpus, DumpTask
-from teacher.corpus.sentence_rows import Sample, SentenceRows, open_rows
+from teacher.config import RunFlags, SetPlace, VectorFlags
+from teacher.corpus.sentence_rows import Sample, SentenceRows
 from teacher.dump.additions import add_encoders_token_vectors
 from teacher.dump.driver import Executor
 from teacher.dump.plan import TOKENS_ALONE, Plan, classifier_seconds, memory_bytes, token_vectors_bytes
@@ -47,30 +47,28 @@ SAMPLED_ROWS = 512  # source rows, for the size of the whole
 BASIS_ROWS = 4096
 
 
-class SentencesDump(TeacherDump[DumpTask | DumpCorpus]):
+class SentencesDump(TeacherDump):
     """An encoder's vector of each sentence of a corpus or of a task's rows."""
 
     rows: SentenceRows
 
-    def __init__(self, config: DumpTask | DumpCorpus, command: str) -> None:
-        super().__init__(config, command)
-        self.rows = open_rows(config)
-        self.root: Path = config.store / config.set_name(self.rows.subject.name)
+    def __init__(self, rows: SentenceRows, wanted: VectorFlags, run: RunFlags, place: SetPlace, command: str) -> None:
+        super().__init__(run, place, wanted.set_name(rows.subject.name), command)
+        self.rows, self.wanted = rows, wanted
 
     @cached_property
     def model(self) -> SentenceEncoder:
         """The teacher, on the device."""
-        config = self.config
-        name, revision = config.teacher_for(self.rows.subject)
-        pooling = config.pooling or stated_pooling(name, revision) or "mean"
-        encoder = load_encoder(name, revision, config.max_seq_length, pooling)
+        name, revision = self.run.teacher.teacher_for(self.rows.subject)
+        pooling = self.wanted.pooling or stated_pooling(name, revision) or "mean"
+        encoder = load_encoder(name, revision, self.forward.max_seq_length, pooling)
         encoder.model.to(self.device)
         return encoder
 
     @cached_property
     def codec(self) -> AnyVectorCodec:
         """How vectors are stored."""
-        return vector_codec_for(self.config, self.model.width)
+        return vector_codec_for(self.wanted.codec, self.model.width)
 
     @cached_property
     def sample(self) -> Sample:
@@ -95,8 +93,36 @@ class SentencesDump(TeacherDump[DumpTask | DumpCorpus]):
 
     @cached_property
     def record(self) -> SetRecord:
-        """See `Dump`."""
-        return staged_record(self.config, self.rows, self.model, self.codec, self.basis, self.command)
+        """See `Dump`; the fingerprint covers all that decides the content."""
+        rows, encoder, forward, basis = self.rows, self.model, self.forward, self.basis
+        teacher, tokenizer = teacher_record(encoder), tokenizer_record(encoder.tokenizer)
+        settings: dict[str, Setting] = {
+            "signal": "vectors",
+            "teacher.weights": teacher.sha256,
+            "tokenizer": tokenizer.sha256,
+            "precision": forward.precision,
+            "max_seq_length": forward.max_seq_length,
+            **rows.settings(),
+            "pooling": encoder.pooling,
+            "codec": str(self.codec),
+            # Vectors are stored relative to the basis, so files with another basis must not be mixed in.
+            **({"basis": basis.sha256} if basis else {}),
+        }
+        basis_sha256 = basis.sha256 if basis else None
+        return staged(
+            settings,
+            self.command,
+            (*LIBRARIES, *rows.libraries),
+            name=self.root.name,
+            kind="sentences",
+            signals=Signals(vectors=Vectors(codec=self.codec, pooling=encoder.pooling, basis_sha256=basis_sha256)),
+            teacher=teacher,
+            tokenizer=tokenizer,
+            max_seq_length=forward.max_seq_length,
+            precision=forward.precision,
+            shards=rows.shards(self.rows_per_shard),
+            **rows.parts(),
+        )
 
     def start(self, record: SetRecord) -> None:
         """See `Dump`."""
@@ -107,32 +133,32 @@ class SentencesDump(TeacherDump[DumpTask | DumpCorpus]):
 
     def job(self, record: SetRecord) -> "SentencesJob":
         """See `Dump`."""
-        return SentencesJob(record, self.model, self.config.precision, self.max_tokens, self.basis)
+        return SentencesJob(record, self.model, self.forward.precision, self.max_tokens, self.basis)
 
     def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
         """See `Dump`."""
-        if record is None or record.state != "verified" or not self.config.token_vectors:
+        if record is None or record.state != "verified" or not self.wanted.token_vectors.token_vectors:
             return record
         with self.inference():
             return add_encoders_token_vectors(self.root, record, self.model, self.max_tokens)
 
     def plan(self) -> Plan:
         """See `Dump`; of a sample of sentences and the teacher's config, whose shape is timed on this machine."""
-        config, rows = self.config, self.rows
-        name, revision = config.teacher_for(rows.subject)
+        rows, forward = self.rows, self.forward
+        name, revision = self.run.teacher.teacher_for(rows.subject)
         shape = load_config(name, revision)
-        tokens = load_tokenizer(name, revision, shape, config.max_seq_length)
+        tokens = load_tokenizer(name, revision, shape, forward.max_seq_length)
         sample = rows.sample(tokens, SAMPLED_ROWS)
         lengths = [length + tokens.num_special for length in sample.ids.lengths.tolist()]
         seconds = 0.0
         if lengths:
-            seconds = classifier_seconds(shape, lengths, self.max_tokens, self.device, config.precision)
+            seconds = classifier_seconds(shape, lengths, self.max_tokens, self.device, forward.precision)
         of_rows = sum(lengths) * sample.multiplier
-        alone = shape.vocab_size * TOKENS_ALONE if config.token_vectors else 0
-        disk_bytes = estimated_bytes(sample, vector_codec_for(config, shape.hidden_size))
+        alone = shape.vocab_size * TOKENS_ALONE if self.wanted.token_vectors.token_vectors else 0
+        disk_bytes = estimated_bytes(sample, vector_codec_for(self.wanted.codec, shape.hidden_size))
         return Plan(
             rows={"sentences": round(len(lengths) * sample.multiplier)},
-            shards=len(rows.shards(config.rows_per_shard)),
+            shards=len(rows.shards(self.rows_per_shard)),
             tokens=round(of_rows) + alone,
             disk_bytes=disk_bytes + (token_vectors_bytes(shape) if alone else 0),
             seconds=seconds * sample.multiplier * (1 + alone / of_rows) if of_rows else 0.0,
@@ -219,46 +245,6 @@ def _check_finite(encoder: SentenceEncoder, split: str, rows: Sentences, stored_
 
 
 BYTES_PER_TOKEN = 1.7  # compressed ids, measured on Wikipedia
-
-
-def staged_record(
-    config: DumpTask | DumpCorpus,
-    rows: SentenceRows,
-    encoder: SentenceEncoder,
-    codec: AnyVectorCodec,
-    basis: Basis | None,
-    command: str,
-) -> SetRecord:
-    """Describes the set that these settings will give; its fingerprint covers all that decides its content."""
-    teacher, tokenizer = teacher_record(encoder), tokenizer_record(encoder.tokenizer)
-    settings: dict[str, Setting] = {
-        "signal": "vectors",
-        "teacher.weights": teacher.sha256,
-        "tokenizer": tokenizer.sha256,
-        "precision": config.precision,
-        "max_seq_length": config.max_seq_length,
-        **rows.settings(),
-        "pooling": encoder.pooling,
-        "codec": str(codec),
-        # Vectors are stored relative to the basis, so files with another basis must not be mixed in.
-        **({"basis": basis.sha256} if basis else {}),
-    }
-    return staged(
-        settings,
-        command,
-        (*LIBRARIES, *(("sentencex",) if isinstance(config, DumpCorpus) else ())),
-        name=config.set_name(rows.subject.name),
-        kind="sentences",
-        signals=Signals(
-            vectors=Vectors(codec=codec, pooling=encoder.pooling, basis_sha256=basis.sha256 if basis else None)
-        ),
-        teacher=teacher,
-        tokenizer=tokenizer,
-        max_seq_length=config.max_seq_length,
-        precision=config.precision,
-        shards=rows.shards(config.rows_per_shard),
-        **rows.parts(),
-    )
 
 
 def estimated_bytes(sample: Sample, codec: AnyVectorCodec) -> int:

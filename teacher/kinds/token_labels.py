@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrays import Floats, Ints
-from pipeline.config import refuse_flags
 from pipeline.sets.kinds.token_labels import LabelledWords, TokenLabelSet, words_hashes, words_table
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import Shard
@@ -18,13 +17,11 @@ from pipeline.sets.signals import Signals, TokenLogits
 from pipeline.sources import Source, load_word_source
 from pipeline.tasks.spans import word_scores
 from pipeline.tasks.target import NO_LABEL, Target
-from pipeline.tasks.task import load_task
+from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import Tokenized, require_known_ids
 from pipeline.text.word_pieces import Pieces
-from teacher.augment.methods import AugmentFlags
-from teacher.config import DumpTask
+from teacher.config import DumpWords, RunFlags, SetPlace
 from teacher.dump.answers import Inputs, Known, LogitsJob
-from teacher.dump.layer_flags import LayerFlags
 from teacher.dump.records import LIBRARIES, of_task
 from teacher.dump.rows import Rows, all_shards
 from teacher.dump.shards import Advance
@@ -32,16 +29,8 @@ from teacher.dump.teacher_dump import TaskDump
 from teacher.models.classifier import Teacher
 from teacher.models.label_order import check_label_order
 from teacher.models.logits import framed, labelled_words, pieces_of, token_logits
-from teacher.unlabelled.flags import UnlabelledFlags
 
 BYTES_PER_LOGIT = 4
-# Variants and unlabelled rows have no word labels, and files of layers use the variant as part of their key.
-NOT_FOR_WORDS = {
-    *("augment", "variants", "doc_stride"),
-    *AugmentFlags.model_fields,
-    *UnlabelledFlags.model_fields,
-    *LayerFlags.model_fields,
-}
 
 
 class TokenLabelsDump(TaskDump):
@@ -49,11 +38,9 @@ class TokenLabelsDump(TaskDump):
 
     set_type: ClassVar = TokenLabelSet
 
-    def __init__(self, config: DumpTask, command: str) -> None:
-        refuse_flags(config, NOT_FOR_WORDS, "is not for labelled words (type: token_labels)")
-        config.check()
-        task = load_task(config.task, config.manifest)
-        super().__init__(config, command, task, load_word_source(task, config.data, config.split_names))
+    def __init__(self, task: Task, rows: DumpWords, run: RunFlags, place: SetPlace, command: str) -> None:
+        source = load_word_source(task, rows.data, rows.split_names)
+        super().__init__(run, place, task.name, command, rows.signal, task, source)
         self.rows = Rows(self.source, None)
 
     @cached_property
@@ -69,25 +56,25 @@ class TokenLabelsDump(TaskDump):
 
     def planned_shards(self) -> tuple[Shard, ...]:
         """See `TaskDump`."""
-        return all_shards(self.source, self.config.rows_per_shard, folder="token_labels")
+        return all_shards(self.source, self.rows_per_shard, folder="token_labels")
 
     def check_labels(self, split: str, rows: pa.Table) -> None:
         """See `TaskDump`."""
         teacher = self.model
-        sample = labelled_words(teacher, rows, self.config.max_seq_length, split, self.max_tokens)
+        sample = labelled_words(teacher, rows, self.forward.max_seq_length, split, self.max_tokens)
         require_known_ids(teacher.tokenizer, sample.pieces.ids, f"teacher {teacher.name}")
         check_word_labels(teacher.target, teacher.name, teacher.labels, sample, self.is_stated)
 
     def planned(self) -> SetRecord:
         """See `TaskDump`."""
-        settings, parts = of_task("token_logits", self.config, self.task, self.source, self.model)
+        settings, parts = of_task("token_logits", self.root.name, self.forward, self.task, self.source, self.model)
         return staged(
             settings,
             self.command,
             LIBRARIES,
             kind="token_labels",
             signals=Signals(token_logits=TokenLogits(target=self.model.target)),
-            max_seq_length=self.config.max_seq_length,
+            max_seq_length=self.forward.max_seq_length,
             shards=self.planned_shards(),
             **parts,
         )
@@ -95,7 +82,7 @@ class TokenLabelsDump(TaskDump):
     def logits_job(self, record: SetRecord) -> "TokenLabelsJob":
         """See `TaskDump`."""
         known = Known.empty(self.model.target.num_logits)
-        return TokenLabelsJob(record, self.model, self.config.precision, self.max_tokens, known)
+        return TokenLabelsJob(record, self.model, self.forward.precision, self.max_tokens, known)
 
     def scores(self, record: SetRecord) -> Scores:
         """See `Dump`; the teacher's label order is checked on every gold label."""

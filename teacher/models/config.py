@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.config import Config
+from pipeline.config import PLACE, Config
 from pipeline.errors import ConfigError
 from pipeline.tasks.task import Corpus, Task
 
@@ -15,8 +15,10 @@ class ModelFlags(Config):
     """Which model: a name or a folder, and its revision."""
 
     panel: ClassVar = "The teacher"
-    model_name_or_path: str | None = Field(None, description="Teacher: a hub id or a folder. (default: the task's)")
-    model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
+    model_name_or_path: str | None = Field(
+        None, description="Teacher: a hub id or a folder. (default: the task's)", json_schema_extra=PLACE
+    )
+    model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.", json_schema_extra=PLACE)
 
     def teacher_for(self, subject: Task | Corpus) -> tuple[str, str | None]:
         """The teacher to load and its revision: as named, or the default of the task or corpus.
@@ -38,3 +40,15 @@ class ForwardFlags(Config):
     panel: ClassVar = "The teacher"
     precision: Precision = Field("fp32", description="Arithmetic of the teacher's forward pass.")
     max_seq_length: int = Field(128, ge=4, description="Longest input in tokens.")
+
+
+class BatchFlags(ForwardFlags):
+    """How a model computes, and in which batches."""
+
+    panel: ClassVar = ForwardFlags.panel
+    max_tokens_per_batch: int | None = Field(
+        None,
+        ge=1,
+        description="Padded tokens per forward pass. (default: 2048 on CPU, 32768 on GPU)",
+        json_schema_extra={"decides": False},
+    )

@@ -20,7 +20,7 @@ from pipeline.sources.columns import row_numbers
 from pipeline.tasks.task import TRAIN, Task
 from pipeline.text.reader import TextReader
 from pipeline.text.windows import are_truncated
-from teacher.unlabelled.flags import PairsFrom
+from teacher.unlabelled.flags import PairsFrom, Unlabelled
 from teacher.unlabelled.similarity import letters, near_copies, neighbours, normalized, similar
 from teacher.unlabelled.texts import Texts, find_texts, split_sentences
 
@@ -32,23 +32,20 @@ Mask = npt.NDArray[np.bool_]
 Places = tuple[tuple[str, int], ...]  # files, and the number of the first row of each
 
 
-def add_unlabelled(
-    task: Task, source: Source, place: str, max_rows: int | None, seed: int, pairs: PairsFrom | None
-) -> tuple[Source, UnlabelledRecord]:
+def add_unlabelled(task: Task, source: Source, wanted: Unlabelled) -> tuple[Source, UnlabelledRecord]:
     """Adds rows without gold to ``train``, numbered on after the task's own.
 
     Args:
         task: the task.
         source: its rows, of all splits.
-        place: a file or folder of text, or a corpus by its name.
-        max_rows: add so many rows, drawn; None for all.
-        seed: of what is drawn.
-        pairs: what pairs are made of; None for what the text suits.
+        wanted: which text, how many rows of it, and what pairs are made of.
 
     Raises:
-        ConfigError: if there is no such place, or ``pairs`` is given for single sentences.
+        ConfigError: if there is no such place, or pairs are asked for for single sentences.
         DataError: if there is no ``train``, or the text cannot be read or gives no row.
     """
+    place, pairs = wanted.unlabelled, wanted.unlabelled_pairs
+    max_rows, seed = wanted.max_unlabelled, wanted.seed
     if TRAIN not in source.splits:
         raise DataError(f"{source.description}: has no rows of the split {TRAIN!r}, to which --unlabelled adds")
     if pairs is not None and not task.is_pair:

@@ -28,7 +28,7 @@ from pipeline.sets.record import read_set_record
 from pipeline.settings import as_flags
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
-from teacher.config import DumpTask
+from teacher.config import DumpSettings
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
@@ -55,7 +55,7 @@ def prepare(folder: Path) -> None:
 
 def command(folder: Path, store: str, **changes: Any) -> list[str]:
     """A dump in many small shards."""
-    config = DumpTask.from_flags(
+    config = DumpSettings.from_flags(
         manifest=folder / f"{TASK}.yaml",
         data=folder / "data",
         model_name_or_path=str(folder / "teacher"),

@@ -18,7 +18,7 @@ from pipeline import console
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
-from teacher.config import DumpTask
+from teacher.config import DumpSettings
 from teacher.finetune.common import save_teacher
 from teacher.kinds import dump
 from teacher.models.batches import CPU_TOKENS_PER_BATCH, collate, token_budget_batches
@@ -41,7 +41,7 @@ MANIFEST = {
 def alternatives(folder: Path, rows: int, precision: Precision) -> dict[str, Callable[[], object]]:
     """The batches of every shard run through the teacher, and the whole dump."""
     task, texts = _write_task(folder, rows)
-    config = DumpTask.from_flags(
+    config = DumpSettings.from_flags(
         manifest=folder / "generated.yaml",
         data=folder,
         model_name_or_path=str(folder / "teacher"),

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from teacher.config import DumpCorpus, DumpTask
+from teacher.config import DumpCorpus, DumpSettings
+from teacher.corpus.text import Text, open_text
 
 TRAIN_ROWS, VALIDATION_ROWS = 96, 40
 
 
-def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpTask:
+def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpSettings:
     """Settings that dump a tiny task in a few shards."""
     settings: dict[str, object] = {
         "manifest": work / f"{task}.yaml",
@@ -18,10 +19,10 @@ def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpTa
         "rows_per_shard": 25,
         "token_vectors": False,
     }
-    return DumpTask.from_flags(**settings | changes)
+    return DumpSettings.from_flags(**settings | changes)
 
 
-def corpus_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
+def corpus_config(work: Path, store: Path, **changes: object) -> DumpSettings:
     """Settings that dump the tiny corpus in a few shards."""
     settings: dict[str, object] = {
         "corpus": "tiny",
@@ -32,13 +33,14 @@ def corpus_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
         "min_seq_length": 4,
         "validation_every": 5,
         "rows_per_shard": 25,
-        "num_samples": 20,
         "num_copies": 2,
     }
-    return DumpCorpus.from_flags(**settings | changes)
+    if changes.get("codec", "sampled") == "sampled":
+        settings["num_samples"] = 20
+    return DumpSettings.from_flags(**settings | changes)
 
 
-def vectors_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
+def vectors_config(work: Path, store: Path, **changes: object) -> DumpSettings:
     """Settings that dump the vectors of the tiny corpus, of the tiny BERT without a head, in a few shards."""
     settings: dict[str, object] = {
         "corpus": "tiny",
@@ -52,4 +54,10 @@ def vectors_config(work: Path, store: Path, **changes: object) -> DumpCorpus:
         "rows_per_shard": 25,
         "token_vectors": False,
     }
-    return DumpCorpus.from_flags(**settings | changes)
+    return DumpSettings.from_flags(**settings | changes)
+
+
+def text_for(config: DumpSettings) -> Text:
+    """The corpus that settings of a dump name, opened."""
+    assert isinstance(config.rows, DumpCorpus)
+    return open_text(config.rows, config.run.forward.max_seq_length)

@@ -7,7 +7,7 @@ import torch
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
-from teacher.config import DumpTask
+from teacher.config import DumpSettings
 from teacher.finetune.common import save_teacher
 from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
@@ -49,5 +49,5 @@ def dump_topics(folder: Path, work: Path, name: str = "topics", **changes: objec
     teacher = random_teacher(folder / "teacher", load_task(manifest=manifest), work / "bert")
     flags = {"manifest": manifest, "data": folder, "model_name_or_path": str(teacher), "store": folder / "store"}
     small = {"name": name, "max_seq_length": 32, "rows_per_shard": 25, "token_vectors": False}
-    dump(DumpTask.from_flags(**flags | small | changes), "distill teacher-dump")
+    dump(DumpSettings.from_flags(**flags | small | changes), "distill teacher-dump")
     return ExampleSet.open(folder / "store" / name)

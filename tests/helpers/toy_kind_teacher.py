@@ -13,9 +13,9 @@ from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.signals import Logits, Signals
 from pipeline.sources import load_source, sentences
-from pipeline.tasks.task import load_task
+from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import Tokenized
-from teacher.config import DumpTask
+from teacher.config import DumpSettings, LabelLogits
 from teacher.dump.answers import Inputs, Known, LogitsJob
 from teacher.dump.records import LIBRARIES, of_task
 from teacher.dump.rows import Rows, all_shards
@@ -31,34 +31,35 @@ class SpansDump(TaskDump):
 
     set_type: ClassVar = SpanSet
 
-    def __init__(self, config: DumpTask, command: str) -> None:
-        config.check()
-        task = load_task(config.task, config.manifest)
-        super().__init__(config, command, task, load_source(task, config.data, config.split_names))
+    def __init__(self, task: Task, config: DumpSettings, command: str) -> None:
+        logits = config.rows.signal
+        assert isinstance(logits, LabelLogits)
+        source = load_source(task, config.rows.data)
+        super().__init__(config.run, config.place, task.name, command, logits, task, source)
         self.rows = Rows(self.source, None)
 
     def planned_shards(self) -> tuple[Shard, ...]:
-        return all_shards(self.source, self.config.rows_per_shard, folder="spans")
+        return all_shards(self.source, self.rows_per_shard, folder="spans")
 
     def check_labels(self, split: str, rows: pa.Table) -> None:
         """The toy teacher is untrained, so any order of labels is as good as another."""
 
     def planned(self) -> SetRecord:
-        settings, parts = of_task("logits", self.config, self.task, self.source, self.model)
+        settings, parts = of_task("logits", self.root.name, self.forward, self.task, self.source, self.model)
         return staged(
             settings | {"spans": "all but the last token"},
             self.command,
             LIBRARIES,
             kind="spans",
             signals=Signals(logits=Logits(target=self.model.target)),
-            max_seq_length=self.config.max_seq_length,
+            max_seq_length=self.forward.max_seq_length,
             shards=self.planned_shards(),
             **parts,
         )
 
     def logits_job(self, record: SetRecord) -> "SpansJob":
         known = Known.empty(self.model.target.num_logits)
-        return SpansJob(record, self.model, self.config.precision, self.max_tokens, known)
+        return SpansJob(record, self.model, self.forward.precision, self.max_tokens, known)
 
 
 @dataclass(frozen=True)

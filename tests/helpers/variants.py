@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from pipeline.sets.record_parts import AugmentationRecord
 from teacher.augment.augment import augment
-from teacher.augment.augment_settings import AugmentConfig
+from teacher.augment.augment_settings import AugmentSettings
 
 Changes = dict[str, Any]
 
@@ -26,7 +26,7 @@ def write_variants(
 ) -> AugmentationRecord:
     """Augments a tiny task in this process."""
     values = augment_settings(work, store, task, method, **changes)
-    record = augment(AugmentConfig.from_flags(**values), "distill augment")
+    record = augment(AugmentSettings.from_flags(**values), "distill augment")
     assert record is not None
     return record
 

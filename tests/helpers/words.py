@@ -10,7 +10,7 @@ from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.writer import complete_and_verify, start_set, write_shard
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
-from teacher.config import DumpTask
+from teacher.config import DumpSettings
 from teacher.finetune.common import save_teacher
 from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
@@ -35,10 +35,10 @@ def dump_entities(folder: Path, **changes: object) -> TokenLabelSet:
     """The verified set of such a teacher, whose files must lie in the folder."""
     flags = {"manifest": folder / "entities.yaml", "data": folder, "model_name_or_path": str(folder / "teacher")}
     small = {"store": folder / "store", "max_seq_length": 32, "rows_per_shard": 25}
-    config = DumpTask.from_flags(**flags | small | changes)
+    config = DumpSettings.from_flags(**flags | small | changes)
     record = dump(config, "distill teacher-dump")
     assert record is not None
-    return TokenLabelSet.open(config.store / record.name)
+    return TokenLabelSet.open(config.place.store / record.name)
 
 
 def right_teacher(words: TokenLabelSet) -> TokenLabelSet:

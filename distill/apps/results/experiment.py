@@ -11,7 +11,7 @@ from pipeline import settings
 from pipeline.config import parse_model, parse_settings, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
 from student.config import TrainSettings
-from teacher.config import DumpTask, FinetuneTask
+from teacher.config import DumpSettings, FinetuneSettings
 
 Settings = dict[str, Any]
 FINETUNED = {"model_name_or_path": "an encoder", "output_dir": "a folder"}  # placeholders for required settings
@@ -85,9 +85,9 @@ class TaskParts:
     def __init__(self, experiment: Experiment, task: str, context: str) -> None:
         own = experiment.tasks.get(task, Parts())
         teacher = {k: v for k, v in experiment.teacher_of(task).items() if k != FROM}
-        self.teacher = _flags(FinetuneTask, {"held_out": HELD_OUT} | teacher, f"{context}: teacher", FINETUNED)
+        self.teacher = _flags(FinetuneSettings, {"held_out": HELD_OUT} | teacher, f"{context}: teacher", FINETUNED)
         self.sets = {
-            name: _flags(DumpTask, said, f"{context}: sets: {name}")
+            name: _flags(DumpSettings, said, f"{context}: sets: {name}")
             for name, said in _merged(experiment.sets, own.sets).items()
         }
         self.students: dict[str, list[str]] = {}

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pipeline.errors import ConfigError
 from pipeline.sets.codecs.codec import Codec
 from pipeline.sets.codecs.common import BeyondHalfError, Dense, Distribution, Predictions, Sparse
 from pipeline.sets.codecs.decoder import Decoder, read_decoder
@@ -11,7 +12,7 @@ from pipeline.sets.codecs.dense import DenseCodec
 from pipeline.sets.codecs.hidden import HiddenCodec
 from pipeline.sets.codecs.sampled import SampledCodec
 from pipeline.sets.codecs.topk import TopKCodec
-from pipeline.sets.config import CodecFlags, CodecName
+from pipeline.sets.config import AnyCodecFlags, CodecName, DenseFlags, SampledFlags, TopKFlags
 
 AnyCodec = Annotated[DenseCodec | HiddenCodec | TopKCodec | SampledCodec, Field(discriminator="name")]
 CODECS: dict[CodecName, type[DenseCodec | HiddenCodec | TopKCodec | SampledCodec]] = {
@@ -22,8 +23,8 @@ CODECS: dict[CodecName, type[DenseCodec | HiddenCodec | TopKCodec | SampledCodec
 }
 
 
-def codec_for(flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> AnyCodec:
-    """The codec that the flags ask for.
+def codec_for(flags: AnyCodecFlags, vocabulary_size: int, hidden_size: int | None) -> AnyCodec:
+    """Returns the codec that the flags name.
 
     Args:
         flags: its name and its settings.
@@ -33,7 +34,18 @@ def codec_for(flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) 
     Raises:
         ConfigError: if the flags do not fit these sizes.
     """
-    return CODECS[flags.codec].of_flags(flags, vocabulary_size, hidden_size)
+    if isinstance(flags, SampledFlags):
+        samples, temperature = flags.num_samples, flags.temperature
+        return SampledCodec(vocabulary_size=vocabulary_size, num_samples=samples, temperature=temperature)
+    if isinstance(flags, DenseFlags):
+        return DenseCodec(vocabulary_size=vocabulary_size)
+    if isinstance(flags, TopKFlags):
+        if flags.top_k > vocabulary_size:
+            raise ConfigError(f"--top-k: {flags.top_k}, but the vocabulary has {vocabulary_size} tokens")
+        return TopKCodec(vocabulary_size=vocabulary_size, top_k=flags.top_k)
+    if hidden_size is None:
+        raise ConfigError("--codec hidden: it is for `distill teacher-dump`, which has the teacher's hidden states")
+    return HiddenCodec(vocabulary_size=vocabulary_size, hidden_size=hidden_size)
 
 
 __all__ = [

@@ -6,14 +6,13 @@ Shapes: P positions, V vocabulary, H hidden size.
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 from pydantic import Field
 
 from pipeline.sets.codecs.common import Columns, Distribution, Predictions
 from pipeline.sets.codecs.decoder import Decoder
-from pipeline.sets.config import CodecFlags
 from pipeline.sets.record_parts import MAX_VOCABULARY, Part
 
 if TYPE_CHECKING:
@@ -43,15 +42,6 @@ class Codec(Part):
 
     def __str__(self) -> str:
         return self.name
-
-    @classmethod
-    @abstractmethod
-    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
-        """The codec that `CodecFlags` ask for.
-
-        Raises:
-            ConfigError: if they do not fit the sizes.
-        """
 
     @classmethod
     @abstractmethod

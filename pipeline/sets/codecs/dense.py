@@ -4,7 +4,7 @@ Shapes: P positions, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,6 @@ from pipeline.sets.codecs.common import (
     wrong_width,
 )
 from pipeline.sets.codecs.decoder import Decoder
-from pipeline.sets.config import CodecFlags
 
 if TYPE_CHECKING:
     import torch
@@ -37,11 +36,6 @@ class DenseCodec(Codec):
     is_lossless: ClassVar[bool] = True
 
     name: Literal["dense"] = "dense"
-
-    @classmethod
-    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
-        """The codec, which has no flags of its own."""
-        return cls(vocabulary_size=vocabulary_size)
 
     @classmethod
     def worth_trying(cls, source: Codec) -> Sequence[Codec]:

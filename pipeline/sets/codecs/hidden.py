@@ -7,13 +7,12 @@ Shapes: P positions, H hidden size.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from pipeline.errors import ConfigError
 from pipeline.sets.codecs.codec import Codec
 from pipeline.sets.codecs.common import (
     Columns,
@@ -27,7 +26,6 @@ from pipeline.sets.codecs.common import (
     wrong_width,
 )
 from pipeline.sets.codecs.decoder import Decoder, read_decoder
-from pipeline.sets.config import CodecFlags
 
 if TYPE_CHECKING:
     import torch
@@ -50,13 +48,6 @@ class HiddenCodec(Codec):
 
     name: Literal["hidden"] = "hidden"
     hidden_size: int = Field(ge=1, le=MAX_HIDDEN_SIZE)
-
-    @classmethod
-    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
-        """The codec, which has no flags of its own but needs hidden states."""
-        if hidden_size is None:
-            raise ConfigError("--codec hidden: it is for `distill teacher-dump`, which has the teacher's hidden states")
-        return cls(vocabulary_size=vocabulary_size, hidden_size=hidden_size)
 
     @classmethod
     def worth_trying(cls, source: Codec) -> Sequence[Codec]:

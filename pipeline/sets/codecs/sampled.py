@@ -9,7 +9,7 @@ Shapes: P positions, V vocabulary, N draws, G groups of W tokens, E distinct tok
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,6 @@ from pipeline.arrays import id_type
 from pipeline.sets.codecs.codec import Codec
 from pipeline.sets.codecs.common import Columns, Predictions, Sparse, lists, unknown_id
 from pipeline.sets.codecs.decoder import Decoder
-from pipeline.sets.config import CodecFlags
 
 if TYPE_CHECKING:
     import torch
@@ -48,11 +47,6 @@ class SampledCodec(Codec):
 
     def __str__(self) -> str:
         return f"{self.name}-{self.num_samples}" + (f" at T={self.temperature:g}" if self.temperature != 1 else "")
-
-    @classmethod
-    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
-        """The codec with N of ``--num-samples``, drawn at ``--temperature``."""
-        return cls(vocabulary_size=vocabulary_size, num_samples=flags.num_samples, temperature=flags.temperature)
 
     @classmethod
     def worth_trying(cls, source: Codec) -> Sequence[Codec]:

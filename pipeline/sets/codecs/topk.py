@@ -7,14 +7,13 @@ Shapes: P positions, V vocabulary, K candidates.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from pipeline.arrays import id_type
-from pipeline.errors import ConfigError
 from pipeline.sets.codecs.codec import Codec
 from pipeline.sets.codecs.common import (
     Columns,
@@ -29,7 +28,6 @@ from pipeline.sets.codecs.common import (
     wrong_width,
 )
 from pipeline.sets.codecs.decoder import Decoder
-from pipeline.sets.config import CodecFlags
 from pipeline.sets.record_parts import MAX_VOCABULARY
 
 if TYPE_CHECKING:
@@ -54,13 +52,6 @@ class TopKCodec(Codec):
 
     def __str__(self) -> str:
         return f"{self.name}-{self.top_k}"
-
-    @classmethod
-    def of_flags(cls, flags: CodecFlags, vocabulary_size: int, hidden_size: int | None) -> Self:
-        """The codec with the K of ``--top-k``."""
-        if flags.top_k > vocabulary_size:
-            raise ConfigError(f"--top-k: {flags.top_k}, but the vocabulary has {vocabulary_size} tokens")
-        return cls(vocabulary_size=vocabulary_size, top_k=flags.top_k)
 
     @classmethod
     def worth_trying(cls, source: Codec) -> Sequence[Codec]:

@@ -19,7 +19,7 @@ from pipeline.sql.gate import select
 from student.config import TrainSettings
 from student.fit import train
 from student.training_data import load_data
-from teacher.config import DumpTask, FinetuneTask
+from teacher.config import DumpSettings, FinetuneSettings
 from teacher.finetune.classifier import finetune
 from teacher.kinds import dump
 
@@ -34,13 +34,13 @@ def _task(folder: Path) -> dict[str, object]:
 def _dump(folder: Path) -> None:
     places = {"model_name_or_path": str(folder / "teacher"), "store": folder / "store"}
     # its label order is random, and told to be right
-    dump(DumpTask.from_flags(**_task(folder), **places, teacher_labels="no,yes"), COMMAND)
+    dump(DumpSettings.from_flags(**_task(folder), **places, teacher_labels="no,yes"), COMMAND)
 
 
 def _finetune(folder: Path) -> None:
     places = {"model_name_or_path": str(folder / "bert"), "output_dir": folder / "finetuned"}
     settings = {"num_train_epochs": 1, "per_device_train_batch_size": 256}
-    finetune(FinetuneTask.from_flags(**_task(folder), **places, **settings), COMMAND)
+    finetune(FinetuneSettings.from_flags(**_task(folder), **places, **settings), COMMAND)
 
 
 def _verify(folder: Path) -> None:

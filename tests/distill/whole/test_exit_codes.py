@@ -63,8 +63,17 @@ def test_libraries_failures_keep_their_kind() -> None:
 
 
 def test_a_full_disk_is_75_and_a_wrong_flag_2(work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    config = dump_config(work, "opinion", tmp_path)
-    flags = ["--manifest", config.manifest, "--data", config.data, "--model-name-or-path", "x", "--store", tmp_path]
+    rows = dump_config(work, "opinion", tmp_path).rows
+    flags = [
+        "--manifest",
+        rows.manifest,
+        "--data",
+        rows.data,
+        "--model-name-or-path",
+        "x",
+        "--store",
+        tmp_path,
+    ]
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage(10, 10, 0))
     full = invoke("teacher-dump", *flags)
@@ -80,8 +89,8 @@ def test_a_store_that_cannot_be_reached_is_75_and_a_fault_of_ours_is_none_of_its
         raise OSError(code, "reason")
 
     monkeypatch.setattr("teacher.dump.driver.make_folder", read)
-    config = dump_config(work, "opinion", work)
-    result = invoke("teacher-dump", "--manifest", config.manifest, "--data", config.data, "--model-name-or-path", "x")
+    rows = dump_config(work, "opinion", work).rows
+    result = invoke("teacher-dump", "--manifest", rows.manifest, "--data", rows.data, "--model-name-or-path", "x")
     assert result.exit_code == exit_code
     assert isinstance(result.exception, OSError) == (exit_code == 1)
 
@@ -103,8 +112,8 @@ def test_sigterm_is_143(work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(
         "pipeline.sources.json_rows.parsed_lines", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     )
-    config = dump_config(work, "opinion", tmp_path)
-    result = invoke("teacher-dump", "--manifest", config.manifest, "--data", config.data, "--model-name-or-path", "x")
+    rows = dump_config(work, "opinion", tmp_path).rows
+    result = invoke("teacher-dump", "--manifest", rows.manifest, "--data", rows.data, "--model-name-or-path", "x")
     assert (result.exit_code, "repeat the command" in result.stderr) == (143, True)
 
 

@@ -11,7 +11,6 @@ import pytest
 from pipeline.cluster.ray_pool import (
     RayFlags,
     RayPool,
-    RayWriteFlags,
     WorkerTask,
     on_cluster,
     workers_that_fit,
@@ -19,6 +18,8 @@ from pipeline.cluster.ray_pool import (
 )
 from pipeline.errors import ConfigError, DistillError, TeacherError
 from pipeline.stopping import Stopped, handling_signals
+from student.config import SweepSettings
+from teacher.config import DumpSettings
 from tests.helpers.messages import naming
 
 pytestmark = pytest.mark.slow
@@ -111,16 +112,16 @@ def test_after_sigterm_what_is_in_hand_is_done_and_no_more(ray_cluster: Any, tmp
 
 def test_flags_that_say_nothing_or_nonsense_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=naming("--ray-workers: ", "--ray")):
-        RayFlags(ray_workers=2).check_ray()
+        SweepSettings.from_flags(ray_workers=2)
     with pytest.raises(ConfigError, match=naming("--ray-write: ", "--ray")):
-        RayWriteFlags(ray_write="workers").check_ray()
+        DumpSettings.from_flags(task="sst2", ray_write="workers")
     for text in ("GPU", "[]", "{}", '{"GPU": 0}', '{"GPU": true}', '{"GPU": 1.5}', '{"CPU": 0.00001}'):
         with pytest.raises(ConfigError, match="--ray-resources: "):
-            RayFlags(ray="auto", ray_resources=text).check_ray()
+            RayFlags.from_flags(ray="auto", ray_resources=text)
+    assert RayFlags(ray="auto", ray_resources='{"GPU": 0.5, "CPU": 4}').resources == {"GPU": 0.5, "CPU": 4}
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=naming("--ray: ", "accelerate or torchrun")):
-        RayFlags(ray="auto").check_ray()
-    assert RayFlags(ray="auto", ray_resources='{"GPU": 0.5, "CPU": 4}').resources() == {"GPU": 0.5, "CPU": 4}
+        RayFlags.from_flags(ray="auto")
 
 
 def test_as_many_workers_as_there_is_room_for() -> None:

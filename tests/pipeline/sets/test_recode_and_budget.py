@@ -16,11 +16,11 @@ from distill.commands import app
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import sha256
 from pipeline.sets.budget import budget, calibration_error
-from pipeline.sets.codecs import Dense
+from pipeline.sets.codecs import Dense, codec_for
 from pipeline.sets.codecs.decoder import DECODER_FILE
 from pipeline.sets.codecs.sampled import SampledCodec
 from pipeline.sets.codecs.topk import TopKCodec
-from pipeline.sets.config import CodecFlags, RecodeConfig
+from pipeline.sets.config import RecodeConfig, SampledFlags, TopKFlags
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
 from pipeline.sets.recode import recode
 from pipeline.sets.record import read_set_record, write_set_record
@@ -31,8 +31,9 @@ from tests.helpers.messages import naming
 
 
 def config(token_store: Path, store: Path, source: str, **changes: Any) -> RecodeConfig:
-    settings = {"set": str(token_store / source), "store": store, "name": "new", "num_samples": 20, "top_k": 10}
-    return RecodeConfig(**settings | changes)
+    settings = {"set": str(token_store / source), "store": store, "name": "new"}
+    own = {"topk": {"top_k": 10}, "sampled": {"num_samples": 20}}.get(changes.get("codec", "sampled"), {})
+    return RecodeConfig.from_flags(**settings | own | changes)
 
 
 def whole(token_set: MaskedWordSet, split: str) -> pa.Table:
@@ -128,10 +129,9 @@ def test_what_float16_cannot_hold_is_neither_recoded_nor_measured(
 
 
 def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = CodecFlags(top_k=10, num_samples=20)
-    for kind in (TopKCodec, SampledCodec):
+    for kind, flags in ((TopKCodec, TopKFlags(top_k=10)), (SampledCodec, SampledFlags(num_samples=20))):
         monkeypatch.setattr(
-            kind, "worth_trying", lambda source, kind=kind: [kind.of_flags(flags, source.vocabulary_size, None)]
+            kind, "worth_trying", lambda source, flags=flags: [codec_for(flags, source.vocabulary_size, None)]
         )
     lines = {line.codec: line for line in budget(MaskedWordSet.open(token_store / "hidden"), 10_000, 1e6)}
     assert set(lines) == {"dense", "hidden", "topk-10", "sampled-20"}

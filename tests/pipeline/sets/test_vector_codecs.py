@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.sets.config import VectorFlags
+from pipeline.sets.config import PcaFlags
 from pipeline.sets.vector_codecs import (
     BASIS_FILE,
     DEVIATIONS,
@@ -153,6 +153,6 @@ def test_a_damaged_basis_is_refused(tmp_path: Path) -> None:
 
 
 def test_more_components_than_numbers_are_refused() -> None:
-    assert str(vector_codec_for(VectorFlags(vector_codec="pca", pca_dims=6), 6)) == "pca-6"
+    assert str(vector_codec_for(PcaFlags(pca_dims=6), 6)) == "pca-6"
     with pytest.raises(ConfigError, match=naming("--pca-dims: 7", 6)):
-        vector_codec_for(VectorFlags(vector_codec="pca", pca_dims=7), 6)
+        vector_codec_for(PcaFlags(pca_dims=7), 6)

@@ -18,8 +18,10 @@ from pipeline.tasks.task import Task, load_task
 from student.config import EvaluateConfig
 from student.data import load_dev
 from student.evaluate import evaluate
-from teacher.augment.augment import variants_for
-from teacher.augment.augment_settings import AugmentConfig
+from teacher.augment.augment import Augmentation, variants_for
+from teacher.augment.augment_settings import AugmentSettings
+from teacher.augment.methods import MaskEach, MaskPos
+from teacher.config import TextLogits
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
@@ -110,24 +112,25 @@ def test_variants_are_no_dev_rows(masked_set: ExampleSet, opinion_set: ExampleSe
 
 def test_both_commands_name_the_split_by_the_same_flag(work: Path, opinion: Task, tmp_path: Path) -> None:
     config = dump_config(work, "opinion", tmp_path, augment="mask-each", splits="validation", sentences=3)
-    config.check()
-    wanted = config.augmentation()
-    assert wanted is not None
+    assert isinstance(config.rows.signal, TextLogits)
+    wanted = config.rows.signal.variants
+    assert isinstance(wanted, MaskEach)
     two = opinion.model_copy(update={"splits": {"train": None, "first": None, "validation": None}})
     assert (wanted.split_of(two), wanted.sentences) == ("validation", 3)
-    assert AugmentConfig(method="mask-each").split_of(two) == "first"
-    assert AugmentConfig(method="mask-pos").split_of(two) == "train"
+    assert MaskEach().split_of(two) == "first"
+    assert MaskPos().split_of(two) == "train"
 
 
 def test_variants_of_another_method_are_refused(tmp_path: Path) -> None:
     flags = own_task(tmp_path, [("a good film", "so good")]) | {"name": "mine"}
     store = tmp_path / "store"
     write_variants(tmp_path, store, method="mask-pos", pos_probability=0, mask_probability=0.5, num_variants=2, **flags)
-    config = AugmentConfig.from_flags(method="mask-each", splits="validation", store=store, **flags)
+    config = AugmentSettings.from_flags(method="mask-each", splits="validation", store=store, **flags)
     task = load_task(None, flags["manifest"])
     rows = load_source(task, flags["data"], ("validation",)).own("validation")
+    wanted = Augmentation(config.by, task, store, config.name)
     with pytest.raises(FingerprintMismatchError, match=naming("augmented/mine", "method: mask-pos", "mask-each")):
-        variants_for(config, task, rows, PartialState(), "distill", is_job=False)
+        variants_for(wanted, rows, PartialState(), "distill", None, is_job=False)
 
 
 def test_what_it_is_not_for_is_refused(work: Path, tmp_path: Path) -> None:
@@ -135,14 +138,14 @@ def test_what_it_is_not_for_is_refused(work: Path, tmp_path: Path) -> None:
         ({"splits": "train,validation"}, ("--splits: ", "train, validation")),
         ({"splits": "train"}, ("--splits train: ", "mask-each")),
         ({"splits": "dev"}, ("'opinion'", "'dev'")),
-        ({"pos_probability": 0.1}, ("--pos-probability: ", "mask-each")),
+        ({"pos_probability": 0.1}, ("--pos-probability: ", "mask-pos")),
     ):
         with pytest.raises(ConfigError, match=naming(*named)):
             write_variants(work, tmp_path, method="mask-each", **changes)
     with pytest.raises(ConfigError, match=naming("--splits: ", "mask-pos")):
         write_variants(work, tmp_path, method="mask-pos", splits="validation")
     with pytest.raises(ConfigError, match=naming("--unlabelled: ", "--augment mask-each")):
-        dump_config(work, "opinion", tmp_path, augment="mask-each", unlabelled="x.txt").check()
+        dump_config(work, "opinion", tmp_path, augment="mask-each", unlabelled="x.txt")
     flags = own_task(tmp_path, [("a", "b")])
     (tmp_path / "data" / "validation.jsonl").unlink()
     with pytest.raises(DataError, match=naming("data: ", "'own'", "validation.jsonl")):

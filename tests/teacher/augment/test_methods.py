@@ -7,37 +7,43 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.tasks.task import Task
-from teacher.augment.augment_settings import AugmentConfig
-from teacher.augment.methods import METHODS, AugmentFlags, flags_of_others
+from teacher.augment.augment_settings import AugmentSettings
+from teacher.augment.methods import METHODS, MaskPos, TinyBert
+from teacher.models.config import ForwardFlags
 from tests.helpers.messages import naming
 
-COMMON = {"num_variants"}
+MASK = {"mask_token": "<mask>"}
 
 
-def test_each_flag_is_of_some_methods_or_of_all() -> None:
-    flags = {flag for method in METHODS.values() for flag in method.flags}
-    assert flags < set(AugmentConfig.model_fields)
-    assert flags | COMMON > set(AugmentFlags.model_fields)
+def test_flags_of_other_methods_are_refused() -> None:
+    mask_pos = naming("--masked-lm: ", "--method tinybert", "--sentences: ", "--method mask-each")
+    with pytest.raises(ConfigError, match=mask_pos):
+        AugmentSettings.from_flags(method="mask-pos", masked_lm="x", sentences=3, **MASK)
+    with pytest.raises(ConfigError, match=naming("--mask-token: ", "--method mask-pos", "--method mask-each")):
+        AugmentSettings.from_flags(method="tinybert", **MASK)
 
 
-def test_flags_of_others() -> None:
-    assert flags_of_others("tinybert") == METHODS["mask-pos"].flags | METHODS["mask-each"].flags
-    assert "mask_token" not in flags_of_others("mask-each") | flags_of_others("mask-pos")
-    assert {"masked_lm", "precision", "max_seq_length"} < flags_of_others("mask-pos")
-    assert not flags_of_others("mask-pos") & METHODS["mask-pos"].flags
+def test_what_decides_variants_are_the_fields_of_a_method() -> None:
+    given = MaskPos(mask_probability=0.2, seed=3)
+    assert given.own_settings == {"mask_probability": 0.2, "seed": 3}
+    tiny = TinyBert(masked_lm="x", num_candidates=4, forward=ForwardFlags(precision="bf16"))
+    assert tiny.own_settings == {"num_candidates": 4}
+    assert tiny.named_files == {"masked_lm"}
 
 
 def test_an_unknown_method_is_refused() -> None:
     for name in METHODS:
-        assert AugmentConfig.from_flags(method=name).method == name
-    with pytest.raises(ConfigError, match=naming("--method: ", "'tinybert'", "'mask-pos'", "'mask-each'", "'tinybrt'")):
-        AugmentConfig.from_flags(method="tinybrt")
+        assert AugmentSettings.from_flags(method=name).by.name == name
+    with pytest.raises(
+        ConfigError, match=naming("--method tinybrt: ", "'tinybert'", "'mask-pos'", "'mask-each'", "'tinybrt'")
+    ):
+        AugmentSettings.from_flags(method="tinybrt")
 
 
 def test_variants_of_an_unknown_method_are_refused(opinion: Task) -> None:
     wrong = opinion.model_copy(update={"num_variants": {"mask-pos": 3, "tinybrt": 3}})
     with pytest.raises(ConfigError, match=naming("'opinion'", "num_variants: ", "'tinybrt'", "'tinybert'")):
-        AugmentConfig(method="mask-pos").variants_of(wrong)
+        MaskPos().variants_of(wrong)
 
 
 def test_the_table_of_methods_is_quick_to_import() -> None:

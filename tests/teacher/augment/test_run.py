@@ -26,8 +26,8 @@ from pipeline.sources import load_source
 from pipeline.tasks.task import Task
 from teacher.augment import candidates
 from teacher.augment import variants as variants_module
-from teacher.augment.augment import variants_for
-from teacher.augment.augment_settings import AugmentConfig
+from teacher.augment.augment import Augmentation, variants_for
+from teacher.augment.augment_settings import AugmentSettings
 from teacher.augment.edits import replaceable
 from teacher.augment.variants import open_variants
 from teacher.dump.rows import COLUMNS, Rows
@@ -516,8 +516,9 @@ def test_a_teacher_without_a_mask_cannot_label_masked_rows(work: Path, teachers:
 def test_rows_of_a_shard_are_read_by_source_row_and_variant(work: Path, roles: Task, labelled: Path) -> None:
     record = read_set_record(labelled / "roles-tinybert")
     source = load_source(roles, work / "data")
-    config = AugmentConfig.from_flags(**augment_settings(work, labelled, "roles", "tinybert", num_variants=2))
-    variants = variants_for(config, roles, source.splits["train"], PartialState(), "again", is_job=True)
+    config = AugmentSettings.from_flags(**augment_settings(work, labelled, "roles", "tinybert", num_variants=2))
+    wanted = Augmentation(config.by, roles, labelled, config.name)
+    variants = variants_for(wanted, source.splits["train"], PartialState(), "again", None, is_job=True)
     rows, plain = Rows(source, variants), Rows(source, None)
     counts = []
     for shard in record.shards:

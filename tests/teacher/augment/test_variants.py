@@ -12,7 +12,7 @@ import pytest
 from pipeline.arrays import Ragged
 from teacher.augment.edits import MASK
 from teacher.augment.mask_editors import MaskPosEditor, make_pools
-from teacher.augment.methods import BOTH, FIRST, METHODS, SECOND, Editor, Sides
+from teacher.augment.methods import BOTH, FIRST, SECOND, Editor, MaskPos, Sides, TinyBert
 from teacher.augment.tinybert_editor import Sites, TinyBertEditor
 from teacher.augment.variants import SCHEMA, make_variants
 
@@ -46,15 +46,15 @@ def made(rows: pa.Table, method: Editor, sides: Sides) -> list[tuple[Any, ...]]:
 
 
 def test_which_sentences_the_variants_change() -> None:
-    for method, is_pair, pairs, expected in [
-        ("tinybert", False, "each", (FIRST,) * 4),
-        ("tinybert", False, "both", (FIRST,) * 4),
-        ("mask-pos", False, "each", (FIRST,) * 4),
-        ("tinybert", True, "each", (FIRST,) * 4 + (SECOND,) * 4),
-        ("tinybert", True, "both", (BOTH,) * 4),
-        ("mask-pos", True, "each", (FIRST, SECOND, BOTH, FIRST)),  # goes round
+    for method, is_pair, expected in [
+        (TinyBert(), False, (FIRST,) * 4),
+        (TinyBert(pairs="both"), False, (FIRST,) * 4),
+        (MaskPos(), False, (FIRST,) * 4),
+        (TinyBert(), True, (FIRST,) * 4 + (SECOND,) * 4),
+        (TinyBert(pairs="both"), True, (BOTH,) * 4),
+        (MaskPos(), True, (FIRST, SECOND, BOTH, FIRST)),  # goes round
     ]:
-        assert METHODS[method].sides(is_pair, 4, pairs) == expected  # type: ignore[arg-type]
+        assert method.sides(is_pair, 4) == expected
 
 
 def test_singles_by_row_and_number_with_their_counts() -> None:
@@ -72,7 +72,7 @@ def test_singles_by_row_and_number_with_their_counts() -> None:
 def test_a_changed_second_sentence_keeps_the_first() -> None:
     texts = [text for pair in PAIRS for text in pair]
     method = tinybert(texts, [[0, 1], [2, 3], [4, 5]])
-    rows = made(PAIR_ROWS, method, METHODS["tinybert"].sides(True, 1, "each"))
+    rows = made(PAIR_ROWS, method, TinyBert().sides(True, 1))
     assert [row[3:] for row in rows] == [
         ("blue cat", "red cat", 2, 2),
         ("red dog", "blue cat", 1, 2),
@@ -82,7 +82,7 @@ def test_a_changed_second_sentence_keeps_the_first() -> None:
         ("dog", "", 0, 0),
     ]
     assert [row[:2] for row in rows] == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
-    both = made(PAIR_ROWS, method, METHODS["tinybert"].sides(True, 1, "both"))
+    both = made(PAIR_ROWS, method, TinyBert(pairs="both").sides(True, 1))
     assert [row[3:] for row in both] == [
         ("blue cat", "blue cat", 3, 4),
         ("a cat", "one cat is", 2, 5),
@@ -99,7 +99,7 @@ def test_both_sides_of_a_pair_are_drawn_apart() -> None:
 
 def test_masking_goes_round_and_leaves_out_what_it_gives_up() -> None:
     first, second = "dog cat fox bird", "is was will be"
-    sides = METHODS["mask-pos"].sides(True, 300, "each")
+    sides = MaskPos().sides(True, 300)
     found = made(rows_of([first], [second]), MaskPosEditor(0.5, 0, 0, 0), sides)
     for _, variant, origin, one, two, changed, words in found:
         side = sides[variant - 1]
@@ -143,7 +143,7 @@ def test_rows_without_words_have_no_variants_by_masking() -> None:
 
 
 def test_one_variant_of_a_pair_changes_its_first_sentence() -> None:
-    rows = made(PAIR_ROWS, MaskPosEditor(0.3, 0, 0, 0), METHODS["mask-pos"].sides(True, 1, "each"))
+    rows = made(PAIR_ROWS, MaskPosEditor(0.3, 0, 0, 0), MaskPos().sides(True, 1))
     assert rows
     assert all(row[4] == PAIRS[row[0]][1] for row in rows)
 

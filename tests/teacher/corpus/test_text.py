@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, DataError
+from teacher.config import Masking
 from teacher.corpus.masking import MaskingPlan
-from teacher.corpus.text import SPLITS, Text, in_split, masking_plan, open_text
+from teacher.corpus.text import SPLITS, Text, in_split, masking_plan
 from teacher.models.masked_lm import MlmTokenizer, load_mlm_tokenizer
 from teacher.tiny import create_tiny_bert
-from tests.helpers.dumps import corpus_config
+from tests.helpers.dumps import corpus_config, text_for
 from tests.helpers.messages import naming
 
 VALIDATION_EVERY = 5  # of corpus_config
@@ -29,7 +30,7 @@ def text_of(folder: Path, documents: list[str], **changes: Any) -> Text:
     path = folder / "text.txt"
     path.write_text("".join(f"{document}\n" for document in documents))
     config = corpus_config(folder, folder / "store", data=path, **{"min_seq_length": 3} | changes)
-    return open_text(config, config.max_seq_length)
+    return text_for(config)
 
 
 def pieces(text: Text, tokens: MlmTokenizer, split: str, start: int, stop: int) -> list[tuple[int, int, str]]:
@@ -72,7 +73,7 @@ def test_splits_share_out_the_sentences(tmp_path: Path, tokens: MlmTokenizer) ->
 def test_sentences_of_ranges_make_up_those_of_the_whole(
     work: Path, corpus_file: Path, tokens: MlmTokenizer, split: str
 ) -> None:
-    text = open_text(corpus_config(work, work / "unused", data=corpus_file), 32)
+    text = text_for(corpus_config(work, work / "unused", data=corpus_file))
     ends = [0, 17, 18, 40, 60]
     found = [pieces(text, tokens, split, low, high) for low, high in itertools.pairwise(ends)]
     assert [*itertools.chain(*found)] == pieces(text, tokens, split, 0, 60) != []
@@ -98,35 +99,35 @@ def test_lengths_count_special_tokens(tmp_path: Path, tokens: MlmTokenizer) -> N
 
 def test_frequencies_are_those_of_the_training_documents(tmp_path: Path, tokens: MlmTokenizer) -> None:
     rows = ["held held held"] + ["often often seldom often"] * 4  # every 5th is held out
-    text = text_of(tmp_path, rows * 8 + ["never", "once"], masking="frequency")
-    plan = masking_plan(text, tokens, 7, 3)
+    text = text_of(tmp_path, rows * 8 + ["never", "once"])
+    plan = masking_plan(text, tokens, Masking(masking="frequency", seed=7, mlm_probability=0.3), 3)
     counts = {"often": 96, "seldom": 32, "once": 1, "never": 0, "held": 0, ".": 0}
     for word, count in counts.items():
         assert weight(plan, tokens, word) == pytest.approx(max(count, 1) ** -0.7)
     for special in tokens.special_ids:
         assert plan.weight_V[special] == 0
     assert len(tokens.special_ids) == 5
-    assert (plan.seed, plan.num_copies, plan.probability) == (7, 3, text.config.mlm_probability)
+    assert (plan.seed, plan.num_copies, plan.probability) == (7, 3, 0.3)
     assert plan.mask_id == tokens.tokenizer.token_to_id("[MASK]")
 
 
 def test_uniform_plan_weighs_all_but_special_tokens_alike(tmp_path: Path, tokens: MlmTokenizer) -> None:
-    plan = masking_plan(text_of(tmp_path, ["often", "once"]), tokens, 1, 1)
+    plan = masking_plan(text_of(tmp_path, ["often", "once"]), tokens, Masking())
     assert np.flatnonzero(plan.weight_V == 0).tolist() == sorted(tokens.special_ids)
     assert np.all(plan.weight_V[plan.weight_V > 0] == 1)
 
 
 def test_at_most_50000_documents_are_counted_evenly(tmp_path: Path, tokens: MlmTokenizer) -> None:
-    text = text_of(tmp_path, ["often"] * 30_000 + ["seldom"] * 30_000, masking="frequency", validation_every=200)
-    plan = masking_plan(text, tokens, 1, 1)
+    text = text_of(tmp_path, ["often"] * 30_000 + ["seldom"] * 30_000, validation_every=200)
+    plan = masking_plan(text, tokens, Masking(masking="frequency"))
     # 50 blocks of 1000 documents, 25 in each half, without the 5 of each that are held out
     for word in ("often", "seldom"):
         assert weight(plan, tokens, word) == pytest.approx((25 * 995) ** -0.7)
 
 
 def test_documents_beyond_the_maximum_are_not_counted(tmp_path: Path, tokens: MlmTokenizer) -> None:
-    text = text_of(tmp_path, ["held", "often", "often", "seldom", "once"] * 2, masking="frequency", max_documents=3)
-    plan = masking_plan(text, tokens, 1, 1)
+    text = text_of(tmp_path, ["held", "often", "often", "seldom", "once"] * 2, max_documents=3)
+    plan = masking_plan(text, tokens, Masking(masking="frequency"))
     assert weight(plan, tokens, "often") == pytest.approx(2**-0.7)
     assert weight(plan, tokens, "seldom") == 1
     assert text.documents.num_documents == 3
@@ -135,7 +136,7 @@ def test_documents_beyond_the_maximum_are_not_counted(tmp_path: Path, tokens: Ml
 def test_teacher_is_the_one_named_or_the_corpus_own(work: Path, corpus_file: Path, tmp_path: Path) -> None:
     def name(**changes: Any) -> tuple[str, str | None]:
         config = corpus_config(work, tmp_path, data=corpus_file, **changes)
-        return config.teacher_for(open_text(config, 32).corpus)
+        return config.run.teacher.teacher_for(text_for(config).corpus)
 
     assert name(model_name_or_path="me/mine", model_revision="v2") == ("me/mine", "v2")
     assert name(corpus="wikitext", model_name_or_path=None) == ("bert-base-uncased", None)
@@ -151,4 +152,4 @@ def test_text_that_cannot_be_opened(work: Path, corpus_file: Path, tmp_path: Pat
         ({"data": tmp_path / "gone"}, DataError, ("gone: ",)),
     ):
         with pytest.raises(error, match=naming(*named)):
-            open_text(corpus_config(work, tmp_path, **{"data": corpus_file} | changes), 32)
+            text_for(corpus_config(work, tmp_path, **{"data": corpus_file} | changes))

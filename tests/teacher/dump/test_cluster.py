@@ -92,7 +92,8 @@ def test_a_teacher_that_says_nan_ends_it_and_the_shard_is_named(
     ray_cluster: Any, work: Path, opinion_set: ExampleSet, masked_lm: Path, tmp_path: Path
 ) -> None:
     record, shards = opinion_set.record, list(opinion_set.record.shards)
-    executor = Processes.of(dump_config(work, "opinion", tmp_path, **RAY))
+    run = dump_config(work, "opinion", tmp_path, **RAY).run
+    executor = Processes.of(run.jobs, run.cluster)
     job = Failing(record, load_masked_lm(str(masked_lm), None, 32), "fp32", 100)
     with pytest.raises(TeacherError, match=naming(shards[0].path, "NaN")):
         executor.run(job, tmp_path, SimpleNamespace(hold=lambda shard: shard.index), shards)

@@ -8,8 +8,9 @@ import pytest
 
 from distill.commands.teachers import dump_teacher
 from pipeline.errors import ConfigError
-from teacher.augment.default_variants import with_default_variants
-from teacher.config import DumpTask
+from pipeline.tasks.task import load_task
+from teacher.config import DumpSettings, TextLogits
+from teacher.kinds.examples import wanted_variants
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.messages import naming
@@ -43,15 +44,19 @@ def manifest(work: Path, tmp_path: Path) -> Path:
 def test_when_there_are_some_and_what_the_set_is_called(
     flags: dict[str, Any], method: str | None, name: str, manifest: Path
 ) -> None:
-    config = with_default_variants(DumpTask.from_flags(manifest=manifest, **flags))
-    config.check()
-    assert (config.augment, config.set_name("opinion")) == (method, name)
+    config = DumpSettings.from_flags(manifest=manifest, **flags)
+    wanted = getattr(config.rows.signal, "method", None)
+    assert (wanted and wanted.name) == method
+    assert config.place.root(config.rows.signal.set_name("opinion")).name == name
 
 
-def test_of_the_shipped_tasks_sst2_has_some(capsys: pytest.CaptureFixture[str]) -> None:
-    assert with_default_variants(DumpTask(task="mrpc")) == DumpTask(task="mrpc")
-    assert capsys.readouterr().err == ""
-    assert with_default_variants(DumpTask(task="sst2")).augment == "mask-pos"
+def test_of_the_shipped_tasks_sst2_has_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for task, method in (("mrpc", None), ("sst2", "mask-pos")):
+        config = DumpSettings.from_flags(task=task, store=tmp_path)
+        logits = config.rows.signal
+        assert isinstance(logits, TextLogits)
+        wanted = wanted_variants(logits, load_task(task), config.place, task)
+        assert (wanted and wanted.method.name) == method
     told = capsys.readouterr().err
     assert "mask-pos" in told
     assert "7 times" in told
@@ -85,7 +90,7 @@ def test_the_set_is_that_of_the_flags(manifest: Path, work: Path, teachers: Path
 def test_a_method_that_is_none_to_learn_from_is_refused(method: str, manifest: Path) -> None:
     manifest.write_text(manifest.read_text().replace("augment: mask-pos", f"augment: {method}"))
     with pytest.raises(ConfigError, match=naming("'opinion'", f"'{method}'")):
-        with_default_variants(DumpTask(manifest=manifest))
+        DumpSettings.from_flags(manifest=manifest)
 
 
 def test_what_was_made_before_is_not_taken_for_the_default(

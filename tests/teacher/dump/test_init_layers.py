@@ -24,7 +24,7 @@ from student.model.model import Student
 from student.model.weights import WEIGHTS_FILE
 from student.training_data import build_student_config, task_facts
 from teacher.dump.additions import check_same_init, init_bytes
-from teacher.dump.layer_flags import LayerFlags
+from teacher.dump.layer_flags import InitLayers
 from teacher.kinds import dump, open_dump
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import dump_config
@@ -160,9 +160,9 @@ def test_recode_and_a_new_version_take_them_over(work: Path, roles_set: ExampleS
 def test_other_families_are_refused_before_the_work() -> None:
     shape = SimpleNamespace(model_type="electra", hidden_act="gelu", num_hidden_layers=2)
     with pytest.raises(TeacherError, match=naming("--init-layers", "'electra'")):
-        init_bytes(LayerFlags(init_layers="1"), "x", shape)
+        init_bytes((1,), "x", shape)
     without = SimpleNamespace(model_type="modernbert", num_hidden_layers=2)
     with pytest.raises(TeacherError, match=naming("--init-layers", "'modernbert'")):
-        init_bytes(LayerFlags(init_layers="1"), "x", without)
+        init_bytes((1,), "x", without)
     with pytest.raises(ConfigError, match=naming("--init-layers: layer 3", "1 to 2")):
-        init_bytes(LayerFlags(init_layers="3"), "x", shape)
+        InitLayers(init_layers="3").numbers(2)

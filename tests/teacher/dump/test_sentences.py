@@ -22,7 +22,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.vector_codecs import BASIS_FILE, Basis, fit_basis
 from pipeline.sets.verify import verify_shards
-from teacher.config import DumpTask
+from teacher.config import DumpSettings
 from teacher.kinds import dump, open_dump
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.damage import damage
@@ -42,7 +42,7 @@ def write(work: Path, store: Path, **changes: Any) -> SetRecord:
 def write_task(work: Path, task: str, store: Path, **changes: Any) -> SetRecord:
     settings = {"signal": "vectors", "model_name_or_path": str(work / "bert"), "vector_codec": "float16"}
     values = dump_config(work, task, store, **settings | changes).model_dump(exclude_unset=True)
-    record = dump(DumpTask(**values), "distill teacher-dump")
+    record = dump(DumpSettings.from_flags(**values), "distill teacher-dump")
     assert record is not None
     return record
 

@@ -21,7 +21,7 @@ from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
-from teacher.config import ITSELF, FinetuneTask
+from teacher.config import ITSELF, FinetuneSettings
 from teacher.finetune.classifier import finetune
 from teacher.kinds import dump
 from teacher.kinds.examples import ExamplesJob
@@ -286,7 +286,7 @@ def test_another_encoder_speaks_by_the_mean_of_its_last_states(
 def finetuned_from(encoder: Path, work: Path, task: str = "opinion") -> str:
     """A teacher that was fine-tuned from an encoder, or from another teacher, for a step."""
     teacher = encoder.parent / f"{task}-teacher"
-    config = FinetuneTask.from_flags(
+    config = FinetuneSettings.from_flags(
         manifest=work / f"{task}.yaml",
         data=work / "data",
         model_name_or_path=str(encoder),

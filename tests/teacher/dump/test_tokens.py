@@ -19,12 +19,13 @@ from pipeline.sets.codecs import Dense
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, split_table
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.text.tokenizer import require_known_ids
+from teacher.config import MaskedCopies
 from teacher.corpus.masking import mask
-from teacher.corpus.text import masking_plan, open_text, require_known_words
+from teacher.corpus.text import masking_plan, require_known_words
 from teacher.kinds import dump, open_dump
 from teacher.models.masked_lm import load_masked_lm
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
-from tests.helpers.dumps import corpus_config, vectors_config
+from tests.helpers.dumps import corpus_config, text_for, vectors_config
 from tests.helpers.messages import naming
 
 SPLITS = ("train", "validation")
@@ -74,9 +75,9 @@ def test_predictions_are_those_of_transformers_one_row_at_a_time(
 
 def test_rows_are_the_masking_of_the_corpus(work: Path, token_store: Path) -> None:
     config = corpus_config(work, token_store, name="sampled")
-    text = open_text(config, 32)
+    text = text_for(config)
     lm = load_masked_lm(str(work / "teachers" / "mlm"), None, 32)
-    plan = masking_plan(text, lm.tokens, config.seed, config.num_copies)
+    plan = masking_plan(text, lm.tokens, MaskedCopies(), 2)
     for split in SPLITS:
         expected = [
             (int(part.source_row_N[s]), int(part.piece_N[s]), int(copy), masked.ids[row].tolist())
@@ -288,7 +289,7 @@ def test_a_strange_document_at_the_start_is_no_strange_corpus(work: Path, masked
     greek = " ".join(300 * ["\u03c6 \u03c7 \u03c8 \u03c9 \u03c6 ."])
     plain = "the food was superb and the service awful ."
     (tmp_path / "mixed.txt").write_text("\n".join([plain, greek, *(800 * [plain])]))  # the first is held out
-    text = open_text(corpus_config(work, tmp_path / "store", data=tmp_path / "mixed.txt"), 32)
+    text = text_for(corpus_config(work, tmp_path / "store", data=tmp_path / "mixed.txt"))
     tokens = load_masked_lm(str(masked_lm), None, 32).tokens
     (first,) = text.sequences(tokens, "train", 0, 2)
     with pytest.raises(DataError, match=naming("x: ", "83%")):

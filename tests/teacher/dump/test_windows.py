@@ -157,9 +157,9 @@ def tokens_of_windows(logit_set: ExampleSet, size: int) -> int:
 
 def test_what_does_not_go_with_windows_is_refused(work: Path, store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=naming("--doc-stride", "--states", "--attention")):
-        dump_config(work, "opinion", tmp_path, **flags(store.parent, states="1", attention="1")).check()
+        dump_config(work, "opinion", tmp_path, **flags(store.parent, states="1", attention="1"))
     with pytest.raises(ConfigError, match=naming("--doc-stride: ", "--signal logits")):
-        dump_config(work, "opinion", tmp_path, **flags(store.parent, signal="vectors")).check()
+        dump_config(work, "opinion", tmp_path, **flags(store.parent, signal="vectors"))
     wide = dump_config(work, "opinion", tmp_path, **flags(store.parent, doc_stride=4))
     for act in (partial(dump, wide, "distill teacher-dump"), lambda: open_dump(wide, "plan").plan()):
         with pytest.raises(ConfigError, match=naming("--doc-stride: 4", "window of 6")):

@@ -23,7 +23,7 @@ from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
-from teacher.config import FinetuneTask
+from teacher.config import FinetuneSettings
 from teacher.finetune import common
 from teacher.finetune.classifier import finetune
 from teacher.finetune.examples import classifier_loss, hold_out
@@ -55,7 +55,7 @@ def run(work: Path, tmp_path: Path) -> Run:
             "per_device_train_batch_size": 16,
             "max_seq_length": 32,
         }
-        return finetune(FinetuneTask.from_flags(**settings | changes), "distill finetune-teacher")
+        return finetune(FinetuneSettings.from_flags(**settings | changes), "distill finetune-teacher")
 
     return run_it
 
@@ -292,7 +292,7 @@ def test_labels_apart_are_learnt_by_binary_cross_entropy(work: Path, tmp_path: P
     manifest = write_topics(tmp_path, (work / "sentences.txt").read_text().splitlines())
     flags = {"manifest": manifest, "data": tmp_path, "model_name_or_path": str(work / "bert")}
     more = {"output_dir": tmp_path / "teacher", "num_train_epochs": 3, "learning_rate": 3e-3, "max_seq_length": 32}
-    record = finetune(FinetuneTask.from_flags(**flags, **more), "distill finetune-teacher")
+    record = finetune(FinetuneSettings.from_flags(**flags, **more), "distill finetune-teacher")
     assert record["result"]["best"]["metrics"]["validation"].keys() == {"micro_f1", "macro_f1"}
     assert json.loads((tmp_path / "teacher/config.json").read_text())["problem_type"] == "multi_label_classification"
     half = torch.zeros(1, 2)

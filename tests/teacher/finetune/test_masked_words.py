@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
-from teacher.config import FinetuneCorpus
+from teacher.config import FinetuneCorpus, FinetuneSettings, Masking
 from teacher.corpus.masking import mask
-from teacher.corpus.text import masking_plan, open_text
+from teacher.corpus.text import Text, masking_plan, open_text
 from teacher.finetune import masked_words
 from teacher.finetune.masked_words import TextBatches, evaluate_mlm, finetune_mlm
 from teacher.models.masked_lm import load_masked_lm, predict_masked
@@ -23,7 +23,7 @@ from tests.helpers.commands import distill, kill_when
 from tests.helpers.messages import naming
 
 
-def config(work: Path, output_dir: Path, **changes: Any) -> FinetuneCorpus:
+def config(work: Path, output_dir: Path, **changes: Any) -> FinetuneSettings:
     settings: dict[str, Any] = {
         "objective": "mlm",
         "corpus": "tiny",
@@ -38,7 +38,12 @@ def config(work: Path, output_dir: Path, **changes: Any) -> FinetuneCorpus:
         "per_device_train_batch_size": 16,
         "learning_rate": 5e-3,
     }
-    return FinetuneCorpus.from_flags(**settings | changes)
+    return FinetuneSettings.from_flags(**settings | changes)
+
+
+def text_for(settings: FinetuneSettings) -> Text:
+    assert isinstance(settings.learn, FinetuneCorpus)
+    return open_text(settings.learn, settings.steps.max_seq_length)
 
 
 def test_an_encoder_without_a_head_becomes_a_masked_lm(work: Path, corpus_file: Path, tmp_path: Path) -> None:
@@ -46,17 +51,17 @@ def test_an_encoder_without_a_head_becomes_a_masked_lm(work: Path, corpus_file: 
     first, *_, last = (entry["metrics"]["validation"] for entry in record["result"]["history"])
     assert last["perplexity"] < first["perplexity"] < 44  # the size of the vocabulary is that of knowing nothing
     lm = load_masked_lm(str(tmp_path), None, 32)
-    text = open_text(config(work, tmp_path), 32)
-    plan = masking_plan(text, lm.tokens, 42, 1)
+    text = text_for(config(work, tmp_path))
+    plan = masking_plan(text, lm.tokens, Masking())
     masked = [mask(part, plan) for part in text.sequences(lm.tokens, "validation", 0, 60)]
     assert evaluate_mlm(lm, masked[0]) == pytest.approx(last)
 
 
 def test_some_positions_are_as_the_plain_model_has_them(work: Path, masked_lm: Path) -> None:
     lm = load_masked_lm(str(masked_lm), None, 32)
-    text = open_text(config(work, work), 32)
+    text = text_for(config(work, work))
     [sequences] = text.sequences(lm.tokens, "validation", 0, 60)
-    masked = mask(sequences, masking_plan(text, lm.tokens, 1, 1))
+    masked = mask(sequences, masking_plan(text, lm.tokens, Masking(seed=1)))
     rows = [4, 0, 7]
     with torch.no_grad():
         hidden_PH, logits_PV = predict_masked(lm, masked.ids, masked.positions, rows)
@@ -125,9 +130,9 @@ def test_held_out_text_without_known_words(work: Path, corpus_file: Path, tmp_pa
 
 def test_a_pool_with_nothing_to_mask(work: Path, corpus_file: Path, tmp_path: Path) -> None:
     (tmp_path / "greek.txt").write_text(40 * "\u03c6 \u03c7 \u03c8 \u03c9 \u03c6 \u03c7\n")
-    text = open_text(config(work, tmp_path, data=tmp_path / "greek.txt"), 32)
+    text = text_for(config(work, tmp_path, data=tmp_path / "greek.txt"))
     tokens = load_masked_lm(str(work / "bert"), None, 32, new_head=True).tokens
-    batches = TextBatches(text, tokens, masking_plan(text, tokens, 42, 1), batch_size=4, seed=1)
+    batches = TextBatches(text, tokens, masking_plan(text, tokens, Masking()), batch_size=4, seed=1)
     with pytest.raises(DataError, match=naming("greek.txt: ", "--min-seq-length 4")):
         batches.at(0)
 
@@ -139,9 +144,9 @@ def test_a_pool_with_nothing_to_mask_is_passed_over(
     monkeypatch.setattr(masked_words, "BLOCKS_PER_POOL", 1)
     lines = corpus_file.read_text().splitlines()[:8]
     (tmp_path / "mixed.txt").write_text("\n".join(["the food was superb .", *lines[:3], *(8 * ["\u03c6 \u03c7"])]))
-    text = open_text(config(work, tmp_path, data=tmp_path / "mixed.txt", min_seq_length=3), 32)
+    text = text_for(config(work, tmp_path, data=tmp_path / "mixed.txt", min_seq_length=3))
     tokens = load_masked_lm(str(work / "bert"), None, 32, new_head=True).tokens
-    batches = TextBatches(text, tokens, masking_plan(text, tokens, 42, 1), batch_size=64, seed=1)
+    batches = TextBatches(text, tokens, masking_plan(text, tokens, Masking()), batch_size=64, seed=1)
     places = []
     for step in range(4):
         batches.at(step)

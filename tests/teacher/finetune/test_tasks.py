@@ -20,7 +20,7 @@ from pipeline.training.joint import JointTask
 from pipeline.training.loop import train_step
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
-from teacher.config import FinetuneTask
+from teacher.config import FinetuneSettings, FinetuneTasks
 from teacher.finetune.classifier import ENCODER_FILE, HEAD_FILE, finetune, new_teachers, targets_of, train_tasks
 from teacher.finetune.examples import training_source
 from teacher.kinds import dump
@@ -30,7 +30,7 @@ from tests.helpers.dumps import dump_config
 from tests.helpers.entities import MANIFEST
 from tests.helpers.messages import naming
 
-Config = Callable[..., FinetuneTask]
+Config = Callable[..., FinetuneSettings]
 TASKS = ("opinion", "ratings", "roles")
 
 
@@ -47,7 +47,7 @@ def config(work: Path, ratings: dict[str, ExampleSet], tmp_path_factory: pytest.
     for split in ("train", "validation"):
         shutil.copy(scores / f"{split}.jsonl", folder / "data" / "ratings")
 
-    def make(output_dir: Path, names: tuple[str, ...] = TASKS, **changes: Any) -> FinetuneTask:
+    def make(output_dir: Path, names: tuple[str, ...] = TASKS, **changes: Any) -> FinetuneSettings:
         settings: dict[str, Any] = {
             "tasks": ",".join(str(folder / f"{name}.yaml") for name in names),
             "data": folder / "data",
@@ -58,7 +58,7 @@ def config(work: Path, ratings: dict[str, ExampleSet], tmp_path_factory: pytest.
             "per_device_train_batch_size": 32,
             "max_seq_length": 32,
         }
-        return FinetuneTask.from_flags(**settings | changes)
+        return FinetuneSettings.from_flags(**settings | changes)
 
     return make
 
@@ -126,14 +126,15 @@ def test_a_dump_takes_a_teacher_with_the_scores_of_the_best_epoch(
 
 def test_a_step_leaves_the_heads_of_other_tasks(config: Config, tmp_path: Path) -> None:
     made = config(tmp_path, ("opinion", "roles"))
-    tasks = [load_task(manifest=Path(name)) for name in made.task_names]
-    teachers = new_teachers(made, tasks, targets_of(tasks, made))
+    assert isinstance(made.learn, FinetuneTasks)
+    tasks = [load_task(manifest=Path(name)) for name in made.learn.names]
+    teachers = new_teachers(made.encoder, made.steps.max_seq_length, tasks, targets_of(tasks, None))
     assert teachers[0].model.base_model is teachers[1].model.base_model
-    sources = [training_source(task, made) for task in tasks]
+    sources = [training_source(task, made.learn.data) for task in tasks]
     model, by_name, optimizer = train_tasks(
-        made, list(zip(tasks, sources, teachers, strict=True)), Accelerator(cpu=True)
+        made.optimizer, made.steps, None, list(zip(tasks, sources, teachers, strict=True)), Accelerator(cpu=True)
     )
-    joint = JointTask(model, by_name, made.seed, lambda _: None)
+    joint = JointTask(model, by_name, made.steps.seed, lambda _: None)
     assert joint.batches.steps_per_epoch == 2 * 3  # 96 rows of each in batches of 32
     weights = [teacher.model.classifier.weight for teacher in teachers]
     moved = []
@@ -179,10 +180,10 @@ def test_what_does_not_go_together_is_refused(config: Config, together: tuple[Pa
 
 
 def test_an_objective_is_for_the_tasks_with_scores(config: Config, tmp_path: Path) -> None:
-    made = config(tmp_path, objective="classification")
-    tasks = [load_task(manifest=Path(name)) for name in made.task_names]
-    assert [target.kind for target in targets_of(tasks, made)] == ["classes", "bins", "classes"]
-    scores = config(tmp_path, objective="regression")
-    assert [target.kind for target in targets_of(tasks, scores)] == ["classes", "score", "classes"]
+    learn = config(tmp_path).learn
+    assert isinstance(learn, FinetuneTasks)
+    tasks = [load_task(manifest=Path(name)) for name in learn.names]
+    assert [target.kind for target in targets_of(tasks, "classification")] == ["classes", "bins", "classes"]
+    assert [target.kind for target in targets_of(tasks, "regression")] == ["classes", "score", "classes"]
     with pytest.raises(ConfigError, match=naming("--objective regression: ", "'opinion'")):
-        targets_of([tasks[0], tasks[2]], scores)
+        targets_of([tasks[0], tasks[2]], "regression")

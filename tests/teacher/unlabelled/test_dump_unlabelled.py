@@ -18,7 +18,7 @@ from pipeline.sets.record import read_set_record
 from pipeline.sets.record_parts import UnlabelledRecord, fingerprint
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
-from teacher.config import DumpTask
+from teacher.config import DumpSettings
 from teacher.kinds import dump, open_dump
 from teacher.kinds.examples import ExamplesJob
 from tests.helpers.commands import distill, invoke, kill_when
@@ -354,7 +354,7 @@ def test_wrong_columns_and_rows_are_named(work: Path, teachers: Path, tmp_path: 
 )
 def test_flags_that_do_not_go_together(flags: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        DumpTask.from_flags(task="sst2", **flags).check()
+        DumpSettings.from_flags(task="sst2", **flags)
 
 
 def test_pairs_are_for_tasks_of_pairs(work: Path, teachers: Path, tmp_path: Path) -> None:
