@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.config import JsonFlags, OwnDataFlags, StoreFlags, names_of
+from pipeline.config import PLACE, JsonFlags, OwnDataFlags, StoreFlags, names_of
 from pipeline.sets.record_parts import SET_NAME
 
 AnswersKind = Literal["logits", "probabilities", "logprobs", "score"]
@@ -18,9 +18,11 @@ class ImportConfig(OwnDataFlags, StoreFlags, JsonFlags):
     helps: ClassVar = {"data": "Folder or file with the task's own rows. (default: DISTILL_DATA, then the hub)"}
     file: Path = Field(
         description="Any file of rows, or NumPy's .npz: texts, or split and source_row, and the teacher's answers.",
-        json_schema_extra={"argument": True},
+        json_schema_extra={"argument": True} | PLACE,
     )
-    task: str | None = Field(None, description="Task that the answers are about; see `distill tasks`.")
+    task: str | None = Field(
+        None, description="Task that the answers are about; see `distill tasks`.", json_schema_extra=PLACE
+    )
     teacher: str = Field(min_length=1, max_length=200, description="Who answered: a name, for the record.")
     answers: AnswersKind | None = Field(
         None, description="Which column the answers are in, and what they are. (default: the one that the file has)"
@@ -36,11 +38,16 @@ class ImportConfig(OwnDataFlags, StoreFlags, JsonFlags):
         None,
         description="A tokenizer.json, or a folder with one (a set, a run, a model), for the student to read with. "
         "(default: made of the words of the training texts)",
+        json_schema_extra=PLACE,
     )
-    splits: str | None = Field(None, description="Splits to look for answers to, with commas. (default: all)")
-    name: str | None = Field(None, pattern=SET_NAME, description="Name of the set. (default: TASK-TEACHER)")
+    splits: str | None = Field(
+        None, description="Splits to look for answers to, with commas. (default: all)", json_schema_extra=PLACE
+    )
+    name: str | None = Field(
+        None, pattern=SET_NAME, description="Name of the set. (default: TASK-TEACHER)", json_schema_extra=PLACE
+    )
     max_seq_length: int = Field(128, ge=4, description="Longest input in tokens; students read no more either.")
-    rows_per_shard: int = Field(8192, ge=1, description="Source rows per Parquet file.")
+    rows_per_shard: int = Field(8192, ge=1, description="Source rows per Parquet file.", json_schema_extra=PLACE)
 
     @property
     def split_names(self) -> tuple[str, ...]:

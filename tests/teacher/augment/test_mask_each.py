@@ -142,7 +142,7 @@ def test_what_it_is_not_for_is_refused(work: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=naming(*named)):
             write_variants(work, tmp_path, method="mask-each", **changes)
-    with pytest.raises(ConfigError, match=naming("--splits: ", "mask-pos")):
+    with pytest.raises(ConfigError, match=naming("--splits: ", "mask-each")):
         write_variants(work, tmp_path, method="mask-pos", splits="validation")
     with pytest.raises(ConfigError, match=naming("--unlabelled: ", "--augment mask-each")):
         dump_config(work, "opinion", tmp_path, augment="mask-each", unlabelled="x.txt")
