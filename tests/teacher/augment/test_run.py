@@ -332,14 +332,14 @@ def test_wrong_flags_end_with_code_2(changes: Changes, message: str, work: Path,
 
 
 def test_masking_asks_no_masked_lm(work: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=naming("--max-seq-length: ", "mask-pos")):
+    with pytest.raises(ConfigError, match=naming("--max-seq-length: ", "--method tinybert")):
         write_variants(work, tmp_path, method="mask-pos", max_seq_length=64)
-    with pytest.raises(ConfigError, match=naming("--precision: ", "mask-pos")):
+    with pytest.raises(ConfigError, match=naming("--precision: ", "--method tinybert")):
         write_variants(work, tmp_path, method="mask-pos", precision="bf16")
 
 
 def test_flags_of_augmentation_need_a_method(work: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=naming("--num-variants: ", "--augment METHOD")):
+    with pytest.raises(ConfigError, match=naming("--num-variants: ", "--augment tinybert", "--augment mask-pos")):
         dump(dump_config(work, "opinion", tmp_path, num_variants=3), "distill teacher-dump")
 
 

@@ -81,7 +81,7 @@ def test_what_layers_say_and_variants_are_those_of_one_process(
 def test_tokens_and_vectors_are_those_of_one_process(
     ray_cluster: Any, work: Path, token_store: Path, vector_store: Path, tmp_path: Path
 ) -> None:
-    dump(corpus_config(work, tmp_path, name="sampled", codec="sampled", top_k=10, **RAY), "ray")
+    dump(corpus_config(work, tmp_path, name="sampled", codec="sampled", **RAY), "ray")
     assert files(tmp_path / "sampled") == files(token_store / "sampled")
     pca = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
     dump(vectors_config(work, tmp_path, **pca, **RAY), "ray")

@@ -204,7 +204,7 @@ def test_wrong_flags_are_refused_before_the_work(work: Path, asked: list[str], t
         write(work, tmp_path, states="0,2")
     with pytest.raises(ConfigError, match=naming("pca-33", "32 numbers")):
         write(work, tmp_path, states="1", states_codec="pca-33")
-    with pytest.raises(ConfigError, match=naming("--cls-codec: ", "--cls LAYERS")):
+    with pytest.raises(ConfigError, match=naming("--cls-codec: ", "belongs to --cls")):
         write(work, tmp_path, states="1", cls_codec="int8")
     result = invoke("teacher-dump", "--task", "mrpc", "--states", "first")
     assert result.exit_code == 2

@@ -22,6 +22,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.vector_codecs import BASIS_FILE, Basis, fit_basis
 from pipeline.sets.verify import verify_shards
+from pipeline.settings import given
 from teacher.config import DumpSettings
 from teacher.kinds import dump, open_dump
 from tests.helpers.commands import distill, invoke, kill_when
@@ -41,7 +42,7 @@ def write(work: Path, store: Path, **changes: Any) -> SetRecord:
 
 def write_task(work: Path, task: str, store: Path, **changes: Any) -> SetRecord:
     settings = {"signal": "vectors", "model_name_or_path": str(work / "bert"), "vector_codec": "float16"}
-    values = dump_config(work, task, store, **settings | changes).model_dump(exclude_unset=True)
+    values = given(dump_config(work, task, store, **settings | changes))
     record = dump(DumpSettings.from_flags(**values), "distill teacher-dump")
     assert record is not None
     return record
@@ -292,7 +293,7 @@ def test_the_command(work: Path, tmp_path: Path) -> None:
 def test_killed_and_repeated_is_as_if_never_killed(work: Path, vector_store: Path, tmp_path: Path, shards: int) -> None:
     root = tmp_path / "pca"
     changes = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
-    values = vectors_config(work, tmp_path, **changes).model_dump(exclude_unset=True)
+    values = given(vectors_config(work, tmp_path, **changes))
     del values["token_vectors"]
     named = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
     process = distill("teacher-dump", "--no-token-vectors", *itertools.chain(*named))

@@ -21,7 +21,8 @@ from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
-from teacher.config import ITSELF, FinetuneSettings
+from pipeline.settings import given
+from teacher.config import ITSELF, DumpSettings, FinetuneSettings
 from teacher.finetune.classifier import finetune
 from teacher.kinds import dump
 from teacher.kinds.examples import ExamplesJob
@@ -223,7 +224,9 @@ def test_a_teacher_without_hidden_states_does_without(
 ) -> None:
     monkeypatch.setattr("teacher.models.encoder._hidden_states", lambda *_: (torch.zeros(1, 3, 32),))
     config = dump_config(work, "opinion", tmp_path)
-    by_default = type(config)(**config.model_dump(include=config.model_fields_set - {"token_vectors"}))
+    by_default = DumpSettings.from_flags(
+        **{name: value for name, value in given(config).items() if name != "token_vectors"}
+    )
     record = dump(by_default, "distill teacher-dump")
     assert record is not None
     assert (record.state, record.signals.token_vectors) == ("verified", None)

@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, Te
 from pipeline.sets.codecs import Dense
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, split_table
 from pipeline.sets.record import SetRecord, read_set_record
+from pipeline.settings import given
 from pipeline.text.tokenizer import require_known_ids
 from teacher.config import MaskedCopies
 from teacher.corpus.masking import mask
@@ -141,7 +142,7 @@ def test_a_lost_shard_is_written_again_and_nothing_else(work: Path, token_store:
         ({"min_seq_length": 6}, "corpus"),
         ({"packing": "blocks"}, "corpus"),
         ({"num_samples": 9}, "codec"),
-        ({"codec": "topk"}, "codec"),
+        ({"codec": "topk", "top_k": 5}, "codec"),
         ({"max_documents": 50}, "documents"),
         ({"precision": "bf16"}, "precision"),
     ],
@@ -151,7 +152,7 @@ def test_another_setting_is_never_mixed_in(
 ) -> None:
     shutil.copytree(token_store / "sampled", tmp_path / "sampled")
     with pytest.raises(FingerprintMismatchError, match=rf"\n  - {named}"):
-        write(work, tmp_path, name="sampled", **({"codec": "sampled", "top_k": 5} | changes))
+        write(work, tmp_path, name="sampled", **({"codec": "sampled"} | changes))
 
 
 def test_jobs_share_the_work(work: Path, token_store: Path, tmp_path: Path) -> None:
@@ -209,9 +210,10 @@ def test_what_float16_cannot_hold_is_refused_by_its_document(
         else:
             model.cls.predictions.decoder.bias[7] = 70_000
     model.save_pretrained(folder)
+    own = {"top_k": 3} if codec == "topk" else {}
     named = rf"document \d+, '.*\[MASK\].*': teacher .*mlm, codec {codec}.*: -?(70|69),\d+"
     with pytest.raises(TeacherError, match=rf"{named}.*65,504.*--codec sampled"):
-        write(work, tmp_path / "store", model_name_or_path=str(folder), codec=codec, top_k=3)
+        write(work, tmp_path / "store", model_name_or_path=str(folder), codec=codec, **own)
     assert write(work, tmp_path / "sampled", model_name_or_path=str(folder), codec="sampled").state == "verified"
 
 
@@ -300,7 +302,7 @@ def test_a_strange_document_at_the_start_is_no_strange_corpus(work: Path, masked
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"signal": "logits"}, naming("--signal mlm", "--corpus")),
+        ({"signal": "logits"}, naming("--signal logits: ", "mlm", "vectors")),
         ({"min_seq_length": 40}, naming("--min-seq-length: 40", "--max-seq-length 32")),
         ({"codec": "topk", "top_k": 100_000}, "--top-k: 100000"),
         ({"model_name_or_path": None}, naming("--model-name-or-path: ", "'tiny'")),
@@ -324,7 +326,7 @@ def test_progress_counts_each_document_once(work: Path, corpus_file: Path, maske
 
 
 def flags(work: Path, store: Path) -> list[object]:
-    values = corpus_config(work, store, name="sampled", codec="sampled").model_dump(exclude_unset=True)
+    values = given(corpus_config(work, store, name="sampled", codec="sampled"))
     return [
         "teacher-dump",
         *itertools.chain(*((f"--{name.replace('_', '-')}", value) for name, value in values.items())),

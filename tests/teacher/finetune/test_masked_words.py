@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
+from pipeline.settings import given
 from teacher.config import FinetuneCorpus, FinetuneSettings, Masking
 from teacher.corpus.masking import mask
 from teacher.corpus.text import Text, masking_plan, open_text
@@ -79,7 +80,7 @@ def test_some_positions_are_as_the_plain_model_has_them(work: Path, masked_lm: P
 
 def test_a_stopped_run_ends_where_an_undisturbed_one_does(work: Path, corpus_file: Path, tmp_path: Path) -> None:
     whole = finetune_mlm(config(work, tmp_path / "whole"), "x")
-    values = config(work, tmp_path / "killed").model_dump(exclude_unset=True)
+    values = given(config(work, tmp_path / "killed"))
     named = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
     process = distill("finetune-teacher", *itertools.chain(*named))
     kill_when(process, lambda: (tmp_path / "killed" / "checkpoint.safetensors").exists())
@@ -99,7 +100,7 @@ def test_a_finished_run_is_not_repeated_and_another_is_refused(work: Path, corpu
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": None}, naming("--objective mlm", "--corpus")),
+        ({"objective": None}, "--objective: "),
         ({"min_seq_length": 33}, naming("--min-seq-length: 33", "--max-seq-length 32")),
     ],
 )
@@ -165,7 +166,7 @@ def test_a_run_without_validation_text(work: Path, tmp_path: Path) -> None:
 
 
 def test_the_command(work: Path, corpus_file: Path, tmp_path: Path) -> None:
-    values = config(work, tmp_path, max_steps=2).model_dump(exclude_unset=True)
+    values = given(config(work, tmp_path, max_steps=2))
     named = ((f"--{name.replace('_', '-')}", str(value)) for name, value in values.items())
     result = CliRunner().invoke(app, ["finetune-teacher", *itertools.chain(*named), "--json"])
     assert result.exit_code == 0, result.stderr
