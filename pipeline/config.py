@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, did_you_mean, raise_all
-from pipeline.settings import Settings, build, flags
+from pipeline.flat_settings import build
+from pipeline.settings import Settings, flags
 from pipeline.strings import string_problem, strings_in
 
 S = TypeVar("S", bound=Settings)

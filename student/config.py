@@ -1,4 +1,4 @@
-"""Settings of the student's commands; free of torch, so that ``--help`` is quick.
+"""Settings of training a student; free of torch, so that ``--help`` is quick.
 
 `TrainSettings` is a tree of parts: a function takes the part that it needs. On the command line, in Python, recipes and
 grids of sweeps all parts' flags stand side by side; see `pipeline.settings`.
@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.cluster.ray_pool import RayFlags
-from pipeline.config import PLACE, Config, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
+from pipeline.config import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
 from pipeline.errors import did_you_mean
 from pipeline.settings import Draft, Settings
 from pipeline.tasks.task import Metric
@@ -33,13 +33,9 @@ HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"]
 SoftLoss = Literal["kl", "mse"]
 OptimizerKind = Literal["adam", "adadelta"]
 ClassWeights = Literal["balanced"]
-TableDtype = Literal["float32", "float16", "int8"]
-VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
-VectorMap = Literal["linear", "none"]
 LayerLossName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
 LAYER_LOSSES = get_args(LayerLossName)
 LAYERS = r"^\d+(,\d+)*$"
-STDIN = Path("-")
 FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set
 LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
 BERT_LEARNING_RATE = 5e-5
@@ -441,210 +437,6 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
         return self
 
 
-class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
-    """What pretraining on any set takes. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
-
-    helps: ClassVar = {
-        "seed": "Seed of the weights and the order of rows.",
-        "embedding": "Ordered products of matrices, sums of vectors, or both.",
-    }
-    encoder: Hybrid | Cmow | Cbow = Field(default_factory=Hybrid, discriminator="embedding")
-    set: str = Field(
-        description="Train from this set of tokens or of sentences: a path, or a name in the store.",
-        json_schema_extra=FORMERLY_LOGITS | PLACE,
-    )
-    output_dir: Path | None = Field(
-        None, description="Folder of the run. (default: runs/NAME-OF-SET)", json_schema_extra=PLACE
-    )
-    num_train_epochs: int = Field(1, ge=1, description="Passes over the training rows.")
-    max_steps: int | None = Field(
-        None,
-        ge=1,
-        description="Stop after so many steps. (default: all of the passes)",
-        json_schema_extra={"decides": False},  # but how many there are in all
-    )
-    learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW; decays linearly to 0.")
-    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay of the prediction head.")
-    per_device_train_batch_size: int = Field(256, ge=1, description="Masked sequences per step and process.")
-    max_grad_norm: float = Field(5.0, gt=0, description="Gradients are clipped to this norm.")
-    save_steps: int = Field(
-        1000,
-        ge=1,
-        description="Steps between two checkpoints to resume from.",
-        json_schema_extra={"decides": False},
-    )
-
-
-class MaskedWordSettings(PretrainFlags):
-    """What pretraining on masked words takes."""
-
-    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")
-    temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
-
-
-class Distances(Settings):
-    """Distances of each vector from the teacher's."""
-
-    vector_loss: Literal["cosine-mse", "cosine", "mse"] = "cosine-mse"
-    temperature: ClassVar = 1.0
-
-
-class Gram(Settings):
-    """Divergence of how alike the vectors of a batch are."""
-
-    vector_loss: Literal["gram"] = "gram"
-    temperature: float = Field(1.0, gt=0, description="Softens teacher and student.")
-
-
-class SentenceFlags(Settings):
-    """What pretraining on vectors of sentences takes beside its loss."""
-
-    init: InitKind | None = Field(
-        None,
-        description="teacher: vectors start from the set's token vectors; noise: from random numbers. (default: "
-        "teacher, if the set has them)",
-        json_schema_extra=PLACE,
-    )
-    vector_map: VectorMap = Field(
-        "linear", description="Projection from the representation to the teacher's vector, or none."
-    )
-
-
-class SentenceSettings(SentenceFlags, PretrainFlags):
-    """What pretraining on vectors of sentences takes."""
-
-    loss: Distances | Gram = Field(default_factory=Distances, discriminator="vector_loss")
-
-    @model_validator(mode="after")
-    def _has_vectors(self) -> Self:
-        if self.init == "teacher" and not isinstance(self.encoder, WithVectors):
-            raise ValueError(f"--init teacher: is for vectors, and --embedding {self.encoder.embedding} has none")
-        return self
-
-
-class PretrainSettings(SentenceFlags, MaskedWordSettings):
-    """Settings of ``distill pretrain-student``; the kind of the set decides which of its uses takes them."""
-
-    vector_loss: VectorLoss = Field(
-        "cosine-mse", description="Distance of vectors: 1 - cosine, squared error, or that of similarities (gram)."
-    )
-
-
-class RunFlags(Config):
-    """For the commands about one run."""
-
-    run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
-
-
-class CostFlags(Config):
-    """For the commands that choose labels by what a mistake costs."""
-
-    cost: tuple[str, ...] = Field(
-        (), description="What it costs to miss a label, as LABEL=NUMBER; repeat for more. (default: 1 for every label)"
-    )
-
-
-class EvaluatePretrained(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
-    """What ``distill evaluate`` takes for a pretraining run."""
-
-    set: str | None = Field(
-        None, description="Evaluate on this set. (default: what it was trained on)", json_schema_extra=FORMERLY_LOGITS
-    )
-
-
-class EvaluateConfig(CostFlags, EvaluatePretrained):
-    """Flags of ``distill evaluate``."""
-
-
-class ReproduceConfig(RunFlags, UnverifiedFlags, JsonFlags):
-    """Flags of ``distill reproduce``."""
-
-    store: Path | None = Field(None, description="Look for its sets by name in this folder. (default: where they were)")
-
-
-class PredictConfig(RunFlags, CostFlags, JsonFlags):
-    """Flags of ``distill predict``."""
-
-    texts: tuple[str, ...] = Field(
-        (), description="Sentences; for a pair task two per input.", json_schema_extra={"argument": True}
-    )
-    file: Path | None = Field(
-        None,
-        description="Parquet, CSV, TSV or JSON lines with the task's columns, or with sentence1 (and sentence2); a "
-        ".txt with a sentence on each line; or -, JSON lines from standard input.",
-    )
-    output: Path | None = Field(None, description="Parquet file for the answers to --file.")
-    columns: tuple[str, ...] = Field((), description="Keep this column of --file beside the answers; repeat for more.")
-    manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --file.")
-    explain: bool = Field(False, description="Tell of each word, too, what the answer loses without it.")
-    abstain: bool = Field(
-        False, description="Answer abstain where the student is less sure than `distill certify` has found it must be."
-    )
-
-    @property
-    def reads_stdin(self) -> bool:
-        """Whether rows come from standard input, and answers go to standard output."""
-        return self.file == STDIN
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        output, file = self.output, self.file
-        problems = []
-        if bool(self.texts) == (file is not None):
-            problems.append("nothing to predict, or too much: give sentences or --file, one of them")
-        if output is not None and (file is None or self.reads_stdin):
-            problems.append("--output: is for the answers to a file; those to standard input go to standard output")
-        if output is not None and output.suffix != ".parquet":
-            problems.append(f"--output {output}: is a Parquet file; let its name end in .parquet")
-        if output is not None and file is not None and output.resolve() == file.resolve():
-            problems.append(f"--output {output}: is the file that is read")
-        if self.columns and output is None and not self.reads_stdin:
-            problems.append("--columns: are kept in --output, or from standard input")
-        if self.cost and self.abstain:
-            problems.append("--cost: a certificate is about the likeliest label; leave out --abstain")
-        if self.explain and (output is not None or self.reads_stdin):
-            problems.append("--explain: is for sentences, or a --file whose answers are printed; leave out --output")
-        if self.manifest is not None and file is None:
-            problems.append("--manifest: names the columns of --file, and there is none")
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
-
-
-class MaskedWordsConfig(StoreFlags, UnverifiedFlags, JsonFlags):
-    """Flags of ``distill masked-words``."""
-
-    runs: tuple[str, ...] = Field(description="Folders of runs of one task.", json_schema_extra={"argument": True})
-    set: str = Field(
-        description="Set of `teacher-dump --augment mask-each`: a path, or a name in the store.",
-        json_schema_extra=FORMERLY_LOGITS,
-    )
-    output: Path | None = Field(None, description="Draw some rows, word by word, on this HTML page.")
-
-
-class CertifyConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
-    """Flags of ``distill certify``."""
-
-    set: str | None = Field(
-        None, description="Take rows of this set. (default: what it was trained on)", json_schema_extra=FORMERLY_LOGITS
-    )
-    where: str = Field(
-        description="SQL condition that selects training rows which RUN was not trained on, like 'source_row % 10 = 0'."
-    )
-    disagreement: float = Field(0.01, gt=0, lt=1, description="Greatest share of answers that differ from the teacher.")
-    confidence: float = Field(0.95, gt=0, lt=1, description="Confidence that no more differ.")
-
-
-class DescribeConfig(JsonFlags):
-    """Flags of ``distill describe``."""
-
-    run_or_recipe: str = Field(
-        description="Folder of a run, name of a shipped recipe, or a recipe's file.",
-        json_schema_extra={"argument": True},
-    )
-
-
 class LabelHead(TokenHead):
     """What reads the representation of a token."""
 
@@ -679,38 +471,3 @@ class SweepSettings(Settings):
     processes: int = Field(1, ge=1, description="Students trained at the same time.")
     storage: str | None = Field(None, description="Optuna's storage. (default: SQLite in the output folder)")
     cluster: RayFlags | None = None
-
-
-class ExportConfig(RunFlags, StoreFlags, JsonFlags):
-    """Flags of ``distill export``."""
-
-    onnx: Path | None = Field(None, description="Write the student as an ONNX file, for any batch and length.")
-    html: Path | None = Field(None, description="Write the student as one HTML file, a page that answers by itself.")
-    output_dir: Path | None = Field(None, description="Write the student as a folder, with smaller --tables.")
-    tables: TableDtype | None = Field(None, description="How the embedding tables are stored. (default: as in RUN)")
-    set: str | None = Field(
-        None,
-        description="Measure the scores on this set. (default: what it was trained on)",
-        json_schema_extra=FORMERLY_LOGITS,
-    )
-
-
-class FiltersConfig(StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
-    """Flags of ``distill filters``."""
-
-    helps: ClassVar = {"seed": "Seed of the filters, the order of rows and dropout."}
-    set: str = Field(
-        description="Learn from the states in this set: a path, or a name in the store.",
-        json_schema_extra={"argument": True} | PLACE,
-    )
-    layers: str | None = Field(
-        None, pattern=LAYERS, description="Whose filters, like 2,4,6. (default: all that are stored)"
-    )
-    dim: int = Field(128, ge=1, description="Width of what a filter makes of a state.")
-    output_dir: Path | None = Field(
-        None, description="Folder of the filters. (default: filters/NAME-OF-SET)", json_schema_extra=PLACE
-    )
-    alpha: float = Field(1.0, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
-    num_train_epochs: int = Field(3, ge=1, description="Passes over the training rows.")
-    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of Adam; decays linearly to 0.")
-    per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")

@@ -17,20 +17,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, DataError, IntegrityError
+from pipeline.flat_settings import deciding
 from pipeline.sets.layer_files import open_layers
 from pipeline.sets.reader import ExampleSet, find_set
-from pipeline.settings import deciding
 from pipeline.tasks.metrics import score_logits
 from pipeline.training.batches import EpochBatches
 from pipeline.training.checkpoint import check_tensors, state_of, write_tensors
 from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics, RunRecord, read_run_record
-from student.config import FiltersConfig
 from student.data import Examples, gold_tensor, load_dev, load_examples
 from student.losses.layer_distances import first_signal, named_layers, stored_layers
 from student.losses.layer_targets import LayerTargets
 from student.losses.logits import task_loss
+from student.pretrain_config import FiltersConfig
 
 FILTERS_FILE, FILTERS_RECORD = "filters.safetensors", "filters.json"
 BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code

@@ -17,20 +17,20 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import DataError
 from pipeline.files import write_text
+from pipeline.flat_settings import deciding
 from pipeline.sets.reader import Group, GroupedSet, find_set
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.token_vectors import VocabularyVectors
-from pipeline.settings import deciding
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import B, Schedule, TrainTask, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import RunRecord
-from student.config import PretrainFlags, PretrainSettings
 from student.model.card import CARD_FILE, embedding_summary, filled, used_summary
 from student.model.pretrained import PretrainedStudent
 from student.optimizer import RowAdam, RowOptimizer
+from student.pretrain_config import PretrainFlags, PretrainSettings
 from student.start import start_from_teacher
 from student.vocabulary_pruning import neutralise_unmoved, with_used_rows
 

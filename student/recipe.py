@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.config import parse_settings, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
-from pipeline.settings import given
+from pipeline.flat_settings import given
 from student.config import OneTask, RunPlaces, Sets, SeveralTasks, TrainSettings
 
 # A recipe names one source of sets, and any flag of another kind of source replaces it.

@@ -7,8 +7,8 @@ from pipeline.errors import ConfigError
 from pipeline.sets.reader import find_set
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
-from student.config import ReproduceConfig
 from student.kinds import kind_of_set
+from student.run_config import ReproduceConfig
 
 
 def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:

@@ -9,11 +9,11 @@ from tokenizers import Tokenizer
 from pipeline import console
 from pipeline.devices import has_fast_bf16
 from pipeline.files import write_text
+from pipeline.flat_settings import deciding
 from pipeline.query.mixture import mix_of
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
-from pipeline.settings import deciding
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord

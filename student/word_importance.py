@@ -18,9 +18,9 @@ from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.record_parts import Setting
 from pipeline.tasks.metrics import mean_interval, percentile_interval, spearmanr
 from pipeline.tasks.target import Target, predicted_scores
-from student.config import MaskedWordsConfig
 from student.kinds.examples import check_same_task
 from student.predict import Predictor
+from student.run_config import MaskedWordsConfig
 from student.word_effects import Word, entropies, without_each_word
 
 METHOD = "mask-each"

@@ -30,7 +30,8 @@ from pipeline.errors import (
     passes,
     raise_all,
 )
-from pipeline.settings import Flag, Settings, build, flag_name, flags
+from pipeline.flat_settings import build
+from pipeline.settings import Flag, Settings, flag_name, flags
 from pipeline.stopping import GO_ON, Stopped, handling_signals
 from pipeline.strings import flag_problem, string_problem
 

@@ -8,7 +8,7 @@ from distill.commands.command import command
 from distill.result import Result
 from pipeline import console
 from pipeline.errors import ConfigError
-from student.config import CertifyConfig, ExportConfig, PredictConfig
+from student.run_config import CertifyConfig, ExportConfig, PredictConfig
 
 if TYPE_CHECKING:
     from student.predict import Predictor

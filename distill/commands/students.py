@@ -8,16 +8,9 @@ from distill.result import Result
 from pipeline import console
 from pipeline.errors import ConfigError, short
 from pipeline.training.run_record import Entry
-from student.config import (
-    DescribeConfig,
-    EvaluateConfig,
-    FiltersConfig,
-    MaskedWordsConfig,
-    PretrainSettings,
-    ReproduceConfig,
-    SweepSettings,
-    TrainSettings,
-)
+from student.config import SweepSettings, TrainSettings
+from student.pretrain_config import FiltersConfig, PretrainSettings
+from student.run_config import DescribeConfig, EvaluateConfig, MaskedWordsConfig, ReproduceConfig
 from student.summary import SCORE_COLUMNS, point_table, score_rows
 
 if TYPE_CHECKING:

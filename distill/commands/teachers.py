@@ -11,7 +11,8 @@ from pipeline import console
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
 from teacher.augment.augment_settings import AugmentSettings
-from teacher.config import CheckConfig, DumpSettings, FinetuneCorpus, FinetuneSettings
+from teacher.config import CheckConfig, DumpSettings
+from teacher.finetune_config import FinetuneCorpus, FinetuneSettings
 
 SPLIT_COLUMNS = ("split", "rows", "files", "teacher against gold")
 

@@ -18,11 +18,11 @@ from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.answers.certificate import Certificate, certify_margins, model_hashes, write_certificate
 from student.answers.labels import ABSTAIN, margins
-from student.config import CertifyConfig
 from student.data import as_read, load_examples
 from student.evaluate import open_evaluated
 from student.kinds.examples import ExampleKind, check_readable, student_logits
 from student.model.model import Student, default_device
+from student.run_config import CertifyConfig
 
 COLUMNS = (*KEYS, "text_hash")
 

@@ -18,8 +18,8 @@ from pipeline.tasks.task import Task, load_task, task_names
 from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
 from student.answers.certificate import model_hashes
 from student.answers.parts import write_in_parts
-from student.config import PredictConfig
 from student.predict import Predictor
+from student.run_config import PredictConfig
 
 SentenceColumns = tuple[list[str], list[str] | None]
 Row = dict[str, Any]

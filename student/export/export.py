@@ -14,7 +14,6 @@ from pipeline.query.mixture import open_sets
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
-from student.config import ExportConfig
 from student.data import as_read, load_chosen
 from student.evaluate import Evaluation, dev_examples, open_evaluated
 from student.export.html_file import check_writable, coarse, write_html
@@ -25,6 +24,7 @@ from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, TaskStudent, load_student, num_bytes, num_parameters
 from student.model.tables import SmallDtype, SmallTable, TokenTable
 from student.model.weights import WEIGHTS_FILE
+from student.run_config import ExportConfig
 from student.trained_sets import trained_sets
 
 T = TypeVar("T", bound=TaskStudent)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline.sets.record import read_set_record
 from pipeline.sets.record_parts import KindName
 from pipeline.training.run_record import Metrics
-from student.config import EvaluatePretrained, PretrainSettings
 from student.kinds.examples import ExampleKind
 from student.kinds.kind import TaskKind
 from student.kinds.masked_words import MaskedWordTask, evaluate_masked_words
 from student.kinds.sentences import SentenceTask, evaluate_vector_run
 from student.kinds.token_labels import TokenLabelKind
 from student.pretrain import PretrainTask
+from student.pretrain_config import PretrainSettings
+from student.run_config import EvaluatePretrained
 
 if TYPE_CHECKING:
     from accelerate import PartialState

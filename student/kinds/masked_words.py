@@ -19,17 +19,18 @@ from torch.nn import functional
 from pipeline.arrays import Ints, Ragged
 from pipeline.devices import has_fast_bf16, to_device
 from pipeline.errors import FingerprintMismatchError
+from pipeline.flat_settings import narrowed
 from pipeline.sets.codecs import Decoder, Distribution
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, masked_rows, perplexity, split_table
 from pipeline.sets.reader import Group
-from pipeline.settings import narrowed
 from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
-from student.config import EvaluatePretrained, MaskedWordSettings, PretrainSettings
 from student.losses.masked_words import CHUNK, HeadPass, TeacherOf, cross_entropy
 from student.model.model import default_device
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.optimizer import rows_of_batch
 from student.pretrain import GroupBatches, PretrainTask, card_text, first_batches
+from student.pretrain_config import MaskedWordSettings, PretrainSettings
+from student.run_config import EvaluatePretrained
 from student.trained_sets import evaluated_sets
 
 if TYPE_CHECKING:

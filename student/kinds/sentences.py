@@ -18,18 +18,19 @@ from torch.nn import functional
 from pipeline.arrays import Floats, Floats64, Ints, Ragged, ragged
 from pipeline.devices import to_device
 from pipeline.errors import FingerprintMismatchError
+from pipeline.flat_settings import narrowed
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.reader import Group
 from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import read_token_vectors
-from pipeline.settings import narrowed
 from pipeline.tasks.metrics import pearson
 from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
-from student.config import EvaluatePretrained, PretrainSettings, SentenceSettings, VectorLoss
 from student.model.model import default_device
 from student.model.pretrained import SentenceStudent, build_sentence_config
 from student.optimizer import rows_of_batch
 from student.pretrain import GroupBatches, PretrainTask, card_text, first_batches
+from student.pretrain_config import PretrainSettings, SentenceSettings, VectorLoss
+from student.run_config import EvaluatePretrained
 from student.start import starts_from_teacher
 from student.trained_sets import evaluated_sets
 

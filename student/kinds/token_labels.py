@@ -15,8 +15,8 @@ import torch
 from pipeline.arrays import Bools, Floats, Ints, Ragged
 from pipeline.devices import to_device
 from pipeline.errors import DataError
+from pipeline.flat_settings import narrowed
 from pipeline.sets.kinds.token_labels import LabelledWords, TokenLabelSet
-from pipeline.settings import narrowed
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.spans import scores_by_span, word_intervals, word_scores
 from pipeline.tasks.target import NO_LABEL

@@ -11,12 +11,14 @@ from pipeline.arrays import Ragged, side_by_side
 from pipeline.sets.record_parts import KindName
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import OUTSIDE, Metric
-from student.config import HeadKind, PairingKind, TableDtype, VectorMap
+from student.config import HeadKind, PairingKind
 from student.model.bert_shape import BertShape
 from student.model.encoder import EncoderShape, LstmShape
 from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingKind, PoolerKind, PoolingKind
 from student.model.heads import HEADS, PAIRINGS, HeadShape
+from student.pretrain_config import VectorMap
+from student.run_config import TableDtype
 
 # Sizes beyond this limit come from damaged or hostile files: real vocabularies have at most a million tokens.
 FORMAT_VERSION, MAX_SIZE = 1, 2**22

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from student.config import TableDtype
 from student.model.encoder import remaining_starts
 from student.model.products import SparseGrads, reduce
 from student.model.tables import SmallTable, TokenTable
+from student.run_config import TableDtype
 
 
 class BigramSums(nn.Module):

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.nn import functional
 
-from student.config import TableDtype
 from student.model.bert_shape import BertShape
 from student.model.flags import PoolerKind, PoolingKind
 from student.model.products import SparseGrads
+from student.run_config import TableDtype
 
 
 class LstmShape(BaseModel):

@@ -11,10 +11,11 @@ from pydantic_core import to_jsonable_python
 
 from pipeline.config import ReportFlags, SeedFlags
 from pipeline.errors import ConfigError, did_you_mean, raise_all
+from pipeline.flat_settings import attempt, flat
 from pipeline.query.mixture import mix_of
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.token_vectors import read_token_vectors
-from pipeline.settings import attempt, flags, flat
+from pipeline.settings import flags
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import (
     BestEpoch,

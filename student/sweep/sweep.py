@@ -11,7 +11,7 @@ import numpy as np
 from pipeline import console
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
 from pipeline.files import make_folder, remove_temporaries, sha256
-from pipeline.settings import deciding, defaults
+from pipeline.flat_settings import deciding, defaults
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training import run_record
 from pipeline.training.joint import entry_of

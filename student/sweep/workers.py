@@ -20,7 +20,7 @@ import torch
 
 from pipeline.cluster.ray_pool import RayFlags, RayPool, WorkerTask, on_cluster
 from pipeline.errors import ConfigError, DistillError
-from pipeline.settings import as_flags
+from pipeline.flat_settings import as_flags
 from pipeline.training.run_record import SWEEP_RECORD
 from student.config import TrainSettings
 from student.fit import train

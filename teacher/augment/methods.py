@@ -15,7 +15,8 @@ from pydantic import Field, model_validator
 from pipeline.cluster.ray_pool import RayFlags
 from pipeline.config import PLACE, SeedFlags, names_of
 from pipeline.errors import ConfigError, did_you_mean
-from pipeline.settings import Settings, deciding
+from pipeline.flat_settings import deciding
+from pipeline.settings import Settings
 from pipeline.tasks.task import TRAIN, Task
 from teacher.augment.edits import MASK, Edited
 from teacher.models.config import ForwardFlags

@@ -33,16 +33,6 @@ from pipeline.training.run_record import (
     finish_run,
     write_run_record,
 )
-from teacher.config import (
-    AdamwFlags,
-    Encoder,
-    FinetuneCorpus,
-    FinetuneGold,
-    FinetuneSettings,
-    FinetuneTask,
-    FinetuneTasks,
-    StepFlags,
-)
 from teacher.finetune.common import (
     AcceleratedOptimizer,
     adamw,
@@ -53,6 +43,16 @@ from teacher.finetune.common import (
 )
 from teacher.finetune.examples import ExampleTask, rows_of, training_source
 from teacher.finetune.token_labels import TokenLabelTask
+from teacher.finetune_config import (
+    AdamwFlags,
+    Encoder,
+    FinetuneCorpus,
+    FinetuneGold,
+    FinetuneSettings,
+    FinetuneTask,
+    FinetuneTasks,
+    StepFlags,
+)
 from teacher.models.classifier import Teacher, new_classifier
 
 ENCODER_FILE, HEAD_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

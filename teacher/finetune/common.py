@@ -12,14 +12,14 @@ from pipeline.devices import has_fast_bf16, processes
 from pipeline.environment import MIXED_PRECISION, mixed_precision
 from pipeline.errors import ConfigError
 from pipeline.files import library_writes
-from pipeline.settings import deciding
+from pipeline.flat_settings import deciding
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
 from pipeline.training.joint import check_free
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run import Run
 from pipeline.training.run_record import FINETUNE_RECORD, RunRecord
-from teacher.config import AdamwFlags, Encoder, FinetuneSettings
+from teacher.finetune_config import AdamwFlags, Encoder, FinetuneSettings
 from teacher.models.classifier import Teacher
 from teacher.models.loaded import (
     CONFIG,

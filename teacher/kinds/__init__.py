@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from pipeline.flat_settings import narrowed
 from pipeline.sets.record import SetRecord
-from pipeline.settings import narrowed
 from pipeline.tasks.task import Task, TaskType, load_task
 from teacher.config import DumpSettings, DumpTask, MaskedWordFlags, TextLogits, VectorFlags, WordDumpSettings
 from teacher.corpus.sentence_rows import open_rows

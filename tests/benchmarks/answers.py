@@ -14,8 +14,9 @@ from pipeline.files import write_text
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import pad_id
 from student.answers.file import predict_file
-from student.config import PredictConfig, TrainSettings
+from student.config import TrainSettings
 from student.predict import Predictor
+from student.run_config import PredictConfig
 from student.sql_functions import register
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
 

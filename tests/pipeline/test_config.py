@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from pipeline.config import Config, as_names, names_of
 from pipeline.errors import ConfigError
-from pipeline.settings import as_flags
-from pipeline.settings import given as given_of
+from pipeline.flat_settings import as_flags
+from pipeline.flat_settings import given as given_of
 from student.config import TrainSettings
 from tests.helpers.flags import parsed
 

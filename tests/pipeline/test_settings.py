@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from pipeline.errors import ConfigError
-from pipeline.settings import Settings, as_flags, build, changed, deciding, flags, flat, given
+from pipeline.flat_settings import as_flags, build, changed, deciding, flat, given
+from pipeline.settings import Settings, flags
 
 
 class Sum(Settings):

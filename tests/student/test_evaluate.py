@@ -17,12 +17,12 @@ from pipeline.sets.record import FILE_NAME
 from pipeline.tasks.metrics import bin_scores, bootstrap_intervals
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import Task
-from student.config import EvaluateConfig
 from student.data import load_examples
 from student.evaluate import evaluate
 from student.fit import train
 from student.kinds.examples import evaluate_split, student_logits
 from student.model.model import Student
+from student.run_config import EvaluateConfig
 from student.summary import score_rows
 from teacher.finetune.common import save_teacher
 from teacher.kinds import dump

@@ -12,8 +12,8 @@ from pipeline.errors import DataError, IntegrityError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.metrics import mean_interval
 from pipeline.tasks.target import Target, softmax
-from student.config import MaskedWordsConfig
 from student.predict import Predictor
+from student.run_config import MaskedWordsConfig
 from student.word_importance import COLUMNS, compared, importance, masked_row, masked_words, read_masked
 from teacher.kinds import dump
 from tests.helpers.commands import invoke

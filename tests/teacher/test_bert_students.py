@@ -14,7 +14,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.sets.reader import ExampleSet
 from student.bert_start import BertStart, bert_start, copy_layers, spread_evenly, weight_files
-from student.config import PretrainSettings
 from student.data import as_read, load_examples
 from student.fit import train
 from student.model.bert import BertEncoder
@@ -24,6 +23,7 @@ from student.model.encoder import Encoder, EncoderShape, without_padding
 from student.model.model import Student
 from student.model.weights import WEIGHTS_FILE
 from student.predict import Predictor
+from student.pretrain_config import PretrainSettings
 from student.training_data import task_facts
 from teacher.tiny import create_tiny_bert
 from tests.helpers.messages import naming

@@ -17,7 +17,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from student.bert_start import bert_start, copy_layers
-from student.config import FiltersConfig, Query, Sets, TrainSettings
+from student.config import Query, Sets, TrainSettings
 from student.data import Examples, as_read, load_chosen, load_examples, row_weights
 from student.filters import train_filters
 from student.fit import train
@@ -28,6 +28,7 @@ from student.losses.layers import LayerLoss
 from student.model.bert import BertEncoder
 from student.model.model import Student
 from student.model.weights import read_weights
+from student.pretrain_config import FiltersConfig
 from student.training_data import build_student_config, task_facts
 from teacher.finetune.common import save_teacher
 from teacher.kinds import dump

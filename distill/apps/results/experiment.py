@@ -7,11 +7,12 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pipeline import settings
+from pipeline import flat_settings, settings
 from pipeline.config import parse_model, parse_settings, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
 from student.config import TrainSettings
-from teacher.config import DumpSettings, FinetuneSettings
+from teacher.config import DumpSettings
+from teacher.finetune_config import FinetuneSettings
 
 Settings = dict[str, Any]
 FINETUNED = {"model_name_or_path": "an encoder", "output_dir": "a folder"}  # placeholders for required settings
@@ -131,5 +132,5 @@ def _flags(kind: type[settings.Settings], values: Settings, context: str, needed
     if wrong:
         raise ConfigError(f"{context}: {wrong[0]!r} is not for an experiment: `distill results` decides it")
     made = parse_settings(kind, values | (needed or {}), context)
-    asked = settings.given(made).keys() - {"recipe", *PLACES}
-    return settings.as_flags(made, asked)
+    asked = flat_settings.given(made).keys() - {"recipe", *PLACES}
+    return flat_settings.as_flags(made, asked)

@@ -19,8 +19,9 @@ from pipeline.sql.gate import select
 from student.config import TrainSettings
 from student.fit import train
 from student.training_data import load_data
-from teacher.config import DumpSettings, FinetuneSettings
+from teacher.config import DumpSettings
 from teacher.finetune.classifier import finetune
+from teacher.finetune_config import FinetuneSettings
 from teacher.kinds import dump
 
 COMMAND = "python -m tests.benchmarks.growth"

@@ -17,7 +17,7 @@ from distill.commands.help import EXAMPLES
 from pipeline.sets.record import FILE_NAME
 from pipeline.settings import Settings, flags
 from student.config import TrainSettings
-from teacher.config import FinetuneSettings
+from teacher.finetune_config import FinetuneSettings
 
 TRAINING = (
     "--task --set --tasks --mix --store --output-dir --where --query --recipe --init --init-from --init-vectors "

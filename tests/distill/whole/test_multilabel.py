@@ -20,11 +20,11 @@ from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import LABEL_LISTS, sigmoid
 from pipeline.tasks.task import load_task
 from student.answers.labels import stored_thresholds
-from student.config import EvaluateConfig
 from student.evaluate import evaluate
 from student.fit import train
 from student.model.model import Student
 from student.predict import Predictor
+from student.run_config import EvaluateConfig
 from student.sql_functions import register
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming

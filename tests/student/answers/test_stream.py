@@ -7,8 +7,8 @@ from threading import Thread
 import pytest
 
 from student.answers.file import predict_lines
-from student.config import PredictConfig
 from student.predict import Predictor
+from student.run_config import PredictConfig
 from tests.helpers.commands import piped
 
 

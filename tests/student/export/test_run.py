@@ -14,7 +14,6 @@ from distill.commands import app
 from pipeline.console import size
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, MissingDependencyError
 from pipeline.record_file import read_record
-from student.config import EvaluateConfig, ExportConfig
 from student.describe import describe
 from student.evaluate import evaluate
 from student.export.export import export, with_small_tables
@@ -24,6 +23,7 @@ from student.model.embeddings import matrix_encoder
 from student.model.model import Student, num_bytes
 from student.model.tables import SmallDtype
 from student.predict import Predictor
+from student.run_config import EvaluateConfig, ExportConfig
 from tests.helpers.messages import naming
 from tests.helpers.onnx_files import run_onnx, session
 from tests.helpers.students import tiny_config

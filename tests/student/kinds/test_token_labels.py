@@ -17,18 +17,19 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Ragged
 from pipeline.errors import DataError, FingerprintMismatchError
+from pipeline.flat_settings import narrowed
 from pipeline.sets.kinds.token_labels import TokenLabelSet
-from pipeline.settings import narrowed
 from pipeline.tasks.spans import spans, word_scores
 from pipeline.text.word_pieces import Pieces
 from student.answers.token_labels import WORD
-from student.config import EvaluateConfig, LabelSettings, TrainSettings
+from student.config import LabelSettings, TrainSettings
 from student.evaluate import evaluate
 from student.fit import train
 from student.kinds.token_labels import TokenLabelKind, TokenLabelTask
 from student.model.build_config import build_token_label_config
 from student.model.model import TokenLabelStudent, beside
 from student.predict import Predictor
+from student.run_config import EvaluateConfig
 from student.training_data import task_facts
 from tests.helpers.commands import invoke, piped
 from tests.helpers.entities import LABELS, lookup_span_f1

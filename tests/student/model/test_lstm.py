@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipeline.errors import ConfigError
-from student.config import PretrainSettings, TrainSettings
+from student.config import TrainSettings
 from student.describe import describe_config
 from student.model.biattentive import BiattentiveEncoder
 from student.model.build_config import build_config
@@ -15,6 +15,7 @@ from student.model.encoder import Encoder
 from student.model.heads import HEADS
 from student.model.lstm import LstmEncoder
 from student.optimizer import RowAdam
+from student.pretrain_config import PretrainSettings
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.toy_students import lstm_student, padded, student_config

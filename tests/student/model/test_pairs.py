@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
-from student.config import EvaluateConfig, TrainSettings
+from student.config import TrainSettings
 from student.data import as_read, load_examples
 from student.evaluate import evaluate
 from student.fit import train
@@ -26,6 +26,7 @@ from student.model.build_config import build_config
 from student.model.heads import concatenate_compare
 from student.model.model import Student
 from student.predict import Predictor
+from student.run_config import EvaluateConfig
 from student.training_data import task_facts
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

@@ -8,12 +8,12 @@ import torch
 
 from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
-from student.config import ExportConfig
 from student.export.export import export
 from student.fit import train
 from student.model.embeddings import MatrixEncoder, window_starts
 from student.model.encoder import EncoderShape
 from student.predict import Predictor
+from student.run_config import ExportConfig
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 

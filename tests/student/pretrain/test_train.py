@@ -14,12 +14,11 @@ from torch.nn import functional
 from typer.testing import CliRunner
 
 from distill.commands import app
-from pipeline import settings as trees
+from pipeline import flat_settings as trees
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.sets.reader import ExampleSet
-from student.config import PretrainSettings
 from student.fit import train
 from student.kinds.masked_words import evaluate_mlm, masked_batches, read_pool
 from student.model.architecture import MaskedWordConfig
@@ -27,6 +26,7 @@ from student.model.config_file import read_encoder_config
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.pretrain import BETAS, EPS, new_student, pretrain
+from student.pretrain_config import PretrainSettings
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

@@ -12,17 +12,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import settings as trees
+from pipeline import flat_settings as trees
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.token_vectors import read_token_vectors
-from student.config import PretrainSettings
 from student.fit import train
 from student.kinds.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
 from student.model.architecture import SentenceConfig
 from student.model.pretrained import SentenceStudent
 from student.pretrain import first_batches, pretrain
+from student.pretrain_config import PretrainSettings
 from student.start import start_vectors
 from teacher.kinds import dump
 from tests.helpers.commands import distill, invoke, kill_when

@@ -27,8 +27,8 @@ from pipeline.errors import (
     MissingDependencyError,
     PassingError,
 )
+from pipeline.flat_settings import as_flags, given
 from pipeline.sets.reader import ExampleSet
-from pipeline.settings import as_flags, given
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
 from student.config import SweepSettings, TrainSettings

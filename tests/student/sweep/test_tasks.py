@@ -11,11 +11,12 @@ from distill.apps.app_settings import ReportConfig
 from distill.apps.report.page import render
 from distill.apps.report.run_page import sweep_page
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
-from pipeline.settings import as_flags, given
+from pipeline.flat_settings import as_flags, given
 from pipeline.training.run_record import read_run_record, write_run_record
-from student.config import EvaluateConfig, SweepSettings, TrainSettings
+from student.config import SweepSettings, TrainSettings
 from student.evaluate import evaluate
 from student.fit import train
+from student.run_config import EvaluateConfig
 from student.sweep.sweep import sweep
 from tests.helpers.commands import invoke
 from tests.helpers.joint_runs import same

@@ -7,9 +7,9 @@ import pytest
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
-from student.config import FiltersConfig
 from student.filters import train_filters
 from student.fit import train
+from student.pretrain_config import FiltersConfig
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 

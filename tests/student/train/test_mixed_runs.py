@@ -10,18 +10,19 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
+from pipeline.flat_settings import given
 from pipeline.query.mixture import open_sets
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.logits import logits_of
-from pipeline.settings import given
 from pipeline.tasks.metrics import fidelity
-from student.config import EvaluateConfig, ExportConfig, SweepSettings, TrainSettings
+from student.config import SweepSettings, TrainSettings
 from student.data import load_examples
 from student.evaluate import evaluate
 from student.export.export import export
 from student.fit import train
 from student.kinds.examples import student_logits
 from student.model.model import Student
+from student.run_config import EvaluateConfig, ExportConfig
 from student.sweep.sweep import sweep
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import rewritten, with_logits

@@ -6,13 +6,13 @@ from scipy import stats
 
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
-from student.config import EvaluateConfig
 from student.data import load_examples
 from student.evaluate import evaluate
 from student.fit import train
 from student.kinds.examples import student_logits
 from student.model.model import Student
 from student.predict import Predictor
+from student.run_config import EvaluateConfig
 from tests.helpers.students import tiny_config
 
 

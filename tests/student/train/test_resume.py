@@ -5,8 +5,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from pipeline.flat_settings import as_flags
 from pipeline.sets.reader import ExampleSet
-from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from student.config import TrainSettings
 from student.fit import train

@@ -14,14 +14,14 @@ from distill.apps.app_settings import ReportConfig
 from distill.apps.report.page import render
 from distill.apps.report.run_page import run_page
 from pipeline.errors import ConfigError, IntegrityError
+from pipeline.flat_settings import as_flags, flat
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
-from pipeline.settings import as_flags, flat
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import TrainOptimizer, train_step
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import read_run_record
-from student.config import Divergence, EvaluateConfig, Loss, ReproduceConfig, TrainSettings
+from student.config import Divergence, Loss, TrainSettings
 from student.data import load_examples
 from student.describe import describe
 from student.evaluate import evaluate
@@ -33,6 +33,7 @@ from student.model.weights import ENCODER_FILE, read_weights, save_sharing
 from student.optimizer import make_optimizer
 from student.predict import Predictor
 from student.reproduce import reproduce
+from student.run_config import EvaluateConfig, ReproduceConfig
 from student.training_data import task_facts
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.joint_runs import TASKS, same, tasks_config

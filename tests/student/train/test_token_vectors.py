@@ -10,17 +10,18 @@ import torch
 from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.flat_settings import given
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
-from pipeline.settings import given
-from student.config import ReproduceConfig, SweepSettings
+from student.config import SweepSettings
 from student.data import load_examples
 from student.export.export import with_small_tables
 from student.fit import train
 from student.model.encoder import Encoder
 from student.model.model import Student
 from student.reproduce import reproduce
+from student.run_config import ReproduceConfig
 from student.start import (
     principal_components,
     sif_weights,

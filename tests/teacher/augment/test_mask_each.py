@@ -15,9 +15,9 @@ from pipeline.sets.kinds.examples import ExamplesCheck
 from pipeline.sets.reader import ExampleSet
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task, load_task
-from student.config import EvaluateConfig
 from student.data import load_dev
 from student.evaluate import evaluate
+from student.run_config import EvaluateConfig
 from teacher.augment.augment import Augmentation, variants_for
 from teacher.augment.augment_settings import AugmentSettings
 from teacher.augment.methods import MaskEach, MaskPos

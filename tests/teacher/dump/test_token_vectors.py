@@ -15,15 +15,16 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import teacher.dump.additions
 from pipeline.errors import ConfigError, IntegrityError, TeacherError
+from pipeline.flat_settings import given
 from pipeline.sets.card import card_text
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
-from pipeline.settings import given
-from teacher.config import ITSELF, DumpSettings, FinetuneSettings
+from teacher.config import ITSELF, DumpSettings
 from teacher.finetune.classifier import finetune
+from teacher.finetune_config import FinetuneSettings
 from teacher.kinds import dump
 from teacher.kinds.examples import ExamplesJob
 from tests.helpers.calls import count_calls

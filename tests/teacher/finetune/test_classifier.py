@@ -23,10 +23,10 @@ from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
-from teacher.config import FinetuneSettings
 from teacher.finetune import common
 from teacher.finetune.classifier import finetune
 from teacher.finetune.examples import classifier_loss, hold_out
+from teacher.finetune_config import FinetuneSettings
 from teacher.models.classifier import load_teacher
 from teacher.models.loaded import inference_mode
 from teacher.models.logits import teacher_logits

@@ -13,16 +13,16 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
+from pipeline.flat_settings import as_flags
 from pipeline.sets.reader import ExampleSet
-from pipeline.settings import as_flags
 from pipeline.tasks.task import load_task
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import train_step
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
-from teacher.config import FinetuneSettings, FinetuneTasks
 from teacher.finetune.classifier import ENCODER_FILE, HEAD_FILE, finetune, new_teachers, targets_of, train_tasks
 from teacher.finetune.examples import training_source
+from teacher.finetune_config import FinetuneSettings, FinetuneTasks
 from teacher.kinds import dump
 from teacher.models.loaded import load_config
 from tests.helpers.commands import distill, invoke, kill_when

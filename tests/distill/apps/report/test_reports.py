@@ -11,17 +11,18 @@ from distill.apps.report.dev_rows import cascade, certificate_sections
 from distill.apps.report.page import Page, Rows, render
 from distill.apps.report.run_page import run_page, sweep_page
 from pipeline.errors import IntegrityError
+from pipeline.flat_settings import given
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.logits import logits_of
-from pipeline.settings import given
 from student.answers.certificate import Certificate, Trial, model_hashes, write_certificate
-from student.config import PretrainSettings, SweepSettings, TrainSettings
+from student.config import SweepSettings, TrainSettings
 from student.data import load_examples
 from student.fit import train
 from student.kinds.examples import student_logits
 from student.model.model import Student, num_parameters
 from student.pretrain import pretrain
+from student.pretrain_config import PretrainSettings
 from student.sweep.sweep import sweep
 from teacher.kinds import dump
 from tests.helpers.dumps import dump_config

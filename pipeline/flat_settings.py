@@ -1,0 +1,254 @@
+"""Trees of settings from flat values, and back.
+
+Flags, keywords, recipes and sweeps give flat values; records keep flat values.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from pipeline.errors import ConfigError, did_you_mean, raise_all
+from pipeline.settings import Flag, S, Settings, draft_of, flag_name, flags, is_optional, members_of, names_of_member
+from pipeline.strings import flag_problem
+
+
+def build(
+    kind: type[S], values: Mapping[str, Any], known_problems: Sequence[str] = (), subject: str = "wrong flags"
+) -> S:
+    """Returns the tree of settings that flat values describe; None and () stand for a flag that was not given.
+
+    Args:
+        kind: the settings' class.
+        values: by field name.
+        known_problems: what else is wrong with them, to be reported with the rest.
+        subject: where they come from, for the message.
+
+    Raises:
+        ConfigError: naming every flag that is unknown, out of range, or of a part that was not chosen.
+    """
+    made, problems = attempt(kind, values)
+    raise_all(ConfigError, subject, sorted({*problems, *known_problems}))
+    assert made is not None, "or there would have been problems"
+    return made
+
+
+def attempt(kind: type[S], values: Mapping[str, Any]) -> tuple[S | None, list[str]]:
+    """Returns what `build` does, or what is wrong with the values.
+
+    Raises:
+        ConfigError: if what completes them cannot be read.
+    """
+    known, problems = flags(kind), list[str]()
+    names = {alias: name for name, flag in known.items() for alias in flag.aliases}
+    given = {names.get(name, name): value for name, value in values.items() if value not in (None, ())}
+    problems += [f"{flag_name(name)}: {did_you_mean(name, list(known))}" for name in given.keys() - known.keys()]
+    unfit = _unfit_strings(known, given)
+    if unfit:
+        return None, sorted({*problems, *unfit})
+    given = dict(kind.complete({name: value for name, value in given.items() if name in known}))
+    used: dict[str, type[Settings]] = {}
+    made = _build(kind, given, used, problems)
+    problems += [_misplaced(kind, known[name], given) for name in given.keys() - used.keys()]
+    problems += [] if made is None else _unfit_strings(known, flat(made))  # defaults from the environment, too
+    return None if problems else made, sorted(set(problems))
+
+
+def _unfit_strings(known: Mapping[str, Flag], values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the strings among values of flags, see `pipeline.strings`."""
+    problems = {name: flag_problem(name, value) for name, value in values.items()}
+    arguments = {name for name, flag in known.items() if flag.is_argument}
+    return [
+        f"{name.upper() if name in arguments else flag_name(name)}: {problem}"
+        for name, problem in problems.items()
+        if problem is not None
+    ]
+
+
+def narrowed(settings: Settings, kind: type[S], reason: str) -> S:
+    """Returns what a use of a command takes that has fewer flags than the command.
+
+    Args:
+        settings: the command's.
+        kind: the settings of this use.
+        reason: why other flags are not for it.
+
+    Raises:
+        ConfigError: naming every flag that was given and is not for it, or is of a part of it that was not chosen.
+    """
+    values = given(settings)
+    foreign = [f"{flag_name(name)}: {reason}" for name in values if name not in flags(kind)]
+    return build(kind, {name: value for name, value in values.items() if name in flags(kind)}, foreign)
+
+
+def flat(settings: Settings, only_given: bool = False) -> dict[str, Any]:
+    """Returns the values of all leaves by name, or of those that were given rather than left to defaults."""
+    values: dict[str, Any] = {}
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if members_of(field):
+            values |= flat(value, only_given) if value is not None else {}
+        elif draft_of(field) is not None:
+            values |= value
+        elif not only_given or name in settings.model_fields_set:
+            values[name] = value
+    return values
+
+
+def given(settings: Settings) -> dict[str, Any]:
+    """Returns the values that were given, by flag; None stands for a flag that was not."""
+    return {name: value for name, value in flat(settings, only_given=True).items() if value is not None}
+
+
+def deciding(*parts: Settings | None) -> dict[str, Any]:
+    """Returns the values, as JSON, of all fields of parts that decide a result."""
+    values: dict[str, Any] = {}
+    for part in parts:
+        if part is None:
+            continue
+        leaves = part.model_dump(mode="json")
+        for name, field in type(part).model_fields.items():
+            if members_of(field):
+                values |= deciding(getattr(part, name))
+            elif not isinstance(field.json_schema_extra, dict) or field.json_schema_extra.get("decides", True):
+                values[name] = leaves[name]
+    return values
+
+
+def defaults(kind: type[Settings]) -> dict[str, Any]:
+    """Returns the defaults of all flags that decide a result; of those that have another in each part, None."""
+    return {flag.name: flag.default for flag in flags(kind).values() if flag.decides}
+
+
+def changed(settings: S, **values: Any) -> S:
+    """Returns the settings with other values for some flags, checked anew."""
+    return build(type(settings), given(settings) | values)
+
+
+def as_flags(settings: Settings, names: Collection[str] | None = None) -> list[str]:
+    """Returns the command line that makes the settings, as far as they were given; or of it these flags alone."""
+    words: list[str] = []
+    values = given(settings) if names is None else {name: v for name, v in flat(settings).items() if name in names}
+    defaults = {name: flag.field.default for name, flag in flags(type(settings)).items()}
+    for name, value in values.items():
+        if value is True:
+            words.append(flag_name(name))
+        elif value is False and defaults[name] is True:
+            words.append(flag_name(name).replace("--", "--no-", 1))
+        elif value is not None and value is not False:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                words += [flag_name(name), str(one)]
+    return words
+
+
+def _choose(kind: type[Settings], name: str, given: Mapping[str, Any], problems: list[str]) -> type[Settings] | None:
+    """The member of a union, or the part, that the given flags choose; None for an optional part that is not wanted."""
+    field = kind.model_fields[name]
+    members, discriminator = members_of(field), field.discriminator
+    if isinstance(discriminator, str) and discriminator in given:
+        by_name = {one: member for member in members for one in names_of_member(member, discriminator)}
+        value = given[discriminator]
+        if value not in by_name:
+            problems.append(f"{flag_name(discriminator)} {value}: {did_you_mean(str(value), list(by_name))}")
+        return by_name.get(value)
+    chosen = [member for member in members if member.chosen_by is not None and member.chosen_by in given]
+    if len(chosen) > 1:
+        both = " or ".join(flag_name(str(member.chosen_by)) for member in chosen)
+        problems.append(f"{flag_name(str(chosen[0].chosen_by))}: give {both}, one of them")
+    if chosen:
+        return chosen[-1]
+    if is_optional(field):
+        any_of_it = members[0].chosen_by is None and any(flag in given for flag in flags(members[0]))
+        return members[0] if any_of_it else None
+    return kind.member_for(members, name, given)
+
+
+def _build(kind: type[S], given: Mapping[str, Any], used: dict[str, type[Settings]], problems: list[str]) -> S | None:
+    """A part of the given flags that it and its own parts have; the names of these go to ``used``."""
+    values: dict[str, Any] = {}
+    is_complete = True
+    for name, field in kind.model_fields.items():
+        draft = draft_of(field)
+        if draft is not None:
+            values[name] = {flag: given[flag] for flag in flags(draft) if flag in given}
+            used |= dict.fromkeys(values[name], kind)
+        elif not members_of(field):
+            if name in given:
+                values[name], used[name] = given[name], kind
+        else:
+            member = _choose(kind, name, given, problems)
+            used |= {str(one.chosen_by): one for one in members_of(field) if one.chosen_by in given}  # or told of there
+            part = None if member is None else _build(member, given, used, problems)
+            is_complete &= member is None or part is not None
+            if member is None and field.discriminator in given:  # by a name that there is not
+                others = {flag: kind for one in members_of(field) for flag in flags(one) if flag in given}
+                is_complete = False
+                used |= others
+            values |= {} if part is None else {name: part}
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        problems += [_problem(one) for one in error.errors() if is_complete or one["type"] != "missing"]
+        return None
+
+
+def _problem(error: Any) -> str:
+    """What pydantic found, by the flag it is about."""
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if not error["loc"]:
+        return message
+    where = flag_name(str(error["loc"][0]))
+    if error["type"] == "missing":
+        return f"{where}: is missing; give it"
+    return f"{where}: {message} (got {error['input']!r})"
+
+
+def _misplaced(kind: type[Settings], flag: Flag, given: Mapping[str, Any]) -> str:
+    """Why a flag that the command has is of no use beside the others: it is of parts that were not chosen."""
+    typed = flag_name(flag.name)
+    if given[flag.name] is False and flag.field.default is True:
+        typed = typed.replace("--", "--no-", 1)
+    rivals = [one for owner in flag.owners for one in _rivals(kind, owner) if one in given]
+    if rivals:
+        return f"{typed}: does not go with {flag_name(rivals[0])}; give one of them"
+    homes = dict.fromkeys(home for owner in flag.owners for home in _homes(kind, owner, flag.name))
+    return f"{typed}: belongs to {' or '.join(homes) or 'another part'}"
+
+
+def _rivals(kind: type[Settings], owner: type[Settings]) -> Iterator[str]:
+    """The flags that choose other parts than one that no flag chooses, but which holds without them."""
+    for field in kind.model_fields.values():
+        members = members_of(field)
+        if owner in members and owner.chosen_by is None and field.discriminator is None:
+            yield from (one.chosen_by for one in members if one.chosen_by is not None)
+        for member in members:
+            yield from _rivals(member, owner)
+
+
+def _homes(kind: type[Settings], owner: type[Settings], flag: str) -> Iterator[str]:
+    """How the part that owns a flag is chosen, as one types it: the innermost choice that leads to it."""
+    for field in kind.model_fields.values():
+        for member in members_of(field):
+            if member is owner:
+                if flag not in (field.discriminator, member.chosen_by):  # a flag cannot be chosen by itself
+                    yield from _choice(field, member)
+            elif owner in _parts(member):
+                yield from list(_homes(member, owner, flag)) or _choice(field, member)
+
+
+def _choice(field: FieldInfo, member: type[Settings]) -> Iterator[str]:
+    """The flag that chooses a member of a union; nothing for a part that is always there."""
+    if isinstance(field.discriminator, str):
+        yield from (f"{flag_name(field.discriminator)} {one}" for one in names_of_member(member, field.discriminator))
+    elif member.chosen_by is not None:
+        yield flag_name(member.chosen_by)
+
+
+def _parts(kind: type[Settings]) -> set[type[Settings]]:
+    """All parts below a class."""
+    below: set[type[Settings]] = set()
+    for field in kind.model_fields.values():
+        for member in members_of(field):
+            below |= {member} | _parts(member)
+    return below

@@ -1,0 +1,134 @@
+"""Settings of pretraining and of filters; free of torch, so that ``--help`` is quick."""
+
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pipeline.config import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
+from pipeline.settings import Settings
+from student.config import (
+    FORMERLY_LOGITS,
+    LAYERS,
+)
+from student.model.flags import (
+    Cbow,
+    Cmow,
+    Hybrid,
+    InitKind,
+    WithVectors,
+)
+
+VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
+VectorMap = Literal["linear", "none"]
+
+
+class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
+    """What pretraining on any set takes. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
+
+    helps: ClassVar = {
+        "seed": "Seed of the weights and the order of rows.",
+        "embedding": "Ordered products of matrices, sums of vectors, or both.",
+    }
+    encoder: Hybrid | Cmow | Cbow = Field(default_factory=Hybrid, discriminator="embedding")
+    set: str = Field(
+        description="Train from this set of tokens or of sentences: a path, or a name in the store.",
+        json_schema_extra=FORMERLY_LOGITS | PLACE,
+    )
+    output_dir: Path | None = Field(
+        None, description="Folder of the run. (default: runs/NAME-OF-SET)", json_schema_extra=PLACE
+    )
+    num_train_epochs: int = Field(1, ge=1, description="Passes over the training rows.")
+    max_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Stop after so many steps. (default: all of the passes)",
+        json_schema_extra={"decides": False},  # but how many there are in all
+    )
+    learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW; decays linearly to 0.")
+    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay of the prediction head.")
+    per_device_train_batch_size: int = Field(256, ge=1, description="Masked sequences per step and process.")
+    max_grad_norm: float = Field(5.0, gt=0, description="Gradients are clipped to this norm.")
+    save_steps: int = Field(
+        1000,
+        ge=1,
+        description="Steps between two checkpoints to resume from.",
+        json_schema_extra={"decides": False},
+    )
+
+
+class MaskedWordSettings(PretrainFlags):
+    """What pretraining on masked words takes."""
+
+    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")
+    temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
+
+
+class Distances(Settings):
+    """Distances of each vector from the teacher's."""
+
+    vector_loss: Literal["cosine-mse", "cosine", "mse"] = "cosine-mse"
+    temperature: ClassVar = 1.0
+
+
+class Gram(Settings):
+    """Divergence of how alike the vectors of a batch are."""
+
+    vector_loss: Literal["gram"] = "gram"
+    temperature: float = Field(1.0, gt=0, description="Softens teacher and student.")
+
+
+class SentenceFlags(Settings):
+    """What pretraining on vectors of sentences takes beside its loss."""
+
+    init: InitKind | None = Field(
+        None,
+        description="teacher: vectors start from the set's token vectors; noise: from random numbers. (default: "
+        "teacher, if the set has them)",
+        json_schema_extra=PLACE,
+    )
+    vector_map: VectorMap = Field(
+        "linear", description="Projection from the representation to the teacher's vector, or none."
+    )
+
+
+class SentenceSettings(SentenceFlags, PretrainFlags):
+    """What pretraining on vectors of sentences takes."""
+
+    loss: Distances | Gram = Field(default_factory=Distances, discriminator="vector_loss")
+
+    @model_validator(mode="after")
+    def _has_vectors(self) -> Self:
+        if self.init == "teacher" and not isinstance(self.encoder, WithVectors):
+            raise ValueError(f"--init teacher: is for vectors, and --embedding {self.encoder.embedding} has none")
+        return self
+
+
+class PretrainSettings(SentenceFlags, MaskedWordSettings):
+    """Settings of ``distill pretrain-student``; the kind of the set decides which of its uses takes them."""
+
+    vector_loss: VectorLoss = Field(
+        "cosine-mse", description="Distance of vectors: 1 - cosine, squared error, or that of similarities (gram)."
+    )
+
+
+class FiltersConfig(StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
+    """Flags of ``distill filters``."""
+
+    helps: ClassVar = {"seed": "Seed of the filters, the order of rows and dropout."}
+    set: str = Field(
+        description="Learn from the states in this set: a path, or a name in the store.",
+        json_schema_extra={"argument": True} | PLACE,
+    )
+    layers: str | None = Field(
+        None, pattern=LAYERS, description="Whose filters, like 2,4,6. (default: all that are stored)"
+    )
+    dim: int = Field(128, ge=1, description="Width of what a filter makes of a state.")
+    output_dir: Path | None = Field(
+        None, description="Folder of the filters. (default: filters/NAME-OF-SET)", json_schema_extra=PLACE
+    )
+    alpha: float = Field(1.0, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
+    num_train_epochs: int = Field(3, ge=1, description="Passes over the training rows.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of Adam; decays linearly to 0.")
+    per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")

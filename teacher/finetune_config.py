@@ -1,0 +1,118 @@
+"""Settings of ``distill finetune-teacher``; free of torch, so that ``--help`` is quick."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from pipeline.config import (
+    PLACE,
+    DataFlags,
+    JsonFlags,
+    OwnDataFlags,
+    ReportFlags,
+    SeedFlags,
+    names_of,
+)
+from pipeline.settings import Settings
+from pipeline.tasks.task import Objective
+from teacher.config import (
+    CorpusFlags,
+    Masking,
+)
+from teacher.models.config import ModelFlags
+
+
+class Encoder(ModelFlags):
+    """The model that fine-tuning starts from."""
+
+    panel: ClassVar = ModelFlags.panel
+    model_name_or_path: str = Field(description="Encoder to start from: a hub id or a folder.", json_schema_extra=PLACE)
+
+
+class FinetuneGold(Settings):
+    """What is learnt of a task's gold."""
+
+    objective: Objective | None = Field(
+        None,
+        description="regression or classification (bins) for scores, mlm for a corpus. (default: the task's type)",
+        json_schema_extra={"decides": False},  # but the target that comes of it
+    )
+    num_train_epochs: int = Field(3, ge=1, description="Passes over the training split.")
+    held_out: float | None = Field(
+        None, gt=0, lt=1, description="Share of the training rows held out to choose the best epoch. (default: by dev)"
+    )
+
+
+class FinetuneTask(FinetuneGold, OwnDataFlags):
+    """A teacher of one task."""
+
+    chosen_by: ClassVar = "task"
+    task: str | None = Field(None, description="Task to train for; see `distill tasks`.", json_schema_extra=PLACE)
+
+
+class FinetuneTasks(FinetuneGold, DataFlags):
+    """A teacher for each of several tasks, on one encoder."""
+
+    chosen_by: ClassVar = "tasks"
+    tasks: str = Field(
+        description="Train a teacher for each of these tasks, names or manifests with commas, on one encoder.",
+        json_schema_extra=PLACE,
+    )
+
+    @field_validator("tasks")
+    @classmethod
+    def _some(cls, value: str) -> str:
+        if not names_of(value):
+            raise ValueError("names no task")
+        return value
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tasks."""
+        return names_of(self.tasks)
+
+
+class FinetuneCorpus(CorpusFlags):
+    """A masked language model of a corpus."""
+
+    objective: Literal["mlm"] = Field(description="mlm: masked language modelling.")
+    max_steps: int = Field(10_000, ge=1, description="Steps of training on a corpus.")
+    masking: Masking = Field(default_factory=Masking)
+
+
+class AdamwFlags(Settings):
+    """What moves the weights."""
+
+    learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate; decays linearly to 0.")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's weight decay.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
+
+
+class StepFlags(SeedFlags):
+    """What a step reads, and what happens between steps."""
+
+    per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step and process.")
+    warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
+    save_steps: int = Field(
+        1000,
+        ge=1,
+        description="Steps between two checkpoints to resume from.",
+        json_schema_extra={"decides": False},
+    )
+    max_seq_length: int = Field(128, ge=4, description="Longest input in tokens.")
+
+
+class FinetuneSettings(ReportFlags, JsonFlags):
+    """Settings of ``distill finetune-teacher``."""
+
+    helps: ClassVar = {
+        "manifest": "YAML file with a task or a corpus of your own.",
+        "data": "Folder or file with its rows or its text. (default: DISTILL_DATA, then the hub)",
+        "seed": "Seed of the new layers, the order of rows and dropout.",
+    }
+    learn: FinetuneTask | FinetuneTasks | FinetuneCorpus
+    encoder: Encoder
+    output_dir: Path = Field(description="Folder for the fine-tuned teacher.", json_schema_extra=PLACE)
+    optimizer: AdamwFlags = Field(default_factory=AdamwFlags)
+    steps: StepFlags = Field(default_factory=StepFlags)
