@@ -2,9 +2,9 @@
 
 A command's settings are a tree. A leaf is one flag: its description is the help text, its name the keyword in Python. A
 branch is a part, or a union of parts of which one is chosen: by the flag that names it (``--embedding lstm``), or by
-the flag that only it has (``--corpus NAME``). The command line, Python, recipes and sweeps are flat. The tree is made of
-flat values in `pipeline.flat_settings`, which refuses in one place what belongs to a part that was not chosen. Free of
-torch, so that ``--help`` is quick.
+the flag that only it has (``--corpus NAME``). The command line, Python, recipes and sweeps are flat.
+`pipeline.flat_settings` makes the tree of flat values, and refuses in one place what belongs to a part that was not
+chosen. Free of torch, so that ``--help`` is quick.
 """
 
 import functools
