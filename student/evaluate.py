@@ -9,7 +9,7 @@ from pipeline.flat_settings import narrowed
 from pipeline.sets.reader import LogitSet
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, RunRecord, read_run_record
-from student.answers.labels import label_bias, read_costs
+from student.answers.thresholds import label_bias, read_costs
 from student.kinds import KINDS, PRETRAINING
 from student.kinds.kind import L, R, S, TaskKind
 from student.model.architecture import TaskConfig

@@ -21,7 +21,7 @@ from pipeline.tasks.target import predicted_scores, probabilities
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from student.answers.certificate import certified_threshold
-from student.answers.labels import answer_columns, chosen, label_bias
+from student.answers.thresholds import answer_columns, chosen, label_bias
 from student.kernels import compiled
 from student.model.architecture import sequences
 from student.model.config_file import labels_words

@@ -17,7 +17,7 @@ from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
-from student.answers.labels import as_logits, best_thresholds
+from student.answers.thresholds import as_logits, best_thresholds
 from student.config import Where, num_bigrams
 from student.layers import layer_loss_settings
 from student.model.card import CARD_FILE, card_text

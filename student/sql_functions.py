@@ -14,7 +14,7 @@ from pipeline.arrays import Floats
 from pipeline.errors import QueryError, did_you_mean
 from pipeline.tasks.target import softmax
 from student.answers.certificate import certified_threshold
-from student.answers.labels import labels
+from student.answers.thresholds import labels
 from student.predict import Predictor
 
 OWN_OR_ANOTHERS = "select 1 from duckdb_functions() where function_name = ? and function_type = 'scalar'"

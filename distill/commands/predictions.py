@@ -24,7 +24,7 @@ MOST_TABLES = 3  # tables of an explained prediction, one per label
 @command(PredictConfig)
 def predict(config: PredictConfig) -> Result:
     """Predict labels or scores of sentences, of a file, or of rows as they arrive."""
-    from student.answers.labels import read_costs
+    from student.answers.thresholds import read_costs
     from student.predict import Predictor
 
     predictor = Predictor(config.run, config.abstain, read_costs(config.cost))

@@ -17,7 +17,7 @@ from pipeline.tasks.target import Target, softmax
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.answers.certificate import Certificate, certify_margins, model_hashes, write_certificate
-from student.answers.labels import ABSTAIN, margins
+from student.answers.thresholds import ABSTAIN, margins
 from student.data import as_read, load_examples
 from student.evaluate import open_evaluated
 from student.kinds.examples import ExampleKind, check_readable, student_logits

@@ -15,7 +15,7 @@ from torch import nn
 from pipeline.files import write_atomically
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.record_parts import KindName
-from student.answers.labels import thresholds_file
+from student.answers.thresholds import thresholds_file
 from student.model.architecture import StudentConfig, TokenLabelConfig
 from student.model.card import CARD_FILE, card_text
 from student.model.config_file import (

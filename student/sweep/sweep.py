@@ -40,7 +40,7 @@ from student.sweep.grid import (
     read_grid,
     settings_of,
 )
-from student.sweep.study import SQLITE, Study, open_study
+from student.sweep.optuna_study import SQLITE, Study, open_study
 from student.sweep.workers import train_all, train_on_cluster
 from student.training_data import default_name
 

@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError, did_you_mean
 from pipeline.flat_settings import deciding
 from pipeline.settings import Settings
 from pipeline.tasks.task import TRAIN, Task
-from teacher.augment.edits import MASK, Edited
+from teacher.augment.replaceable_words import MASK, Edited
 from teacher.models.config import ForwardFlags
 
 if TYPE_CHECKING:

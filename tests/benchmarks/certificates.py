@@ -16,7 +16,7 @@ from pipeline.arrays import Ints
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from student.answers.certificate import certify_margins
-from student.answers.labels import margins
+from student.answers.thresholds import margins
 from student.data import as_read, load_examples
 from student.kinds.examples import student_logits
 from student.model.model import Student

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import torch
 
 from distill.apps.bench.timing import processor
-from distill.apps.report import charts, pictures, queries
+from distill.apps.report import charts, queries, split_charts
 from distill.apps.report.page import Picture, Section, Table
-from distill.apps.report.pictures import TEXTS, Connection
+from distill.apps.report.split_charts import TEXTS, Connection
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import DistillError, IntegrityError
 from pipeline.sets.kinds.token_labels import LabelledWords
@@ -24,7 +24,7 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import open_files
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, softmax
 from student.answers.certificate import CERTIFICATE_FILE, Certificate, read_certificate
-from student.answers.labels import margins
+from student.answers.thresholds import margins
 from student.data import Examples
 from student.evaluate import dev_examples
 from student.kinds import KINDS
@@ -129,25 +129,25 @@ def _section(split: str, rows: DevRows, target: Target) -> Section:
 
 
 def _tables(connection: Connection, target: Target) -> list[Table]:
-    tables = pictures.confused(connection, "student", target, "student")
+    tables = split_charts.confused(connection, "student", target, "student")
     if target.has_labels:
-        tables += [pictures.label_scores(connection, who, target, who) for who in ("student", "teacher")]
+        tables += [split_charts.label_scores(connection, who, target, who) for who in ("student", "teacher")]
     return tables if target.has_label_lists else [*tables, _only_teacher_right(connection, target)]
 
 
 def _classes(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:
     caption = "What the student answers where the teacher gives an answer: their number, and their share of the answer."
     answers = queries.answers(connection, "teacher", "student")
-    both = pictures.matrix("Student against teacher", answers, target, ("teacher", "student"), caption)
+    both = split_charts.matrix("Student against teacher", answers, target, ("teacher", "student"), caption)
     if not has_gold:
         return [both]
-    reliability = [pictures.reliability(connection, who, who) for who in ("teacher", "student")]
-    return [*reliability, pictures.confusion(connection, "student", target, "student"), both]
+    reliability = [split_charts.reliability(connection, who, who) for who in ("teacher", "student")]
+    return [*reliability, split_charts.confusion(connection, "student", target, "student"), both]
 
 
 def _labels(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:
     whose = ("teacher", "student") if has_gold else ()
-    return [pictures.label_reliability(connection, who, who) for who in whose]
+    return [split_charts.label_reliability(connection, who, who) for who in whose]
 
 
 def _scores(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:
@@ -155,11 +155,11 @@ def _scores(connection: Connection, target: Target, has_gold: bool) -> list[Pict
     pairs = queries.both_scores_sql(target)
     axes = ("score by the teacher", "score by the student")
     caption = "A cell's colour is the stronger the more rows lie in it. On the dashed line the two say the same."
-    both = pictures.density(connection, pairs, limits, "Student against teacher", axes, caption)
+    both = split_charts.density(connection, pairs, limits, "Student against teacher", axes, caption)
     if not has_gold:
         return [both]
-    scores = [pictures.scores(connection, who, target, who, limits) for who in ("teacher", "student")]
-    return [*scores, both, pictures.residuals(connection, "student", target, "student", limits)]
+    scores = [split_charts.scores(connection, who, target, who, limits) for who in ("teacher", "student")]
+    return [*scores, both, split_charts.residuals(connection, "student", target, "student", limits)]
 
 
 def _only_teacher_right(connection: Connection, target: Target) -> Table:
@@ -170,7 +170,7 @@ def _only_teacher_right(connection: Connection, target: Target) -> Table:
     else:
         columns = {"row": "source_row", "gold": "score", "teacher": "teacher", "student": "student", **TEXTS}
         caption = "Rows on which the student is farther from gold than the teacher, the farthest first."
-    return pictures.row_table("The student fails, the teacher does not", rows, columns, target.names, caption)
+    return split_charts.row_table("The student fails, the teacher does not", rows, columns, target.names, caption)
 
 
 def certificate_sections(run: Path) -> list[Section]:

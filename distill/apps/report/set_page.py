@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from distill.apps.report import pictures, queries
+from distill.apps.report import queries, split_charts
 from distill.apps.report.page import Page, Picture, Rows, Section, Table, clipped
-from distill.apps.report.pictures import TEXTS, Connection
+from distill.apps.report.split_charts import TEXTS, Connection
 from pipeline.console import size
 from pipeline.sets.kinds.examples import columns_with_text
 from pipeline.sets.reader import ExampleSet, usable_record
@@ -104,15 +104,15 @@ def _files(root: Path, shards: list[Shard]) -> list[Path]:
 def _split(connection: Connection, table: str, split: str, record: SetRecord) -> Section:
     target = record.target
     has_gold = queries.num_gold(connection, table, target) > 0
-    drawn = pictures.against_gold(connection, table, target, "teacher") if has_gold else []
+    drawn = split_charts.against_gold(connection, table, target, "teacher") if has_gold else []
     tables = []
     if not target.is_score:
-        drawn += pictures.certainty(connection, table, target)
+        drawn += split_charts.certainty(connection, table, target)
     if target.kind in ("classes", "bins"):  # only these logits form a distribution over classes
         tables.append(_hardest(connection, table, record))
     if has_gold and target.has_labels:
-        tables += pictures.confused(connection, table, target, "teacher")
-        tables.append(pictures.label_scores(connection, table, target, "teacher"))
+        tables += split_charts.confused(connection, table, target, "teacher")
+        tables.append(split_charts.label_scores(connection, table, target, "teacher"))
     if has_gold:
         suspects = {"classes": _likely_errors, "labels": _doubts}.get(target.kind, _farthest)
         tables.append(suspects(connection, table, record))
@@ -126,7 +126,7 @@ def _hardest(connection: Connection, table: str, record: SetRecord) -> Table:
         del columns["gold"]
     rows = queries.hardest(connection, table)
     caption = "The rows of which the teacher is least sure: the two likeliest classes are nearly as likely."
-    return pictures.row_table("Hardest rows", rows, columns, record.target.names, caption)
+    return split_charts.row_table("Hardest rows", rows, columns, record.target.names, caption)
 
 
 def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Table:
@@ -144,21 +144,21 @@ def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Tab
         "Rows whose gold may be wrong: the teacher finds another class likelier than it finds it on average for rows "
         f"that belong there (confident learning).{part}"
     )
-    return pictures.row_table("Likely label errors", rows, columns, record.target.names, caption)
+    return split_charts.row_table("Likely label errors", rows, columns, record.target.names, caption)
 
 
 def _doubts(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {"row": "source_row", "label": "label", "gold": "gold", "p(label)": "p", **TEXTS}
     rows = queries.label_doubts(connection, table)
     caption = "Where the teacher is surest that a label holds, or does not, against gold: one of the two is wrong."
-    return pictures.row_table("Likely label errors", rows, columns, record.target.names, caption)
+    return split_charts.row_table("Likely label errors", rows, columns, record.target.names, caption)
 
 
 def _farthest(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {"row": "source_row", "gold": "score", "teacher": "said", **TEXTS}
     rows = queries.farthest(connection, table, record.target)
     caption = "One of the two, gold or the teacher, is likely wrong."
-    return pictures.row_table("Farthest from gold", rows, columns, (), caption)
+    return split_charts.row_table("Farthest from gold", rows, columns, (), caption)
 
 
 def variants_section(connection: Connection, table: str, target: Target, record: AugmentationRecord) -> Section:
@@ -185,14 +185,14 @@ def _moves(rows: Rows) -> Table:
 def _answers(connection: Connection, table: str, target: Target) -> Picture:
     caption = "What the teacher answers to variants, by its answer to the row that each was made from."
     counts = queries.variant_answers(connection, table)
-    return pictures.matrix("Change of mind", counts, target, AXES, caption)
+    return split_charts.matrix("Change of mind", counts, target, AXES, caption)
 
 
 def _scores_of_variants(connection: Connection, table: str, target: Target) -> Picture:
     pairs = queries.variant_scores_sql(table, target)
     limits = queries.score_limits(connection, [table], target)
     caption = "The teacher's score of each variant, by that of the row it was made from; on the line they are the same."
-    return pictures.density(connection, pairs, limits, "Change of the score", AXES, caption)
+    return split_charts.density(connection, pairs, limits, "Change of the score", AXES, caption)
 
 
 def _sample(record: AugmentationRecord) -> Table:

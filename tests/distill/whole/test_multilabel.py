@@ -19,7 +19,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import LABEL_LISTS, sigmoid
 from pipeline.tasks.task import load_task
-from student.answers.labels import stored_thresholds
+from student.answers.thresholds import stored_thresholds
 from student.evaluate import evaluate
 from student.fit import train
 from student.model.model import Student

@@ -16,7 +16,7 @@ from pipeline.record_file import read_record
 from pipeline.sets.reader import KEYS, ExampleSet, keys_sha256
 from pipeline.tasks.target import softmax
 from student.answers.certificate import CERTIFICATE_FILE, fewest_rows, read_certificate
-from student.answers.labels import margins
+from student.answers.thresholds import margins
 from student.fit import train
 from student.model.model import Student
 from student.predict import Predictor

@@ -13,7 +13,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Task
 from pipeline.training.run_record import RUN_RECORD, read_run_record, write_run_record
-from student.answers.labels import answer_columns, margins
+from student.answers.thresholds import answer_columns, margins
 from student.predict import Predictor
 from tests.helpers.commands import invoke
 

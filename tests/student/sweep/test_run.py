@@ -34,7 +34,7 @@ from pipeline.training.run_record import RunRecord
 from student.config import SweepSettings, TrainSettings
 from student.fit import train
 from student.sweep.grid import Trial
-from student.sweep.study import Study, open_study
+from student.sweep.optuna_study import Study, open_study
 from student.sweep.sweep import sweep
 from student.sweep.workers import train_all, train_on_cluster
 from tests.helpers.messages import naming

@@ -28,7 +28,7 @@ from teacher.augment import candidates
 from teacher.augment import variants as variants_module
 from teacher.augment.augment import Augmentation, variants_for
 from teacher.augment.augment_settings import AugmentSettings
-from teacher.augment.edits import replaceable
+from teacher.augment.replaceable_words import replaceable
 from teacher.augment.variants import open_variants
 from teacher.dump.rows import COLUMNS, Rows
 from teacher.kinds import dump

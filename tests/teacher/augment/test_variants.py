@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.arrays import Ragged
-from teacher.augment.edits import MASK
 from teacher.augment.mask_editors import MaskPosEditor, make_pools
 from teacher.augment.methods import BOTH, FIRST, SECOND, Editor, MaskPos, Sides, TinyBert
+from teacher.augment.replaceable_words import MASK
 from teacher.augment.tinybert_editor import Sites, TinyBertEditor
 from teacher.augment.variants import SCHEMA, make_variants
 

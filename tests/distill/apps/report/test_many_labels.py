@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from distill.apps.report.pictures import confused, label_scores
+from distill.apps.report.split_charts import confused, label_scores
 from distill.commands.students import MOST_LABELS, add_labels
 from distill.result import Result
 from pipeline.sql.gate import add_macros

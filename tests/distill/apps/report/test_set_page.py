@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.special import softmax
 
-from distill.apps.report import pictures, queries
+from distill.apps.report import queries, split_charts
 from distill.apps.report.page import Page, Rows, render
 from distill.apps.report.set_page import set_page
 from pipeline.errors import IntegrityError
@@ -63,7 +63,7 @@ FOUR = rows_of([[0, log(3)], [0, log(3)], [0, log(3)], [log(9), 0]], label=[1, 1
 
 def test_calibration_and_confusion_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
     connection.register("four", FOUR)
-    reliability, confusion = pictures.against_gold(connection, "four", CLASSES, "teacher")
+    reliability, confusion = split_charts.against_gold(connection, "four", CLASSES, "teacher")
     figures = [(row["n"], row["confidence"], row["accuracy"]) for row in reliability.rows]
     assert figures == [(3, pytest.approx(0.75), pytest.approx(2 / 3)), (1, pytest.approx(0.9), 1)]
     error = 3 / 4 * (0.75 - 2 / 3) + 1 / 4 * (1 - 0.9)
@@ -80,11 +80,11 @@ def test_calibration_of_labels_that_hold_by_themselves(connection: duckdb.DuckDB
     lists = pa.array([[0], [1], None], pa.list_(pa.int32()))
     connection.register("three", three.set_column(three.schema.get_field_index("label"), "label", lists))
     target = Target(kind="labels", names=("a", "b"))
-    (reliability,) = pictures.against_gold(connection, "three", target, "teacher")
+    (reliability,) = split_charts.against_gold(connection, "three", target, "teacher")
     figures = [(row["n"], row["confidence"], row["accuracy"]) for row in reliability.rows]
     assert figures == [(1, pytest.approx(0.25), 0), (2, pytest.approx(0.75), 0.5), (1, pytest.approx(0.9), 1)]
     assert f"calibration error: {(0.25 + 2 * 0.25 + 0.1) / 4:.4f}." in reliability.caption
-    (probabilities,) = pictures.certainty(connection, "three", target)
+    (probabilities,) = split_charts.certainty(connection, "three", target)
     counted = {row["from"]: row for row in probabilities.rows}
     assert [counted[0.75][kind] for kind in ("wrong answers", "right answers", "all rows")] == [1, 1, 0]
     assert counted[0.5]["all rows"] == 2
@@ -93,7 +93,7 @@ def test_calibration_of_labels_that_hold_by_themselves(connection: duckdb.DuckDB
 
 def test_margins_and_entropies_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
     connection.register("four", FOUR)
-    margin, entropy = pictures.certainty(connection, "four", CLASSES)
+    margin, entropy = split_charts.certainty(connection, "four", CLASSES)
     filled = {
         round(row["from"], 6): (row["wrong answers"], row["right answers"])
         for row in margin.rows
@@ -107,7 +107,7 @@ def test_margins_and_entropies_by_hand(connection: duckdb.DuckDBPyConnection) ->
 
 def test_rows_without_gold_are_one_colour(connection: duckdb.DuckDBPyConnection) -> None:
     connection.register("bare", FOUR.drop_columns("label").append_column("label", pa.nulls(4, pa.int32())))
-    margin, _ = pictures.certainty(connection, "bare", CLASSES)
+    margin, _ = split_charts.certainty(connection, "bare", CLASSES)
     assert sum(row["all rows"] for row in margin.rows) == 4
     assert "right answers" not in margin.rows[0]
 
@@ -118,7 +118,7 @@ def test_rows_without_gold_are_one_colour(connection: duckdb.DuckDBPyConnection)
 def test_scores_by_hand(connection: duckdb.DuckDBPyConnection, target: Target, logits: list[list[float]]) -> None:
     """Said are 1, 3 and 5 where gold is 1, 5 and nothing."""
     connection.register("three", rows_of(logits, score=[1.0, 5.0, None]))
-    scores, errors = pictures.against_gold(connection, "three", target, "teacher")
+    scores, errors = split_charts.against_gold(connection, "three", target, "teacher")
     cells = [(row["gold score from"], row["score by the teacher from"], row["n"]) for row in scores.rows]
     last = 5 - 4 / queries.CELLS
     assert cells == [(1, 1, 1), (pytest.approx(last), pytest.approx(3), 1)]
@@ -131,7 +131,7 @@ def test_scores_by_hand(connection: duckdb.DuckDBPyConnection, target: Target, l
 def test_equal_scores_still_have_room(connection: duckdb.DuckDBPyConnection) -> None:
     connection.register("same", rows_of([[2.0], [2.0]], score=[2.0, 2.0]))
     assert queries.score_limits(connection, ["same"], SCORE) == (1.5, 2.5)
-    assert sum(row["n"] for row in pictures.against_gold(connection, "same", SCORE, "teacher")[0].rows) == 2
+    assert sum(row["n"] for row in split_charts.against_gold(connection, "same", SCORE, "teacher")[0].rows) == 2
 
 
 def test_changes_of_mind_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
