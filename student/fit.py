@@ -4,7 +4,8 @@ No teacher is in memory. The run's folder of several tasks holds the record of t
 which is a student's folder and a run's like any other: commands take it by its path.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from pipeline import console
+from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, remove_temporaries
 from pipeline.sets.reader import LogitSet
@@ -233,6 +235,53 @@ def vectors_source(sets: Sequence[LogitSet]) -> int:
     return next((k for k, one in enumerate(sets) if one.sets[0].record.signals.token_vectors is not None), 0)
 
 
+@dataclass(frozen=True)
+class PrunedStudents:
+    """Students and, of each, a small one of the rows of the tables that the data use, which is trained in its place.
+
+    Attributes:
+        students: with the whole vocabulary, as they are saved.
+        small: the same in the same order; they share the first one's encoder.
+        active: the token ids of the small tables' rows.
+    """
+
+    students: list[TaskStudent]
+    small: list[TaskStudent]
+    active: Ints
+
+    @classmethod
+    def of_rows(cls, students: list[TaskStudent], splits: Sequence[Mapping[str, Any]]) -> "PrunedStudents":
+        """Returns the students with small ones for the rows of all splits of each training."""
+        # Dev rows count, too, because the small student must be able to read them during training.
+        active = active_ids((rows for part in splits for rows in part.values()), students[0].config.pad_id)
+        small: list[TaskStudent] = []
+        for student in students:
+            # The first student's small encoder is passed on, so that all tasks train the same tables.
+            small.append(prune(student, active, small[0].encoder if small else None).to(default_device()))
+        return cls(students, small, active)
+
+    def restored(self, number: int) -> TaskStudent:
+        """Returns a student with what its small one has learnt."""
+        student = self.students[number]
+        restore(student, self.small[number], self.active)
+        student.config = with_used_rows(student.config, student.encoder)
+        return student
+
+    def write(self, number: int, folder: Path) -> None:
+        """Saves one student."""
+        self.restored(number).save(folder)
+
+    def write_all(self, folders: Sequence[Path]) -> None:
+        """Saves every student, in the order of the folders."""
+        whole = {folder: self.restored(number) for number, folder in enumerate(folders)}
+        # transformers cannot read a shared encoder file, so each BERT's folder holds all of its weights.
+        if self.students[0].config.is_hugging_face:
+            for folder, student in whole.items():
+                student.save(folder)
+        else:
+            save_sharing({folder: (student.config_json, student) for folder, student in whole.items()})
+
+
 def fit(
     trainings: Sequence[StudentTraining], vectors: VocabularyVectors | None, run: Run
 ) -> tuple[list[TaskStudent], list[Entry]]:
@@ -244,78 +293,59 @@ def fit(
     """
     splits, first = [training.splits for training in trainings], trainings[0].settings
     students = _new_students(trainings, [part["train"] for part in splits], vectors)
-    # Dev rows count, too, because the small student must be able to read them during training.
-    active = active_ids((rows for part in splits for rows in part.values()), students[0].config.pad_id)
-    smalls: list[TaskStudent] = []
-    for student in students:
-        # The first student's small encoder is passed on, so that all tasks train the same tables.
-        smalls.append(prune(student, active, smalls[0].encoder if smalls else None).to(default_device()))
+    pruned = PrunedStudents.of_rows(students, splits)
     renumbered = [
-        {split: one.kind.renumber(rows, active) for split, rows in part.items()}
+        {split: one.kind.renumber(rows, pruned.active) for split, rows in part.items()}
         for one, part in zip(trainings, splits, strict=True)
     ]
-    layers = _layer_loss(trainings[0], smalls[0], renumbered[0]["train"])
+    layers = _layer_loss(trainings[0], pruned.small[0], renumbered[0]["train"])
     # The published protocol trains the layer losses alone first, so that no weight between losses is needed.
     if layers is not None and first.layers is not None and first.layers.intermediate_epochs:
-        assert isinstance(smalls[0], Student), "or there would be no layers"
-        # The first stage has its own optimizer: the momentum of another loss would start the second stage wrongly.
-        alone = make_optimizer(first.optimizer, smalls[0].encoder, layers)
-        sizes = (first.epochs.per_device_train_batch_size, first.seed)
-        stage = LayerTask(smalls[0], layers, renumbered[0]["train"], alone, *sizes)
-        schedule = loop.Schedule.of_epochs(
-            stage.batches.steps_per_epoch,
-            first.layers.intermediate_epochs,
-            first.seed,
-            warmup_steps=first.epochs.warmup_steps,
-            # The layer loss has no dev metric to choose by, so the last weights go on to the second stage.
-            save_best=False,
-        )
-        learn_layers(stage, schedule, smalls[0], run)
+        _fit_layers(first, first.layers.intermediate_epochs, pruned.small[0], layers, renumbered[0]["train"], run)
         layers = None
+    beside = [] if layers is None else [layers]
     optimizer = make_optimizer(
-        first.optimizer,
-        smalls[0].encoder,
-        *(small.head for small in smalls),
-        *([] if layers is None else [layers]),
+        first.optimizer, pruned.small[0].encoder, *(small.head for small in pruned.small), *beside
     )
-    note_slow_kernels(smalls[0].device)
-
-    # Saved students always have the whole vocabulary. The small tables exist only while they are trained.
-    def restored(number: int) -> TaskStudent:
-        student, small = students[number], smalls[number]
-        restore(student, small, active)
-        student.config = with_used_rows(student.config, student.encoder)
-        return student
-
+    note_slow_kernels(pruned.small[0].device)
     tasks: dict[str, BatchedTask] = {
         training.name: training.kind.task(
-            training.settings, small, part, optimizer, layers, partial(_write, restored, number)
+            training.settings, small, part, optimizer, layers, partial(pruned.write, number)
         )
-        for number, (training, small, part) in enumerate(zip(trainings, smalls, renumbered, strict=True))
+        for number, (training, small, part) in enumerate(zip(trainings, pruned.small, renumbered, strict=True))
     }
-
-    def save(folder: Path) -> None:
-        whole = {folder / training.name: restored(number) for number, training in enumerate(trainings)}
-        # transformers cannot read a shared encoder file, so each BERT's folder holds all of its weights.
-        if students[0].config.is_hugging_face:
-            for own, student in whole.items():
-                student.save(own)
-        else:
-            save_sharing({own: (student.config_json, student) for own, student in whole.items()})
-
-    # A single task saves into the run's own folder. Several tasks have one folder each.
-    if run.folder == trainings[0].folder:
+    if run.folder == trainings[0].folder:  # a single task saves into the run's own folder
         (task,) = tasks.values()
         schedule = schedule_of(first.epochs, first.seed, task.batches.steps_per_epoch)
         history = loop.fit(run, task, optimizer, schedule, first.report_to)
     else:
+        folders = [training.name for training in trainings]
         # Checkpoints hold the state of one module. The shared encoder is stored once, since tied names are dropped.
-        model = nn.ModuleList([*smalls, *([] if layers is None else [layers])])
-        joint = JointTask(model, tasks, first.seed, save)
+        model = nn.ModuleList([*pruned.small, *beside])
+        joint = JointTask(model, tasks, first.seed, lambda folder: pruned.write_all([folder / one for one in folders]))
         schedule = schedule_of(first.epochs, first.seed, joint.batches.steps_per_epoch)
         history = loop.fit(run, joint, optimizer, schedule, first.report_to)
     # The best weights are those on disk. The students in memory hold the last epoch's.
     return [one.kind.student.load(one.folder).to(default_device()) for one in trainings], history
+
+
+def _fit_layers(
+    settings: TrainSettings, num_epochs: int, small: TaskStudent, layers: LayerLoss, train: Any, run: Run
+) -> None:
+    """Trains a student by the losses between layers alone: the first of two stages."""
+    assert isinstance(small, Student), "or there would be no layers"
+    # The first stage has its own optimizer: the momentum of another loss would start the second stage wrongly.
+    alone = make_optimizer(settings.optimizer, small.encoder, layers)
+    stage = LayerTask(small, layers, train, alone, settings.epochs.per_device_train_batch_size, settings.seed)
+    schedule = loop.Schedule.of_epochs(
+        stage.batches.steps_per_epoch,
+        num_epochs,
+        settings.seed,
+        warmup_steps=settings.epochs.warmup_steps,
+        # The layer loss has no dev metric to choose by, so the last weights go on to the second stage.
+        save_best=False,
+    )
+    learn_layers(stage, schedule, small, run)
 
 
 def schedule_of(epochs: Epochs, seed: int, steps_per_epoch: int) -> loop.Schedule:
@@ -334,10 +364,6 @@ def note_slow_kernels(device: torch.device) -> None:
     """Notes that steps take long where the compiled kernels are missing."""
     if device.type == "cpu" and not IS_COMPILED:
         console.note("the compiled kernels were not built at installation: every step takes several times longer")
-
-
-def _write(restored: Callable[[int], TaskStudent], number: int, folder: Path) -> None:
-    restored(number).save(folder)
 
 
 def _layer_loss(training: StudentTraining, student: TaskStudent, examples: Any) -> LayerLoss | None:

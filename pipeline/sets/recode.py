@@ -216,10 +216,10 @@ def _write(source: ExampleSet, root: Path, record: SetRecord, old: LayerSignal, 
         for shard in old.shards:
             if shard.range in todo:
                 with layer_file(root, record, new, shard) as write:
-                    for rows, said in _read(source, old, shard, bases):
+                    for rows, outputs in _read(source, old, shard, bases):
                         length_R = rows.column("length").to_numpy().astype(np.int64)
                         keys = rows.select(["split", "source_row", "variant"])
-                        write(new.table(keys, length_R, said, new_bases))
+                        write(new.table(keys, length_R, outputs, new_bases))
             steps.advance()
     return new
 
@@ -232,8 +232,8 @@ def _read(
         problem = old.rows_problem(rows)
         raise_all(IntegrityError, str(source.root / shard.path), [problem] if problem else [])
         length_R = rows.column("length").to_numpy().astype(np.int64)
-        said = {layer: old.decode(old.stored_in(rows, layer), length_R, bases.get(layer)) for layer in old.layers}
-        yield rows, said
+        outputs = {layer: old.decode(old.stored_in(rows, layer), length_R, bases.get(layer)) for layer in old.layers}
+        yield rows, outputs
 
 
 def _new_bases(source: ExampleSet, old: States, num_stored: int, bases: Mapping[int, Basis]) -> dict[str, Basis]:
@@ -249,9 +249,9 @@ def _new_bases(source: ExampleSet, old: States, num_stored: int, bases: Mapping[
     kept: dict[int, list[Floats]] = {layer: [] for layer in old.layers}
     first = 0
     for shard in shards:
-        for rows, said in _read(source, old, shard, {}):
+        for rows, outputs in _read(source, old, shard, {}):
             chosen = range(-first % every, len(rows), every)
-            for layer, states in said.items():
+            for layer, states in outputs.items():
                 # Copies, because a view would keep the whole row group in memory.
                 kept[layer] += [states[row].copy() for row in chosen]
             first += len(rows)

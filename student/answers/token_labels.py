@@ -150,13 +150,13 @@ class TokenLabelPredictor(Predictor):
         """Returns label and probability of each word; a word without tokens is outside of spans with probability 1."""
         names = self.student.config.target.names
         num_words_N = np.array(num_words, dtype=np.int64)
-        said = labels_of_words(names, pieces, num_words_N, logits_TC)
+        predicted = labels_of_words(names, pieces, num_words_N, logits_TC)
         token = pieces.by_word(np.arange(len(logits_TC)), num_words_N, -1)
         # A word without tokens gets index -1, which reads this appended certainty of 1.
         certain_T = np.append(softmax(logits_TC).max(axis=1), np.float32(1))
         return [
             [(names[k], float(certain_T[t])) for k, t in zip(*row, strict=True)]
-            for row in zip(said.lists(), token.lists(), strict=True)
+            for row in zip(predicted.lists(), token.lists(), strict=True)
         ]
 
 

@@ -94,17 +94,17 @@ class LayerTargets:
             return torch.from_numpy(np.concatenate(states))
         # The student encodes all first sentences before all second ones, so the targets follow that order.
         parts: list[list[Floats]] = [[] for _ in self._lengths]
-        for row, said in zip(rows, states, strict=True):
+        for row, row_states in zip(rows, states, strict=True):
             lengths = tuple(int(length_N[row]) for length_N in self._lengths)
             for part, place in zip(parts, self._frame.slices(lengths), strict=True):
-                part.append(said[place])
+                part.append(row_states[place])
         return torch.from_numpy(np.concatenate([rows for part in parts for rows in part]))
 
     def squares(self, layer: int, rows: Ints, longest: int) -> Tensor:
         """Returns each head's number for each pair of tokens, float32 [B, A, L, L], 0 beyond a row's end."""
-        said = self._rows(layer, rows)
-        padded = np.zeros((len(said), len(said[0]), longest, longest), dtype=np.float32)
-        for row, square in zip(padded, said, strict=True):
+        squares = self._rows(layer, rows)
+        padded = np.zeros((len(squares), len(squares[0]), longest, longest), dtype=np.float32)
+        for row, square in zip(padded, squares, strict=True):
             length = square.shape[1]
             row[:, :length, :length] = square
         return torch.from_numpy(padded)

@@ -67,7 +67,7 @@ class LayerLoss(nn.Module):
         distances: with the signal that each reads.
         layers: the teacher's, rising; 0 is what its first layer reads.
         student: whose layers are compared; is not kept.
-        targets: what the teacher said, by signal.
+        targets: the teacher's stored layers, by signal.
         weight_N: float32, multiplies each training row's loss.
         filters: what of the states of all tokens is compared. (default: all)
         kind_N: what `Contrast` needs; None where it is not among the distances.
@@ -116,9 +116,9 @@ class LayerLoss(nn.Module):
         """Returns features_BF, which the student's head reads, and the layer outputs that are compared."""
         encoder = student.encoder
         if isinstance(encoder, BertEncoder):
-            told = encoder.layers(ids_T, starts_S, sparse_grads)
+            layers = encoder.layers(ids_T, starts_S, sparse_grads)
             # One forward pass serves both the head and the layer loss, because a BERT's layers dominate the cost.
-            return encoder.pooled([states_TH[starts_S[:-1]] for states_TH in told.states[1:]]), told
+            return encoder.pooled([states_TH[starts_S[:-1]] for states_TH in layers.states[1:]]), layers
         # The scan runs only if an distance reads tokens: it costs more than the pooled product.
         states = [encoder.scan(ids_T, starts_S, sparse_grads)] if self._reads_tokens else []
         # A matrix student has no attention, so the mask has no columns and the lists of scores are empty.
@@ -143,12 +143,12 @@ class LayerLoss(nn.Module):
     def _width_of_first(self, student: Student) -> int:
         return student.encoder.token_size if self._is_bert else student.num_features
 
-    def forward(self, features_BF: Tensor, told: LayerOutputs, starts_S: Tensor, rows: Ints) -> Tensor:
+    def forward(self, features_BF: Tensor, layers: LayerOutputs, starts_S: Tensor, rows: Ints) -> Tensor:
         """Returns the weighted mean over the rows whose teacher layers are stored, a scalar; 0 without such rows.
 
         Args:
             features_BF: what the student's head reads.
-            told: what its layers say.
+            layers: what its layers output.
             starts_S: of the sequences that it reads.
             rows: numbers of the training rows.
         """
@@ -157,13 +157,13 @@ class LayerLoss(nn.Module):
             # A plain 0 would have no graph, and the backward pass would raise an error.
             return features_BF.sum() * 0
         is_chosen_B = torch.from_numpy(is_known_B).to(starts_S.device)
-        said = _Said(features_BF[is_chosen_B], *_chosen(told, starts_S, is_chosen_B), rows[is_known_B])
-        weight_B = self._weight_N[said.rows].to(starts_S.device)
+        chosen = _ChosenOutputs(features_BF[is_chosen_B], *_chosen(layers, starts_S, is_chosen_B), rows[is_known_B])
+        weight_B = self._weight_N[chosen.rows].to(starts_S.device)
         # A matrix student reads a pair as two sequences, so its losses have two numbers for each row.
-        losses = [(weight_B.repeat(len(loss_N) // len(weight_B)) * loss_N).mean() for loss_N in self._losses(said)]
+        losses = [(weight_B.repeat(len(loss_N) // len(weight_B)) * loss_N).mean() for loss_N in self._losses(chosen)]
         return torch.stack(losses).sum()
 
-    def _losses(self, said: "_Said") -> Iterator[Tensor]:
+    def _losses(self, chosen: "_ChosenOutputs") -> Iterator[Tensor]:
         """Each distance of each row, or of each of two sequences that are read of it, layer by layer."""
         # Negative indices compare the student's last layers with the chosen teacher layers, whatever the student's
         # depth.
@@ -171,52 +171,54 @@ class LayerLoss(nn.Module):
         for distance, signal in self._distances:
             if distance.error is not None:
                 for place, layer in zip(places, self._layers, strict=True):
-                    yield self._error(distance, signal, layer, place, said)
+                    yield self._error(distance, signal, layer, place, chosen)
         if self.contrast is not None:
-            yield self.contrast(torch.cat([said.first(place) for place in places], dim=1), said.rows)
+            yield self.contrast(torch.cat([chosen.first(place) for place in places], dim=1), chosen.rows)
 
-    def _error(self, distance: LayerDistance, signal: LayersName, layer: int, place: int, said: "_Said") -> Tensor:
+    def _error(
+        self, distance: LayerDistance, signal: LayersName, layer: int, place: int, chosen: "_ChosenOutputs"
+    ) -> Tensor:
         """A distance of each row, for one layer of the teacher and the student's at ``place``."""
         assert distance.error is not None, "a contrast is of all layers"
-        target, told, device = self._targets[signal], said.told, said.starts_S.device
+        target, layers, device = self._targets[signal], chosen.layers, chosen.starts_S.device
         name = f"{distance.signal}-{layer}"
         bring = self.maps[name] if name in self.maps else nn.Identity()
         if distance.signal == "states":
-            states = target.states(layer, said.rows).to(device)
+            states = target.states(layer, chosen.rows).to(device)
             # The teacher's filters are frozen in TED's second stage. Only the student's maps learn.
             states = states if self.filters is None else self.filters(layer, states)
-            return distance.error(bring(told.states[place]), states, said.starts_S)
+            return distance.error(bring(layers.states[place]), states, chosen.starts_S)
         if distance.signal == "cls":
-            first = said.first(place)
+            first = chosen.first(place)
             # Each state counts as a sequence of one token, so Hid-CLS reuses the error of Hid-Seq.
             alone_S = torch.arange(len(first) + 1, device=device)
-            return distance.error(bring(first), target.first(layer, said.rows).to(device), alone_S)
-        squares = told.scores[place] if distance.signal == "attention" else relations(told.values[place])
-        stored = target.squares(layer, said.rows, squares.shape[-1]).to(device)
-        return distance.error(squares, stored, told.is_token_NL)
+            return distance.error(bring(first), target.first(layer, chosen.rows).to(device), alone_S)
+        squares = layers.scores[place] if distance.signal == "attention" else relations(layers.values[place])
+        stored = target.squares(layer, chosen.rows, squares.shape[-1]).to(device)
+        return distance.error(squares, stored, layers.is_token_NL)
 
 
-class _Said(NamedTuple):
+class _ChosenOutputs(NamedTuple):
     """A student's outputs for the rows whose teacher layers are stored."""
 
     features_BF: Tensor
-    told: LayerOutputs
+    layers: LayerOutputs
     starts_S: Tensor
     rows: Ints
 
     def first(self, place: int) -> Tensor:
         """A layer's states of the rows' first tokens; of a student without layers what its head reads."""
-        return self.told.states[place][self.starts_S[:-1]] if self.told.scores else self.features_BF
+        return self.layers.states[place][self.starts_S[:-1]] if self.layers.scores else self.features_BF
 
 
-def _chosen(told: LayerOutputs, starts_S: Tensor, is_chosen_B: Tensor) -> tuple[LayerOutputs, Tensor]:
+def _chosen(layers: LayerOutputs, starts_S: Tensor, is_chosen_B: Tensor) -> tuple[LayerOutputs, Tensor]:
     """Returns the layer outputs and starts of the chosen rows alone; of a pair of sequences both are chosen."""
     # Usually every row has stored layers, and then the copies below would be wasted.
     if is_chosen_B.all():
-        return told, starts_S
+        return layers, starts_S
     lengths_N = starts_S.diff()
     is_chosen_N = is_chosen_B.repeat(len(lengths_N) // len(is_chosen_B))
     is_chosen_T = is_chosen_N.repeat_interleave(lengths_N)
     starts_S = functional.pad(lengths_N[is_chosen_N].cumsum(0), (1, 0))
-    squares = ([part[is_chosen_N] for part in parts] for parts in (told.scores, told.values))
-    return LayerOutputs(told.is_token_NL[is_chosen_N], [s[is_chosen_T] for s in told.states], *squares), starts_S
+    squares = ([part[is_chosen_N] for part in parts] for parts in (layers.scores, layers.values))
+    return LayerOutputs(layers.is_token_NL[is_chosen_N], [s[is_chosen_T] for s in layers.states], *squares), starts_S

@@ -62,7 +62,7 @@ def corpus_budget(config: BudgetCorpus) -> list[Line]:
 
 DIMS = (16, 32, 64, 128, 256)  # of pca, up to half of the hidden size
 # Every fifth row is measured; bases are fitted to the others, so that the measured loss is unbiased.
-TOLD = 5
+EVERY = 5
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class LayerLine:
         bytes_per_row: in the files, everything counted.
         task_bytes: of all of the task's own rows.
         lost: of states the share of their variance; of attention and values the divergence in nats, of the softmax of
-            what is stored from that of what was said, mean over heads and tokens. None where all states are the same,
+            what is stored from that of the teacher, mean over heads and tokens. None where all states are the same,
             as those of ``[CLS]`` in layer 0 are.
     """
 
@@ -118,9 +118,9 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
         for name, layer in passes:
             wanted: dict[LayersName, tuple[int, ...]] = {name: (layer,)}
             with inference_mode(device, forward.precision):
-                said = layer_outputs(encoder, inputs, wanted, tokens_per_batch(device), steps.advance)
+                outputs = layer_outputs(encoder, inputs, wanted, tokens_per_batch(device), steps.advance)
             signals = candidates(wanted, width, heads)
-            lines += [measured_line(signal, said[name][layer], length_R, num_rows) for signal in signals]
+            lines += [measured_line(signal, outputs[name][layer], length_R, num_rows) for signal in signals]
     return lines
 
 
@@ -150,39 +150,42 @@ def candidates(asked: dict[LayersName, tuple[int, ...]], width: int, heads: int)
             yield BLOCKS[name](layers=layers, heads=heads, codec="u8")
 
 
-def measured_line(signal: LayerSignal, said: Sequence[Floats], length_R: Ints, num_rows: int) -> LayerLine:
-    """Fits a basis to most rows, if one is needed, and tells of the others."""
+def measured_line(signal: LayerSignal, outputs: Sequence[Floats], length_R: Ints, num_rows: int) -> LayerLine:
+    """Fits a basis to most rows, if one is needed, and measures it on the others."""
     (layer,) = signal.layers
-    is_told_R = np.arange(len(said)) % TOLD == TOLD - 1 if len(said) >= TOLD else np.ones(len(said), dtype=bool)
-    told = [block for block, is_told in zip(said, is_told_R, strict=True) if is_told]
+    is_measured_R = (
+        np.arange(len(outputs)) % EVERY == EVERY - 1 if len(outputs) >= EVERY else np.ones(len(outputs), dtype=bool)
+    )
+    measured = [block for block, is_measured in zip(outputs, is_measured_R, strict=True) if is_measured]
     bases = {}
     if isinstance(signal, States) and signal.codec.basis_bytes:
-        others = [block for block, is_told in zip(said, is_told_R, strict=True) if not is_told] or told
-        bases = {layer: fit_basis(np.concatenate(others), signal.codec.num_stored)}
-    rows = np.flatnonzero(is_told_R)
+        # Fitted on the rows that are not measured: on its own rows a basis looks better than it is.
+        others = [block for block, is_measured in zip(outputs, is_measured_R, strict=True) if not is_measured]
+        bases = {layer: fit_basis(np.concatenate(others or measured), signal.codec.num_stored)}
+    rows = np.flatnonzero(is_measured_R)
     keys = pa.table(
         {"split": ["train"] * len(rows), "source_row": rows, "variant": pa.array([0] * len(rows), pa.int32())}
     )
-    table = signal.table(keys, length_R[is_told_R], {layer: told}, bases)
-    back = signal.decode(signal.stored_in(table, layer), length_R[is_told_R], bases.get(layer))
-    lost = _share_lost(told, back) if isinstance(signal, States) else _divergence(told, back)
+    table = signal.table(keys, length_R[is_measured_R], {layer: measured}, bases)
+    back = signal.decode(signal.stored_in(table, layer), length_R[is_measured_R], bases.get(layer))
+    lost = _share_lost(measured, back) if isinstance(signal, States) else _divergence(measured, back)
     # An empty file's header and footer are subtracted, since they hardly count in files of a whole set.
     size = (_file_bytes(signal, table) - _file_bytes(signal, table.slice(0, 0))) / len(rows)
     return LayerLine(signal.name, layer, signal.how, size, size * num_rows, lost)
 
 
-def _share_lost(said: Sequence[Floats], back: Sequence[Floats]) -> float | None:
-    said_TH, back_TH = np.concatenate(said), np.concatenate(back)
-    variance = ((said_TH - said_TH.mean(axis=0, dtype=np.float64)) ** 2).sum()
-    is_constant = variance <= ROUNDING * (said_TH.astype(np.float64) ** 2).sum()
-    return None if is_constant else float(((said_TH - back_TH) ** 2).sum() / variance)
+def _share_lost(outputs: Sequence[Floats], back: Sequence[Floats]) -> float | None:
+    output_TH, back_TH = np.concatenate(outputs), np.concatenate(back)
+    variance = ((output_TH - output_TH.mean(axis=0, dtype=np.float64)) ** 2).sum()
+    is_constant = variance <= ROUNDING * (output_TH.astype(np.float64) ** 2).sum()
+    return None if is_constant else float(((output_TH - back_TH) ** 2).sum() / variance)
 
 
-def _divergence(said: Sequence[Floats], back: Sequence[Floats]) -> float:
-    """Mean over rows, heads and tokens of KL(softmax of what was said ‖ softmax of what is stored), nats."""
+def _divergence(outputs: Sequence[Floats], back: Sequence[Floats]) -> float:
+    """Mean over rows, heads and tokens of KL(softmax of what the teacher computed ‖ that of what is stored), nats."""
     nats = []
-    for said_ALL, back_ALL in zip(said, back, strict=True):
-        log_p, log_q = _log_softmax(said_ALL), _log_softmax(back_ALL)
+    for output_ALL, back_ALL in zip(outputs, back, strict=True):
+        log_p, log_q = _log_softmax(output_ALL), _log_softmax(back_ALL)
         nats.append((np.exp(log_p) * (log_p - log_q)).sum(axis=2).ravel())
     return float(np.concatenate(nats).mean())
 

@@ -217,9 +217,9 @@ def _fitted(signal: States, teacher: Teacher, source: Source, max_seq_length: in
     wanted = TOKENS_PER_NUMBER * signal.codec.width
     inputs = _sample(signal, teacher, source, max_seq_length, wanted)
     with console.progress(len(inputs), f"teacher: basis of {signal.name}") as steps:
-        said = layer_outputs(teacher, inputs, {signal.name: signal.layers}, max_tokens, steps.advance)[signal.name]
+        outputs = layer_outputs(teacher, inputs, {signal.name: signal.layers}, max_tokens, steps.advance)[signal.name]
     num_stored = signal.codec.num_stored
-    bases = {f"{layer}.": fit_basis(np.concatenate(states), num_stored) for layer, states in said.items()}
+    bases = {f"{layer}.": fit_basis(np.concatenate(states), num_stored) for layer, states in outputs.items()}
     return bases_to_bytes(bases)
 
 
@@ -302,7 +302,7 @@ class LayerJob(ShardJob):
 
 
 def row_groups(length_R: Ints, signals: Sequence[LayerSignal]) -> Iterator[tuple[int, int]]:
-    """Where rows of so many tokens are cut, so that neither a row group nor what is said of it becomes too large."""
+    """Where rows of so many tokens are cut, so that neither a row group nor what is stored of it becomes too large."""
     said_R = sum((len(s.layers) * s.num_floats(length_R) for s in signals), np.zeros_like(length_R))
     stored = [len(signal.layers) * signal.stored_bytes(length_R) for signal in signals]
     # The share of the tightest limit that each row uses; a group is full when its shares sum to 1.

@@ -67,8 +67,8 @@ def confusion(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
 
 def confused(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     """Which class is most often taken for which other one."""
-    wrong = f"select label, teacher as said, n, share from confusion({table}) where label <> teacher"
-    return fetch(connection, f"{wrong} order by n desc, label, said limit {SHOWN_ROWS}")
+    wrong = f"select label, teacher as predicted, n, share from confusion({table}) where label <> teacher"
+    return fetch(connection, f"{wrong} order by n desc, label, predicted limit {SHOWN_ROWS}")
 
 
 def answers(connection: duckdb.DuckDBPyConnection, a: str, b: str) -> Rows:
@@ -124,9 +124,9 @@ def score_sql(target: Target, logits: str = "logits") -> str:
 
 
 def score_limits(connection: duckdb.DuckDBPyConnection, tables: list[str], target: Target) -> tuple[float, float]:
-    """The lowest and the highest score, of gold or said."""
-    scores = " union all ".join(f"select {score_sql(target)} as said, score from {table}" for table in tables)
-    ends = "least(min(said), min(score)) as low, greatest(max(said), max(score)) as high"
+    """The lowest and the highest score, of gold or predictions."""
+    scores = " union all ".join(f"select {score_sql(target)} as predicted, score from {table}" for table in tables)
+    ends = "least(min(predicted), min(score)) as low, greatest(max(predicted), max(score)) as high"
     row = fetch(connection, f"select {ends} from ({scores})")[0]
     low, high = float(row["low"]), float(row["high"])
     return (low, high) if high > low else (low - 0.5, low + 0.5)
@@ -139,14 +139,14 @@ def score_grid(connection: duckdb.DuckDBPyConnection, pairs: str, limits: tuple[
     cell = f"greatest(least(floor(({{}} - {low!r}) / {high - low!r} * {CELLS}), {CELLS - 1}), 0)::int"
     return fetch(
         connection,
-        f"with said as materialized ({pairs}) "
-        f"select {cell.format('a')} as a, {cell.format('b')} as b, count(*) as n from said "
+        f"with pairs as materialized ({pairs}) "
+        f"select {cell.format('a')} as a, {cell.format('b')} as b, count(*) as n from pairs "
         "where a is not null and b is not null group by all order by all",
     )
 
 
 def residuals(connection: duckdb.DuckDBPyConnection, table: str, target: Target, widest: float) -> Rows:
-    """Rows by how far the score that was said lies above gold, from ``-widest`` to ``widest``."""
+    """Rows by how far the score that was predicted lies above gold, from ``-widest`` to ``widest``."""
     return fetch(
         connection,
         f"select greatest(least(floor(({score_sql(target)} - score + {widest!r}) / {2 * widest!r} * {BINS}), "
@@ -155,11 +155,11 @@ def residuals(connection: duckdb.DuckDBPyConnection, table: str, target: Target,
 
 
 def farthest(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
-    """The rows on which the score that was said lies farthest from gold."""
+    """The rows on which the score that was predicted lies farthest from gold."""
     return fetch(
         connection,
-        f"select source_row, score, {score_sql(target)} as said, sentence1, sentence2 from {table} "
-        f"where score is not null order by abs(said - score) desc, source_row limit {SHOWN_ROWS}",
+        f"select source_row, score, {score_sql(target)} as predicted, sentence1, sentence2 from {table} "
+        f"where score is not null order by abs(predicted - score) desc, source_row limit {SHOWN_ROWS}",
     )
 
 

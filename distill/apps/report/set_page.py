@@ -155,7 +155,7 @@ def _doubts(connection: Connection, table: str, record: SetRecord) -> Table:
 
 
 def _farthest(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {"row": "source_row", "gold": "score", "teacher": "said", **TEXTS}
+    columns = {"row": "source_row", "gold": "score", "teacher": "predicted", **TEXTS}
     rows = queries.farthest(connection, table, record.target)
     caption = "One of the two, gold or the teacher, is likely wrong."
     return split_charts.row_table("Farthest from gold", rows, columns, (), caption)

@@ -14,7 +14,7 @@ from pipeline.tasks.target import Target
 KINDS = {False: "wrong answers", True: "right answers", None: "all rows"}
 COLOURS = {"wrong answers": RED, "right answers": BLUE, "all rows": BLUE}
 Connection = duckdb.DuckDBPyConnection
-CLASSES = {"label", "said", "teacher", "student", "likely"}
+CLASSES = {"label", "predicted", "teacher", "student", "likely"}
 TEXTS = {"sentence 1": "sentence1", "sentence 2": "sentence2"}
 
 
@@ -65,7 +65,7 @@ def matrix(title: str, rows: Rows, target: Target, axes: tuple[str, str], captio
 
 
 def scores(connection: Connection, table: str, target: Target, who: str, limits: charts.Limits) -> Picture:
-    """Gold scores against those that were said."""
+    """Gold scores against predicted ones."""
     pairs = f"select score as a, {queries.score_sql(target)} as b from {table}"
     caption = "A cell's colour is the stronger the more rows lie in it. On the dashed line the score is gold's."
     return density(connection, pairs, limits, f"Scores of the {who}", ("gold score", f"score by the {who}"), caption)
@@ -177,6 +177,6 @@ def confused(connection: Connection, table: str, target: Target, who: str) -> li
     # With few classes the confusion matrix shows all numbers, and a table would repeat them.
     if not target.has_classes or target.num_logits <= charts.MOST_WRITTEN_CLASSES:
         return []
-    columns = {"gold": "label", who: "said", "rows": "n", "share of the class": "share"}
+    columns = {"gold": "label", who: "predicted", "rows": "n", "share of the class": "share"}
     rows = queries.confused(connection, table)
     return [row_table(f"Commonest mistakes of the {who}", rows, columns, target.names, "The most rows first.")]

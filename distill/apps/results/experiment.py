@@ -88,18 +88,18 @@ class TaskParts:
         teacher = {k: v for k, v in experiment.teacher_of(task).items() if k != FROM}
         self.teacher = _flags(FinetuneSettings, {"held_out": HELD_OUT} | teacher, f"{context}: teacher", FINETUNED)
         self.sets = {
-            name: _flags(DumpSettings, said, f"{context}: sets: {name}")
-            for name, said in _merged(experiment.sets, own.sets).items()
+            name: _flags(DumpSettings, values, f"{context}: sets: {name}")
+            for name, values in _merged(experiment.sets, own.sets).items()
         }
         self.students: dict[str, list[str]] = {}
         self.set_of: dict[str, str] = {}
-        for name, said in _merged(experiment.students, own.students).items():
+        for name, values in _merged(experiment.students, own.students).items():
             place = f"{context}: students: {name}"
-            wanted = said.get(SET)
+            wanted = values.get(SET)
             chosen = self.set_of[name] = next(iter(self.sets)) if wanted is None else str(wanted)
             if chosen not in self.sets:
                 raise ConfigError(f"{place}: no set {chosen!r}: {did_you_mean(chosen, self.sets)}")
-            self.students[name] = _flags(TrainSettings, {k: v for k, v in said.items() if k != SET}, place, SOURCE)
+            self.students[name] = _flags(TrainSettings, {k: v for k, v in values.items() if k != SET}, place, SOURCE)
 
 
 def load_experiment(path: Path | None) -> tuple[Experiment, str]:

@@ -91,14 +91,14 @@ class LabelledWords:
         offsets = np.concatenate([[0], np.cumsum(self.num_words_N)])
         return self.pieces.on_first(Ragged(label_W, offsets), NO_LABEL)
 
-    def said(self, logits_TC: Floats) -> Ragged:
+    def predicted(self, logits_TC: Floats) -> Ragged:
         """Returns the number of each word's most likely label; a word without tokens is outside every span."""
         return labels_of_words(self.names, self.pieces, self.num_words_N, logits_TC)
 
     def tallies(self, logits_TC: Floats) -> Tallies:
         """What scores of logits are made of, over the sentences that have gold."""
         known = np.flatnonzero(self.has_gold_N)
-        return word_tallies(self.names, self.said(logits_TC).take(known), self.gold.take(known))
+        return word_tallies(self.names, self.predicted(logits_TC).take(known), self.gold.take(known))
 
     @property
     def sequences(self) -> tuple[Ragged, ...]:

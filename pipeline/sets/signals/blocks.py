@@ -74,12 +74,12 @@ class Blocks(LayerSignal):
         """See `LayerSignal`."""
         return DISK_SHARE * float(self.stored_bytes(length_R).sum())
 
-    def encode(self, said: Sequence[Floats], basis: Basis | None = None) -> Stored:
+    def encode(self, outputs: Sequence[Floats], basis: Basis | None = None) -> Stored:
         """See `LayerSignal`; of each row [A, L, L]."""
-        kept = [self.kept(block_ALL.shape[1]) for block_ALL in said]
+        kept = [self.kept(block_ALL.shape[1]) for block_ALL in outputs]
         if self.codec == "float32":
-            return {"": _joined([block[:, mask] for block, mask in zip(said, kept, strict=True)], np.float32)}
-        parts = [_quantised(block, mask) for block, mask in zip(said, kept, strict=True)]
+            return {"": _joined([block[:, mask] for block, mask in zip(outputs, kept, strict=True)], np.float32)}
+        parts = [_quantised(block, mask) for block, mask in zip(outputs, kept, strict=True)]
         stored = {end: _joined([part[k] for part in parts], kind) for k, (end, kind) in enumerate(U8_KINDS.items())}
         return stored | {end: stored[end].view(np.uint16) for end in ENDS[1:]}
 

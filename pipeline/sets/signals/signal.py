@@ -135,8 +135,8 @@ class LayerSignal(Signal):
         """How many numbers each of these columns has in rows of so many tokens."""
 
     @abstractmethod
-    def encode(self, said: Sequence[Floats], basis: Basis | None = None) -> Stored:
-        """What is stored of one layer of some rows; ``said`` has an array for each."""
+    def encode(self, outputs: Sequence[Floats], basis: Basis | None = None) -> Stored:
+        """What is stored of one layer of some rows; ``outputs`` has an array for each."""
 
     @abstractmethod
     def decode(self, stored: Stored, length_R: Ints, basis: Basis | None = None) -> list[Floats]:
@@ -194,20 +194,20 @@ class LayerSignal(Signal):
         return {}
 
     def table(
-        self, keys: pa.Table, length_R: Ints, said: Mapping[int, Sequence[Floats]], bases: Mapping[int, Basis]
+        self, keys: pa.Table, length_R: Ints, outputs: Mapping[int, Sequence[Floats]], bases: Mapping[int, Basis]
     ) -> pa.Table:
         """The rows of a file.
 
         Args:
             keys: their ``split``, ``source_row`` and ``variant``.
             length_R: how many tokens they have.
-            said: by layer, an array of each row.
+            outputs: by layer, an array of each row.
             bases: by layer, for a codec that needs them.
         """
         columns = [*keys.columns, pa.array(length_R.astype(np.uint16))]
         sizes = self.sizes(length_R)
         for layer in self.layers:
-            stored = self.encode(said[layer], bases.get(layer))
+            stored = self.encode(outputs[layer], bases.get(layer))
             for end in self.column_types():
                 offsets = np.concatenate([[0], np.cumsum(sizes[end])]).astype(np.int32)
                 columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(stored[end])))

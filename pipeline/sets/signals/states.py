@@ -86,9 +86,9 @@ class States(LayerSignal):
         """See `LayerSignal`."""
         return self.tokens(length_R) * self.codec.width
 
-    def encode(self, said: Sequence[Floats], basis: Basis | None = None) -> Stored:
+    def encode(self, outputs: Sequence[Floats], basis: Basis | None = None) -> Stored:
         """See `LayerSignal`; of each row [L, H]."""
-        states_TH = np.concatenate([np.empty((0, self.codec.width), dtype=np.float32), *said])
+        states_TH = np.concatenate([np.empty((0, self.codec.width), dtype=np.float32), *outputs])
         columns = self.codec.encode(states_TH, basis)
         stored = {"": columns["vector"].flatten().to_numpy(zero_copy_only=False)}
         return stored | ({"_scale": columns["scale"].to_numpy(zero_copy_only=False)} if "scale" in columns else {})

@@ -88,7 +88,7 @@ def test_sql_has_a_row_for_each_word(folder: Path, entities: TokenLabelSet) -> N
     told = json.loads(invoke("sql", said, "--store", folder / "store", "--json").stdout)
     rows = entities.read("validation")
     assert [row["gold"] for row in told] == [LABELS[k] for k in rows.gold.flat]
-    assert [row["said"] for row in told] == [LABELS[k] for k in rows.said(rows.teacher_TC).flat]
+    assert [row["said"] for row in told] == [LABELS[k] for k in rows.predicted(rows.teacher_TC).flat]
     counted = invoke("sql", "select sum(len(words))::int as n from entities", "--store", folder / "store", "--json")
     assert json.loads(counted.stdout)[0]["n"] == entities.read("train").num_words_N.sum() + len(told)
 

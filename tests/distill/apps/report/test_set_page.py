@@ -125,7 +125,7 @@ def test_scores_by_hand(connection: duckdb.DuckDBPyConnection, target: Target, l
     filled = {round(row["from"], 6): row["all rows"] for row in errors.rows if row["all rows"]}
     assert filled == {0.0: 1, -2.0: 1}
     farthest = queries.farthest(connection, "three", target)
-    assert [(row["source_row"], row["said"]) for row in farthest] == [(1, pytest.approx(3)), (0, pytest.approx(1))]
+    assert [(row["source_row"], row["predicted"]) for row in farthest] == [(1, pytest.approx(3)), (0, pytest.approx(1))]
 
 
 def test_equal_scores_still_have_room(connection: duckdb.DuckDBPyConnection) -> None:
