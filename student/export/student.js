@@ -151,6 +151,8 @@ const openStudent = (() => {
       if (texts.length !== 1 + this.isPair || !texts.every((text) => typeof text === "string")) {
         throw new TypeError(`this student of ${this.task} takes ${this.isPair ? "pairs of texts, [a, b]" : "texts"}`);
       }
+      const broken = texts.find((text) => /\p{Surrogate}/u.test(text));  // Python's students refuse it, too
+      if (broken !== undefined) throw new TypeError(`half a surrogate pair in ${JSON.stringify(broken.slice(0, 60))}`);
       const {room, special} = this.shape;
       const parts = cut(texts.map((text) => this.words.read(text)), room).map((part) => part.filter((row) => row >= 0));
       return special ? [[...special[0], ...parts[0], ...special[1], ...parts[1], ...special[2]]] : parts;

@@ -70,7 +70,9 @@ def largest(v_NLE: Tensor, is_token_NL: Tensor) -> Tensor:
     """
     # Minus infinity never wins against a token, and the `where` below replaces it for sequences without any token.
     largest_NE = v_NLE.masked_fill(~is_token_NL.unsqueeze(2), -torch.inf).max(dim=1).values
-    return largest_NE.where(is_token_NL.any(dim=1, keepdim=True), torch.zeros_like(largest_NE))
+    # Tokens are counted because ONNX has no `any`: its maximum of an axis without columns would be true.
+    has_tokens_N1 = is_token_NL.sum(dim=1, keepdim=True) > 0
+    return largest_NE.where(has_tokens_N1, torch.zeros_like(largest_NE))
 
 
 def reduce_backward(

@@ -61,8 +61,19 @@ def test_the_file_says_what_torch_says(tmp_path: Path, changes: dict[str, object
         torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", *ids), expected, rtol=1e-4, atol=1e-5)
         padded = [torch.nn.functional.pad(part, (0, longest - part.shape[1]), value=pad) for part in ids]
         torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", *padded), expected, rtol=1e-4, atol=1e-5)
+    check_texts_without_tokens(made, tmp_path / "x.onnx")
     metadata = session(tmp_path / "x.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(metadata["distill"]) == json.loads(made.config.model_dump_json())
+
+
+def check_texts_without_tokens(made: Student, path: Path) -> None:
+    """Compares the file with torch on batches without a column, of padding alone, and with one such row."""
+    pad = made.config.pad_id
+    nothing, padding = torch.empty(2, 0, dtype=torch.int64), torch.full((2, 3), pad)
+    one = torch.tensor([[pad, pad], [(pad + 1) % 10, (pad + 2) % 10]])
+    for batch in ([nothing, nothing], [padding, padding], [one, one], [nothing, one], [one, nothing]):
+        ids = batch[: made.config.num_sequences]
+        torch.testing.assert_close(run_onnx(path, *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -76,6 +87,7 @@ def test_the_file_says_what_torch_says_of_pairs_of_tokens(
     sentences = [[1, 2, 2, 6, 3], [4], [2, 6, 3, 1, 2, 1], [6, 2]]
     ids = [padded(sentences), padded(sentences[::-1])][: made.config.num_sequences]
     torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
+    check_texts_without_tokens(made, tmp_path / "x.onnx")
 
 
 @pytest.mark.slow
