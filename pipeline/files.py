@@ -19,6 +19,7 @@ from pipeline.errors import DataError, DistillError, IntegrityError, PassingErro
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 TEMPORARY_SUFFIX = ".distill-tmp"
+UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
 # The second pattern matches the temporary files that safetensors creates next to the file it is asked to write.
 TEMPORARIES = (f".*{TEMPORARY_SUFFIX}", ".tmp??????")
 
@@ -247,11 +248,16 @@ def write_error(path: Path, error: OSError) -> DistillError:
     """Turns an operating system error of a write into one that says what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         advice = "the disk is full; free some space and repeat the command: what is finished is kept"
-    elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+    elif error.errno in UNWRITABLE:
         advice = "no permission to write there; choose another folder or change its permissions"
     else:
         advice = f"{error.strerror or error}; what is finished is kept, repeat the command once this is mended"
     return unless_passing(DataError, error)(f"{path}: cannot be written: {advice}")
+
+
+def is_unwritable(error: DistillError) -> bool:
+    """Returns whether an error of a write is about a folder that this user may only read."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in UNWRITABLE
 
 
 def _temporary(path: Path) -> Path:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.errors import DataError, IntegrityError
-from pipeline.files import is_plain, write_alone, write_error
+from pipeline.files import is_plain, is_unwritable, write_alone, write_error
 from pipeline.parquet import read_metadata
 from pipeline.sets.kinds import KINDS
 from pipeline.sets.reader import load_set_tokenizer
@@ -71,24 +72,43 @@ def build_catalog(store: Path) -> list[SetRecord]:
     """
     if not store.is_dir():
         raise DataError(f"store {store}: no such folder; write a set with `distill teacher-dump` first")
-    return _write(store, from_before=False)
+    return _write(store, store / CATALOG_FILE, from_before=False)
 
 
 @contextmanager
 def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Opens the store's catalog for reading; sets that have come, gone or changed are put in order first."""
-    # Comparing modification times and sizes of the records is cheap enough to do before every query.
-    known = _known_states(store / CATALOG_FILE)
-    if not known:
-        build_catalog(store)
-    elif {name: state for name, (state, _) in known.items()} != _states(store):
-        _write(store, from_before=True)
     roots = (path.parent for path in store.glob(f"*/{FILE_NAME}") if re.match(SET_NAME, path.parent.name))
     files = (path for root in roots for path in root.glob("*/*.parquet"))
     # A link in a set from elsewhere could point at any file of this machine, so links are not readable.
     readable = sorted(path for path in files if is_plain(path))
-    with open_database(store / CATALOG_FILE, readable) as connection:
+    with _current(store) as path, open_database(path, readable) as connection:
         yield connection
+
+
+@contextmanager
+def _current(store: Path) -> Iterator[Path]:
+    """Yields the file of a catalog that is up to date: the store's, or one for now if the store is read-only."""
+    path = store / CATALOG_FILE
+    # Comparing modification times and sizes of the records is cheap enough to do before every query.
+    known = _known_states(path)
+    try:
+        if not known:
+            build_catalog(store)
+        elif {name: state for name, (state, _) in known.items()} != _states(store):
+            _write(store, path, from_before=True)
+    except DataError as error:
+        if not is_unwritable(error):
+            raise
+    else:
+        yield path
+        return
+    # A store of somebody else, a mounted snapshot: reading it must not depend on a file that only saves time.
+    with TemporaryDirectory(prefix="distill-catalog-") as folder:
+        path = Path(folder) / CATALOG_FILE
+        console.note(f"{store}: cannot be written, so its catalog is made again for each query")
+        _write(store, path, from_before=bool(known))
+        yield path
 
 
 def _read_sets(store: Path, kept: Set[str]) -> list[tuple[Path, SetRecord]]:
@@ -152,8 +172,8 @@ def _check_columns(root: Path, record: SetRecord) -> None:
             raise IntegrityError(f"{root / path}: its columns are not those of {signals}")
 
 
-def _write(store: Path, from_before: bool) -> list[SetRecord]:
-    """Writes the catalog, anew or of what is still true in the one before; returns the records."""
+def _write(store: Path, catalog: Path, from_before: bool) -> list[SetRecord]:
+    """Writes the catalog, anew or of what is still true in the store's one before; returns the records."""
     sets: list[tuple[Path, SetRecord]] = []
 
     def write(path: Path) -> None:
@@ -180,7 +200,7 @@ def _write(store: Path, from_before: bool) -> list[SetRecord]:
             _add_common(connection, sets, states)
 
     # Not durable: after a power cut a damaged catalog is simply built again.
-    write_alone(store / CATALOG_FILE, write, durable=False)
+    write_alone(catalog, write, durable=False)
     return [record for _, record in sets]
 
 
