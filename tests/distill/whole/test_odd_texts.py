@@ -39,7 +39,7 @@ from tests.helpers.tokenizers import TOKENS, bert, expected
 from tests.helpers.toy_students import lstm_student, pair_student, student
 
 LENGTH, BATCH = 14, 250
-SHAPE = {"vocabulary_size": 2 * len(TOKENS), "max_seq_length": LENGTH, "initializer_range": 0.3}
+SHAPE: dict[str, object] = {"vocabulary_size": 2 * len(TOKENS), "max_seq_length": LENGTH, "initializer_range": 0.3}
 SHAPE |= {"target": Target(kind="classes", names=("no", "yes", "maybe")), "hidden_dropout": 0}
 STUDENTS: dict[str, Callable[[], Student]] = {
     "Hybrid, maxima, pairs of tokens": lambda: pair_student(**SHAPE, bidirectional=False, pooling="sum+max"),
@@ -98,7 +98,7 @@ class Door:
             answers += run.run(None, {f"ids{k}": part for k, part in enumerate(padded, 1)})
         return np.concatenate(answers)
 
-    def by_page(self, node: Node | None) -> Floats:
+    def by_page(self, node: Node) -> Floats:
         """The logits of an HTML file in Node."""
         write_html(self.coarse, self.tokenizer, "odd", self.folder / "x.html")
         rows = list(zip(*self.inputs, strict=True)) if self.config.is_pair else self.inputs[0]
