@@ -52,4 +52,5 @@ def main() -> None:
     (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

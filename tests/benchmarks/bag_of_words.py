@@ -40,4 +40,5 @@ def main(names: list[str]) -> None:
     console.print_table(["task", *[""] * (width - 1)], [row + [""] * (width - len(row)) for row in table])
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -182,8 +182,8 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=POSITIONS, help="masked positions to write")
     parser.add_argument("--set", type=Path, help="a set of tokens to measure instead")
     arguments = parser.parse_args()
-    if arguments.logits:
-        measure_tokens(arguments.logits)
+    if arguments.set:
+        measure_tokens(arguments.set)
         return
     with TemporaryDirectory() as folder:
         measure_examples(Path(folder), arguments.rows)

@@ -20,6 +20,7 @@ from pipeline.text.reader import TextReader
 from student.config import TrainSettings
 
 SENTENCES, VOCABULARY, MAX_SEQ_LENGTH, PART = 20_000, 30_000, 128, 512
+PROGRAMS = "*.py"  # of Python's own library
 
 
 def ids() -> dict[str, Callable[[], object]]:
@@ -77,7 +78,7 @@ def with_threads(threads: int, run: Callable[[], object]) -> Callable[[], object
 def lines_of_documentation() -> list[str]:
     """Lines of Python's own documentation strings, drawn at random."""
     folder = Path(sysconfig.get_path("stdlib"))
-    lines = [line for path in sorted(folder.rglob("*.py")) if "test" not in path.parts for line in _doc_lines(path)]
+    lines = [line for path in sorted(folder.rglob(PROGRAMS)) if "test" not in path.parts for line in _doc_lines(path)]
     random = np.random.default_rng(0)
     return [lines[k] for k in random.choice(len(lines), min(SENTENCES, len(lines)), replace=False)]
 

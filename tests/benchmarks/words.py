@@ -63,4 +63,5 @@ def main() -> None:
     console.print_table(["", "span F1", "seconds"], table)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -65,4 +65,5 @@ def main() -> None:
             shutil.rmtree(root / str(num_rows), ignore_errors=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
