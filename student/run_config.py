@@ -10,6 +10,7 @@ from student.config import FORMERLY_LOGITS
 
 TableDtype = Literal["float32", "float16", "int8"]
 STDIN = Path("-")
+OUTPUT_FORMATS = (".parquet", ".csv", ".tsv", ".jsonl")
 
 
 class RunFlags(Config):
@@ -55,7 +56,7 @@ class PredictConfig(RunFlags, CostFlags, JsonFlags):
         description="Parquet, CSV, TSV or JSON lines with the task's columns, or with sentence1 (and sentence2); a "
         ".txt with a sentence on each line; or -, JSON lines from standard input.",
     )
-    output: Path | None = Field(None, description="Parquet file for the answers to --file.")
+    output: Path | None = Field(None, description="File for the answers to --file: .parquet, .csv, .tsv or .jsonl.")
     columns: tuple[str, ...] = Field((), description="Keep this column of --file beside the answers; repeat for more.")
     manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --file.")
     explain: bool = Field(False, description="Tell of each word, too, what the answer loses without it.")
@@ -76,8 +77,10 @@ class PredictConfig(RunFlags, CostFlags, JsonFlags):
             problems.append("nothing to predict, or too much: give sentences or --file, one of them")
         if output is not None and (file is None or self.reads_stdin):
             problems.append("--output: is for the answers to a file; those to standard input go to standard output")
-        if output is not None and output.suffix != ".parquet":
-            problems.append(f"--output {output}: is a Parquet file; let its name end in .parquet")
+        if output is not None and output.suffix.lower() not in OUTPUT_FORMATS:
+            problems.append(
+                f"--output {output}: its ending is none of {', '.join(OUTPUT_FORMATS)}; give it one of these"
+            )
         if output is not None and file is not None and output.resolve() == file.resolve():
             problems.append(f"--output {output}: is the file that is read")
         if self.columns and output is None and not self.reads_stdin:

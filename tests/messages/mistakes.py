@@ -76,7 +76,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("distill predict run"),
         Mistake("distill predict run 'a text' --file lines.csv"),
         Mistake("distill predict run --file lines.csv --output answers.parquet"),
-        Mistake("distill predict run --file lines.csv --output answers.csv"),
+        Mistake("distill predict run --file lines.csv --output answers.xlsx"),
         Mistake("distill pull gopher://x/y"),
         Mistake("distill pull s3:/bucket/set"),
         Mistake(">>> distill.train_student(taks='extended')"),

@@ -226,7 +226,7 @@ def test_columns_that_are_not_there_are_told_at_once(opinion_run: Path, tmp_path
     [
         (["a text", "--output", "o.parquet"], "--output: "),
         (["--file", "-", "--output", "o.parquet"], "--output: "),
-        (["--file", "in.csv", "--output", "o.csv"], ".parquet"),
+        (["--file", "in.csv", "--output", "o.xlsx"], "o.xlsx"),
         (["--file", "in.parquet", "--output", "in.parquet"], "in.parquet"),
         (["--file", "in.csv", "--columns", "id"], "--columns: "),
         (["a text", "--manifest", "m.yaml"], "--manifest: "),

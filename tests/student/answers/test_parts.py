@@ -1,5 +1,7 @@
 """A file in parts: whole or absent wherever its process is killed, and then as if nobody had killed it."""
 
+import csv
+import json
 import os
 import signal
 import sys
@@ -62,14 +64,19 @@ def in_child(path: Path, kill_at: int | None) -> int:
         return int(stream.read() or 0)
 
 
-def test_killed_anywhere_and_repeated_the_file_is_the_same_and_nothing_else_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", parts.FORMATS)
+def test_killed_anywhere_and_repeated_the_file_is_the_same_and_nothing_else_is_left(
+    ending: str, tmp_path: Path
+) -> None:
     (tmp_path / "whole").mkdir()
-    changes = in_child(tmp_path / "whole" / "out.parquet", None)
-    expected = (tmp_path / "whole" / "out.parquet").read_bytes()
+    name = f"out{ending}"
+    changes = in_child(tmp_path / "whole" / name, None)
+    expected = (tmp_path / "whole" / name).read_bytes()
+    left = {p.name for p in (tmp_path / "whole").iterdir()}
     assert changes > 10
     asked = []
     for number in range(1, changes + 1):
-        path = tmp_path / str(number) / "out.parquet"
+        path = tmp_path / str(number) / name
         path.parent.mkdir()
         in_child(path, number)
         assert not path.exists() or path.read_bytes() == expected
@@ -79,9 +86,42 @@ def test_killed_anywhere_and_repeated_the_file_is_the_same_and_nothing_else_is_l
             return numbers(done)
 
         write_in_parts(path, SETTINGS, from_there)
-        assert [p.name for p in path.parent.iterdir()] == ["out.parquet"], number
+        assert {p.name for p in path.parent.iterdir()} == left, number
         assert path.read_bytes() == expected, number
     assert {0, 4, 8, 11} <= set(asked)  # what was finished was not made again
+    assert len(left) == (1 if ending == ".parquet" else 2)
+
+
+ROWS: list[dict[str, Any]] = [
+    {"id": 1, "text": 'a "quoted", tab\t and\nline', "p": {"no": 0.25, "yes": 0.75}, "spans": [{"start": 0}]},
+    {"id": 2, "text": "", "p": {"no": 1.0, "yes": 0.0}, "spans": []},
+    {"id": 3, "text": None, "p": None, "spans": None},
+]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl"])
+def test_other_formats_hold_the_same_rows(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"out{ending}"
+    write_in_parts(path, SETTINGS, lambda _: [pa.Table.from_pylist(ROWS)])
+    if ending == ".jsonl":
+        assert [json.loads(line) for line in path.read_text().splitlines()] == ROWS
+        return
+    with path.open(newline="") as stream:
+        read = list(csv.DictReader(stream, delimiter="," if ending == ".csv" else "\t"))
+    assert list(read[0]) == ["id", "text", "p.no", "p.yes", "spans"]
+    assert [row["text"] for row in read] == [row["text"] or "" for row in ROWS]
+    assert [row["p.yes"] for row in read] == ["0.75", "0", ""]
+    assert json.loads(read[0]["spans"]) == [{"start": 0}]
+
+
+def test_a_text_file_that_was_changed_is_not_ours(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    write_in_parts(path, SETTINGS, numbers)
+    assert not write_in_parts(path, SETTINGS, lambda _: pytest.fail("asked again"))
+    path.write_text("x\n1\n")
+    with pytest.raises(DataError, match=naming("out.csv")):
+        write_in_parts(path, SETTINGS, numbers)
+    assert path.read_text() == "x\n1\n"
 
 
 def test_rows_are_in_order_whatever_the_tables_and_no_rows_are_a_file_too(tmp_path: Path) -> None:
