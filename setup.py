@@ -6,6 +6,7 @@ Everything else about the package is in pyproject.toml.
 """
 
 import copy
+import importlib.util
 import os
 import platform
 import sys
@@ -50,8 +51,29 @@ _wordpiece = Extension(
 )
 
 
+ENGINE = Path("student/engine")
+
+
+def _build_engine(library: Path) -> None:
+    """Builds the engine by its own file, which the light package's setup uses, too."""
+    spec = importlib.util.spec_from_file_location("engine_build", ENGINE / "build.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    try:
+        module.build(library)
+    except (OSError, module.subprocess.CalledProcessError) as error:
+        print(f"the engine was not built: {error}", file=sys.stderr)
+
+
 class BuildApart(build_ext):
     """Gives each extension a folder of its own: the levels are built side by side, from files of the same names."""
+
+    def run(self) -> None:
+        """Builds all extensions, and the engine."""
+        super().run()
+        root = Path() if self.inplace else Path(self.build_lib)
+        _build_engine(root / ENGINE / "python/distill_student/libdistill_student.so")
 
     def build_extension(self, ext: Extension) -> None:
         """Builds one extension."""

@@ -9,6 +9,8 @@ from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags
 from student.config import FORMERLY_LOGITS
 
 TableDtype = Literal["float32", "float16", "int8"]
+FileTableDtype = Literal["float32", "float16", "bfloat16", "int8"]
+HeadDtype = Literal["float32", "bfloat16", "int8"]
 STDIN = Path("-")
 OUTPUT_FORMATS = (".parquet", ".csv", ".tsv", ".jsonl")
 
@@ -134,6 +136,11 @@ class ExportConfig(RunFlags, StoreFlags, JsonFlags):
 
     onnx: Path | None = Field(None, description="Write the student as an ONNX file, for any batch and length.")
     html: Path | None = Field(None, description="Write the student as one HTML file, a page that answers by itself.")
+    file: Path | None = Field(None, description="Write the student as one file for the engine without torch.")
+    table_dtype: FileTableDtype | None = Field(
+        None, description="How the embedding tables of --file are stored. (default: float32)"
+    )
+    head_dtype: HeadDtype | None = Field(None, description="How the head of --file is stored. (default: float32)")
     output_dir: Path | None = Field(None, description="Write the student as a folder, with smaller --tables.")
     tables: TableDtype | None = Field(None, description="How the embedding tables are stored. (default: as in RUN)")
     set: str | None = Field(

@@ -175,15 +175,15 @@ def certify(config: CertifyConfig) -> Result:
 
 @command(ExportConfig)
 def export(config: ExportConfig) -> Result:
-    """Write a student as an ONNX or an HTML file, or with smaller tables, and measure what that costs."""
+    """Write a student as one file for the engine, as ONNX or HTML, or with smaller tables; measure what that costs."""
     from student.export.export import export as export_student
 
     exported = export_student(config)
     before, after = exported["bytes"]["before"], exported["bytes"]["after"]
-    rows: list[list[Any]] = [["bytes of the weights" if config.html is None else "bytes", before, after]]
+    rows: list[list[Any]] = [["bytes of the weights" if config.html is None and config.file is None else "bytes", before, after]]
     for split, scores in exported["scores"].items():
         rows += [[f"{split} {name}", value["before"], value["after"]] for name, value in scores.items()]
-    columns = ["", str(config.run), str(config.html or f"{config.tables or 'the same'} tables")]
+    columns = ["", str(config.run), str(config.html or config.file or f"{config.tables or 'the same'} tables")]
     result = Result(exported).table(columns, rows)
     if config.onnx is not None:
         onnx = exported["onnx"]

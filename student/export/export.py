@@ -16,6 +16,7 @@ from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
 from student.data import as_read, load_chosen
 from student.evaluate import Evaluation, dev_examples, open_evaluated
+from student.export.engine_file import engine_problems, write_engine_file
 from student.export.html_file import check_writable, coarse, write_html
 from student.export.onnx_file import check_exportable, write_onnx
 from student.kinds import KINDS
@@ -50,6 +51,8 @@ def export(config: ExportConfig) -> dict[str, Any]:
     if config.html is not None:
         assert isinstance(student, Student), "as _problems has seen"
         return _export_html(config.html, config, student, record)
+    if config.file is not None:
+        return _export_file(config.file, config, student)
     tables = config.tables or student.config.table_dtype
     record["exported"] = {"from_sha256": sha256(config.run / WEIGHTS_FILE), "tables": tables}
     # The folder is checked before the evaluation, which takes minutes on a large dev split.
@@ -71,6 +74,17 @@ def export(config: ExportConfig) -> dict[str, Any]:
         record["result"]["evaluation"] = after
         _write_folder(exported, record, config.output_dir)
     return result
+
+
+def _export_file(path: Path, config: ExportConfig, student: TaskStudent) -> dict[str, Any]:
+    tokenizer = load_tokenizer(config.run / TOKENIZER_FILE, student.config.tokenizer_sha256)
+    raise_all(ConfigError, "--file", engine_problems(student, tokenizer))
+    assert isinstance(student, Student), "as engine_problems has seen"
+    make_folder(path.parent)
+    write_engine_file(
+        student, tokenizer, config.run, path, config.table_dtype or "float32", config.head_dtype or "float32"
+    )
+    return {"scores": {}, "bytes": {"before": num_bytes(student), "after": path.stat().st_size}}
 
 
 def _export_html(path: Path, config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Any]:
@@ -153,8 +167,13 @@ def _problems(config: ExportConfig, student: TaskStudent, record: RunRecord) -> 
     problems = []
     if record["state"] != "finished":
         problems.append(f"{config.run}: not finished; repeat its command first: {record['command']}")
-    if config.onnx is None and config.output_dir is None and config.html is None:
-        problems.append("nothing to write: give --onnx FILE, --html FILE, or --output-dir FOLDER with --tables")
+    others = config.html is not None or config.onnx is not None or config.output_dir is not None or config.tables
+    if not others and config.file is None:
+        problems.append("nothing to write: give --file FILE, --onnx FILE, --html FILE, or --output-dir FOLDER with --tables")
+    if config.file is not None and others:
+        problems.append("--file: has dtypes of its own; leave out --tables, --onnx, --html and --output-dir")
+    if config.file is None and (config.table_dtype or config.head_dtype):
+        problems.append("--table-dtype and --head-dtype: are for --file")
     if config.html is not None and (config.onnx is not None or config.output_dir is not None or config.tables):
         problems.append("--html: has tables of its own kind; leave out --tables, --onnx and --output-dir")
     if (config.html is not None or config.tables) and not isinstance(student.encoder, MatrixEncoder):

@@ -5,7 +5,7 @@
 
 // out = before * matrix of a table's row, or the matrix itself where nothing is before.
 template <class Size, class Number>
-INLINE void append(Size size, float* out, const float* before, const Number* matrix, const Number* ahead) {
+INLINE void append_matrix(Size size, float* out, const float* before, const Number* matrix, const Number* ahead) {
   alignas(64) float numbers[Size::CAPACITY], copy[Size::CAPACITY];
   const float* rows = whole_rows(size, as_floats(matrix, size.side() * size.side(), numbers), copy);
   if (before) return multiply<IS_RESIDUAL<Number>>(size, out, before, Rows{rows, size.blocks()}, ahead);
@@ -24,7 +24,7 @@ class Chain {
   template <class Number>
   INLINE void append(const Number* matrix, const Number* ahead) {
     float* next = current_ == states_[0] ? states_[1] : states_[0];
-    ::append(size_, next, current_, matrix, ahead);
+    append_matrix(size_, next, current_, matrix, ahead);
     current_ = next;
   }
 
@@ -32,7 +32,7 @@ class Chain {
   INLINE void write(float* matrix) {
     if (!current_) {
       current_ = states_[0];
-      ::clear(size_, current_);
+      clear_state(size_, current_);
       add_identity(size_, current_);
     }
     if (size_.whole()) return state_to_rows(size_, matrix, current_);

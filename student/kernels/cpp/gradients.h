@@ -52,7 +52,7 @@ class Back {
  public:
   explicit Back(Size size) : size_(size) {}
 
-  void clear() { ::clear(size_, gradient_); }
+  void clear() { clear_state(size_, gradient_); }
 
   // Adds the gradient of the product up to here, a matrix without gaps.
   INLINE void add(const float* matrix) {

@@ -97,6 +97,6 @@ INLINE void add_identity(Size size, float* state) {
 }
 
 template <class Size>
-INLINE void clear(Size size, float* state) {
+INLINE void clear_state(Size size, float* state) {
   std::memset(state, 0, sizeof(float) * 16 * size.blocks() * size.blocks());
 }

@@ -21,7 +21,7 @@ void chain_backward(Size size, const Batch& batch, Walk walk, Table<float> matri
   // The last product is the feature itself, and no matrix needs it as what comes before.
   for (int64_t i = 0; i + 1 < walk.length; i++) {
     const float* before = i ? products + (i - 1) * Size::CAPACITY : nullptr;
-    append(size, products + i * Size::CAPACITY, before, row(i), row(std::min(i + 2, walk.length - 1)));
+    append_matrix(size, products + i * Size::CAPACITY, before, row(i), row(std::min(i + 2, walk.length - 1)));
   }
   Back<Size> back(size);
   back.clear();

@@ -1,0 +1,1 @@
+"""A student in C++, for programs without Python or torch: see docs/engine.md."""

@@ -1,0 +1,116 @@
+// From the rows of a sequence's tokens to its representation: sum and maxima of vectors and both products, in one pass.
+// Included by kernels.cpp, once per level.
+
+struct Signed8 {
+  int8_t value;
+};
+
+// One part of a row as floats: where it is, or in `copy`.
+INLINE const float* part_of_row(const RowTable& table, int64_t row, int64_t begin, int64_t width, int64_t part,
+                                float* copy) {
+  const auto* numbers = static_cast<const int8_t*>(table.data) + row * table.width + begin;
+  const float scale = table.scales[row * table.parts() + part];
+  for (int64_t i = 0; i < width; i++) copy[i] = scale * static_cast<float>(numbers[i]);
+  if (part > 0 || table.vector_size == 0)
+    for (int64_t i = 0; i < width; i += table.side + 1) copy[i] += 1;
+  return copy;
+}
+
+template <class Number>
+struct RowReader {
+  const RowTable& table;
+  float* scratch;
+  INLINE const Number* vector(int64_t row) const { return start(row); }
+  INLINE const Number* forward(int64_t row) const { return start(row) + table.vector_size; }
+  INLINE const Number* backward(int64_t row) const {
+    return start(row) + table.vector_size + table.side * table.side;
+  }
+  INLINE const Number* start(int64_t row) const { return static_cast<const Number*>(table.data) + row * table.width; }
+};
+
+template <>
+struct RowReader<Signed8> {
+  const RowTable& table;
+  float* scratch;
+  INLINE const float* vector(int64_t row) const {
+    return part_of_row(table, row, 0, table.vector_size, 0, scratch);
+  }
+  INLINE const float* forward(int64_t row) const {
+    const int64_t begin = table.vector_size, size = table.side * table.side;
+    return part_of_row(table, row, begin, size, begin > 0, scratch + begin);
+  }
+  INLINE const float* backward(int64_t row) const {
+    const int64_t size = table.side * table.side, begin = table.vector_size + size;
+    return part_of_row(table, row, begin, size, 1 + (table.vector_size > 0), scratch + begin);
+  }
+};
+
+// What is fetched while a row is used: the next one, or where rows are copied this one.
+template <class Number>
+INLINE const Number* ahead_of(const Number* current, int64_t row, int64_t next, int64_t width) {
+  return current + (next - row) * width;
+}
+
+template <class Number, class Size>
+void encode_as(const RowTable& table, Size size, const int32_t* rows, int64_t count, float* features, float* scratch) {
+  constexpr bool IS_COPIED = std::is_same_v<Number, Signed8>;
+  const RowReader<Number> reader{table, scratch};
+  float* const max = features + table.vector_size;
+  for (int64_t i = 0; i < table.vector_size; i++) features[i] = 0;
+  if (table.has_maxima)
+    for (int64_t i = 0; i < table.vector_size; i++) max[i] = count ? -std::numeric_limits<float>::infinity() : 0;
+  Chain<Size> there(size), back(size);
+  there.clear();
+  back.clear();
+  for (int64_t t = 0; t < count; t++) {
+    const int64_t row = rows[t], next = rows[t + 1 < count ? t + 1 : t];
+    const int64_t row_back = rows[count - 1 - t], next_back = rows[t + 1 < count ? count - 2 - t : 0];
+    const auto ahead = [&](auto* current, int64_t now, int64_t then) __attribute__((always_inline)) {
+      return IS_COPIED ? current : ahead_of(current, now, then, table.width);
+    };
+    if (table.side) {
+      const auto* matrix = reader.forward(row);
+      there.append(matrix, ahead(matrix, row, next));
+    }
+    if (table.has_backward) {
+      const auto* matrix = reader.backward(row_back);
+      back.append(matrix, ahead(matrix, row_back, next_back));
+    }
+    if (!table.vector_size) continue;
+    const auto* vector = reader.vector(row);
+    if (table.has_maxima)
+      add_row_and_max(features, max, vector, table.vector_size, ahead(vector, row, next));
+    else
+      add_row(features, vector, table.vector_size, ahead(vector, row, next));
+  }
+  float* out = features + table.vector_size * (1 + table.has_maxima);
+  if (table.side) there.write(out);
+  if (table.has_backward) back.write(out + table.side * table.side);
+}
+
+template <class Number>
+void encode_sized(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch) {
+  if (table.side == 20) return encode_as<Number>(table, Fixed<5>{}, rows, count, features, scratch);
+  if (table.side == 28) return encode_as<Number>(table, Fixed<7>{}, rows, count, features, scratch);
+  encode_as<Number>(table, Any{static_cast<int>(table.side)}, rows, count, features, scratch);
+}
+
+void encode(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch) {
+  switch (table.number) {
+    case FLOAT32: return encode_sized<float>(table, rows, count, features, scratch);
+    case FLOAT16: return encode_sized<Half>(table, rows, count, features, scratch);
+    case BFLOAT16: return encode_sized<Brain>(table, rows, count, features, scratch);
+    default: return encode_sized<Signed8>(table, rows, count, features, scratch);
+  }
+}
+
+void add_row_of(const void* row, Number number, float scale, int64_t width, float* sum) {
+  const auto add = [=](auto* numbers) { add_row(sum, numbers, width, numbers); };
+  switch (number) {
+    case FLOAT32: return add(static_cast<const float*>(row));
+    case FLOAT16: return add(static_cast<const Half*>(row));
+    case BFLOAT16: return add(static_cast<const Brain*>(row));
+    default:
+      for (int64_t i = 0; i < width; i++) sum[i] += scale * static_cast<float>(static_cast<const int8_t*>(row)[i]);
+  }
+}

@@ -1,0 +1,197 @@
+// The C interface: no exception leaves it.
+#include <atomic>
+#include <exception>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#include "student.h"
+
+struct distill_student {
+  explicit distill_student(const char* path) : student(path) {}
+  Student student;
+};
+
+namespace {
+
+thread_local char last_error[512];
+
+distill_status failed(distill_status status, const char* message) {
+  const size_t length = std::min(std::strlen(message), sizeof last_error - 1);
+  std::memcpy(last_error, message, length);
+  last_error[length] = 0;
+  return status;
+}
+
+// Runs work that may throw.
+template <class Work>
+distill_status guarded(Work work) noexcept {
+  try {
+    work();
+    return DISTILL_OK;
+  } catch (const Error& error) {
+    return failed(error.status, error.what());
+  } catch (const std::bad_alloc&) {
+    return failed(DISTILL_MEMORY, "there is no memory left");
+  } catch (const std::exception& error) {
+    return failed(DISTILL_INTERNAL, error.what());
+  } catch (...) {
+    return failed(DISTILL_INTERNAL, "something failed");
+  }
+}
+
+void require_argument(bool holds, const char* message) { require(holds, message, DISTILL_ARGUMENT); }
+
+std::string_view text_of(const distill_texts& texts, int64_t n) {
+  return {texts.bytes + texts.starts[n], static_cast<size_t>(texts.starts[n + 1] - texts.starts[n])};
+}
+
+void check(const distill_texts* texts) {
+  require_argument(texts && texts->starts && texts->count >= 0, "texts: there are none");
+  require_argument(texts->starts[0] >= 0, "texts: starts begin below 0");
+  require_argument(texts->bytes || texts->starts[texts->count] == 0, "texts: there are no bytes");
+  for (int64_t n = 0; n < texts->count; ++n)
+    require_argument(texts->starts[n] <= texts->starts[n + 1], "texts: starts do not rise");
+}
+
+void check_pair(const Student& student, const distill_texts* first, const distill_texts* second) {
+  check(first);
+  require_argument(student.is_pair() == (second != nullptr),
+                   student.is_pair() ? "this student takes two texts per input" : "this student takes one text per input");
+  if (!second) return;
+  check(second);
+  require_argument(first->count == second->count, "there are not as many second texts as first ones");
+}
+
+// Blocks of inputs for any number of threads; the first error is kept.
+class Blocks {
+ public:
+  Blocks(const Student& student, int64_t count) : student_(student), count_(count) {}
+
+  // work(workspace, first, last), from several threads.
+  template <class Work>
+  void run(int32_t threads, Work work) {
+    require_argument(threads >= 1, "threads: at least 1 is needed");
+    const auto take = [&]() noexcept {
+      try {
+        auto workspace = student_.borrow();
+        for (int64_t first; !error_taken_ && (first = next_.fetch_add(Student::BLOCK)) < count_;)
+          work(*workspace, first, std::min(first + Student::BLOCK, count_));
+        student_.give_back(std::move(workspace));
+      } catch (...) {
+        if (!error_taken_.exchange(true)) error_ = std::current_exception();
+      }
+    };
+    std::vector<std::thread> helpers;
+    try {
+      const int64_t blocks = (count_ + Student::BLOCK - 1) / Student::BLOCK;
+      while (static_cast<int64_t>(helpers.size()) + 1 < std::min<int64_t>(threads, blocks)) helpers.emplace_back(take);
+    } catch (const std::system_error&) {  // no more threads: those that there are do the work
+    } catch (const std::bad_alloc&) {
+    }
+    take();
+    for (auto& helper : helpers) helper.join();
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  const Student& student_;
+  const int64_t count_;
+  std::atomic<int64_t> next_{0};
+  std::atomic<bool> error_taken_{false};
+  std::exception_ptr error_;
+};
+
+void block_logits(const Student& student, Workspace& work, const distill_texts* first, const distill_texts* second,
+                  int64_t begin, int64_t end, float* out) {
+  const auto text = [=](int side, int64_t n) { return text_of(side ? *second : *first, begin + n); };
+  student.logits(work, end - begin, text, out);
+}
+
+}  // namespace
+
+const char* distill_version(void) { return "0.1.0"; }
+const char* distill_level(void) { return kernels().name; }
+const char* distill_last_error(void) { return last_error; }
+
+distill_status distill_open(const char* path, distill_student** student) {
+  return guarded([&] {
+    require_argument(path && student, "path and student must be given");
+    *student = nullptr;
+    *student = new distill_student(path);
+  });
+}
+
+void distill_close(distill_student* student) { delete student; }
+
+distill_status distill_describe(const distill_student* handle, distill_info* info) {
+  return guarded([&] {
+    require_argument(handle && info, "student and info must be given");
+    const Student& student = handle->student;
+    *info = {student.task.c_str(), student.kind,         student.is_pair(),         student.num_logits,
+             student.num_answers(), student.features_of_text(), student.num_tokens, student.max_tokens};
+  });
+}
+
+const char* distill_label(const distill_student* handle, int64_t number) {
+  if (!handle || number < 0 || number >= handle->student.num_answers()) return nullptr;
+  return handle->student.kind == DISTILL_SCORE ? "score" : handle->student.labels[static_cast<size_t>(number)].c_str();
+}
+
+distill_status distill_tokenise(const distill_student* handle, const char* text, int64_t bytes, int32_t* ids,
+                                int64_t capacity, int64_t* count) {
+  return guarded([&] {
+    require_argument(handle && count && bytes >= 0 && (text || !bytes), "student, text and count must be given");
+    require_argument(capacity >= 0 && (ids || !capacity), "ids must have room");
+    const std::string_view view(text ? text : "", static_cast<size_t>(bytes));
+    require(is_utf8(view), "a text is not UTF-8", DISTILL_TEXT);
+    auto work = handle->student.borrow();
+    auto& found = work->ids[0];
+    found.clear();
+    work->reader.read(view, INT64_MAX, found);
+    *count = static_cast<int64_t>(found.size());
+    std::copy_n(found.begin(), std::min(capacity, *count), ids);
+    handle->student.give_back(std::move(work));
+  });
+}
+
+distill_status distill_logits(const distill_student* handle, const distill_texts* first, const distill_texts* second,
+                              int32_t threads, float* logits) {
+  return guarded([&] {
+    require_argument(handle && logits, "student and logits must be given");
+    const Student& student = handle->student;
+    check_pair(student, first, second);
+    Blocks(student, first->count).run(threads, [&](Workspace& work, int64_t begin, int64_t end) {
+      block_logits(student, work, first, second, begin, end, logits + begin * student.num_logits);
+    });
+  });
+}
+
+distill_status distill_predict(const distill_student* handle, const distill_texts* first, const distill_texts* second,
+                               int32_t threads, float* answers, uint8_t* chosen) {
+  return guarded([&] {
+    require_argument(handle && answers, "student and answers must be given");
+    const Student& student = handle->student;
+    check_pair(student, first, second);
+    Blocks(student, first->count).run(threads, [&](Workspace& work, int64_t begin, int64_t end) {
+      std::vector<float> logits(static_cast<size_t>((end - begin) * student.num_logits));
+      block_logits(student, work, first, second, begin, end, logits.data());
+      for (int64_t n = begin; n < end; ++n)
+        student.answer(logits.data() + (n - begin) * student.num_logits, answers + n * student.num_answers(),
+                       chosen ? chosen + n * student.num_answers() : nullptr);
+    });
+  });
+}
+
+distill_status distill_encode(const distill_student* handle, const distill_texts* texts, int32_t threads,
+                              float* features) {
+  return guarded([&] {
+    require_argument(handle && features, "student and features must be given");
+    const Student& student = handle->student;
+    check(texts);
+    Blocks(student, texts->count).run(threads, [&](Workspace& work, int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n)
+        student.encode(work, text_of(*texts, n), features + n * student.features_of_text());
+    });
+  });
+}

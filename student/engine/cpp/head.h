@@ -1,0 +1,280 @@
+// The layers of a head. Included by kernels.cpp, once per level.
+//
+// Most of the time of an answer goes into one layer of some hundred outputs, which is multiplied by many inputs at once:
+// a tile of ROWS inputs and COLUMNS vectors of outputs stays in registers while the inputs' numbers pass by. What differs
+// between float32, bfloat16 and int8 is the one instruction that multiplies a unit of 4 bytes.
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16, ROWS = 8, COLUMNS = 3, WIDE_COLUMNS = 8;
+#elif defined(__AVX2__)
+constexpr int LANES = 8, ROWS = 4, COLUMNS = 3, WIDE_COLUMNS = 8;
+#else
+constexpr int LANES = 4, ROWS = 4, COLUMNS = 2, WIDE_COLUMNS = 8;
+#endif
+
+typedef float Lanes __attribute__((vector_size(4 * LANES)));
+typedef int32_t Numbers __attribute__((vector_size(4 * LANES)));
+constexpr int OFFSET = 128;  // added to int8 inputs, which the instruction takes without a sign
+
+INLINE float as_float(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+INLINE uint32_t as_bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+// To the nearest bfloat16, of two equally near ones to the even one.
+INLINE uint16_t brain(float value) {
+  const uint32_t bits = as_bits(value);
+  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+struct FloatUnit {
+  using Sum = Lanes;
+  static INLINE void add(Sum& sum, const uint32_t* weights, uint32_t unit) {
+    Lanes numbers;
+    std::memcpy(&numbers, weights, sizeof numbers);
+    sum += numbers * as_float(unit);
+  }
+};
+
+#if defined(__AVX512BF16__)
+struct PairUnit {
+  using Sum = Lanes;
+  static INLINE void add(Sum& sum, const uint32_t* weights, uint32_t unit) {
+    const __m512i pairs = _mm512_loadu_si512(weights), inputs = _mm512_set1_epi32(static_cast<int>(unit));
+    sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(inputs), reinterpret_cast<__m512bh>(pairs));
+  }
+};
+
+struct ByteUnit {
+  using Sum = Numbers;
+  static INLINE void add(Sum& sum, const uint32_t* weights, uint32_t unit) {
+    const __m512i bytes = _mm512_loadu_si512(weights), inputs = _mm512_set1_epi32(static_cast<int>(unit));
+    sum = reinterpret_cast<Numbers>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), inputs, bytes));
+  }
+};
+#endif
+
+PackedLayer plan(const Layer& layer) {
+  PackedLayer packed{};
+  int64_t per_unit = 1;
+#if defined(__AVX512BF16__)
+  if (layer.number == BFLOAT16) packed.arithmetic = PackedLayer::PAIRS, per_unit = 2;
+  if (layer.number == INT8) packed.arithmetic = PackedLayer::BYTES, per_unit = 4;
+#endif
+  packed.lanes = LANES;
+  packed.out = (layer.out + LANES - 1) / LANES * LANES;
+  packed.groups = layer.groups;
+  packed.group_ends = layer.group_ends;
+  int64_t begin = 0;
+  for (int64_t group = 0; group < layer.groups; begin = layer.group_ends[group++])
+    packed.units += (layer.group_ends[group] - begin + per_unit - 1) / per_unit;
+  return packed;
+}
+
+INLINE float weight_of(const Layer& layer, int64_t out, int64_t in, int64_t group) {
+  const int64_t place = out * layer.in + in;
+  if (layer.number == FLOAT32) return static_cast<const float*>(layer.data)[place];
+  if (layer.number == BFLOAT16) return as_float(uint32_t{static_cast<const uint16_t*>(layer.data)[place]} << 16);
+  return layer.scales[group * layer.out + out] * static_cast<float>(static_cast<const int8_t*>(layer.data)[place]);
+}
+
+void pack(const Layer& layer, PackedLayer& packed) {
+  const int64_t per_unit = packed.arithmetic == PackedLayer::BYTES ? 4 : packed.arithmetic == PackedLayer::PAIRS ? 2 : 1;
+  int64_t unit = 0, begin = 0;
+  for (int64_t group = 0; group < layer.groups; group++) {
+    const int64_t end = layer.group_ends[group];
+    for (int64_t in = begin; in < end; in += per_unit, unit++) {
+      for (int64_t out = 0; out < packed.out; out++) {
+        uint32_t bits = 0;
+        for (int64_t k = 0; k < per_unit && out < layer.out && in + k < end; k++) {
+          const int64_t place = out * layer.in + in + k;
+          if (packed.arithmetic == PackedLayer::BYTES) {
+            const int8_t number = static_cast<const int8_t*>(layer.data)[place];
+            bits |= uint32_t{static_cast<uint8_t>(number)} << 8 * k;
+            packed.corrections[group * packed.out + out] += OFFSET * number;
+          } else if (packed.arithmetic == PackedLayer::PAIRS) {
+            bits |= uint32_t{static_cast<const uint16_t*>(layer.data)[place]} << 16 * k;
+          } else {
+            bits = as_bits(weight_of(layer, out, in, group));
+          }
+        }
+        packed.weights[(out / LANES * packed.units + unit) * LANES + out % LANES] = bits;
+      }
+    }
+    for (int64_t out = 0; packed.arithmetic == PackedLayer::BYTES && out < layer.out; out++)
+      packed.scales[group * packed.out + out] = layer.scales[group * layer.out + out];
+    packed.unit_ends[group] = unit;
+    begin = end;
+  }
+}
+
+// Numbers of a group, rounded to 8 bits; returns their scale.
+INLINE float to_bytes(const float* numbers, int64_t count, uint8_t* bytes) {
+  float largest = 0;
+  for (int64_t i = 0; i < count; i++) {
+    const float size = numbers[i] < 0 ? -numbers[i] : numbers[i];
+    largest = size > largest ? size : largest;
+  }
+  if (!(largest > 0 && largest < std::numeric_limits<float>::infinity())) largest = 1;
+  const float steps = 127 / largest;
+  for (int64_t i = 0; i < count; i++) {
+    float step = numbers[i] * steps;
+    step = step > -127 ? step < 127 ? step : 127.0f : -127.0f;  // what is no number becomes -127
+    bytes[i] = static_cast<uint8_t>(static_cast<int32_t>(step + (step < 0 ? -0.5f : 0.5f)) + OFFSET);
+  }
+  return largest / 127;
+}
+
+void prepare(const PackedLayer& packed, const float* inputs, uint32_t* units, float* scales) {
+  if (packed.arithmetic == PackedLayer::FLOATS) {
+    std::memcpy(units, inputs, sizeof(float) * static_cast<size_t>(packed.units));
+    return;
+  }
+  int64_t unit = 0, begin = 0;
+  for (int64_t group = 0; group < packed.groups; group++) {
+    const int64_t end = packed.group_ends[group], count = end - begin;
+    if (packed.arithmetic == PackedLayer::BYTES) {
+      auto* bytes = reinterpret_cast<uint8_t*>(units + unit);
+      scales[group] = to_bytes(inputs + begin, count, bytes);
+      std::memset(bytes + count, OFFSET, static_cast<size_t>(4 * (packed.unit_ends[group] - unit) - count));
+    } else {
+      auto* numbers = reinterpret_cast<uint16_t*>(units + unit);
+      for (int64_t i = 0; i < count; i++) numbers[i] = brain(inputs[begin + i]);
+      if (count % 2) numbers[count] = 0;
+    }
+    unit = packed.unit_ends[group];
+    begin = end;
+  }
+}
+
+// HEIGHT rows of inputs and WIDTH vectors of outputs, over the units of one group.
+template <class Unit, int HEIGHT, int WIDTH>
+INLINE void multiply_tile(const uint32_t* weights, int64_t units, const uint32_t* inputs, int64_t begin, int64_t end,
+                          typename Unit::Sum (&sum)[HEIGHT][WIDTH]) {
+#pragma GCC unroll 1
+  for (int64_t unit = begin; unit < end; unit++)
+    UNROLL for (int j = 0; j < WIDTH; j++)
+      UNROLL for (int i = 0; i < HEIGHT; i++)
+        Unit::add(sum[i][j], weights + (j * units + unit) * LANES, inputs[i * units + unit]);
+}
+
+template <class Unit, int HEIGHT, int WIDTH>
+void multiply_columns(const PackedLayer& packed, const uint32_t* inputs, const float* scales, int64_t column,
+                      float* out) {
+  const uint32_t* weights = packed.weights + column * packed.units * LANES;
+  if constexpr (std::is_same_v<typename Unit::Sum, Lanes>) {
+    Lanes sum[HEIGHT][WIDTH] = {};
+    multiply_tile<Unit>(weights, packed.units, inputs, 0, packed.units, sum);
+    for (int i = 0; i < HEIGHT; i++)
+      for (int j = 0; j < WIDTH; j++) std::memcpy(out + i * packed.out + (column + j) * LANES, &sum[i][j], sizeof(Lanes));
+  } else {
+    for (int64_t group = 0, begin = 0; group < packed.groups; begin = packed.unit_ends[group++]) {
+      Numbers sum[HEIGHT][WIDTH] = {};
+      multiply_tile<Unit>(weights, packed.units, inputs, begin, packed.unit_ends[group], sum);
+      for (int i = 0; i < HEIGHT; i++)
+        for (int j = 0; j < WIDTH; j++) {
+          float* place = out + i * packed.out + (column + j) * LANES;
+          const int64_t first = group * packed.out + (column + j) * LANES;
+          Lanes total = {}, weight_scales;
+          Numbers corrections;
+          if (group > 0) std::memcpy(&total, place, sizeof total);
+          std::memcpy(&weight_scales, packed.scales + first, sizeof weight_scales);
+          std::memcpy(&corrections, packed.corrections + first, sizeof corrections);
+          total += __builtin_convertvector(sum[i][j] - corrections, Lanes) * (weight_scales * scales[i * packed.groups + group]);
+          std::memcpy(place, &total, sizeof total);
+        }
+    }
+  }
+}
+
+template <class Unit, int HEIGHT, int WIDTH>
+void multiply_rows(const PackedLayer& packed, const uint32_t* inputs, const float* scales, float* out, int64_t first,
+                   int64_t last, int64_t column) {
+  int64_t row = first;
+  for (; row + HEIGHT <= last; row += HEIGHT)
+    multiply_columns<Unit, HEIGHT, WIDTH>(packed, inputs + row * packed.units, scales + row * packed.groups, column,
+                                          out + row * packed.out);
+  if constexpr (HEIGHT > 1) multiply_rows<Unit, HEIGHT / 2, WIDTH>(packed, inputs, scales, out, row, last, column);
+}
+
+template <class Unit>
+void multiply_as(const PackedLayer& packed, const uint32_t* inputs, const float* scales, int64_t count, float* out) {
+  const int64_t columns = packed.out / LANES;
+  int64_t column = 0;
+  if (count == 1)  // one row alone waits for each sum: more of them at a time
+    for (; column + WIDE_COLUMNS <= columns; column += WIDE_COLUMNS)
+      multiply_columns<Unit, 1, WIDE_COLUMNS>(packed, inputs, scales, column, out);
+  for (; column + COLUMNS <= columns; column += COLUMNS)
+    multiply_rows<Unit, ROWS, COLUMNS>(packed, inputs, scales, out, 0, count, column);
+  for (; column < columns; column++) multiply_rows<Unit, ROWS, 1>(packed, inputs, scales, out, 0, count, column);
+}
+
+void multiply(const PackedLayer& packed, const uint32_t* units, const float* scales, int64_t count, float* out) {
+#if defined(__AVX512BF16__)
+  if (packed.arithmetic == PackedLayer::PAIRS) return multiply_as<PairUnit>(packed, units, scales, count, out);
+  if (packed.arithmetic == PackedLayer::BYTES) return multiply_as<ByteUnit>(packed, units, scales, count, out);
+#endif
+  multiply_as<FloatUnit>(packed, units, scales, count, out);
+}
+
+INLINE float total(const Lanes& lanes) {
+  float sum = 0;
+  for (int i = 0; i < LANES; i++) sum += lanes[i];
+  return sum;
+}
+
+// The sum of `value(i)` over all numbers; Lanes at a time.
+template <class Value>
+INLINE float sum_of(const float* numbers, int64_t count, Value value) {
+  Lanes sum = {};
+  float rest = 0;
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) {
+    Lanes lanes;
+    std::memcpy(&lanes, numbers + i, sizeof lanes);
+    sum += value(lanes, i);
+  }
+  for (; i < count; i++) {
+    Lanes lanes = {};
+    lanes[0] = numbers[i];
+    rest += value(lanes, -i - 1)[0];
+  }
+  return total(sum) + rest;
+}
+
+void activate(float* numbers, int64_t count, const float* bias, bool normalise) {
+  constexpr float EPSILON = 1e-5f;
+  if (bias)
+    for (int64_t i = 0; i < count; i++) {
+      const float value = numbers[i] + bias[i];
+      numbers[i] = value < 0 ? 0 : value;
+    }
+  if (!normalise) return;
+  const auto size = static_cast<float>(count);
+  const float mean = sum_of(numbers, count, [](const Lanes& lanes, int64_t) __attribute__((always_inline)) { return lanes; }) / size;
+  for (int64_t i = 0; i < count; i++) numbers[i] -= mean;
+  const float squares = sum_of(numbers, count, [](const Lanes& lanes, int64_t) __attribute__((always_inline)) { return lanes * lanes; });
+  const float scale = 1 / std::sqrt(squares / size + EPSILON);
+  for (int64_t i = 0; i < count; i++) numbers[i] *= scale;
+}
+
+void linear(const float* numbers, int64_t count, const float* weights, const float* bias, int64_t out_count,
+            float* out) {
+  for (int64_t k = 0; k < out_count; k++) {
+    const float* row = weights + k * count;
+    out[k] = bias[k] + sum_of(numbers, count, [row](const Lanes& lanes, int64_t i) __attribute__((always_inline)) {
+      Lanes other = {};
+      if (i < 0) other[0] = row[-i - 1];
+      else std::memcpy(&other, row + i, sizeof other);
+      return lanes * other;
+    });
+  }
+}

@@ -1,0 +1,64 @@
+// The arithmetic, once per level of instructions: kernels.cpp is compiled for each, dispatch.cpp chooses.
+#pragma once
+#include <cstdint>
+
+#include "file.h"
+
+// A row per token: its vector, its matrix and its matrix of the way back, side by side. float32 rows are the numbers
+// themselves, others what is added to the neutral row, the zero vector and identity matrices.
+struct RowTable {
+  const void* data;
+  Number number;
+  const float* scales;  // of int8: one per row and part
+  int64_t width, vector_size, side;
+  bool has_maxima, has_backward;
+
+  int64_t parts() const { return (vector_size > 0) + (side > 0) * (1 + has_backward); }
+  int64_t features() const { return width + has_maxima * vector_size; }
+};
+
+// A layer of `out` numbers, each the sum of `in` numbers with weights. Inputs of int8 layers are rounded to 8 bits with
+// a scale for each group of neighbouring numbers that are alike, such as a sum or a product.
+struct Layer {
+  const void* data;     // [out, in]
+  Number number;        // float32, bfloat16 or int8
+  const float* scales;  // of int8: [groups, out]
+  int64_t out, in;
+  const int64_t* group_ends;
+  int64_t groups;
+};
+
+// A layer in the order in which it is multiplied: for LANES outputs at a time, every `unit` of inputs one after another.
+// A unit is 4 bytes of inputs: one float, two bfloat16 or four int8.
+struct PackedLayer {
+  enum Arithmetic { FLOATS, PAIRS, BYTES } arithmetic;
+  int64_t out, lanes, units;           // out is a multiple of lanes
+  int64_t groups;
+  const int64_t* group_ends;           // in numbers
+  int64_t* unit_ends;                  // in units
+  uint32_t* weights;                   // [out / lanes, units, lanes]
+  float* scales;                       // of BYTES: [groups, out]
+  int32_t* corrections;                // of BYTES: [groups, out], what the inputs' offset adds
+};
+
+struct Kernels {
+  const char* name;
+  bool (*is_supported)();
+  // Which arithmetic a layer gets, and how many outputs there are at a time.
+  PackedLayer (*plan)(const Layer& layer);
+  void (*pack)(const Layer& layer, PackedLayer& packed);
+  // The representation of one sequence, without bigrams; `scratch` has room for 2 * width numbers.
+  void (*encode)(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch);
+  // sum += row.
+  void (*add_row)(const void* row, Number number, float scale, int64_t width, float* sum);
+  // What is read of a row of inputs: `units` numbers, and of BYTES a scale for each group.
+  void (*prepare)(const PackedLayer& packed, const float* inputs, uint32_t* units, float* scales);
+  void (*multiply)(const PackedLayer& packed, const uint32_t* units, const float* scales, int64_t count, float* out);
+  // numbers + bias, not below 0; then without their mean and with a variance of 1. Either may be left out.
+  void (*activate)(float* numbers, int64_t count, const float* bias, bool normalise);
+  // out = weights * numbers + bias.
+  void (*linear)(const float* numbers, int64_t count, const float* weights, const float* bias, int64_t out_count,
+                 float* out);
+};
+
+const Kernels& kernels();

@@ -1,0 +1,324 @@
+#include "student.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace {
+
+constexpr int64_t MOST = 1 << 22, MOST_WIDTH = 1 << 16, LARGEST_SIDE = 64, MOST_VALUES = 1 << 16;
+constexpr int64_t MOST_IDLE = 64;
+
+int64_t width_of(Pairing pairing) {
+  return pairing == Pairing::COMPARISON ? 4 : pairing == Pairing::DIFFERENCE ? 3 : 1;
+}
+
+Pairing pairing_of(const std::string& name) {
+  if (name == "none") return Pairing::NONE;
+  if (name == "joint") return Pairing::JOINT;
+  if (name == "diffcat") return Pairing::DIFFERENCE;
+  require(name == "compare", "the pairing " + name + " is unknown");
+  return Pairing::COMPARISON;
+}
+
+distill_kind kind_of(const std::string& name) {
+  if (name == "classes") return DISTILL_CLASSES;
+  if (name == "labels") return DISTILL_LABELS;
+  require(name == "score" || name == "bins", "the kind " + name + " is unknown");
+  return DISTILL_SCORE;
+}
+
+std::vector<int32_t> ids_of(const Json& list, int64_t num_tokens) {
+  std::vector<int32_t> ids;
+  for (const Json& value : list.values()) ids.push_back(static_cast<int32_t>(value.integer(0, num_tokens - 1)));
+  return ids;
+}
+
+const float* scales_of(const File& file, const std::string& name, const Tensor& tensor,
+                       const std::vector<int64_t>& shape) {
+  return tensor.number == INT8 ? file.get(name + ".scale", FLOAT32, shape).floats() : nullptr;
+}
+
+// How much is left of two sequences in `room`: the longer loses tokens first, then each by turns.
+std::pair<int64_t, int64_t> truncated(int64_t first, int64_t second, int64_t room) {
+  const int64_t shorter = std::min(std::min(first, second), room / 2);
+  const int64_t longer = std::min(std::max(first, second), room - shorter);
+  return first <= second ? std::pair(shorter, longer) : std::pair(longer, shorter);
+}
+
+double sigmoid(double logit) { return logit < 0 ? std::exp(logit) / (1 + std::exp(logit)) : 1 / (1 + std::exp(-logit)); }
+
+}  // namespace
+
+Bigrams::Bigrams(const File& file, int64_t num_tokens, int64_t size) : size_(size) {
+  table_ = &file.weights("bigrams", {-1, size});
+  const int64_t count = table_->shape[0];
+  require(count > 0 && count <= MOST, "there are too many bigrams");
+  scales_ = scales_of(file, "bigrams", *table_, {count});
+  row_bytes_ = size * (table_->number == FLOAT32 ? 4 : table_->number == INT8 ? 1 : 2);
+  const int32_t* pairs = file.get("bigrams.pairs", INT32, {count, 2}).integers();
+  int bits = 4;
+  while (int64_t{1} << bits < 2 * count) ++bits;
+  shift_ = 64 - bits;
+  slots_.assign(size_t{1} << bits, {0, -1});
+  uint64_t least = 0;
+  for (int64_t n = 0; n < count; ++n) {
+    const int32_t first = pairs[2 * n], second = pairs[2 * n + 1];
+    require(first >= 0 && first < num_tokens && second >= 0 && second < num_tokens, "a bigram is not of two tokens");
+    const uint64_t wanted = key(first, second);
+    require(wanted >= least, "bigrams do not rise");
+    least = wanted + 1;
+    size_t slot = place(wanted);
+    while (slots_[slot].second >= 0) slot = (slot + 1) & (slots_.size() - 1);
+    slots_[slot] = {wanted, static_cast<int32_t>(n)};
+  }
+}
+
+void Bigrams::add(const int32_t* ids, int64_t count, float* sum) const {
+  for (int64_t t = 0; t + 1 < count; ++t) {
+    const uint64_t wanted = key(ids[t], ids[t + 1]);
+    size_t slot = place(wanted);
+    while (slots_[slot].second >= 0 && slots_[slot].first != wanted) slot = (slot + 1) & (slots_.size() - 1);
+    const int64_t row = slots_[slot].second;
+    if (row < 0) continue;
+    kernels().add_row(table_->data + row * row_bytes_, table_->number, scales_ ? scales_[row] : 1, size_, sum);
+  }
+}
+
+Workspace::Workspace(const Student& student)
+    : reader(*student.tokenizer),
+      features(std::max(student.num_inputs, 2 * student.features_of_text()) + student.features_of_text()),
+      scratch(2 * student.table.width),
+      hidden(student.has_hidden ? Student::BLOCK * student.packed.out : 0),
+      scales(student.has_hidden ? Student::BLOCK * student.packed.groups : 0),
+      units(student.has_hidden ? Student::BLOCK * student.packed.units : 0) {}
+
+Student::Student(const std::string& path) try : file(path), arithmetic(kernels()) {
+  const Json settings = parse_json(file.configuration(), MOST_VALUES);
+  require(settings.at("format").integer(1, INT32_MAX) == 1, "is of a newer format; install a newer distill-student");
+  task = settings.at("task").string();
+  num_tokens = settings.at("num_tokens").integer(1, MOST);
+  pairing = pairing_of(settings.at("pairing").string());
+  pad = static_cast<int32_t>(settings.at("pad").integer(0, num_tokens - 1));
+  max_tokens = settings.at("max_tokens").integer(1, MOST);
+  room_single = settings.at("room_single").integer(0, MOST);
+  room_pair = settings.at("room_pair").integer(0, MOST);
+  window = settings.at("window").integer(0, MOST);
+  before = ids_of(settings.at("before"), num_tokens);
+  between = ids_of(settings.at("between"), num_tokens);
+  after = ids_of(settings.at("after"), num_tokens);
+  tokenizer = std::make_unique<Tokenizer>(file, settings.at("tokenizer"), num_tokens);
+  read_table(settings);
+  read_answers(settings);
+  read_head(settings);
+} catch (const Error& error) {
+  throw Error(error.status, std::string(error.what()).rfind(path, 0) == 0 ? error.what() : path + ": " + error.what());
+}
+
+void Student::read_table(const Json& settings) {
+  table.vector_size = settings.at("vector_size").integer(0, MOST_WIDTH);
+  table.side = settings.at("side").integer(0, LARGEST_SIDE);
+  table.has_maxima = settings.at("maxima").boolean();
+  table.has_backward = settings.at("bidirectional").boolean();
+  require(table.vector_size + table.side > 0, "there are neither vectors nor matrices");
+  require((!table.has_backward || table.side) && (!table.has_maxima || table.vector_size), "a part has no table");
+  table.width = table.vector_size + table.side * table.side * (1 + table.has_backward);
+  const Tensor& rows = file.weights("rows", {-1, table.width});
+  table.data = rows.data;
+  table.number = rows.number;
+  table.scales = scales_of(file, "rows", rows, {rows.shape[0], table.parts()});
+  row_of_token = file.get("row_of_token", INT32, {num_tokens}).integers();
+  for (int64_t token = 0; token < num_tokens; ++token)
+    require(row_of_token[token] >= 0 && row_of_token[token] < rows.shape[0], "a token has a row that is not there");
+  const int64_t size = settings.at("bigram_size").integer(0, MOST_WIDTH);
+  if (size) bigrams = Bigrams(file, num_tokens, size);
+}
+
+void Student::read_answers(const Json& settings) {
+  const std::string& name = settings.at("kind").string();
+  kind = kind_of(name);
+  for (const Json& label : settings.at("labels").values()) labels.push_back(label.string());
+  num_logits = static_cast<int64_t>(labels.size());
+  require(num_logits > 0 && (name != "score" || num_logits == 1), "there are no logits, or too many");
+  if (name == "bins") bins = file.get("bins", FLOAT32, {num_logits}).floats();
+  if (kind == DISTILL_LABELS) bias = file.get("bias", FLOAT32, {num_logits}).floats();
+}
+
+void Student::read_head(const Json& settings) {
+  num_inputs = features_of_text() * width_of(pairing);
+  const int64_t hidden = hidden_size = settings.at("hidden").integer(0, MOST_WIDTH);
+  has_hidden = hidden > 0;
+  normalises = settings.at("normalises").boolean();
+  const int64_t last = has_hidden ? hidden : num_inputs;
+  out_weights = file.get("out", FLOAT32, {num_logits, last}).floats();
+  out_bias = file.get("out.bias", FLOAT32, {num_logits}).floats();
+  if (!has_hidden) return;
+  set_groups();
+  const Tensor& weights = file.weights("hidden", {hidden, num_inputs});
+  require(weights.number != FLOAT16, "hidden has numbers of a type that heads do not have");
+  const auto groups = static_cast<int64_t>(group_ends.size());
+  hidden_bias = file.get("hidden.bias", FLOAT32, {hidden}).floats();
+  pack({weights.data, weights.number, scales_of(file, "hidden", weights, {groups, hidden}), hidden, num_inputs,
+        group_ends.data(), groups});
+}
+
+// The parts of a representation are of different sizes, and so are those of two compared ones.
+void Student::set_groups() {
+  const int64_t matrix = table.side * table.side;
+  const int64_t parts[] = {table.vector_size, table.vector_size * table.has_maxima, matrix,
+                           matrix * table.has_backward, bigrams.size()};
+  int64_t end = 0;
+  for (int64_t copy = 0; copy < width_of(pairing); ++copy)
+    for (const int64_t part : parts)
+      if (part) group_ends.push_back(end += part);
+}
+
+void Student::pack(const Layer& layer) {
+  packed = arithmetic.plan(layer);
+  weights_ = Aligned<uint32_t>(packed.out * packed.units);
+  unit_ends_.resize(static_cast<size_t>(packed.groups));
+  if (packed.arithmetic == PackedLayer::BYTES) {
+    weight_scales_ = Aligned<float>(packed.groups * packed.out);
+    corrections_.resize(static_cast<size_t>(packed.groups * packed.out));
+  }
+  packed.weights = weights_.data();
+  packed.unit_ends = unit_ends_.data();
+  packed.scales = weight_scales_.data();
+  packed.corrections = corrections_.data();
+  arithmetic.pack(layer, packed);
+}
+
+std::unique_ptr<Workspace> Student::borrow() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      auto work = std::move(idle_.back());
+      idle_.pop_back();
+      return work;
+    }
+  }
+  return std::make_unique<Workspace>(*this);
+}
+
+void Student::give_back(std::unique_ptr<Workspace> work) const {
+  const std::lock_guard lock(mutex_);
+  if (idle_.size() < MOST_IDLE) idle_.push_back(std::move(work));
+}
+
+// The ids of the texts of an input, truncated, without padding tokens that a text may spell.
+void Student::read_input(Workspace& work, const std::string_view* texts) const {
+  const int64_t room = is_pair() ? room_pair : room_single;
+  for (int side = 0; side < 1 + is_pair(); ++side) {
+    require(is_utf8(texts[side]), "a text is not UTF-8", DISTILL_TEXT);
+    work.ids[side].clear();
+    work.reader.read(texts[side], is_pair() ? INT64_MAX : room, work.ids[side]);  // the longer of two loses tokens
+  }
+  const auto size = [&](int side) { return static_cast<int64_t>(work.ids[side].size()); };
+  const auto lengths = is_pair() ? truncated(size(0), size(1), room) : std::pair(std::min(size(0), room), int64_t{0});
+  for (int side = 0; side < 1 + is_pair(); ++side) {
+    auto& ids = work.ids[side];
+    ids.resize(static_cast<size_t>(side ? lengths.second : lengths.first));
+    ids.erase(std::remove(ids.begin(), ids.end(), pad), ids.end());
+  }
+}
+
+void Student::head_inputs(Workspace& work, const std::string_view* texts) const {
+  read_input(work, texts);
+  float* const features = work.features.data();
+  if (pairing == Pairing::JOINT) {
+    work.joint = before;
+    work.joint.insert(work.joint.end(), work.ids[0].begin(), work.ids[0].end());
+    work.joint.insert(work.joint.end(), between.begin(), between.end());
+    work.joint.insert(work.joint.end(), work.ids[1].begin(), work.ids[1].end());
+    work.joint.insert(work.joint.end(), after.begin(), after.end());
+    return represent(work, work.joint, features);
+  }
+  represent(work, work.ids[0], features);
+  if (!is_pair()) return;
+  represent(work, work.ids[1], features + features_of_text());
+  compare(features);
+}
+
+void Student::encode(Workspace& work, std::string_view text, float* features) const {
+  require(is_utf8(text), "a text is not UTF-8", DISTILL_TEXT);
+  auto& ids = work.ids[0];
+  ids.clear();
+  work.reader.read(text, room_single, ids);
+  ids.resize(static_cast<size_t>(std::min(static_cast<int64_t>(ids.size()), room_single)));
+  ids.erase(std::remove(ids.begin(), ids.end(), pad), ids.end());
+  represent(work, ids, features);
+}
+
+void Student::represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const {
+  const auto count = static_cast<int64_t>(ids.size());
+  if (!window || count <= window) return represent_window(work, ids.data(), count, features);
+  const int64_t size = features_of_text(), first_max = table.vector_size;
+  const int64_t behind_max = first_max * (1 + table.has_maxima);
+  float* const one = work.features.data() + work.features.size() - size;
+  int64_t windows = 0;
+  for (int64_t begin = 0; begin < count; begin += window, ++windows) {
+    represent_window(work, ids.data() + begin, std::min(window, count - begin), windows ? one : features);
+    if (!windows) continue;
+    for (int64_t i = 0; i < size; ++i)
+      features[i] = i >= first_max && i < behind_max ? std::max(features[i], one[i]) : features[i] + one[i];
+  }
+  for (int64_t i = 0; i < size; ++i)
+    if (i < first_max || i >= behind_max) features[i] /= static_cast<float>(windows);
+}
+
+void Student::represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const {
+  work.rows.resize(static_cast<size_t>(count));
+  for (int64_t t = 0; t < count; ++t) work.rows[static_cast<size_t>(t)] = row_of_token[ids[t]];
+  arithmetic.encode(table, work.rows.data(), count, features, work.scratch.data());
+  if (!bigrams.size()) return;
+  float* const sum = features + table.features();
+  std::fill_n(sum, bigrams.size(), 0.0f);
+  bigrams.add(ids, count, sum);
+}
+
+// Behind two representations u and w: u * w where they are compared, and |u - w|.
+void Student::compare(float* features) const {
+  const int64_t size = features_of_text();
+  const float *u = features, *w = features + size;
+  float* out = features + 2 * size;
+  if (pairing == Pairing::COMPARISON) {
+    for (int64_t i = 0; i < size; ++i) out[i] = u[i] * w[i];
+    out += size;
+  }
+  for (int64_t i = 0; i < size; ++i) out[i] = std::fabs(u[i] - w[i]);
+}
+
+void Student::finish(float* numbers, float* out) const {
+  const int64_t count = has_hidden ? hidden_size : num_inputs;
+  arithmetic.activate(numbers, count, hidden_bias, normalises);
+  arithmetic.linear(numbers, count, out_weights, out_bias, num_logits, out);
+}
+
+void Student::answer(const float* logits, float* answers, uint8_t* is_chosen) const {
+  if (kind == DISTILL_SCORE && !bins) {
+    answers[0] = logits[0];
+    return;
+  }
+  if (kind == DISTILL_LABELS) {
+    for (int64_t k = 0; k < num_logits; ++k) {
+      answers[k] = static_cast<float>(sigmoid(logits[k]));
+      if (is_chosen) is_chosen[k] = logits[k] + bias[k] > 0;
+    }
+    return;
+  }
+  const int64_t best = std::max_element(logits, logits + num_logits) - logits;
+  double total = 0, expected = 0;
+  for (int64_t k = 0; k < num_logits; ++k) {
+    const double share = std::exp(static_cast<double>(logits[k]) - logits[best]);
+    total += share;
+    if (bins) expected += share * bins[k];
+  }
+  if (bins) {
+    answers[0] = static_cast<float>(expected / total);
+    return;
+  }
+  for (int64_t k = 0; k < num_logits; ++k) {
+    answers[k] = static_cast<float>(std::exp(static_cast<double>(logits[k]) - logits[best]) / total);
+    if (is_chosen) is_chosen[k] = k == best;
+  }
+}

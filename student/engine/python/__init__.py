@@ -1,0 +1,1 @@
+"""The light package, whose folder below is installed alone by ``pip install ./student/engine``."""

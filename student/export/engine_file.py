@@ -1,0 +1,276 @@
+"""A student as one safetensors file that `student/engine` reads: tables, head, tokenizer and configuration.
+
+Tokens without a row of their own share that of the padding. Tables of fewer bits hold what is added to the neutral
+row. A LayerNorm's weights become part of the layer behind it.
+
+Shapes: R rows, V tokens, W numbers of a row, H hidden numbers, C logits, F features, K bigrams, P pieces.
+"""
+
+import json
+import unicodedata
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from pipeline.errors import ConfigError, raise_all
+from pipeline.files import write_atomically
+from student.answers.labels import label_bias
+from student.export.html_file import Runs, characters, tokenizer_problems
+from student.model.embeddings import MatrixEncoder, matrix_encoder
+from student.model.model import Student, TaskStudent
+from student.run_config import FileTableDtype, HeadDtype
+
+FORMAT_VERSION = 1
+METADATA = "distill_student"
+HEADS_WRITTEN = ("mlp", "plain-mlp", "linear", "dense")
+INT8_MAX = 127
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+LARGEST_SIDE, LARGEST_WIDTH = 64, 2**16  # that the engine reads
+Tensors = dict[str, Tensor]
+
+
+class Layers(NamedTuple):
+    """A head as the engine computes it.
+
+    Attributes:
+        hidden: the layer whose numbers are not below 0; None where there is none.
+        normalises: whether a LayerNorm stands before the last layer.
+        weight_CH: of the last layer.
+        bias_C: likewise.
+    """
+
+    hidden: nn.Linear | None
+    normalises: bool
+    weight_CH: Tensor
+    bias_C: Tensor
+
+
+def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
+    """What keeps a student from being written, with the export that serves it."""
+    config = student.config
+    if not isinstance(student, Student):
+        return ["a student of labelled words is served by --onnx"]
+    if not isinstance(student.encoder, MatrixEncoder):
+        return [f"a student with --embedding {config.embedding} is served by --onnx"]
+    problems = [f"{problem}; --onnx takes ids of any tokenizer" for problem in tokenizer_problems(tokenizer)]
+    problems += [] if problems else _order_problems(tokenizer)
+    if config.head not in HEADS_WRITTEN:
+        other = "distill serve" if config.head == "bilstm" else "--onnx"
+        problems.append(f"a student with a {config.head} head is served by {other}")
+    if not all(tensor.isfinite().all() for tensor in student.state_dict().values() if tensor.is_floating_point()):
+        problems.append("the student's weights hold numbers that are not finite")
+    if config.vector_size > LARGEST_WIDTH or (config.hidden_size or 0) > LARGEST_WIDTH:
+        problems.append(f"vectors or the head are wider than {LARGEST_WIDTH:,}")
+    return problems
+
+
+def write_engine_file(
+    student: Student,
+    tokenizer: Tokenizer,
+    run: Path,
+    path: Path,
+    table_dtype: FileTableDtype = "float32",
+    head_dtype: HeadDtype = "float32",
+) -> None:
+    """Writes the file.
+
+    Args:
+        student: in evaluation mode, on the CPU.
+        tokenizer: the student's.
+        run: the folder of a multi-label student's thresholds.
+        path: the file.
+        table_dtype: how the tables are stored.
+        head_dtype: how the head's largest layer is stored.
+
+    Raises:
+        ConfigError: if the engine could not serve the student, or a number is too large for its dtype.
+    """
+    raise_all(ConfigError, "--file", engine_problems(student, tokenizer))
+    with torch.no_grad():
+        layers = head_layers(student.head)
+        tensors = _tables(student, table_dtype) | _head(student, layers, head_dtype) | _answers(student, run)
+    tensors |= _characters(tokenizer) | _pieces(tokenizer)
+    settings = _settings(student, tokenizer, layers)
+    content = save(tensors, {METADATA: json.dumps(settings, ensure_ascii=False)})
+    write_atomically(path, partial(Path.write_bytes, data=content))
+
+
+def head_layers(head: nn.Module) -> Layers:
+    """The layers of a head of `HEADS_WRITTEN`, the LayerNorm's weights multiplied into the last one."""
+    layers = [head] if isinstance(head, nn.Linear) else [layer for layer in head.children()]
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    norm = next((layer for layer in layers if isinstance(layer, nn.LayerNorm)), None)
+    last, hidden = linear[-1], linear[0] if len(linear) == 2 else None
+    if norm is None:
+        return Layers(hidden, False, last.weight, last.bias)
+    weight_CH, bias_H = last.weight.double(), norm.bias.double()
+    bias_C = last.bias.double() + weight_CH @ bias_H
+    return Layers(hidden, True, (weight_CH * norm.weight.double()).float(), bias_C.float())
+
+
+def _tables(student: Student, dtype: FileTableDtype) -> Tensors:
+    encoder, config = matrix_encoder(student.encoder), student.config
+    token_R = encoder.used_ids() if encoder.rows is None else encoder.rows.token_R.long()
+    rows = torch.arange(len(token_R)) if encoder.rows is not None else token_R
+    row_V = torch.full((config.num_tokens,), int((token_R == config.pad_id).nonzero()), dtype=torch.int32)
+    row_V[token_R] = torch.arange(len(token_R), dtype=torch.int32)
+    parts = [part.table(rows) for part in encoder.parts()]
+    neutral = [part.table(rows[token_R == config.pad_id])[0] for part in encoder.parts()]
+    tensors = {"row_of_token": row_V} | _stored("rows", parts, neutral, dtype)
+    if encoder.bigrams is not None:
+        vectors_KG = encoder.bigrams.vectors()
+        tensors |= {"bigrams.pairs": encoder.bigrams.pairs_K2.int()}
+        tensors |= _stored("bigrams", [vectors_KG], [torch.zeros(vectors_KG.shape[1])], dtype)
+        if dtype == "int8":
+            tensors["bigrams.scale"] = tensors["bigrams.scale"].flatten()
+    return tensors
+
+
+def _stored(name: str, parts: list[Tensor], neutral: list[Tensor], dtype: FileTableDtype) -> Tensors:
+    """Tables side by side: float32 as they are, others as what is added to the neutral row, int8 with scales [R, parts]."""
+    if dtype == "float32":
+        return {name: torch.cat(parts, dim=1)}
+    residuals = [part_RF - neutral_F for part_RF, neutral_F in zip(parts, neutral, strict=True)]
+    if dtype != "int8":
+        stored = torch.cat(residuals, dim=1).to(DTYPES[dtype])
+        if not stored.isfinite().all():
+            raise ConfigError(f"--table-dtype {dtype}: the tables hold numbers beyond its range. Use bfloat16 or int8.")
+        return {name: stored}
+    scale_RP = torch.stack([_scale(residual_RF) for residual_RF in residuals], dim=1)
+    numbers = [(r / scale_R.unsqueeze(1)).round().to(torch.int8) for r, scale_R in zip(residuals, scale_RP.T, strict=True)]
+    return {name: torch.cat(numbers, dim=1), f"{name}.scale": scale_RP}
+
+
+def _scale(values: Tensor) -> Tensor:
+    """What int8 numbers are multiplied by, for the last axis."""
+    largest = values.abs().amax(dim=-1)
+    return torch.where(largest > 0, largest / INT8_MAX, 1.0)
+
+
+def _head(student: Student, layers: Layers, dtype: HeadDtype) -> Tensors:
+    tensors = {"out": layers.weight_CH.clone(), "out.bias": layers.bias_C.clone()}
+    if layers.hidden is None:
+        return tensors
+    weight_HF = layers.hidden.weight
+    tensors["hidden.bias"] = layers.hidden.bias
+    if dtype != "int8":
+        return tensors | {"hidden": weight_HF.to(DTYPES[dtype])}
+    groups = [part / scale.unsqueeze(1) for part, scale in _grouped(student, weight_HF)]
+    tensors["hidden.scale"] = torch.stack([scale for _, scale in _grouped(student, weight_HF)])
+    return tensors | {"hidden": torch.cat(groups, dim=1).round().to(torch.int8)}
+
+
+def _grouped(student: Student, weight_HF: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The weights of each part of the features, as the engine rounds them, and their scales."""
+    encoder = matrix_encoder(student.encoder)
+    sizes = [encoder.vector_size] * (1 + encoder.with_max) if encoder.vector_size else []
+    sizes += [encoder.matrix_size**2 for part in (encoder.forward_matrices, encoder.backward_matrices) if part is not None]
+    sizes += [student.config.bigram_size] if encoder.bigrams is not None else []
+    copies = weight_HF.shape[1] // sum(sizes)
+    return [(part, _scale(part)) for part in weight_HF.split(sizes * copies, dim=1)]
+
+
+def _answers(student: Student, run: Path) -> Tensors:
+    target = student.config.target
+    if target.bins is not None:
+        return {"bins": torch.tensor(target.bins.values, dtype=torch.float32)}
+    bias_C = label_bias(run, target, {})
+    return {} if bias_C is None else {"bias": torch.from_numpy(bias_C)}
+
+
+def _characters(tokenizer: Tokenizer) -> Tensors:
+    """What each character becomes, as runs of characters that become the same."""
+    runs = _with_space(characters(tokenizer, _alphabet(tokenizer)))
+    texts = [(text or "").encode() for _, text in runs]
+    strange = next((text for _, text in runs if text and text != " " and not _is_one_word(text)), None)
+    if strange is not None:
+        raise ConfigError(f"--file: the tokenizer makes {strange!r} of one character. Use --onnx.")
+    return {
+        "characters": _bytes(texts),
+        "characters.ends": _ends(texts),
+        "characters.firsts": torch.tensor([first for first, _ in runs], dtype=torch.int32),
+        "characters.selves": torch.tensor([text is None for _, text in runs], dtype=torch.uint8),
+    }
+
+
+def _with_space(runs: Runs) -> Runs:
+    """The same runs, in which the space is not itself but a space."""
+    by_first = dict(runs)
+    before, behind = (max(first for first in by_first if first <= ord(" ") + k) for k in (0, 1))
+    return sorted((by_first | {ord(" "): " ", ord(" ") + 1: by_first[behind if behind > ord(" ") else before]}).items())
+
+
+def _is_one_word(text: str) -> bool:
+    """Whether a character is a part of a word, or a word of its own between two spaces."""
+    word = text[1:-1] if text.startswith(" ") and text.endswith(" ") else text
+    return " " not in word and bool(word)
+
+
+def _pieces(tokenizer: Tokenizer) -> Tensors:
+    vocabulary: dict[str, int] = json.loads(tokenizer.to_str())["model"]["vocab"]
+    pieces = sorted((piece.encode(), number) for piece, number in vocabulary.items())
+    texts = [piece for piece, _ in pieces]
+    ids = torch.tensor([number for _, number in pieces], dtype=torch.int32)
+    return {"pieces": _bytes(texts), "pieces.ends": _ends(texts), "pieces.ids": ids}
+
+
+def _bytes(texts: list[bytes]) -> Tensor:
+    return torch.from_numpy(np.frombuffer(b"".join(texts), np.uint8).copy())
+
+
+def _ends(texts: list[bytes]) -> Tensor:
+    return torch.tensor([len(text) for text in texts], dtype=torch.int64).cumsum(0).int()
+
+
+def _alphabet(tokenizer: Tokenizer) -> set[str]:
+    return set("".join(json.loads(tokenizer.to_str())["model"]["vocab"]))
+
+
+def _order_problems(tokenizer: Tokenizer) -> list[str]:
+    """Unicode puts marks behind a letter in order; the engine treats characters one by one, so no piece may show it."""
+    marks = {unicodedata.combining(c) for c in _alphabet(tokenizer) if unicodedata.category(c) != "Mn"} - {0}
+    return [] if len(marks) < 2 else ["the tokenizer's pieces hold marks whose order depends on their neighbours"]
+
+
+def _settings(student: Student, tokenizer: Tokenizer, layers: Layers) -> dict[str, Any]:
+    config, encoder = student.config, matrix_encoder(student.encoder)
+    before, between, after = config.special_ids if config.is_joint and config.special_ids else ((), (), ())
+    content = json.loads(tokenizer.to_str())
+    model, added = content["model"], content["added_tokens"]
+    length = config.max_seq_length
+    return {
+        "format": FORMAT_VERSION,
+        "task": config.task,
+        "kind": config.target.kind,
+        "labels": config.target.names,
+        "pairing": config.pairing if config.is_pair else "none",
+        "num_tokens": config.num_tokens,
+        "pad": config.pad_id,
+        "max_tokens": length,
+        "room_single": max(0, length - tokenizer.num_special_tokens_to_add(False)),
+        "room_pair": max(0, length - tokenizer.num_special_tokens_to_add(True)),
+        "window": config.window_size or 0,
+        "before": before,
+        "between": between,
+        "after": after,
+        "vector_size": config.vector_size,
+        "side": config.matrix_size,
+        "maxima": encoder.with_max,
+        "bidirectional": encoder.backward_matrices is not None,
+        "bigram_size": config.bigram_size if encoder.bigrams is not None else 0,
+        "hidden": 0 if layers.hidden is None else layers.hidden.out_features,
+        "normalises": layers.normalises,
+        "tokenizer": {
+            "unknown": model["vocab"][model["unk_token"]],
+            "prefix": model["continuing_subword_prefix"],
+            "most_characters": model["max_input_chars_per_word"],
+            "added": [token["content"] for token in added],
+            "added_ids": [token["id"] for token in added],
+        },
+    }

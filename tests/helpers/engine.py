@@ -1,0 +1,84 @@
+"""Students and their files for the engine, and what torch answers."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from pipeline.arrays import Floats, Ragged
+from pipeline.tasks.target import Target
+from pipeline.tasks.task import Bins
+from student.export.engine_file import write_engine_file
+from student.model.architecture import sequences
+from student.model.embeddings import matrix_encoder
+from student.model.model import Student
+from student.predict import in_batches
+from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
+from tests.helpers.toy_students import BIGRAMS, student
+
+LENGTH = 14
+LIBRARY = Path(__file__).parents[2] / "student/engine/python/distill_student/libdistill_student.so"
+needs_engine = pytest.mark.skipif(not LIBRARY.exists(), reason="the engine was not built")
+PAIRS = [(0, 8), (10, 10), (10, 12), (18, 26), (26, 10)]
+LABELS = Target(kind="labels", names=("red", "green", "blue"))
+SCORE = Target(kind="score", names=("score",))
+BINS = Target(kind="bins", names=("0", "1", "2"), bins=Bins(low=0, high=2, width=1))
+PAIR, SPECIAL = {"is_pair": True}, ((4,), (6,), (6, 0))
+STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "hybrid": ("uncased", {}),
+    "hybrid, maxima, bigrams, linear": ("cased", {**BIGRAMS, "pooling": "sum+max", "head": "linear"}),
+    "hybrid of 20, one way": ("uncased", {"matrix_size": 20, "vector_size": 37, "bidirectional": False}),
+    "cmow of 28": ("no prefix", {"matrix_size": 28, "vector_size": 0}),
+    "cbow, windows, plain MLP": (
+        "added",
+        {**BIGRAMS, "matrix_size": 0, "pooling": "sum+max", "window_size": 3, "head": "plain-mlp", "hidden_size": 21},
+    ),
+    "windows of matrices, dense": ("another unknown", {"window_size": 4, "head": "dense"}),
+    "diffcat, labels": ("uncased with accents", {**PAIR, "target": LABELS}),
+    "compare, maxima, bigrams": (
+        "cased without accents",
+        {**PAIR, **BIGRAMS, "pairing": "compare", "pooling": "sum+max", "hidden_size": 37},
+    ),
+    "joint, bins": ("not cleaned", {**PAIR, "pairing": "joint", "special_ids": SPECIAL, "target": BINS}),
+    "score, short words": ("short words", {"target": SCORE, "head": "linear"}),
+}
+
+
+@functools.cache
+def made(name: str) -> tuple[Student, Tokenizer]:
+    """A student whose weights all matter, some tokens of which have no row of their own."""
+    variant, changes = STUDENTS[name]
+    shape = {"vocabulary_size": 2 * len(TOKENS) + 10, "max_seq_length": LENGTH, "initializer_range": 0.3}
+    whole = student(**shape | changes)
+    encoder = matrix_encoder(whole.encoder)
+    with torch.no_grad():
+        for parameter in whole.head.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape)
+        if encoder.bigrams is not None:
+            encoder.bigrams.set_pairs(torch.tensor(PAIRS))
+            encoder.bigrams.take_over(encoder.bigrams.pairs_K2, torch.randn(len(PAIRS), 3))
+        whole.encoder.neutralise(torch.arange(shape["vocabulary_size"]) % 7 == 5)
+    return whole, VARIANTS[variant]()
+
+
+def written(name: str, folder: Path, **dtypes: Any) -> Path:
+    """The student's file."""
+    one, tokenizer = made(name)
+    path = folder / f"{name}.distill"
+    write_engine_file(one, tokenizer, folder, path, **dtypes)
+    return path
+
+
+def by_torch(name: str, rows: Sequence[tuple[str, str]]) -> Floats:
+    """The logits of pairs, or of their first texts."""
+    one, tokenizer = made(name)
+    first, second = [a for a, _ in rows], [b for _, b in rows] if one.config.is_pair else None
+    ids = [Ragged.of(part) for part in expected(tokenizer, first, second, LENGTH)]
+    parts = sequences(one.config, *ids)
+    logits: Floats = in_batches(one.logits, parts, one.config.target.num_logits, torch.device("cpu"))
+    return np.asarray(logits)

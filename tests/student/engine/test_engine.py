@@ -1,0 +1,202 @@
+"""The engine against torch and `tokenizers`: the same ids, the same representations, the same answers."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.arrays import Ragged
+from pipeline.errors import ConfigError
+from pipeline.tasks.target import predicted_scores, probabilities
+from student.config import ExportConfig
+from student.export.engine_file import write_engine_file
+from student.export.export import export, with_small_tables
+from student.model.architecture import sequences
+from student.predict import Predictor as TorchPredictor
+from student.predict import in_batches
+from tests.helpers.engine import LIBRARY, STUDENTS, by_torch, made, needs_engine, written
+from tests.helpers.messages import naming
+from tests.helpers.tokenizers import VARIANTS, expected, texts
+from tests.helpers.toy_students import lstm_student, student
+
+pytestmark = needs_engine
+if LIBRARY.exists():
+    from student.engine.python.distill_student import DistillError, Predictor
+
+LEVELS = ("portable", "avx2", "avx512", "avx512bf16")
+ROWS = [
+    ("a b the there", "ab"),
+    ("", ""),
+    ("The [MASK] ab! é", "the the 中 a"),
+    ("a the a the a b the there ab ab ab a a b", "b a"),
+    ("\U0001f600 ß[PAD]a", "İ"),
+]
+ROWS += [("the a " * (n % 9), "ab b " * (n % 5)) for n in range(70)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("engine")
+    return {name: written(name, folder) for name in STUDENTS}
+
+
+def inputs(name: str, rows: list[tuple[str, str]]) -> tuple[Any, ...]:
+    first, second = [a for a, _ in rows], [b for _, b in rows]
+    return (first, second) if made(name)[0].config.is_pair else (first,)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.sampled_from(sorted(STUDENTS)), rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=4))
+def test_the_logits_are_those_of_torch(files: dict[str, Path], name: str, rows: list[tuple[str, str]]) -> None:
+    actual_NC = Predictor(files[name]).logits(*inputs(name, rows))
+    np.testing.assert_allclose(actual_NC, by_torch(name, rows), rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=texts, name=st.sampled_from(sorted({variant for variant, _ in STUDENTS.values()})))
+def test_the_ids_are_those_of_the_library(files_by_variant: dict[str, Any], text: str, name: str) -> None:
+    tokenizer = VARIANTS[name]()
+    assert files_by_variant[name].tokenize(text) == tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@pytest.fixture(scope="module")
+def files_by_variant(files: dict[str, Path]) -> dict[str, Any]:
+    return {STUDENTS[name][0]: Predictor(path) for name, path in files.items()}
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_answers_and_representations(files: dict[str, Path], name: str) -> None:
+    one, tokenizer = made(name)
+    predictor, target = Predictor(files[name], threads=3), one.config.target
+    logits_NC = by_torch(name, ROWS)
+    answers = predictor.predict(*inputs(name, ROWS))
+    assert predictor.is_pair == one.config.is_pair
+    if not target.has_labels:
+        scores_N = [answer["score"] for answer in answers]
+        np.testing.assert_allclose(scores_N, predicted_scores(target, logits_NC), rtol=1e-4, atol=1e-4)
+    else:
+        p_NC = [list(answer["probabilities"].values()) for answer in answers]
+        np.testing.assert_allclose(p_NC, probabilities(target, logits_NC), rtol=1e-4, atol=1e-5)
+        best = [[n for n, k in zip(target.names, row > 0, strict=True) if k] for row in logits_NC]
+        classes = [target.names[k] for k in logits_NC.argmax(axis=1)]
+        assert [answer["label"] for answer in answers] == (best if target.kind == "labels" else classes)
+    first = [a for a, _ in ROWS]
+    parts = sequences(one.config, Ragged.of(expected(tokenizer, first, None, 14)[0]))
+    features_NF = in_batches(one.encoder.reduce, parts, one.encoder.size, torch.device("cpu"))
+    np.testing.assert_allclose(predictor.encode(first), features_NF, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level_of_instructions(files: dict[str, Path], level: str, tmp_path: Path) -> None:
+    """The environment is read once, so that each level needs a process of its own."""
+    program = """
+import sys; import numpy as np
+from student.engine.python.distill_student import Predictor, _library
+assert _library.distill_level().decode() == sys.argv[1], _library.distill_level()
+for line in open(sys.argv[2]).read().splitlines():
+    source, target, is_pair = line.split("|")
+    first, second = np.load(sys.argv[3]).tolist()
+    np.save(target, Predictor(source).logits(*((first, second) if is_pair == "True" else (first,))))
+"""
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    wanted = {"portable": "", "avx2": "avx2", "avx512": "avx512vl", "avx512bf16": "avx512_bf16"}[level]
+    if wanted not in flags:
+        pytest.skip(f"this processor has no {level}")
+    np.save(tmp_path / "rows.npy", np.array(ROWS).T)
+    dtypes: list[dict[str, Any]] = [
+        {},
+        {"table_dtype": "bfloat16", "head_dtype": "bfloat16"},
+        {"table_dtype": "int8", "head_dtype": "int8"},
+        {"table_dtype": "float16"},
+    ]
+    jobs = []
+    for name, _ in STUDENTS.items():
+        for number, dtype in enumerate(dtypes):
+            source = tmp_path / f"{len(jobs)}.distill"
+            one, tokenizer = made(name)
+            write_engine_file(one, tokenizer, tmp_path, source, **dtype)
+            jobs.append((source, tmp_path / f"{len(jobs)}.npy", one.config.is_pair, name, number))
+    (tmp_path / "jobs").write_text("\n".join("|".join(map(str, job[:3])) for job in jobs))
+    environment = os.environ | {"DISTILL_LEVEL": level}
+    command = [sys.executable, "-c", program, level, tmp_path / "jobs", tmp_path / "rows.npy"]
+    subprocess.run(command, check=True, env=environment, cwd=Path(__file__).parents[3])
+    for _, target, _, name, number in jobs:
+        expected_NC = by_torch(name, ROWS)
+        spread, worst = np.ptp(expected_NC), np.abs(np.load(target) - expected_NC).max()
+        assert worst < [1e-4, 0.03, 0.08, 0.01][number] * max(spread, 1), (name, dtypes[number], worst, spread)
+
+
+def test_small_tables_of_a_run_are_written(tmp_path: Path) -> None:
+    one, tokenizer = made("hybrid")
+    small = with_small_tables(one, "int8")
+    write_engine_file(small, tokenizer, tmp_path, tmp_path / "x.distill")
+    first = [a for a, _ in ROWS]
+    ids = Ragged.of(expected(tokenizer, first, None, 14)[0])
+    logits_NC = in_batches(small.logits, sequences(small.config, ids), 3, torch.device("cpu"))
+    np.testing.assert_allclose(Predictor(tmp_path / "x.distill").logits(first), logits_NC, rtol=1e-4, atol=1e-4)
+
+
+def test_threads_share_a_student(files: dict[str, Path]) -> None:
+    name = "compare, maxima, bigrams"
+    predictor, given_ = Predictor(files[name], threads=4), inputs(name, ROWS * 20)
+    expected_NC = np.tile(by_torch(name, ROWS), (20, 1))
+    with ThreadPoolExecutor(4) as pool:
+        for actual_NC in pool.map(lambda _: predictor.logits(*given_), range(12)):
+            np.testing.assert_allclose(actual_NC, expected_NC, rtol=1e-4, atol=1e-4)
+
+
+def test_what_does_not_fit_is_one_message(files: dict[str, Path], tmp_path: Path) -> None:
+    single, pair = Predictor(files["hybrid"]), Predictor(files["diffcat, labels"])
+    for ask, message in (
+        (lambda: single.logits(["a"], ["b"]), "one text"),
+        (lambda: pair.logits(["a"]), "two texts"),
+        (lambda: pair.logits(["a", "b"], ["b"]), "not as many"),
+        (lambda: single.predict("a"), "a list"),
+        (lambda: single.predict(["a\ud800"]), "not text"),
+        (lambda: single.predict([3, "a"]), "not text"),  # type: ignore[list-item]
+        (lambda: Predictor(tmp_path / "none"), "none: cannot be opened"),
+        (lambda: Predictor(tmp_path), "not a file"),
+    ):
+        with pytest.raises(DistillError, match=naming(message)):
+            ask()
+    assert single.logits([]).shape == (0, 3)
+    assert single.predict([]) == []
+
+
+def test_other_students_are_told_which_export_serves_them(tmp_path: Path) -> None:
+    tokenizer = VARIANTS["uncased"]()
+    for one, other in (
+        (lstm_student(), "--onnx"),
+        (student(head="cnn", matrix_size=4, vector_size=16), "--onnx"),
+        (student(head="bilstm", hidden_size=4), "distill serve"),
+    ):
+        with pytest.raises(ConfigError, match=naming("--file", other)):
+            write_engine_file(one, tokenizer, tmp_path, tmp_path / "x.distill")
+    with pytest.raises(ConfigError, match=naming("--file", "--onnx")):
+        write_engine_file(student(), VARIANTS["added normal"](), tmp_path, tmp_path / "x.distill")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_exported_by_the_command(roles_run: Path, store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "roles.distill"
+    result = export(ExportConfig(run=roles_run, store=store, file=path))
+    assert result["bytes"]["after"] == path.stat().st_size
+    reference, predictor = TorchPredictor(roles_run), Predictor(path)
+    assert predictor.task == reference.student.config.task
+    sentences = ["the nurse was kind to the doctor", "", "A judge, a farmer!"]
+    second = [sentences] if predictor.is_pair else []
+    np.testing.assert_allclose(
+        predictor.logits(sentences, *second), reference.logits(sentences, *second), rtol=1e-4, atol=1e-4
+    )
+    with pytest.raises(ConfigError, match=naming("--file", "--tables")):
+        export(ExportConfig(run=roles_run, store=store, file=path, tables="int8"))
+    with pytest.raises(ConfigError, match=naming("--head-dtype")):
+        export(ExportConfig(run=roles_run, store=store, head_dtype="int8", onnx=tmp_path / "x.onnx"))
