@@ -57,13 +57,14 @@ ENGINE = Path("student/engine")
 def _build_engine(library: Path) -> None:
     """Builds the engine by its own file, which the light package's setup uses, too."""
     spec = importlib.util.spec_from_file_location("engine_build", ENGINE / "build.py")
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     try:
         module.build(library)
     except (OSError, module.subprocess.CalledProcessError) as error:
-        print(f"the engine was not built: {error}", file=sys.stderr)
+        sys.stderr.write(f"the engine was not built: {error}\n")
 
 
 class BuildApart(build_ext):

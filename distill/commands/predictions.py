@@ -180,7 +180,9 @@ def export(config: ExportConfig) -> Result:
 
     exported = export_student(config)
     before, after = exported["bytes"]["before"], exported["bytes"]["after"]
-    rows: list[list[Any]] = [["bytes of the weights" if config.html is None and config.file is None else "bytes", before, after]]
+    rows: list[list[Any]] = [
+        ["bytes of the weights" if config.html is None and config.file is None else "bytes", before, after]
+    ]
     for split, scores in exported["scores"].items():
         rows += [[f"{split} {name}", value["before"], value["after"]] for name, value in scores.items()]
     columns = ["", str(config.run), str(config.html or config.file or f"{config.tables or 'the same'} tables")]

@@ -37,13 +37,17 @@ def sources() -> list[Path]:
 
 def build(library: Path) -> None:
     """Compiles the library, unless it is newer than its sources; raises OSError or CalledProcessError if it cannot."""
-    if library.exists() and library.stat().st_mtime > max(path.stat().st_mtime for path in [*sources(), Path(__file__)]):
+    if library.exists() and library.stat().st_mtime > max(
+        path.stat().st_mtime for path in [*sources(), Path(__file__)]
+    ):
         return
     compiler = shlex.split(os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++")
     given = shlex.split(os.environ.get("CXXFLAGS", ""))
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        units = {path.stem: [str(path), *LEVELS["portable"]] for path in (ENGINE / "cpp").glob("*.cpp") if path != KERNELS}
+        units = {
+            path.stem: [str(path), *LEVELS["portable"]] for path in (ENGINE / "cpp").glob("*.cpp") if path != KERNELS
+        }
         units |= {level: [str(KERNELS), f"-DLEVEL={level}", *flags] for level, flags in LEVELS.items()}
 
         def compiled(name: str) -> str:

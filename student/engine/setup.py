@@ -8,7 +8,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).parent))
-from build import LIBRARY, build  # noqa: E402
+from build import LIBRARY, build
 
 
 class WithLibrary(build_py):

@@ -8,7 +8,7 @@ Shapes: R rows, V tokens, W numbers of a row, H hidden numbers, C logits, F feat
 
 import json
 import unicodedata
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,7 +103,7 @@ def write_engine_file(
 
 def head_layers(head: nn.Module) -> Layers:
     """The layers of a head of `HEADS_WRITTEN`, the LayerNorm's weights multiplied into the last one."""
-    layers = [head] if isinstance(head, nn.Linear) else [layer for layer in head.children()]
+    layers = [head] if isinstance(head, nn.Linear) else list(head.children())
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     norm = next((layer for layer in layers if isinstance(layer, nn.LayerNorm)), None)
     last, hidden = linear[-1], linear[0] if len(linear) == 2 else None
@@ -133,7 +133,7 @@ def _tables(student: Student, dtype: FileTableDtype) -> Tensors:
 
 
 def _stored(name: str, parts: list[Tensor], neutral: list[Tensor], dtype: FileTableDtype) -> Tensors:
-    """Tables side by side: float32 as they are, others as what is added to the neutral row, int8 with scales [R, parts]."""
+    """Tables side by side: float32 as they are, others as what is added to the neutral row, int8 with scales."""
     if dtype == "float32":
         return {name: torch.cat(parts, dim=1)}
     residuals = [part_RF - neutral_F for part_RF, neutral_F in zip(parts, neutral, strict=True)]
@@ -143,7 +143,9 @@ def _stored(name: str, parts: list[Tensor], neutral: list[Tensor], dtype: FileTa
             raise ConfigError(f"--table-dtype {dtype}: the tables hold numbers beyond its range. Use bfloat16 or int8.")
         return {name: stored}
     scale_RP = torch.stack([_scale(residual_RF) for residual_RF in residuals], dim=1)
-    numbers = [(r / scale_R.unsqueeze(1)).round().to(torch.int8) for r, scale_R in zip(residuals, scale_RP.T, strict=True)]
+    numbers = [
+        (r / scale_R.unsqueeze(1)).round().to(torch.int8) for r, scale_R in zip(residuals, scale_RP.T, strict=True)
+    ]
     return {name: torch.cat(numbers, dim=1), f"{name}.scale": scale_RP}
 
 
@@ -166,14 +168,19 @@ def _head(student: Student, layers: Layers, dtype: HeadDtype) -> Tensors:
     return tensors | {"hidden": torch.cat(groups, dim=1).round().to(torch.int8)}
 
 
+def group_sizes(student: Student) -> list[int]:
+    """How many numbers each part of a representation has: int8 weights have a scale for each."""
+    encoder, config = matrix_encoder(student.encoder), student.config
+    matrices = [part for part in (encoder.forward_matrices, encoder.backward_matrices) if part is not None]
+    sizes = [config.vector_size, config.vector_size * encoder.with_max, *[config.matrix_size**2 for _ in matrices]]
+    return [size for size in (*sizes, config.bigram_size if encoder.bigrams is not None else 0) if size]
+
+
 def _grouped(student: Student, weight_HF: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The weights of each part of the features, as the engine rounds them, and their scales."""
-    encoder = matrix_encoder(student.encoder)
-    sizes = [encoder.vector_size] * (1 + encoder.with_max) if encoder.vector_size else []
-    sizes += [encoder.matrix_size**2 for part in (encoder.forward_matrices, encoder.backward_matrices) if part is not None]
-    sizes += [student.config.bigram_size] if encoder.bigrams is not None else []
-    copies = weight_HF.shape[1] // sum(sizes)
-    return [(part, _scale(part)) for part in weight_HF.split(sizes * copies, dim=1)]
+    """The weights of each part of the features, and their scales."""
+    sizes = group_sizes(student)
+    parts = weight_HF.split(sizes * (weight_HF.shape[1] // sum(sizes)), dim=1)
+    return [(part, _scale(part)) for part in parts]
 
 
 def _answers(student: Student, run: Path) -> Tensors:
@@ -186,7 +193,7 @@ def _answers(student: Student, run: Path) -> Tensors:
 
 def _characters(tokenizer: Tokenizer) -> Tensors:
     """What each character becomes, as runs of characters that become the same."""
-    runs = _with_space(characters(tokenizer, _alphabet(tokenizer)))
+    runs = _runs(tokenizer.to_str())
     texts = [(text or "").encode() for _, text in runs]
     strange = next((text for _, text in runs if text and text != " " and not _is_one_word(text)), None)
     if strange is not None:
@@ -197,6 +204,12 @@ def _characters(tokenizer: Tokenizer) -> Tensors:
         "characters.firsts": torch.tensor([first for first, _ in runs], dtype=torch.int32),
         "characters.selves": torch.tensor([text is None for _, text in runs], dtype=torch.uint8),
     }
+
+
+@lru_cache(maxsize=16)  # takes a second
+def _runs(tokenizer_json: str) -> Runs:
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    return _with_space(characters(tokenizer, _alphabet(tokenizer)))
 
 
 def _with_space(runs: Runs) -> Runs:

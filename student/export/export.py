@@ -169,7 +169,9 @@ def _problems(config: ExportConfig, student: TaskStudent, record: RunRecord) -> 
         problems.append(f"{config.run}: not finished; repeat its command first: {record['command']}")
     others = config.html is not None or config.onnx is not None or config.output_dir is not None or config.tables
     if not others and config.file is None:
-        problems.append("nothing to write: give --file FILE, --onnx FILE, --html FILE, or --output-dir FOLDER with --tables")
+        problems.append(
+            "nothing to write: give --file FILE, --onnx FILE, --html FILE, or --output-dir FOLDER with --tables"
+        )
     if config.file is not None and others:
         problems.append("--file: has dtypes of its own; leave out --tables, --onnx, --html and --output-dir")
     if config.file is None and (config.table_dtype or config.head_dtype):

@@ -1,19 +1,20 @@
 """Students and their files for the engine, and what torch answers."""
 
+import copy
 import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from pipeline.arrays import Floats, Ragged
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
-from student.export.engine_file import write_engine_file
+from student.export.engine_file import group_sizes, head_layers, write_engine_file
 from student.model.architecture import sequences
 from student.model.embeddings import matrix_encoder
 from student.model.model import Student
@@ -74,11 +75,38 @@ def written(name: str, folder: Path, **dtypes: Any) -> Path:
     return path
 
 
-def by_torch(name: str, rows: Sequence[tuple[str, str]]) -> Floats:
-    """The logits of pairs, or of their first texts."""
-    one, tokenizer = made(name)
+def by_torch(name: str, rows: Sequence[tuple[str, str]], one: Student | None = None) -> Floats:
+    """The logits of pairs, or of their first texts; of another student with the same tokenizer if one is given."""
+    one, tokenizer = one or made(name)[0], made(name)[1]
     first, second = [a for a, _ in rows], [b for _, b in rows] if one.config.is_pair else None
     ids = [Ragged.of(part) for part in expected(tokenizer, first, second, LENGTH)]
     parts = sequences(one.config, *ids)
-    logits: Floats = in_batches(one.logits, parts, one.config.target.num_logits, torch.device("cpu"))
-    return np.asarray(logits)
+    return in_batches(one.logits, parts, one.config.target.num_logits, torch.device("cpu"))
+
+
+@torch.no_grad()
+def rounded(name: str, path: Path) -> Student:
+    """The student with the numbers that a file of it holds."""
+    tensors, one = load_file(path), copy.deepcopy(made(name)[0])
+    encoder = matrix_encoder(one.encoder)
+    is_float = tensors["rows"].dtype == torch.float32
+    rows_VW, begin = tensors["rows"][tensors["row_of_token"].long()].float(), 0
+    for number, part in enumerate(encoder.parts()):
+        weight_VF = part.table.weight
+        rows = rows_VW[:, begin : begin + weight_VF.shape[1]]
+        if "rows.scale" in tensors:
+            rows = rows * tensors["rows.scale"][tensors["row_of_token"].long(), number, None]
+        weight_VF.copy_(rows if is_float else weight_VF[one.config.pad_id] + rows)
+        begin += weight_VF.shape[1]
+    if encoder.bigrams is not None:
+        vectors_KG = tensors["bigrams"].float() * tensors.get("bigrams.scale", torch.ones(1)).unsqueeze(1)
+        encoder.bigrams.take_over(encoder.bigrams.pairs_K2, vectors_KG)
+    if "hidden" in tensors:
+        weight_HF = tensors["hidden"].float()
+        if "hidden.scale" in tensors:
+            sizes = torch.tensor(group_sizes(one) * (weight_HF.shape[1] // one.encoder.size))
+            weight_HF = weight_HF * tensors["hidden.scale"].T.repeat_interleave(sizes, dim=1)
+        hidden = head_layers(one.head).hidden
+        assert hidden is not None
+        hidden.weight.copy_(weight_HF)
+    return one

@@ -1,0 +1,147 @@
+"""Files that are no student's, or nearly: refused with a message or read, and never read beyond their end."""
+
+import json
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.engine import LIBRARY, needs_engine, written
+from tests.helpers.messages import naming
+
+pytestmark = needs_engine
+if LIBRARY.exists():
+    from student.engine.python.distill_student import DistillError, Predictor
+
+FLIPS = 1500
+Header = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("hostile")
+    name = "hybrid, maxima, bigrams, linear"
+    return written(name, folder, table_dtype="int8").read_bytes()
+
+
+def read(path: Path) -> None:
+    """Opens a file and asks everything of it, if it is a student's."""
+    try:
+        predictor = Predictor(path, threads=1)
+    except DistillError:
+        return
+    texts = ["a b [MASK] the there中 é", "", "ab" * 60, "\U0001f600 x"]
+    predictor.predict(texts, *([texts] if predictor.is_pair else []))
+    predictor.encode(texts)
+    predictor.tokenize(texts[0])
+
+
+def parts(content: bytes) -> tuple[Header, bytes]:
+    length = struct.unpack("<Q", content[:8])[0]
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def joined(header: Header, data: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def with_settings(content: bytes, change: Callable[[Header], None]) -> bytes:
+    header, data = parts(content)
+    values = json.loads(header["__metadata__"]["distill_student"])
+    change(values)
+    header["__metadata__"]["distill_student"] = json.dumps(values)
+    return joined(header, data)
+
+
+def test_the_whole_file_is_read(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(joined(*parts(content)))
+    assert Predictor(tmp_path / "x").predict(["a"])
+
+
+def test_truncated_files(content: bytes, tmp_path: Path) -> None:
+    for length in [0, 1, 7, 8, 9, 100, *range(0, len(content), len(content) // 100)]:
+        (tmp_path / "x").write_bytes(content[:length])
+        with pytest.raises(DistillError):
+            Predictor(tmp_path / "x")
+
+
+def test_flipped_bytes(content: bytes, tmp_path: Path) -> None:
+    header_bytes = 8 + struct.unpack("<Q", content[:8])[0]
+    source = random.Random(0)  # noqa: S311
+    for number in range(FLIPS):
+        changed = bytearray(content)
+        for _ in range(1 + number % 3):
+            changed[source.randrange(header_bytes if number % 2 else len(content))] = source.randrange(256)
+        (tmp_path / "x").write_bytes(changed)
+        read(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda h: h["rows"].update(data_offsets=[0, 2**62]), "between"),
+        (lambda h: h["rows"].update(data_offsets=[8, 0]), "between"),
+        (lambda h: h["rows"].update(shape=[2**40, 2**40]), "between"),
+        (lambda h: h["rows"].update(shape=[1, 1]), "rows"),
+        (lambda h: h["rows"].update(dtype="F64"), "F64"),
+        (lambda h: h["rows"].update(dtype="U8"), "rows"),
+        (lambda h: h.pop("rows"), "rows"),
+        (lambda h: h.pop("row_of_token"), "row_of_token"),
+        (lambda h: h.pop("__metadata__"), "distill export"),
+        (lambda h: h["__metadata__"].update(distill_student="["), "too early"),
+        (lambda h: h["__metadata__"].update(distill_student="[" * 999), "too many"),
+    ],
+)
+def test_headers_that_do_not_fit(
+    content: bytes, tmp_path: Path, change: Callable[[Header], None], message: str
+) -> None:
+    header, data = parts(content)
+    change(header)
+    (tmp_path / "x").write_bytes(joined(header, data))
+    with pytest.raises(DistillError, match=naming(message)):
+        Predictor(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("format", 2),
+        ("num_tokens", 7),
+        ("num_tokens", 2**50),
+        ("pad", -1),
+        ("side", 65),
+        ("side", 4),
+        ("vector_size", 2**15),
+        ("hidden", 12),
+        ("bigram_size", 9),
+        ("labels", []),
+        ("labels", ["one"]),
+        ("pairing", "else"),
+        ("pairing", "compare"),
+        ("kind", "bins"),
+        ("kind", 3),
+        ("maxima", False),
+        ("before", [10**9]),
+        ("tokenizer", {}),
+    ],
+)
+def test_settings_that_do_not_fit(content: bytes, tmp_path: Path, name: str, value: object) -> None:
+    (tmp_path / "x").write_bytes(with_settings(content, lambda values: values.update({name: value})))
+    with pytest.raises(DistillError, match="x: "):
+        Predictor(tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", ["row_of_token", "pieces.ids", "pieces.ends", "bigrams.pairs", "characters.firsts"])
+@pytest.mark.parametrize("value", [-1, 2**30, -(2**31)])
+def test_numbers_that_do_not_fit(content: bytes, tmp_path: Path, name: str, value: int) -> None:
+    header, data = parts(content)
+    _, end = header[name]["data_offsets"]
+    changed = data[: end - 4] + struct.pack("<i", value) + data[end:]
+    (tmp_path / "x").write_bytes(joined(header, changed))
+    with pytest.raises(DistillError, match="x: "):
+        Predictor(tmp_path / "x")
