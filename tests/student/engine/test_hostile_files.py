@@ -84,7 +84,8 @@ def test_flipped_bytes(content: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda h: h["rows"].update(data_offsets=[0, 2**62]), "between"),
+        (lambda h: h["rows"].update(data_offsets=[0, 10**14]), "between"),
+        (lambda h: h["rows"].update(data_offsets=[0, 2**62]), "whole numbers"),
         (lambda h: h["rows"].update(data_offsets=[8, 0]), "between"),
         (lambda h: h["rows"].update(shape=[2**40, 2**40]), "between"),
         (lambda h: h["rows"].update(shape=[1, 1]), "rows"),
