@@ -16,7 +16,7 @@ from pathlib import Path
 ENGINE = Path(__file__).resolve().parent
 LIBRARY = "libdistill_student.so"
 KERNELS = ENGINE / "cpp/kernels.cpp"
-LEVELS = {"portable": []}
+LEVELS: dict[str, list[str]] = {"portable": []}
 if platform.machine() in {"x86_64", "AMD64"}:
     # Each names its instructions: the last -march wins, also over one in CXXFLAGS.
     LEVELS = {

@@ -179,7 +179,7 @@ def group_sizes(student: Student) -> list[int]:
 def _grouped(student: Student, weight_HF: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The weights of each part of the features, and their scales."""
     sizes = group_sizes(student)
-    parts = weight_HF.split(sizes * (weight_HF.shape[1] // sum(sizes)), dim=1)
+    parts = torch.split(weight_HF, sizes * (weight_HF.shape[1] // sum(sizes)), dim=1)
     return [(part, _scale(part)) for part in parts]
 
 

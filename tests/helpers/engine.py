@@ -59,7 +59,7 @@ def made(name: str) -> tuple[Student, Tokenizer]:
     encoder = matrix_encoder(whole.encoder)
     with torch.no_grad():
         for parameter in whole.head.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape)
+            parameter.add_(0.3 * torch.randn(parameter.shape))
         if encoder.bigrams is not None:
             encoder.bigrams.set_pairs(torch.tensor(PAIRS))
             encoder.bigrams.take_over(encoder.bigrams.pairs_K2, torch.randn(len(PAIRS), 3))

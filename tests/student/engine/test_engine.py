@@ -115,7 +115,8 @@ for number in range(int(sys.argv[2])):
 @pytest.fixture(scope="module")
 def of_all_dtypes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, float, Any]]]:
     """A folder of numbered files, and of each the student's name, its tolerance and what torch answers."""
-    folder, jobs = tmp_path_factory.mktemp("dtypes"), []
+    folder = tmp_path_factory.mktemp("dtypes")
+    jobs: list[tuple[str, float, Any]] = []
     np.save(folder / "rows.npy", np.array(ROWS).T)
     for name in STUDENTS:
         for dtypes, tolerance in DTYPES:
