@@ -295,6 +295,7 @@ void Student::finish(float* numbers, float* out) const {
 }
 
 void Student::answer(const float* logits, float* answers, uint8_t* is_chosen) const {
+  if (is_chosen && kind == DISTILL_SCORE) is_chosen[0] = 0;  // a score is no label
   if (kind == DISTILL_SCORE && !bins) {
     answers[0] = logits[0];
     return;
