@@ -9,7 +9,7 @@ cp -r setup.py pyproject.toml README.md LICENSE pipeline student teacher data_ma
 cd "$work"
 engine=student/engine/python/distill_student/libdistill_student.so
 rm -f student/kernels/*.so pipeline/text/wordpiece/*.so "$engine"
-export CFLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+export CFLAGS="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 export CXXFLAGS="$CFLAGS" LDFLAGS="$CFLAGS"  # which of them is read depends on the version of setuptools
 "$python" setup.py -q build_ext --inplace
 # What cannot be compiled is left out without an error.
