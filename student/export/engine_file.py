@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import write_atomically
-from student.answers.labels import label_bias
+from student.answers.thresholds import label_bias
 from student.export.html_file import Runs, characters, tokenizer_problems
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, TaskStudent

@@ -51,7 +51,7 @@ def bare_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = Path(run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=folder).strip())
     for path in Path(np.__file__).parents[1].glob("numpy*"):
         (packages / path.name).symlink_to(path)
-    install = ["--quiet", "--no-deps", "--no-index", "--no-compile", "--target", packages, wheel]
+    install = ["--quiet", "--no-deps", "--no-index", "--no-compile", "--target", str(packages), str(wheel)]
     run(sys.executable, "-m", "pip", "install", *install, cwd=folder)
     return python
 
