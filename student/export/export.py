@@ -167,12 +167,12 @@ def _problems(config: ExportConfig, student: TaskStudent, record: RunRecord) -> 
     problems = []
     if record["state"] != "finished":
         problems.append(f"{config.run}: not finished; repeat its command first: {record['command']}")
-    others = config.html is not None or config.onnx is not None or config.output_dir is not None or config.tables
-    if not others and config.file is None:
+    others = (config.onnx, config.html, config.output_dir)
+    if all(path is None for path in (config.file, *others)):
         problems.append(
             "nothing to write: give --file FILE, --onnx FILE, --html FILE, or --output-dir FOLDER with --tables"
         )
-    if config.file is not None and others:
+    if config.file is not None and any(value is not None for value in (*others, config.tables)):
         problems.append("--file: has dtypes of its own; leave out --tables, --onnx, --html and --output-dir")
     if config.file is None and (config.table_dtype or config.head_dtype):
         problems.append("--table-dtype and --head-dtype: are for --file")

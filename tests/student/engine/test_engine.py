@@ -91,7 +91,8 @@ def test_answers_and_representations(files: dict[str, Path], name: str) -> None:
     first = [a for a, _ in ROWS]
     parts = sequences(one.config, Ragged.of(expected(tokenizer, first, None, 14)[0]))
     features_NF = in_batches(one.encoder.reduce, parts, one.encoder.size, torch.device("cpu"))
-    np.testing.assert_allclose(predictor.encode(first), features_NF, rtol=1e-4, atol=1e-4)
+    # Large products cancel: what is left is as exact as the largest numbers that went into it.
+    np.testing.assert_allclose(predictor.encode(first), features_NF, rtol=1e-4, atol=1e-4 * np.abs(features_NF).max())
 
 
 # What is written, and how far the level that multiplies bfloat16 and int8 may be away: a share of the logits' spread.
