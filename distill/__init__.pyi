@@ -472,17 +472,23 @@ def export(
     *,
     onnx: str | Path | None = None,
     html: str | Path | None = None,
+    file: str | Path | None = None,
+    table_dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
+    head_dtype: Literal["float32", "bfloat16", "int8"] | None = None,
     output_dir: str | Path | None = None,
     tables: Literal["float32", "float16", "int8"] | None = None,
     set: str | None = None,
     store: str | Path = ...,
 ) -> Result:
-    """Write a student as an ONNX or an HTML file, or with smaller tables, and measure what that costs.
+    """Write a student as one file for the engine, as ONNX or HTML, or with smaller tables; measure what that costs.
 
     Args:
         run: Folder of a run.
         onnx: Write the student as an ONNX file, for any batch and length.
         html: Write the student as one HTML file, a page that answers by itself.
+        file: Write the student as one file for the engine without torch.
+        table_dtype: How the embedding tables of --file are stored. (default: float32)
+        head_dtype: How the head of --file is stored. (default: float32)
         output_dir: Write the student as a folder, with smaller --tables.
         tables: How the embedding tables are stored. (default: as in RUN)
         set: Measure the scores on this set. (default: what it was trained on)

@@ -78,7 +78,7 @@ FLAGS = {
     "evaluate": "run --cost --set --store --allow-unverified",
     "reproduce": "run --store --allow-unverified",
     "describe": "run_or_recipe",
-    "export": "run --onnx --html --output-dir --tables --set --store",
+    "export": "run --onnx --html --file --table-dtype --head-dtype --output-dir --tables --set --store",
     "certify": "run --set --store --where --disagreement --confidence --allow-unverified",
     "predict": "run texts --cost --file --output --columns --manifest --explain --abstain",
     "masked-words": "runs --set --output --store --allow-unverified",
