@@ -480,7 +480,7 @@ def export(
     set: str | None = None,
     store: str | Path = ...,
 ) -> Result:
-    """Write a student as one file for the engine, as ONNX or HTML, or with smaller tables; measure what that costs.
+    """Write a student as a file for the engine, as ONNX or HTML, or with smaller tables; measure what that costs.
 
     Args:
         run: Folder of a run.
@@ -688,7 +688,7 @@ def predict(
         texts: Sentences; for a pair task two per input.
         file: Parquet, CSV, TSV or JSON lines with the task's columns, or with sentence1 (and sentence2); a .txt
             with a sentence on each line; or -, JSON lines from standard input.
-        output: Parquet file for the answers to --file.
+        output: File for the answers to --file: .parquet, .csv, .tsv or .jsonl.
         columns: Keep this column of --file beside the answers; repeat for more.
         manifest: YAML file of the task, which names the columns of --file.
         explain: Tell of each word, too, what the answer loses without it.
