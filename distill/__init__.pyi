@@ -480,7 +480,7 @@ def export(
     set: str | None = None,
     store: str | Path = ...,
 ) -> Result:
-    """Write a student as a file for the engine, as ONNX or HTML, or with smaller tables; measure what that costs.
+    """Write a student as a file for the engine, as ONNX or HTML, or with smaller tables, and measure the cost.
 
     Args:
         run: Folder of a run.

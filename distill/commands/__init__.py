@@ -97,7 +97,7 @@ COMMANDS = {
         ),
         "export": Entry(
             "predictions",
-            "Write a student as a file for the engine, as ONNX or HTML, or with smaller tables; measure what that costs.",
+            "Write a student as a file for the engine, as ONNX or HTML, or with smaller tables, and measure the cost.",
         ),
         "bench": Entry(
             "applications",

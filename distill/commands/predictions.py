@@ -175,7 +175,7 @@ def certify(config: CertifyConfig) -> Result:
 
 @command(ExportConfig)
 def export(config: ExportConfig) -> Result:
-    """Write a student as a file for the engine, as ONNX or HTML, or with smaller tables; measure what that costs."""
+    """Write a student as a file for the engine, as ONNX or HTML, or with smaller tables, and measure the cost."""
     from student.export.export import export as export_student
 
     exported = export_student(config)
