@@ -26,8 +26,8 @@ from pipeline.sources.json_rows import (
     array_rows,
     array_table,
     count_objects,
-    first_lines,
     is_array,
+    line_names,
     names_of,
     not_utf8,
     object_tables,
@@ -242,7 +242,7 @@ def _json_lines(path: Path) -> Opened:
         mark = mark_before(found(), path, start) if start else BEGINNING
         return from_row(object_tables(path, mark, columns, schema), start - mark.row)
 
-    return Opened(names_of(first_lines(path)), read, lambda: found()[-1].row)
+    return Opened(line_names(path), read, lambda: found()[-1].row)
 
 
 def _arrow(path: Path, naming: Naming) -> Opened:
