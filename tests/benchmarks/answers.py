@@ -1,9 +1,11 @@
 """Answers in bulk against `Predictor.logits` of the same texts in memory: from Parquet to Parquet, and in SQL."""
 
+import atexit
+import shutil
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 import duckdb
 import pyarrow as pa
@@ -49,8 +51,8 @@ def file_to_file(folder: Path, predictor: Predictor) -> Callable[[], None]:
 
 def alternatives() -> dict[str, Callable[[], object]]:
     """The same lines answered by one thread as an array, as a file, and in SQL."""
-    temporary = TemporaryDirectory(prefix="distill-bench-")
-    folder = Path(temporary.name)
+    folder = Path(mkdtemp(prefix="distill-bench-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     sentences, predictor = write_student_and_lines(folder), Predictor(folder)
     connection = duckdb.connect(config={"threads": 1})
     register(connection, folder)
@@ -58,6 +60,6 @@ def alternatives() -> dict[str, Callable[[], object]]:
     ways: dict[str, Callable[[], object]] = {
         "Predictor.logits": lambda: predictor.logits(sentences),
         "predict --file": file_to_file(folder, predictor),
-        "predict(run, text) in SQL": lambda: (temporary, connection.execute(query).fetchall()),  # keeps the folder
+        "predict(run, text) in SQL": lambda: connection.execute(query).fetchall(),
     }
     return {name: with_threads(1, way) for name, way in ways.items()}

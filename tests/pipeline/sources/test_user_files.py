@@ -167,6 +167,18 @@ def test_names_of_validation_splits(name: str, tmp_path: Path) -> None:
     assert texts(tmp_path, "validation") == ["b"]
 
 
+@pytest.mark.parametrize("folder", ["", "data/", "mine/"])
+def test_splits_with_names_of_their_own_are_found_in_parts(folder: str, tmp_path: Path) -> None:
+    names = ("train", "validation_matched", "validation_mismatched")
+    for name in names:
+        for number in range(2):
+            content = f"text,label\n{name} {number},0\n".encode()
+            write(tmp_path / f"{folder}{name}-{number:05}-of-00002.csv", content)
+    source = load_source(task_of(splits=dict.fromkeys(names)), tmp_path)
+    for name in names:
+        assert source.splits[name].column("sentence1").to_pylist() == [f"{name} 0", f"{name} 1"]
+
+
 def test_parts_that_are_missing_and_files_that_are_passed_over(tmp_path: Path) -> None:
     first, second = parts("", "train-{:05}-of-00003").items()
     write(tmp_path / first[0], first[1])
