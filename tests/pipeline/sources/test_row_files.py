@@ -13,6 +13,7 @@ from pipeline.errors import DataError
 from pipeline.sources import load_source
 from pipeline.sources.row_files import FORMATS, ROWS_PER_BATCH, joined_schema, open_rows
 from pipeline.tasks.task import Task
+from tests.helpers.messages import naming
 from tests.helpers.row_formats import write_rows
 
 MANY = ROWS_PER_BATCH + 5
@@ -188,3 +189,26 @@ def test_rows_are_counted_and_read_from_any_row_on(name: str, tmp_path: Path) ->
     for start in (0, 1, 8192, 19_999, 20_000):
         found = pa.concat_tables(rows.batches(["sentence1"], start=start), promote_options="permissive")
         assert found.column(0).to_pylist() == texts[start:]
+
+
+@pytest.mark.parametrize("odd", ["", "\n", '{"f": NaN}\n', '{"a": "mixed"}\n'])
+def test_columns_of_json_lines_stand_in_the_order_in_which_they_occur(odd: str, tmp_path: Path) -> None:
+    rows = [{"b": 1}, {"a": 2, "b": 3}, {"c": [1], "a": None}, {"e": {"x": 1}, "d": "null"}]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + odd)
+    assert open_rows(path).names == ["b", "a", "c", "e", "d", *(["f"] if "f" in odd else [])]
+
+
+def test_a_header_may_be_long(tmp_path: Path) -> None:
+    names = [f"a column {number}" for number in range(20_000)]
+    path = tmp_path / "x.csv"
+    path.write_text(",".join(names) + "\n" + ",".join(["0"] * len(names)) + "\n")
+    assert open_rows(path).names == names
+    assert open_rows(path).table(names[-1:]).to_pydict() == {names[-1]: ["0"]}
+
+
+def test_quotes_are_counted_over_all_that_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n" + '"x",1\n' * 300_000 + '"y,2\n')
+    with pytest.raises(DataError, match=naming("x.csv", "line 300002")):
+        open_rows(path).table()
