@@ -70,8 +70,12 @@ def delimited_names(path: Path, parse: pc.ParseOptions, headerless: Sequence[str
 
 def _fields(text: str, parse: pc.ParseOptions) -> Iterator[list[str]]:
     """The fields of each row that is not blank."""
-    quoting = csv.QUOTE_MINIMAL if parse.quote_char else csv.QUOTE_NONE
-    return filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=parse.delimiter, quoting=quoting))
+    rows = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=parse.delimiter,
+        quoting=csv.QUOTE_MINIMAL if parse.quote_char else csv.QUOTE_NONE,
+    )
+    return filter(None, rows)
 
 
 def delimited_tables(
