@@ -7,10 +7,12 @@
 #if defined(__AVX512F__)
 constexpr int LANES = 16, ROWS = 8, COLUMNS = 3, WIDE_COLUMNS = 8;
 #elif defined(__AVX2__)
-constexpr int LANES = 8, ROWS = 4, COLUMNS = 3, WIDE_COLUMNS = 8;
+constexpr int LANES = 8, ROWS = 6, COLUMNS = 2, WIDE_COLUMNS = 8;
 #else
 constexpr int LANES = 4, ROWS = 4, COLUMNS = 2, WIDE_COLUMNS = 8;
 #endif
+
+constexpr int SPAN_WEIGHTS = 4096;  // 16 KB: half of the smallest nearest cache, beside which inputs lie
 
 typedef float Lanes __attribute__((vector_size(4 * LANES)));
 typedef int32_t Numbers __attribute__((vector_size(4 * LANES)));
@@ -155,54 +157,79 @@ void prepare(const PackedLayer& packed, const float* inputs, uint32_t* units, fl
   }
 }
 
-// HEIGHT rows of inputs and WIDTH vectors of outputs, over the units of one group.
+// Units that are summed before `out` is written: of one group, and few enough that their weights, which all rows of
+// inputs are multiplied by one after another, stay in the nearest cache.
+struct Span {
+  int64_t group, begin, end;
+};
+
+// HEIGHT rows of inputs and WIDTH vectors of outputs.
 template <class Unit, int HEIGHT, int WIDTH>
-INLINE void multiply_tile(const uint32_t* weights, int64_t units, const uint32_t* inputs, int64_t begin, int64_t end,
+INLINE void multiply_tile(const uint32_t* weights, int64_t units, const uint32_t* inputs, Span span,
                           typename Unit::Sum (&sum)[HEIGHT][WIDTH]) {
 #pragma GCC unroll 1
-  for (int64_t unit = begin; unit < end; unit++)
-    UNROLL for (int j = 0; j < WIDTH; j++)
-      UNROLL for (int i = 0; i < HEIGHT; i++)
+  for (int64_t unit = span.begin; unit < span.end; unit++)
+    UNROLL for (int i = 0; i < HEIGHT; i++)  // a number of the inputs is loaded once, and meets weights in registers
+      UNROLL for (int j = 0; j < WIDTH; j++)
         Unit::add(sum[i][j], weights + (j * units + unit) * LANES, inputs[i * units + unit]);
+}
+
+INLINE Lanes as_numbers(const PackedLayer&, const Lanes& sum, int64_t, int64_t, const float*) { return sum; }
+
+// What sums of bytes are worth: without the inputs' offset, times both scales.
+INLINE Lanes as_numbers(const PackedLayer& packed, const Numbers& sum, int64_t group, int64_t column,
+                        const float* scales) {
+  const int64_t first = group * packed.out + column * LANES;
+  Lanes weight_scales;
+  Numbers corrections;
+  std::memcpy(&weight_scales, packed.scales + first, sizeof weight_scales);
+  std::memcpy(&corrections, packed.corrections + first, sizeof corrections);
+  return __builtin_convertvector(sum - corrections, Lanes) * (weight_scales * scales[group]);
 }
 
 template <class Unit, int HEIGHT, int WIDTH>
 void multiply_columns(const PackedLayer& packed, const uint32_t* inputs, const float* scales, int64_t column,
-                      float* out) {
-  const uint32_t* weights = packed.weights + column * packed.units * LANES;
-  if constexpr (std::is_same_v<typename Unit::Sum, Lanes>) {
-    Lanes sum[HEIGHT][WIDTH] = {};
-    multiply_tile<Unit>(weights, packed.units, inputs, 0, packed.units, sum);
-    for (int i = 0; i < HEIGHT; i++)
-      for (int j = 0; j < WIDTH; j++) std::memcpy(out + i * packed.out + (column + j) * LANES, &sum[i][j], sizeof(Lanes));
-  } else {
-    for (int64_t group = 0, begin = 0; group < packed.groups; begin = packed.unit_ends[group++]) {
-      Numbers sum[HEIGHT][WIDTH] = {};
-      multiply_tile<Unit>(weights, packed.units, inputs, begin, packed.unit_ends[group], sum);
-      for (int i = 0; i < HEIGHT; i++)
-        for (int j = 0; j < WIDTH; j++) {
-          float* place = out + i * packed.out + (column + j) * LANES;
-          const int64_t first = group * packed.out + (column + j) * LANES;
-          Lanes total = {}, weight_scales;
-          Numbers corrections;
-          if (group > 0) std::memcpy(&total, place, sizeof total);
-          std::memcpy(&weight_scales, packed.scales + first, sizeof weight_scales);
-          std::memcpy(&corrections, packed.corrections + first, sizeof corrections);
-          total += __builtin_convertvector(sum[i][j] - corrections, Lanes) * (weight_scales * scales[i * packed.groups + group]);
-          std::memcpy(place, &total, sizeof total);
-        }
+                      Span span, float* out) {
+  typename Unit::Sum sum[HEIGHT][WIDTH] = {};
+  multiply_tile<Unit>(packed.weights + column * packed.units * LANES, packed.units, inputs, span, sum);
+  UNROLL for (int i = 0; i < HEIGHT; i++)
+    UNROLL for (int j = 0; j < WIDTH; j++) {
+      float* place = out + i * packed.out + (column + j) * LANES;
+      Lanes total = {};
+      if (span.begin > 0) std::memcpy(&total, place, sizeof total);
+      total += as_numbers(packed, sum[i][j], span.group, column + j, scales + i * packed.groups);
+      std::memcpy(place, &total, sizeof total);
     }
-  }
 }
 
 template <class Unit, int HEIGHT, int WIDTH>
 void multiply_rows(const PackedLayer& packed, const uint32_t* inputs, const float* scales, float* out, int64_t first,
-                   int64_t last, int64_t column) {
+                   int64_t last, int64_t column, Span span) {
   int64_t row = first;
   for (; row + HEIGHT <= last; row += HEIGHT)
     multiply_columns<Unit, HEIGHT, WIDTH>(packed, inputs + row * packed.units, scales + row * packed.groups, column,
-                                          out + row * packed.out);
-  if constexpr (HEIGHT > 1) multiply_rows<Unit, HEIGHT / 2, WIDTH>(packed, inputs, scales, out, row, last, column);
+                                          span, out + row * packed.out);
+  if constexpr (HEIGHT > 1)
+    multiply_rows<Unit, HEIGHT / 2, WIDTH>(packed, inputs, scales, out, row, last, column, span);
+}
+
+template <class Unit, int WIDTH>
+void multiply_spans(const PackedLayer& packed, const uint32_t* inputs, const float* scales, int64_t count,
+                    int64_t column, float* out) {
+  constexpr bool HAS_SCALES = std::is_same_v<typename Unit::Sum, Numbers>;
+  // A group has one scale and correction, and one row alone reads its weights once in any order: no parts of these.
+  const int64_t longest = HAS_SCALES || count == 1 ? packed.units : SPAN_WEIGHTS / (LANES * COLUMNS);
+  for (int64_t group = 0, begin = 0; begin < packed.units;) {
+    const int64_t group_end = HAS_SCALES ? packed.unit_ends[group] : packed.units;
+    const int64_t end = begin + longest < group_end ? begin + longest : group_end;
+    const Span span{group, begin, end};
+    if (count == 1)
+      multiply_columns<Unit, 1, WIDTH>(packed, inputs, scales, column, span, out);
+    else
+      multiply_rows<Unit, ROWS, WIDTH>(packed, inputs, scales, out, 0, count, column, span);
+    begin = end;
+    group += end == group_end;
+  }
 }
 
 template <class Unit>
@@ -211,10 +238,10 @@ void multiply_as(const PackedLayer& packed, const uint32_t* inputs, const float*
   int64_t column = 0;
   if (count == 1)  // one row alone waits for each sum: more of them at a time
     for (; column + WIDE_COLUMNS <= columns; column += WIDE_COLUMNS)
-      multiply_columns<Unit, 1, WIDE_COLUMNS>(packed, inputs, scales, column, out);
+      multiply_spans<Unit, WIDE_COLUMNS>(packed, inputs, scales, 1, column, out);
   for (; column + COLUMNS <= columns; column += COLUMNS)
-    multiply_rows<Unit, ROWS, COLUMNS>(packed, inputs, scales, out, 0, count, column);
-  for (; column < columns; column++) multiply_rows<Unit, ROWS, 1>(packed, inputs, scales, out, 0, count, column);
+    multiply_spans<Unit, COLUMNS>(packed, inputs, scales, count, column, out);
+  for (; column < columns; column++) multiply_spans<Unit, 1>(packed, inputs, scales, count, column, out);
 }
 
 void multiply(const PackedLayer& packed, const uint32_t* units, const float* scales, int64_t count, float* out) {

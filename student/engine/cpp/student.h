@@ -60,7 +60,7 @@ struct Student {
   explicit Student(const std::string& path);
   Student(const Student&) = delete;
 
-  static constexpr int64_t BLOCK = 32;  // inputs whose head is multiplied at once
+  static constexpr int64_t BLOCK = 48;  // inputs whose head is multiplied at once
 
   int64_t features_of_text() const { return table.features() + bigrams.size(); }
   bool is_pair() const { return pairing != Pairing::NONE; }

@@ -1,0 +1,89 @@
+"""Text to logits on one core: the engine against `Predictor`, for students of the default size with random weights.
+
+``python -m tests.benchmarks.engine``: sentences, pairs, and one sentence alone.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from distill.apps.bench.readers import random_student
+from distill.apps.bench.timing import interleaved
+from pipeline import console
+from pipeline.files import write_text
+from pipeline.sets.record import TOKENIZER_FILE
+from pipeline.text.tokenizer import pad_id
+from student.config import TrainSettings
+from student.engine.python import distill_student
+from student.export.engine_file import write_engine_file
+from student.model.model import Student
+from student.predict import Predictor
+from student.run_config import FileTableDtype, HeadDtype
+from tests.benchmarks.ratios import ratios
+from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
+
+DTYPES: tuple[tuple[FileTableDtype, HeadDtype], ...] = (
+    ("float32", "float32"),
+    ("bfloat16", "bfloat16"),
+    ("bfloat16", "int8"),
+)
+ALONE = 200  # calls, so that the clock does not matter
+Read = Callable[..., object]
+
+
+def readers(folder: Path, lines: Sequence[str], is_pair: bool) -> dict[str, Read]:
+    """What makes logits of texts: `Predictor`, and the engine with files of several dtypes."""
+    tokenizer = taught_tokenizer(list(lines))
+    text = tokenizer.to_str()
+    write_text(folder / TOKENIZER_FILE, text)
+    one = random_student(TrainSettings.from_flags(), tokenizer.get_vocab_size(), ("a", "b"), pad_id(tokenizer), text)
+    student = Student(one.config.model_copy(update={"is_pair": is_pair})).eval()
+    student.save(folder)
+    found: dict[str, Read] = {"Predictor": Predictor(folder).logits}
+    for tables, head in DTYPES:
+        path = folder / f"{tables}-{head}.distill"
+        write_engine_file(student, tokenizer, folder, path, tables, head)
+        found[f"engine, tables {tables}, head {head}"] = distill_student.Predictor(path, threads=1).logits
+    return found
+
+
+def alternatives(is_pair: bool, size: int) -> dict[str, Callable[[], object]]:
+    """The ways to logits of so many lines, or of as many pairs of lines, by one thread."""
+    temporary = TemporaryDirectory(prefix="distill-bench-")
+    lines = lines_of_documentation()[: max(size, 2_000)]
+    inputs = (lines[:size], lines[size - 1 :: -1]) if is_pair else (lines[:size],)
+    ways = {name: partial(read, *inputs) for name, read in readers(Path(temporary.name), lines, is_pair).items()}
+    return {name: with_threads(1, lambda way=way: (temporary, way())) for name, way in ways.items()}  # type: ignore[misc]
+
+
+def alone(text: str, repeats: int = ALONE) -> dict[str, Callable[[], object]]:
+    """A call per sentence."""
+    temporary = TemporaryDirectory(prefix="distill-bench-")
+
+    def calls(read: Read) -> None:
+        assert temporary
+        for _ in range(repeats):
+            read([text])
+
+    found = readers(Path(temporary.name), lines_of_documentation(), is_pair=False)
+    return {name: with_threads(1, partial(calls, read)) for name, read in found.items()}
+
+
+def main(size: int = 20_000) -> None:
+    """Prints the tables."""
+    level = distill_student._library.distill_level().decode()
+    tables = {
+        f"{size:,} sentences": (alternatives(False, size), size),
+        f"{size:,} pairs": (alternatives(True, size), size),
+        f"one sentence alone, {ALONE} times": (alone("A film of great charm and very little else."), ALONE),
+    }
+    for title, (ways, count) in tables.items():
+        seconds = interleaved(ways)
+        rows = [[*row, 1e6 * value / count] for row, value in zip(ratios(seconds), seconds.values(), strict=True)]
+        console.print_table(["variant", "median ms", "x first", "µs each"], rows, title=f"{title}, {level}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
