@@ -56,6 +56,7 @@ __all__ = [
     "pretrain_student",
     "pull",
     "push",
+    "quickstart",
     "recode",
     "report",
     "reproduce",
@@ -783,6 +784,31 @@ def push(
         replace: Take the place of a different set that is there.
         public: Make a new repository of the hub public. (default: private)
         store: Folder of logit sets (DISTILL_STORE).
+    """
+
+def quickstart(
+    file: str | Path,
+    *,
+    text: str,
+    text2: str | None = None,
+    label: str,
+    model_name_or_path: str,
+    name: str | None = None,
+    num_train_epochs: int = 3,
+    output_dir: str | Path | None = None,
+) -> Result:
+    """Make a student of one file of texts and labels, step by printed step, and compare it with baselines.
+
+    Args:
+        file: Any file of rows with text and labels.
+        text: Name of the column of text.
+        text2: Name of the column of second texts, if a row is a pair.
+        label: Name of the column of labels, scores, lists of labels, or labels of words.
+        model_name_or_path: Encoder to fine-tune as the teacher: a hub id or a folder; none: learn from the labels
+            alone.
+        name: Name of the task. (default: that of the file)
+        num_train_epochs: Passes of the teacher over the training rows.
+        output_dir: Folder of everything. (default: quickstart/NAME)
     """
 
 def recode(

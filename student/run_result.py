@@ -129,6 +129,10 @@ def note_start(trainings: Sequence[StudentTraining], vectors_of: LogitSet | None
     if len(without) == len(trainings):
         where = ", ".join(without)
         console.warn(f"{where}: {NO_DEV}")
+    # Notes of the sets, such as contradicting gold: their students learn it, too.
+    sets = [one for training in trainings for one in training.data.logit_set.sets]
+    for line in dict.fromkeys(f"{one.root}: {note}" for one in sets for note in one.record.notes):
+        console.note(line)
     for training in trainings:
         _warn_missing_gold(training)
 

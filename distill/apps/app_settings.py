@@ -54,6 +54,39 @@ class DemoConfig(Config):
     output_dir: Path = Field(Path("demo"), description="Folder for data, teachers, logit sets and runs.")
 
 
+class QuickstartConfig(JsonFlags):
+    """Flags of ``distill quickstart``."""
+
+    file: Path = Field(description="Any file of rows with text and labels.", json_schema_extra={"argument": True})
+    text: str = Field(description="Name of the column of text.")
+    text2: str | None = Field(None, description="Name of the column of second texts, if a row is a pair.")
+    label: str = Field(description="Name of the column of labels, scores, lists of labels, or labels of words.")
+    model_name_or_path: str = Field(
+        description="Encoder to fine-tune as the teacher: a hub id or a folder; none: learn from the labels alone."
+    )
+    name: str | None = Field(
+        None, pattern=r"^[a-z][a-z0-9_-]*$", description="Name of the task. (default: that of the file)"
+    )
+    num_train_epochs: int = Field(3, ge=1, description="Passes of the teacher over the training rows.")
+    output_dir: Path | None = Field(None, description="Folder of everything. (default: quickstart/NAME)")
+
+    @property
+    def task_name(self) -> str:
+        """The task's name: as given, or the file's in small letters."""
+        stem = re.sub(r"[^a-z0-9]+", "-", self.file.name.split(".")[0].lower()).strip("-")
+        return self.name or (stem if stem[:1].isalpha() else f"task-{stem}".strip("-"))
+
+    @property
+    def folder(self) -> Path:
+        """Where everything is written."""
+        return self.output_dir or Path("quickstart") / self.task_name
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether a teacher is fine-tuned."""
+        return self.model_name_or_path != "none"
+
+
 class ReportConfig(StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill report``."""
 

@@ -105,6 +105,10 @@ COMMANDS = {
         ),
     },
     "All together": {
+        "quickstart": Entry(
+            "applications",
+            "Make a student of one file of texts and labels, step by printed step, and compare it with baselines.",
+        ),
         "demo": Entry("applications", "Run the whole product on two small generated tasks, offline, in a few minutes."),
         "results": Entry(
             "applications",

@@ -1,4 +1,4 @@
-"""``distill demo``, ``results``, ``report``, ``bench`` and ``serve``: what is built on both stages."""
+"""``distill quickstart``, ``demo``, ``results``, ``report``, ``bench`` and ``serve``: what is built on both stages."""
 
 import dataclasses
 import importlib.util
@@ -12,6 +12,7 @@ from distill.apps.app_settings import (
     TRANSFORMERS,
     BenchConfig,
     DemoConfig,
+    QuickstartConfig,
     ReportConfig,
     ResultsConfig,
     ServeConfig,
@@ -44,6 +45,30 @@ def demo(config: DemoConfig) -> Result:
     result.table(["the same words", "what the Hybrid student says"], predictions)
     seconds = time.perf_counter() - start
     return result.note(f"{seconds:.0f} s; data, teachers, logit sets and runs lie in {config.output_dir}/")
+
+
+@command(QuickstartConfig)
+def quickstart(config: QuickstartConfig) -> Result:
+    """Make a student of one file of texts and labels, step by printed step, and compare it with baselines."""
+    from distill.apps.quickstart.quickstart import quickstart as run_quickstart
+
+    needs_teacher_libraries()
+    found = run_quickstart(config)
+    metrics = found.look.metrics
+    scores = {"student": found.evaluation["gold"], "teacher": found.evaluation["teacher"]}
+    scores = scores if config.has_teacher else {"student": scores["student"]}
+    sizes = dict(found.sizes)
+    if found.baseline is not None:
+        scores["words and characters, TF-IDF"] = found.baseline.scores
+        sizes["words and characters, TF-IDF"] = found.baseline.num_bytes
+    rows = [[who, *(own[metric] for metric in metrics), f"{sizes[who] / 1e6:,.1f} MB"] for who, own in scores.items()]
+    values = {"findings": found.look.findings, "scores": scores, "bytes": sizes, "judgements": found.judgements}
+    result = Result(values | {"folder": str(config.folder), "next": found.commands})
+    result.table(["", *metrics, "on disk"], rows, "the test split, which chose nothing")
+    for judgement in found.judgements:
+        result.warn(judgement)
+    result.add(Text("next:\n" + "".join(f"  {line}\n" for line in found.commands)))
+    return result.note(f"manifest, splits, teacher, logit set, run, report.html and student lie in {config.folder}/")
 
 
 @command(ResultsConfig)

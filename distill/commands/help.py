@@ -30,6 +30,10 @@ EXAMPLES = {
         "distill sweep --grid tasks=mrpc,rte,mrpc+rte --seeds 3",
     ),
     "pretrain-student": ("distill pretrain-student --set wikipedia --max-steps 1000",),
+    "quickstart": (
+        "distill quickstart messages.csv --text message --label category --model-name-or-path MiniLM-L6",
+        "distill quickstart messages.csv --text message --label category --model-name-or-path none",
+    ),
     "sql": ('distill sql "select split, count(*) from mnli group by all"',),
 }
 

@@ -4,20 +4,15 @@ In both tasks the labels depend on the order of words alone, so that a bag of wo
 """
 
 import json
-import shlex
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from distill.apps.steps import run_step
 from pipeline import console
-from pipeline.errors import DistillError
 from pipeline.files import make_folder, write_text
 
 EPOCHS = {"opinion": 4, "roles": 10}
@@ -63,21 +58,21 @@ def _run_task(folder: Path, task: str) -> DemoResult:
     source = ["--manifest", f"{task}.yaml", "--data", "data"]
     epochs = ["--num-train-epochs", str(EPOCHS[task]), "--learning-rate", "5e-4", "--warmup-steps", "100"]
     bert = ["--model-name-or-path", "bert", "--output-dir", f"teachers/{task}"]
-    _distill(folder, "finetune-teacher", *source, *bert, *epochs)
-    _distill(folder, "teacher-dump", *source, "--model-name-or-path", f"teachers/{task}")
+    run_step(folder, "finetune-teacher", *source, *bert, *epochs)
+    run_step(folder, "teacher-dump", *source, "--model-name-or-path", f"teachers/{task}")
     query = (
         f"select argmax(logits) = label as teacher_is_right, count(*) as n, avg(entropy(logits)) as entropy "
         f"from {task} where split = 'train' group by all order by all"
     )
-    console.stderr.print(_distill(folder, "sql", query), end="", markup=False, highlight=False)
+    console.stderr.print(run_step(folder, "sql", query), end="", markup=False, highlight=False)
     evaluations = {}
     for student in STUDENTS:
         run = f"runs/{task}-{student}"
         # Bigrams would give CBOW some word order.
         flags = ("--embedding", student, "--num-bigrams", "0")
-        _distill(folder, "train-student", "--task", task, *flags, "--output-dir", run)
-        evaluations[student] = json.loads(_distill(folder, "evaluate", run, "--json"))["validation"]
-    predictions = json.loads(_distill(folder, "predict", f"runs/{task}-hybrid", *FLIPPED[task], "--json"))
+        run_step(folder, "train-student", "--task", task, *flags, "--output-dir", run)
+        evaluations[student] = json.loads(run_step(folder, "evaluate", run, "--json"))["validation"]
+    predictions = json.loads(run_step(folder, "predict", f"runs/{task}-hybrid", *FLIPPED[task], "--json"))
     width = len(FLIPPED[task]) // len(predictions)
     texts = [" | ".join(FLIPPED[task][k : k + width]) for k in range(0, len(FLIPPED[task]), width)]
     return DemoResult(
@@ -87,19 +82,6 @@ def _run_task(folder: Path, task: str) -> DemoResult:
         evaluations["hybrid"]["teacher"]["accuracy"],
         [(text, row["label"]) for text, row in zip(texts, predictions, strict=True)],
     )
-
-
-def _distill(folder: Path, *arguments: str) -> str:
-    """Runs one command and returns what it prints; the two stages never share a process."""
-    console.stderr.print(f"[bold]$ distill {shlex.join(arguments)}[/]", soft_wrap=True, markup=True)
-    start = time.perf_counter()
-    # -P keeps the working folder out of the import path, where files of the user could shadow modules.
-    command: list[Any] = [sys.executable, "-P", "-m", "distill", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode != 0:
-        raise DistillError(f"the step failed:\n{done.stderr.strip()}")
-    console.note(f"  {time.perf_counter() - start:.0f} s")
-    return done.stdout
 
 
 def opinion(random: np.random.Generator) -> Row:

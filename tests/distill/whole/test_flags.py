@@ -88,6 +88,7 @@ FLAGS = {
     "--output-dir --plan",
     "report": "set_or_run --output --store --allow-unverified",
     "bench": "--student --peer --seconds --output",
+    "quickstart": "file --text --text2 --label --model-name-or-path --name --num-train-epochs --output-dir",
     "demo": "--output-dir",
     "tasks": "",
     "tasks show": "name --manifest",

@@ -1,0 +1,1 @@
+"""``distill quickstart``: from one file of rows to a student beside baselines."""

@@ -1,0 +1,209 @@
+"""What a file of rows holds: its texts, its kind of labels, and what is odd about them."""
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.sources.row_files import open_rows
+from pipeline.tasks.task import Metric, TaskType
+
+# More whole numbers than a scale of answers has are scores. A word for every few rows is an id or a text.
+MOST_GRADES, ROWS_PER_CLASS = 20, 5
+FEWEST_ROWS = 50
+SHOWN = 10  # labels that are named
+
+
+@dataclass(frozen=True)
+class Look:
+    """A file's rows with text and gold, and what was found out about them.
+
+    Attributes:
+        type: of the task.
+        texts: names of the columns of text, one or two.
+        label: name of the column of labels.
+        rows: of each row its texts and its label, as a manifest's task reads them.
+        labels: all labels in their order; empty for scores.
+        score_range: the lowest and the highest score; None for labels.
+        findings: what a user should know, by name.
+    """
+
+    type: TaskType
+    texts: tuple[str, ...]
+    label: str
+    rows: list[dict[str, Any]]
+    labels: tuple[str, ...]
+    score_range: tuple[float, float] | None
+    findings: dict[str, str]
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics that fit the labels; by macro F1 rare classes count as much as frequent ones."""
+        if self.type == "regression":
+            return ("pearson", "spearmanr")
+        if self.type == "multilabel":
+            return ("micro_f1", "macro_f1")
+        return ("span_f1", "accuracy") if self.type == "token_labels" else ("accuracy", "macro_f1")
+
+    @property
+    def largest_share(self) -> float:
+        """The share of rows with the most frequent label of a classification; 0 for other tasks."""
+        if self.type != "classification":
+            return 0.0
+        return max(Counter(row[self.label] for row in self.rows).values()) / len(self.rows)
+
+    def key(self, row: dict[str, Any]) -> tuple[str, ...]:
+        """What makes two rows the same input: their texts without regard to case and spaces."""
+        return tuple(_normal(row[name]) for name in self.texts)
+
+
+def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
+    """Reads a file and finds out what its labels are.
+
+    Args:
+        file: any file of rows.
+        texts: names of the columns of text, one or two.
+        label: name of the column of labels.
+
+    Raises:
+        ConfigError: if there are no such columns.
+        DataError: if a column holds something else, or there are too few rows.
+    """
+    opened = open_rows(file)
+    wanted = {"--text": texts[0], "--text2": texts[1] if len(texts) > 1 else None, "--label": label}
+    missing = {flag: name for flag, name in wanted.items() if name is not None and name not in opened.names}
+    problems = [f"{flag} {name}: {did_you_mean(name, opened.names)}" for flag, name in missing.items()]
+    raise_all(ConfigError, f"{file}: columns that are not there", problems)
+    names = [name for name in wanted.values() if name is not None]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"--text, --text2 and --label: {' and '.join(names)}; each is a column of its own")
+    table = _with_numbers(opened.table(names), label)
+    kind = _type_of(file, table, texts, label)
+    rows = table.to_pylist()
+    complete = [row for row in rows if all(row[name] for name in texts) and _is_gold(row[label])]
+    if len(complete) < FEWEST_ROWS:
+        raise DataError(f"{file}: {len(complete)} rows with text and label; a student needs {FEWEST_ROWS} at least")
+    if kind == "classification":
+        complete = [row | {label: _name(row[label])} for row in complete]
+    labels = _labels(file, kind, complete, label)
+    scores = [float(row[label]) for row in complete] if kind == "regression" else []
+    look = Look(kind, tuple(texts), label, complete, labels, (min(scores), max(scores)) if scores else None, {})
+    look.findings.update(_findings(look, len(rows)))
+    return look
+
+
+def _with_numbers(table: pa.Table, label: str) -> pa.Table:
+    """The table with labels as numbers if all of them are; CSV and TSV have no types."""
+    place, labels = table.column_names.index(label), table.column(label)
+    if not _is_text(labels.type):
+        return table
+    text = pc.utf8_trim_whitespace(labels)
+    for type_ in (pa.int64(), pa.float64()):
+        try:
+            numbers = pc.if_else(pc.equal(text, ""), None, text).cast(type_)
+        except pa.ArrowInvalid:
+            continue
+        return table if numbers.null_count == len(numbers) else table.set_column(place, label, numbers)
+    return table
+
+
+def _type_of(file: Path, table: pa.Table, texts: Sequence[str], label: str) -> TaskType:
+    """What kind of task the columns are, by their types and by how many values there are."""
+    text, gold = table.schema.field(texts[0]).type, table.schema.field(label).type
+    if _is_list(gold):
+        if _is_list(text):
+            return "token_labels"
+        return "multilabel"
+    if not all(_is_text(table.schema.field(name).type) for name in texts):
+        wrong = next(name for name in texts if not _is_text(table.schema.field(name).type))
+        raise DataError(f"{file}: column {wrong!r} is {table.schema.field(wrong).type}, not text")
+    values = table.column(label).drop_null()
+    count = len(values.unique())
+    if pt.is_floating(gold) or (pt.is_integer(gold) and count > MOST_GRADES):
+        return "regression"
+    if count * ROWS_PER_CLASS > len(values):
+        raise DataError(
+            f"{file}: column {label!r} has {count:,} different values in {len(values):,} rows, so it is no label; "
+            "name the column of labels by --label"
+        )
+    return "classification"
+
+
+def _is_gold(value: object) -> bool:
+    return value not in (None, "") and not (isinstance(value, float) and isnan(value))
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pt.is_list(type_) or pt.is_large_list(type_))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    text = type_.value_type if pt.is_dictionary(type_) else type_
+    return bool(pt.is_string(text) or pt.is_large_string(text) or pt.is_string_view(text))
+
+
+def _name(value: object) -> str:
+    """A class as a manifest names it."""
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def _labels(file: Path, kind: TaskType, rows: list[dict[str, Any]], label: str) -> tuple[str, ...]:
+    if kind == "regression":
+        return ()
+    values = {one for row in rows for one in (row[label] if isinstance(row[label], list) else [row[label]])}
+    if not all(isinstance(one, str) for one in values):
+        raise DataError(f"{file}: column {label!r} holds {values.pop()!r}; give lists of names of labels")
+    if len(values) < 2:
+        raise DataError(f"{file}: column {label!r} has one value alone, {values.pop()!r}; there is nothing to learn")
+    # Numbers in their order, and not 1, 10, 2.
+    return tuple(
+        sorted(values, key=lambda one: (not one.lstrip("-").isdecimal(), len(one) if one.isdecimal() else 0, one))
+    )
+
+
+def _findings(look: Look, num_rows: int) -> dict[str, str]:
+    """What is to be known of the rows before anything is trained."""
+    keys = Counter(map(look.key, look.rows))
+    found = {"rows": f"{len(look.rows):,}", "task": look.type}
+    if num_rows > len(look.rows):
+        found["left out"] = f"{num_rows - len(look.rows):,} rows without text or label"
+    if look.type == "classification":
+        counts = Counter(row[look.label] for row in look.rows)
+        found["classes"] = ", ".join(f"{name} {n / len(look.rows):.1%}" for name, n in counts.most_common(SHOWN))
+        found["classes"] += f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
+        answers: dict[tuple[str, ...], set[str]] = defaultdict(set)
+        for row in look.rows:
+            answers[look.key(row)].add(row[look.label])
+        contradicting = sum(len(labels) > 1 for labels in answers.values())
+        if contradicting:
+            found["contradictions"] = f"{contradicting:,} texts have several labels"
+    elif look.score_range is not None:
+        found["scores"] = "{:g} to {:g}".format(*look.score_range)
+    else:
+        found["labels"] = ", ".join(look.labels[:10]) + (
+            f" and {len(look.labels) - 10} more" if look.labels[10:] else ""
+        )
+    repeated = sum(count - 1 for count in keys.values())
+    if repeated:
+        found["repeated texts"] = f"{repeated:,} rows; copies of a text stay in one split"
+    lengths = sorted(sum(map(_num_words, key)) for key in keys.elements())
+    found["words"] = f"{lengths[len(lengths) // 2]} in the middle row, {lengths[-1]} in the longest"
+    return found
+
+
+def _normal(text: str | list[str]) -> str:
+    joined = " ".join(text) if isinstance(text, list) else text
+    return " ".join(unicodedata.normalize("NFKC", joined).casefold().split())
+
+
+def _num_words(text: str) -> int:
+    return len(re.findall(r"\w+", text))

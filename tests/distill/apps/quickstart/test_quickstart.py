@@ -1,0 +1,165 @@
+"""``distill quickstart``: what it finds in a file, its splits and judgements, and a whole run without a teacher."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from tests.helpers.commands import invoke
+
+from distill.apps.quickstart.baseline import Baseline
+from distill.apps.quickstart.look import Look, look_at
+from distill.apps.quickstart.quickstart import judge, splits_of
+from pipeline.errors import ConfigError, DataError
+from pipeline.tasks.task import load_task
+from tests.helpers.messages import naming
+
+COUNT = 120
+
+
+def texts(count: int = COUNT) -> list[str]:
+    return [f"text number {k}" for k in range(count)]
+
+
+def written(folder: Path, **columns: list[Any]) -> Path:
+    """A file of these columns: CSV, or JSON lines if there are lists."""
+    table = pa.table(columns)
+    if any(pa.types.is_nested(field.type) for field in table.schema):
+        path = folder / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        path = folder / "rows.csv"
+        pc.write_csv(table, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "labels", "score_range"),
+    [
+        (["no", "yes"], "classification", ("no", "yes"), None),
+        ([10, 2, 1], "classification", ("1", "2", "10"), None),
+        ([True, False], "classification", ("false", "true"), None),
+        ([0.5, 1.25, 4.0], "regression", (), (0.5, 4.0)),
+        (list(range(40)), "regression", (), (0.0, 39.0)),
+        ([["a"], ["a", "b"], ["c"]], "multilabel", ("a", "b", "c"), None),
+    ],
+)
+def test_the_kind_of_task_follows_from_the_labels(
+    values: list[Any], type_: str, labels: tuple[str, ...], score_range: tuple[float, float] | None, tmp_path: Path
+) -> None:
+    path = written(tmp_path, message=texts(), category=(values * COUNT)[:COUNT])
+    look = look_at(path, ["message"], "category")
+    assert (look.type, look.labels, look.score_range) == (type_, labels, score_range)
+
+
+def test_words_with_a_label_each_are_labelled_words(tmp_path: Path) -> None:
+    path = written(tmp_path, tokens=[["anna", f"w{k}"] for k in range(COUNT)], tags=[["B-PER", "O"]] * COUNT)
+    look = look_at(path, ["tokens"], "tags")
+    assert (look.type, look.labels, look.metrics) == ("token_labels", ("B-PER", "O"), ("span_f1", "accuracy"))
+
+
+def test_what_is_odd_is_found(tmp_path: Path) -> None:
+    message = ["same", "Same ", "", *texts(COUNT - 3)]
+    category = ["no", "yes", "no", *(["no"] * (COUNT - 4)), None]
+    look = look_at(written(tmp_path, message=message, category=category), ["message"], "category")
+    assert len(look.rows) == COUNT - 2
+    assert look.findings["left out"].startswith("2 rows")
+    assert look.findings["contradictions"].startswith("1 texts")
+    assert look.findings["repeated texts"].startswith("1 rows")
+    assert look.largest_share == pytest.approx((COUNT - 3) / (COUNT - 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "error", "names"),
+    [
+        ("mesage", "categry", ConfigError, ("--text mesage", "--label categry", "'category'")),
+        ("message", "message", ConfigError, ("message",)),
+        ("message", "id", DataError, ("'id'", "--label")),
+        ("message", "constant", DataError, ("'constant'",)),
+    ],
+)
+def test_columns_that_cannot_serve_are_refused_by_name(
+    text: str, label: str, error: type[Exception], names: tuple[str, ...], tmp_path: Path
+) -> None:
+    ids = [f"row {k}" for k in range(COUNT)]
+    path = written(tmp_path, message=texts(), category=["a", "b"] * (COUNT // 2), id=ids, constant=["a"] * COUNT)
+    with pytest.raises(error, match=naming(*names)):
+        look_at(path, [text], label)
+
+
+def test_few_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=naming("rows.csv", "3 rows")):
+        look_at(written(tmp_path, message=texts(3), category=["a", "b", "a"]), ["message"], "category")
+
+
+def test_a_tenth_of_each_class_is_tested_and_copies_stay_together(tmp_path: Path) -> None:
+    message = [*texts(200), *texts(40)]
+    category = [*(["rare"] * 20), *(["often"] * 180), *(["rare"] * 20), *(["often"] * 20)]
+    look = look_at(written(tmp_path, message=message, category=category), ["message"], "category")
+    found = splits_of(look)
+    inputs = {split: {row["message"] for row in rows} for split, rows in found.items()}
+    assert not inputs["train"] & inputs["test"]
+    assert len(found["train"]) + len(found["test"]) == 240
+    tested = {row["message"]: row["category"] for row in found["test"]}
+    assert sorted(tested.values()).count("rare") == 2  # of 20 texts
+    assert sorted(tested.values()).count("often") == 18  # of 180
+    order = sorted(range(240), key=lambda k: -k)
+    other = look_at(
+        written(tmp_path, message=[message[k] for k in order], category=[category[k] for k in order]),
+        ["message"],
+        "category",
+    )
+    assert {row["message"] for row in splits_of(other)["test"]} == inputs["test"]  # whatever the order of rows
+
+
+def look_of(categories: list[str]) -> Look:
+    rows = [{"message": text, "category": one} for text, one in zip(texts(len(categories)), categories, strict=True)]
+    return Look("classification", ("message",), "category", rows, ("a", "b"), None, {})
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher", "baseline", "words"),
+    [
+        (0.8, 0.9, 0.7, []),
+        (0.8, 0.9, 0.85, ["student's accuracy is below", "student's macro_f1 is below"]),
+        (0.8, 0.6, 0.7, ["teacher's accuracy is below", "teacher's macro_f1 is below", "above its teacher's"]),
+        (0.5, 0.5, None, ["same label"]),
+    ],
+)
+def test_scores_are_judged(student: float, teacher: float, baseline: float | None, words: list[str]) -> None:
+    def both(score: float) -> dict[str, float]:
+        return {"accuracy": score, "macro_f1": score}
+
+    evaluation = {"gold": both(student), "teacher": both(teacher), "majority": both(0.5)}
+    bag = None if baseline is None else Baseline(both(baseline), 1)
+    said = list(judge(look_of(["a", "b"] * 10), evaluation, bag, has_teacher=True))
+    assert len(said) == len(words)
+    assert all(word in line for word, line in zip(words, said, strict=True))
+    skewed = list(judge(look_of(["a"] * 9 + ["b"]), evaluation, bag, has_teacher=True))
+    assert "90%" in skewed[-1]
+
+
+def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = [f"this is {word} number {k}" for k in range(COUNT) for word in ("good", "bad")]
+    path = written(tmp_path, message=message, category=["yes", "no"] * COUNT)
+    arguments = ("quickstart", path, "--text", "message", "--label", "category", "--model-name-or-path", "none")
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["scores"]["student"]["accuracy"] > 0.9
+    assert set(found["scores"]) == {"student", "words and characters, TF-IDF"}
+    folder = tmp_path / "quickstart" / "rows"
+    manifest = load_task(manifest=folder / "rows.yaml")
+    assert (manifest.columns.sentence1, manifest.labels) == (("message",), ("no", "yes"))
+    assert yaml.safe_load((folder / "rows.yaml").read_text())["columns"]["label"] == "category"
+    assert pq.read_table(folder / "data" / "rows" / "test.parquet").column_names == ["message", "category"]
+    assert (folder / "report.html").is_file()
+    answered = json.loads(invoke("predict", folder / "student", "this is good", "--json").stdout)
+    assert answered[0]["label"] == "yes"
+    again = invoke(*arguments, "--json")  # every step is finished already
+    assert json.loads(again.stdout)["scores"] == found["scores"]
