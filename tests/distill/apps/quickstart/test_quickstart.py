@@ -9,13 +9,13 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from tests.helpers.commands import invoke
 
 from distill.apps.quickstart.baseline import Baseline
 from distill.apps.quickstart.look import Look, look_at
 from distill.apps.quickstart.quickstart import judge, splits_of
 from pipeline.errors import ConfigError, DataError
 from pipeline.tasks.task import load_task
+from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 
 COUNT = 120
