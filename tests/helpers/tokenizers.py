@@ -1,6 +1,6 @@
 """Tokenizers of every kind over a few tokens, and texts that are hard for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,9 +13,12 @@ PIECES = ["a", "b", "A", "é", "É", "the", "there", "ab", "“", "中", "İ", "
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES, *("##" + piece for piece in PIECES), *"[!.#@0-"]
 
 
-def bert(prefix: str = "##", unknown: str = "[UNK]", most: int = 100, **flags: Any) -> Tokenizer:
-    """BERT's kind of tokenizer; token k of TOKENS has the id 2 k."""
+def bert(
+    prefix: str = "##", unknown: str = "[UNK]", most: int = 100, more: Sequence[str] = (), **flags: Any
+) -> Tokenizer:
+    """BERT's kind of tokenizer; token k of TOKENS has the id 2 k, token k of ``more`` 2 k + 1 if it is a new one."""
     vocabulary = {token.replace("##", prefix).replace("[UNK]", unknown): 2 * k for k, token in enumerate(TOKENS)}
+    vocabulary = {token: 2 * k + 1 for k, token in enumerate(more)} | vocabulary
     model = WordPiece(vocabulary, unk_token=unknown, continuing_subword_prefix=prefix, max_input_chars_per_word=most)
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(**flags)
@@ -28,7 +31,8 @@ def bert(prefix: str = "##", unknown: str = "[UNK]", most: int = 100, **flags: A
 
 
 def with_added(*tokens: AddedToken) -> Tokenizer:
-    tokenizer = bert()
+    # The library numbers new tokens by the size of the vocabulary, which is here the id of another one.
+    tokenizer = bert(more=[token.content for token in tokens])
     tokenizer.add_tokens(list(tokens))
     return tokenizer
 

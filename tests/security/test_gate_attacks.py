@@ -23,7 +23,7 @@ MET: dict[str, list[str]] = {
     ],
     ": .*COPY": [
         *(f"select 1; {COPY}", f"{COPY}; select 1", f"select 1 /*;*/; {COPY}", f"select 1 -- \n; {COPY}"),
-        *(f"select '--'; {COPY}", f"select $$;$$; {COPY}", f"select 1\0; {COPY}"),
+        *(f"select '--'; {COPY}", f"select $$;$$; {COPY}"),
     ],
     "SELECT.*: (?!COPY|SELECT, COPY)": [
         *(f"explain analyze {COPY}", f"explain {COPY}", "explain select 1", "explain analyze select 1"),
@@ -113,8 +113,8 @@ MET: dict[str, list[str]] = {
     ],
     "syntax error": [
         *("selct 1", f"from ({COPY})", f"select ({COPY})", f"select 1\u037e {COPY}", "\uff53elect 1"),
-        f"select 1;\0 {COPY}",
     ],
+    "NUL": [f"select 1\0; {COPY}", f"select 1;\0 {COPY}"],
     "nested too deeply|Max expression depth": [
         "select * from " + "(select * from " * 400 + "v" + ")" * 400,
         "select " + "+".join("1" * 3000),

@@ -139,7 +139,9 @@ def _type_of(file: Path, table: pa.Table, texts: Sequence[str], label: str) -> T
 
 
 def _is_gold(value: object) -> bool:
-    return value not in (None, "") and not (isinstance(value, float) and isnan(value))
+    if isinstance(value, str):
+        return bool(value.strip())
+    return value is not None and not (isinstance(value, float) and isnan(value))
 
 
 def _is_list(type_: pa.DataType) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
@@ -142,18 +143,23 @@ def _make_set(config: QuickstartConfig, folder: Path, name: str, look: Look) -> 
         run_step(folder, "finetune-teacher", *source, "--model-name-or-path", start, "--output-dir", "teacher", *epochs)
         run_step(folder, "teacher-dump", *source, "--model-name-or-path", "teacher", "--store", STORE)
         return
-    rows = [row for part in splits_of(look).values() for row in part]
-    answers = [{text: row[text] for text in look.texts} | _answer(look, row[look.label]) for row in rows]
-    pq.write_table(pa.Table.from_pylist(answers), folder / "labels.parquet")
+    write_atomically(folder / "labels.parquet", partial(pq.write_table, pa.Table.from_pylist(_gold_answers(look))))
     run_step(folder, "import", "labels.parquet", *source, "--teacher", GOLD, "--name", name, "--store", STORE)
 
 
-def _answer(look: Look, gold: Any) -> dict[str, Any]:
-    """Gold as the answer of a teacher that is sure."""
+def _gold_answers(look: Look) -> list[dict[str, Any]]:
+    """Gold as the answers of a teacher; of a text with several labels their mean, since it is asked once."""
+    golds = defaultdict[tuple[str, ...], list[Any]](list)
+    for row in look.rows:
+        golds[tuple(row[name] for name in look.texts)].append(row[look.label])
+    return [dict(zip(look.texts, texts, strict=True)) | _answer(look, gold) for texts, gold in golds.items()]
+
+
+def _answer(look: Look, golds: list[Any]) -> dict[str, Any]:
     if look.type == "regression":
-        return {"score": float(gold)}
-    held = set(gold) if isinstance(gold, list) else {gold}
-    return {"probabilities": {name: float(name in held) for name in look.labels}}
+        return {"score": fmean(map(float, golds))}
+    held = [set(gold) if isinstance(gold, list) else {gold} for gold in golds]
+    return {"probabilities": {name: fmean(name in one for one in held) for name in look.labels}}
 
 
 def _baseline(root: Path, look: Look) -> Baseline | None:

@@ -146,7 +146,9 @@ def test_scores_are_judged(student: float, teacher: float, baseline: float | Non
 def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     message = [f"this is {word} number {k}" for k in range(COUNT) for word in ("good", "bad")]
-    path = written(tmp_path, message=message, category=["yes", "no"] * COUNT)
+    # One text has both labels, and one has a label of blanks.
+    category = ["yes", "no"] * COUNT
+    path = written(tmp_path, message=[*message, message[0], "x"], category=[*category, "no", " "])
     arguments = ("quickstart", path, "--text", "message", "--label", "category", "--model-name-or-path", "none")
     result = invoke(*arguments, "--json")
     assert result.exit_code == 0, result.stderr
