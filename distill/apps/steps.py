@@ -17,7 +17,9 @@ def run_step(folder: Path, *arguments: str) -> str:
     Raises:
         DistillError: if the command fails, with its own message.
     """
-    console.stderr.print(f"[bold]$ distill {shlex.join(arguments)}[/]", soft_wrap=True, markup=True)
+    # Without markup: rich would take a path such as `[new] bert` for a style.
+    line = f"$ distill {shlex.join(arguments)}"
+    console.stderr.print(line, style="bold", soft_wrap=True, markup=False, highlight=False)
     start = time.perf_counter()
     # -P keeps the working folder out of the import path, where files of the user could shadow modules.
     command: list[Any] = [sys.executable, "-P", "-m", "distill", *arguments]

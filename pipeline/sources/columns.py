@@ -79,6 +79,9 @@ def plain(column: pa.ChunkedArray) -> pa.Array:
             return column.cast(pa.string()).combine_chunks()
         except pa.ArrowInvalid:
             return column.combine_chunks()
+    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
+        # pyarrow's cast of views to lists makes an invalid array (seen with 26.0), so the values are taken one by one.
+        return pa.array(column.to_pylist(), _plain_type(column.type))
     return column.cast(_plain_type(column.type)).combine_chunks()
 
 

@@ -9,6 +9,7 @@ operating system's for that).
 The answer of a query is Arrow, Python values, or a file.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -228,8 +229,12 @@ def fetch_rows(relation: duckdb.DuckDBPyRelation) -> list[Row]:
 
 
 def as_dicts(columns: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows by their columns' names, to be written as JSON."""
-    return [dict(zip(columns, map(with_hex, row), strict=True)) for row in rows]
+    """Rows by their columns' names, to be written as JSON; of two columns ``a`` the second is ``a_1``, as in DuckDB."""
+    names = list(columns)
+    for place, name in enumerate(names):
+        if name in names[:place]:  # or one value would silently stand for both
+            names[place] = next(new for k in itertools.count(1) if (new := f"{name}_{k}") not in names)
+    return [dict(zip(names, map(with_hex, row), strict=True)) for row in rows]
 
 
 def with_hex(value: Any) -> Any:

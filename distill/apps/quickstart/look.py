@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.sources.columns import plain
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Metric, TaskType
 
@@ -86,7 +87,10 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
     names = [name for name in wanted.values() if name is not None]
     if len(set(names)) < len(names):
         raise ConfigError(f"--text, --text2 and --label: {' and '.join(names)}; each is a column of its own")
-    table = _with_numbers(opened.table(names), label)
+    raw = opened.table(names)
+    table = pa.table({name: plain(raw.column(name)) for name in names})
+    labels = _whole(_with_numbers(table.column(label).combine_chunks()))
+    table = table.set_column(table.column_names.index(label), label, labels)
     kind = _type_of(file, table, texts, label)
     rows = table.to_pylist()
     complete = [row for row in rows if all(row[name] for name in texts) and _is_gold(row[label])]
@@ -94,26 +98,41 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
         raise DataError(f"{file}: {len(complete)} rows with text and label; a student needs {FEWEST_ROWS} at least")
     if kind == "classification":
         complete = [row | {label: _name(row[label])} for row in complete]
-    labels = _labels(file, kind, complete, label)
+    label_names = _labels(file, kind, complete, label)
     scores = [float(row[label]) for row in complete] if kind == "regression" else []
-    look = Look(kind, tuple(texts), label, complete, labels, (min(scores), max(scores)) if scores else None, {})
+    look = Look(kind, tuple(texts), label, complete, label_names, (min(scores), max(scores)) if scores else None, {})
     look.findings.update(_findings(look, len(rows)))
     return look
 
 
-def _with_numbers(table: pa.Table, label: str) -> pa.Table:
-    """The table with labels as numbers if all of them are; CSV and TSV have no types."""
-    place, labels = table.column_names.index(label), table.column(label)
-    if not _is_text(labels.type):
-        return table
-    text = pc.utf8_trim_whitespace(labels)
-    for type_ in (pa.int64(), pa.float64()):
-        try:
-            numbers = pc.if_else(pc.equal(text, ""), None, text).cast(type_)
-        except pa.ArrowInvalid:
-            continue
-        return table if numbers.null_count == len(numbers) else table.set_column(place, label, numbers)
-    return table
+def _with_numbers(labels: pa.Array) -> pa.Array:
+    """Labels as numbers if all of them are numbers; CSV and TSV have no types.
+
+    Codes stay text: 01 is no number, and 1.1 and 1.10 are two versions and not one number.
+    """
+    if not pt.is_string(labels.type):
+        return labels
+    trimmed = pc.utf8_trim_whitespace(labels)
+    text = pc.if_else(pc.equal(trimmed, ""), None, trimmed)
+    try:
+        numbers = text.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return labels
+    known = text.drop_null().unique()
+    is_code = any(re.match(r"[+-]?0\d", one) for one in known.to_pylist()) or len(numbers.drop_null().unique()) < len(known)
+    is_finite = pc.all(pc.is_finite(numbers.drop_null())).as_py()
+    if is_code or not is_finite or not len(known):
+        return labels
+    return numbers
+
+
+def _whole(labels: pa.Array) -> pa.Array:
+    """Numbers without fractions as whole ones: pandas writes 0.0 and 1.0 where some labels are missing."""
+    if not pt.is_floating(labels.type):
+        return labels
+    numbers = pc.if_else(pc.is_nan(labels), None, labels)
+    fractions = pc.not_equal(numbers, pc.round(numbers))
+    return labels if pc.any(fractions).as_py() else numbers.cast(pa.int64(), safe=False)
 
 
 def _type_of(file: Path, table: pa.Table, texts: Sequence[str], label: str) -> TaskType:
@@ -126,6 +145,8 @@ def _type_of(file: Path, table: pa.Table, texts: Sequence[str], label: str) -> T
     if not all(_is_text(table.schema.field(name).type) for name in texts):
         wrong = next(name for name in texts if not _is_text(table.schema.field(name).type))
         raise DataError(f"{file}: column {wrong!r} is {table.schema.field(wrong).type}, not text")
+    if not (_is_text(gold) or pt.is_integer(gold) or pt.is_floating(gold) or pt.is_boolean(gold)):
+        raise DataError(f"{file}: column {label!r} is {gold}; labels are names, numbers, or lists of names")
     values = table.column(label).drop_null()
     count = len(values.unique())
     if pt.is_floating(gold) or (pt.is_integer(gold) and count > MOST_GRADES):
@@ -149,8 +170,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 def _is_text(type_: pa.DataType) -> bool:
-    text = type_.value_type if pt.is_dictionary(type_) else type_
-    return bool(pt.is_string(text) or pt.is_large_string(text) or pt.is_string_view(text))
+    return bool(pt.is_string(type_))
 
 
 def _name(value: object) -> str:
@@ -162,8 +182,9 @@ def _labels(file: Path, kind: TaskType, rows: list[dict[str, Any]], label: str) 
     if kind == "regression":
         return ()
     values = {one for row in rows for one in (row[label] if isinstance(row[label], list) else [row[label]])}
-    if not all(isinstance(one, str) for one in values):
-        raise DataError(f"{file}: column {label!r} holds {values.pop()!r}; give lists of names of labels")
+    wrong = [one for one in values if not isinstance(one, str)]
+    if wrong:
+        raise DataError(f"{file}: column {label!r} holds {wrong[0]!r}; give lists of names of labels")
     if len(values) < 2:
         raise DataError(f"{file}: column {label!r} has one value alone, {values.pop()!r}; there is nothing to learn")
     # Numbers in their order, and not 1, 10, 2.

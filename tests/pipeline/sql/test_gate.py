@@ -89,3 +89,7 @@ def test_view_over_several_files_with_odd_names(tmp_path: Path) -> None:
         pq.write_table(pa.table({"x": [number]}), path)
     with open_files({"v": paths}) as connection:
         assert select(connection, "select x from v order by x").fetchall() == [(0,), (1,)]
+
+
+def test_columns_of_one_name_both_have_their_values() -> None:
+    assert as_dicts(["a", "a", "a_1"], [(1, 2, 3)]) == [{"a": 1, "a_2": 2, "a_1": 3}]

@@ -46,6 +46,10 @@ def written(folder: Path, **columns: list[Any]) -> Path:
         ([0.5, 1.25, 4.0], "regression", (), (0.5, 4.0)),
         (list(range(40)), "regression", (), (0.0, 39.0)),
         ([["a"], ["a", "b"], ["c"]], "multilabel", ("a", "b", "c"), None),
+        (["01", "02", "10"], "classification", ("01", "02", "10"), None),
+        (["1.1", "1.10"], "classification", ("1.1", "1.10"), None),
+        ([0.0, 1.0, None], "classification", ("0", "1"), None),
+        (["2", "inf"], "classification", ("2", "inf"), None),
     ],
 )
 def test_the_kind_of_task_follows_from_the_labels(
@@ -54,6 +58,19 @@ def test_the_kind_of_task_follows_from_the_labels(
     path = written(tmp_path, message=texts(), category=(values * COUNT)[:COUNT])
     look = look_at(path, ["message"], "category")
     assert (look.type, look.labels, look.score_range) == (type_, labels, score_range)
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        pa.array(["no", "yes"] * (COUNT // 2)).dictionary_encode(),
+        pa.array(["no", "yes"] * (COUNT // 2), pa.string_view()),
+        pa.array([b"no", b"yes"] * (COUNT // 2)),
+    ],
+)
+def test_labels_of_any_type_of_arrow_are_names(label: pa.Array, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"message": pa.array(texts(), pa.string_view()), "category": label}), tmp_path / "r.parquet")
+    assert look_at(tmp_path / "r.parquet", ["message"], "category").labels == ("no", "yes")
 
 
 def test_words_with_a_label_each_are_labelled_words(tmp_path: Path) -> None:
