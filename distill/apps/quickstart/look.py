@@ -119,7 +119,8 @@ def _with_numbers(labels: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         return labels
     known = text.drop_null().unique()
-    is_code = any(re.match(r"[+-]?0\d", one) for one in known.to_pylist()) or len(numbers.drop_null().unique()) < len(known)
+    codes = [one for one in known.to_pylist() if re.match(r"[+-]?0\d", one)]
+    is_code = bool(codes) or len(numbers.drop_null().unique()) < len(known)
     is_finite = pc.all(pc.is_finite(numbers.drop_null())).as_py()
     if is_code or not is_finite or not len(known):
         return labels

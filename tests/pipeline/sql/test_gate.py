@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import QueryError
 from pipeline.sql.database import view_name
-from pipeline.sql.gate import add_macros, create_view, open_files, select, to_arrow
+from pipeline.sql.gate import add_macros, as_dicts, create_view, open_files, select, to_arrow
 from tests.helpers.messages import naming
 
 

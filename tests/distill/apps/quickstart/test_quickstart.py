@@ -69,7 +69,8 @@ def test_the_kind_of_task_follows_from_the_labels(
     ],
 )
 def test_labels_of_any_type_of_arrow_are_names(label: pa.Array, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"message": pa.array(texts(), pa.string_view()), "category": label}), tmp_path / "r.parquet")
+    table = pa.table({"message": pa.array(texts(), pa.string_view()), "category": label})
+    pq.write_table(table, tmp_path / "r.parquet")
     assert look_at(tmp_path / "r.parquet", ["message"], "category").labels == ("no", "yes")
 
 
