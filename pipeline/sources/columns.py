@@ -85,6 +85,11 @@ def plain(column: pa.ChunkedArray) -> pa.Array:
     return column.cast(_plain_type(column.type)).combine_chunks()
 
 
+def plain_table(table: pa.Table) -> pa.Table:
+    """A table of `plain` columns."""
+    return pa.table([plain(column) for column in table.columns], table.column_names)
+
+
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import DataError, raise_all
 from pipeline.sources import Source
-from pipeline.sources.columns import plain, text_column
+from pipeline.sources.columns import plain_table, text_column
 from pipeline.tasks.task import Task
 from teacher.answers.answer_rows import Answers
 
@@ -46,9 +46,7 @@ def match(answers: Answers, place: str, task: Task, source: Source) -> tuple[dic
         DataError: if the file has neither keys nor texts, a key or a text has two answers, a text is another than that
             of the row with its key, or not one answer is about a row of the task.
     """
-    table = answers.table
-    for number, name in enumerate(table.column_names):  # Arrow takes rows of plain types alone
-        table = table.set_column(number, name, plain(table.column(number)))
+    table = plain_table(answers.table)  # Arrow cannot take rows of every other type
     rows, by_key = table.take(pa.array(answers.row_A)), all(k in answers.table.column_names for k in KEYS)
     texts = _texts(rows, place, task, is_needed=not by_key)
     keys: Sequence[Hashable]

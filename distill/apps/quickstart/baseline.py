@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from distill.apps.results.systems import Features, Rows, pair_features
+from distill.apps.results.systems import Rows, input_features
 from pipeline.arrays import Floats
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import Target
@@ -47,7 +47,7 @@ def fit_baseline(train: Rows, test: Rows, target: Target, metrics: tuple[Metric,
 
     gold, features = train.label_N, _features()
     features.fit([*train.texts1, *(train.texts2 or ())])
-    x_NF, test_NF = _read(features, train), _read(features, test)
+    x_NF, test_NF = (input_features(features.transform, rows.texts1, rows.texts2) for rows in (train, test))
     if target.kind == "score":
         model: Any = GridSearchCV(Ridge(), {"alpha": PENALTIES}, cv=FOLDS).fit(x_NF, train.score_N)
         logits_NC = model.predict(test_NF)[:, None].astype(np.float32)
@@ -71,12 +71,6 @@ def _features() -> Any:
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=MOST_FEATURES)
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=MOST_FEATURES)
     return make_union(words, characters)
-
-
-def _read(features: Any, rows: Rows) -> Features:
-    """The features of texts, or of pairs what they share and where they differ, [N, F]."""
-    first = features.transform(rows.texts1)
-    return first if rows.texts2 is None else pair_features(first, features.transform(rows.texts2))
 
 
 def _all_classes(model: Any, decision: Floats, target: Target) -> Floats:

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
-from pipeline.sources.columns import plain
+from pipeline.sources.columns import plain_table
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Metric, TaskType
 
@@ -87,8 +87,7 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
     names = [name for name in wanted.values() if name is not None]
     if len(set(names)) < len(names):
         raise ConfigError(f"--text, --text2 and --label: {' and '.join(names)}; each is a column of its own")
-    raw = opened.table(names)
-    table = pa.table({name: plain(raw.column(name)) for name in names})
+    table = plain_table(opened.table(names))
     labels = _whole(_with_numbers(table.column(label).combine_chunks()))
     table = table.set_column(table.column_names.index(label), label, labels)
     kind = _type_of(file, table, texts, label)
@@ -101,8 +100,7 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
     label_names = _labels(file, kind, complete, label)
     scores = [float(row[label]) for row in complete] if kind == "regression" else []
     look = Look(kind, tuple(texts), label, complete, label_names, (min(scores), max(scores)) if scores else None, {})
-    look.findings.update(_findings(look, len(rows)))
-    return look
+    return replace(look, findings=_findings(look, len(rows)))
 
 
 def _with_numbers(labels: pa.Array) -> pa.Array:
@@ -196,32 +194,33 @@ def _labels(file: Path, kind: TaskType, rows: list[dict[str, Any]], label: str) 
 
 def _findings(look: Look, num_rows: int) -> dict[str, str]:
     """What is to be known of the rows before anything is trained."""
-    keys = Counter(map(look.key, look.rows))
+    keys = list(map(look.key, look.rows))
     found = {"rows": f"{len(look.rows):,}", "task": look.type}
     if num_rows > len(look.rows):
         found["left out"] = f"{num_rows - len(look.rows):,} rows without text or label"
     if look.type == "classification":
         counts = Counter(row[look.label] for row in look.rows)
-        found["classes"] = ", ".join(f"{name} {n / len(look.rows):.1%}" for name, n in counts.most_common(SHOWN))
-        found["classes"] += f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
+        found["classes"] = _first([f"{name} {n / len(look.rows):.1%}" for name, n in counts.most_common()])
         answers: dict[tuple[str, ...], set[str]] = defaultdict(set)
-        for row in look.rows:
-            answers[look.key(row)].add(row[look.label])
+        for key, row in zip(keys, look.rows, strict=True):
+            answers[key].add(row[look.label])
         contradicting = sum(len(labels) > 1 for labels in answers.values())
         if contradicting:
             found["contradictions"] = f"{contradicting:,} texts have several labels"
     elif look.score_range is not None:
         found["scores"] = "{:g} to {:g}".format(*look.score_range)
     else:
-        found["labels"] = ", ".join(look.labels[:10]) + (
-            f" and {len(look.labels) - 10} more" if look.labels[10:] else ""
-        )
-    repeated = sum(count - 1 for count in keys.values())
+        found["labels"] = _first(look.labels)
+    repeated = len(keys) - len(set(keys))
     if repeated:
         found["repeated texts"] = f"{repeated:,} rows; copies of a text stay in one split"
-    lengths = sorted(sum(map(_num_words, key)) for key in keys.elements())
+    lengths = sorted(sum(map(_num_words, key)) for key in keys)
     found["words"] = f"{lengths[len(lengths) // 2]} in the middle row, {lengths[-1]} in the longest"
     return found
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _normal(text: str | list[str]) -> str:

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -126,11 +125,8 @@ def splits_of(look: Look) -> dict[str, list[dict[str, Any]]]:
     for keys in strata.values():
         keys.sort(key=lambda key: hashlib.sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest())
         tested.update(keys[: round(len(keys) * TEST_SHARE) or len(keys) // 2])
-    halves = {"train": (key not in tested for key in groups), TEST: (key in tested for key in groups)}
-    return {
-        split: list(chain.from_iterable(rows for rows, is_in in zip(groups.values(), chosen, strict=True) if is_in))
-        for split, chosen in halves.items()
-    }
+    train = [row for key, rows in groups.items() if key not in tested for row in rows]
+    return {"train": train, TEST: [row for key, rows in groups.items() if key in tested for row in rows]}
 
 
 def _make_set(config: QuickstartConfig, folder: Path, name: str, look: Look) -> None:

@@ -126,6 +126,11 @@ def pair_features(u_NF: Features, w_NF: Features) -> Features:
     return np.hstack([abs(u_NF - w_NF), product_NF, product_NF.sum(axis=1, keepdims=True)])
 
 
+def input_features(vectors: Callable[[Any], Features], texts1: Any, texts2: Any) -> Features:
+    """Features [N, F] of texts, or of pairs by what their sentences share; ``vectors`` makes those of one text."""
+    return vectors(texts1) if texts2 is None else pair_features(vectors(texts1), vectors(texts2))
+
+
 def fit_regression(
     train: Rows,
     target: Target,
@@ -146,9 +151,7 @@ def fit_regression(
     """
     from sklearn.linear_model import LogisticRegression, Ridge  # only the extra `results` installs scikit-learn
 
-    def features(texts1: Any, texts2: Any) -> Features:
-        return vectors(texts1) if texts2 is None else pair_features(vectors(texts1), vectors(texts2))
-
+    features = partial(input_features, vectors)
     classifier = classifier or partial(LogisticRegression, C=10, max_iter=1000)
     x_NP = features(train.texts1, train.texts2)
     if target.has_label_lists:

@@ -28,14 +28,14 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def read(path: Path) -> None:
-    """Opens a file and asks everything of it, if it is a student's."""
+    """Opens a file and asks everything of it, if it is a student's: then there is an answer for each text."""
     try:
         predictor = Predictor(path, threads=1)
     except DistillError:
         return
     texts = ["a b [MASK] the there中 é", "", "ab" * 60, "\U0001f600 x"]
-    predictor.predict(texts, *([texts] if predictor.is_pair else []))
-    predictor.encode(texts)
+    assert len(predictor.predict(texts, *([texts] if predictor.is_pair else []))) == len(texts)
+    assert len(predictor.encode(texts)) == len(texts)
     predictor.tokenize(texts[0])
 
 
