@@ -6,6 +6,7 @@ K tokens of the first and the second sentence, E numbers of a token, H hidden si
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from student.kernels.reference import largest
 from student.model.encoder import EncoderShape, padded
@@ -120,7 +121,8 @@ class BiattentiveEncoder(VectorEncoder):
         )
 
     def _exported_states(self, ids_BL: torch.Tensor) -> Padded:
-        ids_BL, lengths_B = without_gaps(ids_BL, self.pad_id)
+        # One more column of padding: onnxruntime leaves a product over no tokens at all as memory had it, not as zeros.
+        ids_BL, lengths_B = without_gaps(functional.pad(ids_BL, (0, 1), value=self.pad_id), self.pad_id)
         states_BLD, _ = self.lstm.exported(self.map(self.vectors(ids_BL)), lengths_B)
         return states_BLD, torch.arange(ids_BL.shape[1]) < lengths_B.unsqueeze(1)
 
