@@ -1,0 +1,1 @@
+"""Measures the prose that people read: pages, messages, docstrings and comments."""
