@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import DataError, MissingDependencyError, unless_passing
+from pipeline.sources.class_names import check_names, class_names, named
 from pipeline.tasks.task import Hub, Task
 
 
@@ -15,7 +16,7 @@ def read(task: Task, splits: tuple[str, ...]) -> tuple[str, dict[str, tuple[str,
         A description for the record and, per split, its place and its rows in the data set's order.
 
     Raises:
-        DataError: if the task has no hub data set, the hub cannot be reached, or it names the labels in another order.
+        DataError: if the task has no hub data set, the hub cannot be reached, or its names of classes do not fit the task.
         MissingDependencyError: if `datasets` is not installed.
     """
     if task.hub is None:
@@ -23,8 +24,9 @@ def read(task: Task, splits: tuple[str, ...]) -> tuple[str, dict[str, tuple[str,
     tables = {}
     for split in splits:
         rows = load_rows(task.hub, split)
-        _check_label_names(task, place(task.hub), rows.features)
-        tables[split] = (f"{place(task.hub)}:{split}", rows.data.table)
+        names, address = class_names(rows.features.arrow_schema.metadata), f"{place(task.hub)}:{split}"
+        check_names(task, address, names)
+        tables[split] = (address, named(rows.data.table, names, address))
     return f"{place(task.hub)}@{task.hub.revision}" if task.hub.revision else place(task.hub), tables
 
 
@@ -54,14 +56,3 @@ def load_rows(hub: Hub, split: str) -> Any:
             f"{place(hub)}, split {split!r}: cannot be read from the hub: {reason}. "
             "Offline, give local files with --data PATH or DISTILL_DATA"
         ) from error
-
-
-def _check_label_names(task: Task, address: str, features: Any) -> None:
-    column = next((name for name in task.columns.label or () if name in features), None)
-    feature = features[column] if column else None
-    names = getattr(getattr(feature, "feature", feature), "names", None)  # of a list those of its elements
-    if names and task.labels and tuple(names) != task.labels:
-        raise DataError(
-            f"{address}: names its labels {list(names)}, but the manifest of {task.name!r} says {list(task.labels)}; "
-            "correct `labels` in the manifest"
-        )

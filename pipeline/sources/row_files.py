@@ -21,6 +21,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from pipeline.errors import DataError
+from pipeline.sources.class_names import class_names, named
 from pipeline.sources.delimited_rows import QUOTED, UNQUOTED, delimited_names, delimited_tables
 from pipeline.sources.json_rows import (
     array_rows,
@@ -60,6 +61,7 @@ class Opened(NamedTuple):
     names: list[str]
     read: Callable[[Sequence[str] | None, pa.Schema | None, int], Batches]
     num_rows: Callable[[], int]
+    class_names: dict[str, tuple[str, ...]] = {}
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,12 @@ class RowFile:
     Attributes:
         path: the file.
         names: of its columns; of JSON those of the first rows.
+        class_names: of the columns whose numbers the file itself names, see `pipeline.sources.class_names`.
     """
 
     path: Path
     names: list[str]
+    class_names: dict[str, tuple[str, ...]]
     _opened: Opened
 
     def batches(self, columns: Sequence[str] | None = None, schema: pa.Schema | None = None, start: int = 0) -> Batches:
@@ -105,11 +109,12 @@ class RowFile:
             return pa.concat_tables(self.batches(columns), promote_options="permissive")
 
     def wanted(self, names: Collection[str]) -> pa.Table:
-        """All rows at once, of those columns alone that have one of the names.
+        """All rows at once, of those columns alone that have one of the names; classes are as the file names them.
 
         Others are not looked at: they are there as nulls, only to be named in messages.
         """
         table = self.table([name for name in self.names if name in names])
+        table = named(table, self.class_names, str(self.path))
         for name in dict.fromkeys(self.names):
             table = table if name in names else table.append_column(name, pa.nulls(table.num_rows))
         return table
@@ -142,7 +147,7 @@ def open_rows(
     with reading(path):
         refuse_foreign(path, is_text=kind not in BINARY)
         opened = FORMATS[kind](path, Naming(headerless_columns, line_column, label_column))
-    return RowFile(path, opened.names, opened)
+    return RowFile(path, opened.names, opened.class_names, opened)
 
 
 @contextmanager
@@ -188,7 +193,8 @@ def _parquet(path: Path, naming: Naming) -> Opened:
         tables = (pa.Table.from_batches([batch]).select(names) for batch in batches)
         yield from from_row(tables, start - (ends[skipped - 1] if skipped else 0))
 
-    return Opened(opened().schema_arrow.names, read, lambda: int(opened().metadata.num_rows))
+    schema = opened().schema_arrow
+    return Opened(schema.names, read, lambda: int(opened().metadata.num_rows), class_names(schema.metadata))
 
 
 def _csv(path: Path, naming: Naming) -> Opened:
@@ -265,7 +271,8 @@ def _arrow(path: Path, naming: Naming) -> Opened:
         tables = (pa.Table.from_batches([batch]) for batch in batches())
         return from_row((table if columns is None else table.select(list(columns)) for table in tables), start)
 
-    return Opened(next(batches()).schema.names, read, lambda: sum(batch.num_rows for batch in batches()))
+    schema = next(batches()).schema
+    return Opened(schema.names, read, lambda: sum(batch.num_rows for batch in batches()), class_names(schema.metadata))
 
 
 FORMATS: dict[str, Callable[[Path, Naming], Opened]] = {

@@ -12,6 +12,7 @@ from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.sources import hub_rows
 from pipeline.sources.checks import check_split
+from pipeline.sources.class_names import check_names
 from pipeline.sources.row_files import FORMATS, open_rows
 from pipeline.sources.split_files import EXTENSIONS, expected_names, find_files, is_rows, passed_over
 from pipeline.tasks.task import TRAIN, Task
@@ -124,9 +125,10 @@ def _table(task: Task, paths: Sequence[Path]) -> tuple[str, pa.Table]:
     """The rows of a split's files, of those columns alone that a task may have."""
     known = {*task.columns.sentence1, *(task.columns.sentence2 or ()), *(task.columns.label or task.labels)}
     label = (task.columns.label or ("label",))[0]
-    tables = [
-        open_rows(path, task.headerless_tsv_columns, task.columns.sentence1[0], label).wanted(known) for path in paths
-    ]
+    files = [open_rows(path, task.headerless_tsv_columns, task.columns.sentence1[0], label) for path in paths]
+    for file in files:
+        check_names(task, str(file.path), file.class_names)
+    tables = [file.wanted(known) for file in files]
     place = str(paths[0]) if len(paths) == 1 else f"{paths[0].parent} ({paths[0].name} to {paths[-1].name})"
     return place, pa.concat_tables(tables, promote_options="permissive")
 

@@ -87,7 +87,7 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
     names = [name for name in wanted.values() if name is not None]
     if len(set(names)) < len(names):
         raise ConfigError(f"--text, --text2 and --label: {' and '.join(names)}; each is a column of its own")
-    table = plain_table(opened.table(names))
+    table = plain_table(opened.wanted(names).select(names))
     labels = _whole(_with_numbers(table.column(label).combine_chunks()))
     table = table.set_column(table.column_names.index(label), label, labels)
     kind = _type_of(file, table, texts, label)

@@ -65,9 +65,11 @@ def test_pairs_with_scores(tmp_path: Path, glue: Path) -> None:
     assert rows.column("score").to_pylist() == [5.0, 1.25]
 
 
-def test_other_label_order_is_refused(tmp_path: Path, glue: Path) -> None:
+def test_another_order_of_labels_is_followed_and_other_names_are_refused(tmp_path: Path, glue: Path) -> None:
     task = hub_task(tmp_path, "cola", glue, labels=["acceptable", "unacceptable"])
-    with pytest.raises(DataError, match=naming("glue/cola: ", ["unacceptable", "acceptable"])):
+    assert load_source(task).splits["train"].column("label").to_pylist() == [0, 1, None]
+    task = hub_task(tmp_path, "cola", glue, labels=["no", "yes"])
+    with pytest.raises(DataError, match=naming("glue/cola:train: ", "unacceptable", "0=no, 1=yes")):
         load_source(task)
 
 

@@ -1,0 +1,138 @@
+"""Files and folders as Hugging Face `datasets` writes them: its names of classes count, and its records are no rows."""
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pytest
+
+from distill.apps.quickstart.look import look_at
+from pipeline.errors import DataError
+from pipeline.sources import load_source
+from pipeline.sources.class_names import class_names
+from pipeline.sources.source import load_word_source
+from pipeline.tasks.task import Task
+from tests.helpers.messages import naming
+
+TEXTS = ["dull", "fine", "poor"]
+
+
+def task_of(**changes: Any) -> Task:
+    values = {
+        "name": "mine",
+        "type": "classification",
+        "columns": {"sentence1": "text", "label": "label"},
+        "labels": ["bad", "good"],
+        "metrics": ["accuracy"],
+        "splits": {"train": None, "validation": None},
+    }
+    return Task.model_validate(values | changes)
+
+
+def dataset(feature: Any, values: list[Any], texts: list[Any] | None = None) -> datasets.Dataset:
+    of_text = datasets.Value("string") if texts is None else datasets.List(datasets.Value("string"))
+    rows = {"text": texts or [TEXTS[k % 3] for k in range(len(values))], "label": values}
+    return datasets.Dataset.from_dict(rows, datasets.Features({"text": of_text, "label": feature}))
+
+
+def write_parquet(rows: datasets.Dataset, path: Path) -> None:
+    rows.to_parquet(path)
+
+
+def write_feather(rows: datasets.Dataset, path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.data.table.schema) as writer:
+        writer.write_table(rows.data.table)
+
+
+WRITERS = {".parquet": write_parquet, ".arrow": write_feather, ".feather": write_feather}
+SWAPPED = datasets.ClassLabel(names=["good", "bad"])
+
+
+def gold(folder: Path, task: Task, kind: str = ".parquet") -> list[Any]:
+    load = load_word_source if task.type == "token_labels" else load_source
+    return load(task, folder).splits["train"].column("label").to_pylist()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_numbers_of_classes_are_read_by_the_names_of_their_file(kind: str, tmp_path: Path) -> None:
+    WRITERS[kind](dataset(SWAPPED, [0, 1, -1, 0]), tmp_path / f"train{kind}")
+    assert gold(tmp_path, task_of()) == [1, 0, None, 1]
+
+
+def test_each_part_of_a_split_has_its_own_names(tmp_path: Path) -> None:
+    names = [["good", "bad"], ["bad", "good"]]
+    for k, of_part in enumerate(names):
+        part = dataset(datasets.ClassLabel(names=of_part), [0, 1])
+        part.to_parquet(tmp_path / f"train-{k:05}-of-00002.parquet")
+    assert gold(tmp_path, task_of()) == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("of_lists", [datasets.List, datasets.LargeList])
+def test_lists_of_classes(of_lists: Any, tmp_path: Path) -> None:
+    dataset(of_lists(SWAPPED), [[0], [1, 0], []]).to_parquet(tmp_path / "train.parquet")
+    several = task_of(type="multilabel", metrics=["micro_f1"])
+    assert gold(tmp_path, several) == [[1], [0, 1], []]
+    tags = datasets.ClassLabel(names=["B-X", "O", "I-X"])
+    words = dataset(datasets.List(tags), [[0, 2], [1]], [["a", "b"], ["c"]])
+    words.to_parquet(tmp_path / "train.parquet")
+    of_words = task_of(type="token_labels", labels=["O", "B-X", "I-X"], metrics=["accuracy"])
+    assert gold(tmp_path, of_words) == [[1, 2], [0]]
+
+
+def test_a_column_for_each_label_and_scores(tmp_path: Path) -> None:
+    no = datasets.ClassLabel(names=["yes", "no"])
+    features = datasets.Features({"text": datasets.Value("string"), "bad": no, "good": no})
+    rows = {"text": TEXTS, "bad": [0, 1, 0], "good": [1, 0, 0]}
+    datasets.Dataset.from_dict(rows, features).to_parquet(tmp_path / "train.parquet")
+    several = task_of(type="multilabel", metrics=["micro_f1"], columns={"sentence1": "text"})
+    assert gold(tmp_path, several) == [[0], [1], [0, 1]]
+    dataset(datasets.ClassLabel(names=["1", "2", "3"]), [2, 0]).to_parquet(tmp_path / "train.parquet")
+    scores = task_of(type="regression", labels=[], metrics=["pearson"], score_range=[0, 5])
+    assert load_source(scores, tmp_path).splits["train"].column("score").to_pylist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "what"),
+    [
+        (["NEGATIVE", "POSITIVE"], [0, 1], ["NEGATIVE", "0=bad, 1=good"]),
+        (["2", "1"], [0, 1], ["names its classes 2, 1", "bad, good"]),
+        (["1", "0"], [1, 1], ["names its classes 1, 0", "bad, good"]),
+    ],
+)
+def test_names_that_are_not_the_tasks_are_refused(
+    names: list[str], values: list[int], what: list[str], tmp_path: Path
+) -> None:
+    dataset(datasets.ClassLabel(names=names), values).to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=naming("train.parquet", *what)):
+        load_source(task_of(), tmp_path)
+
+
+def test_a_number_without_a_name_is_refused(tmp_path: Path) -> None:
+    rows = dataset(SWAPPED, [0, 1])
+    table = rows.data.table.set_column(1, "label", pa.array([0, 2])).replace_schema_metadata(
+        rows.features.arrow_schema.metadata
+    )
+    with pa.OSFile(str(tmp_path / "train.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match=naming("train.arrow", "'label' holds 2", "0 to 1")):
+        load_source(task_of(), tmp_path)
+
+
+def test_names_that_repeat_the_numbers_leave_them_to_the_manifest(tmp_path: Path) -> None:
+    dataset(datasets.ClassLabel(names=["0", "1"]), [0, 1]).to_parquet(tmp_path / "train.parquet")
+    assert gold(tmp_path, task_of()) == [0, 1]
+
+
+def test_quickstart_calls_classes_by_their_names(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    dataset(SWAPPED, [0, 1] * 30).to_parquet(file)
+    look = look_at(file, ["text"], "label")
+    assert look.labels == ("bad", "good")
+    assert [row["label"] for row in look.rows[:2]] == ["good", "bad"]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"info": 1}', b'{"info": {"features": {"label": 3}}}', b"\xff"])
+def test_metadata_of_another_shape_names_nothing(text: bytes) -> None:
+    assert class_names({b"huggingface": text}) == {}
+    assert class_names(None) == {}
