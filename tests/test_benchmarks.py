@@ -9,6 +9,7 @@ import pytest
 
 import tests.benchmarks
 from pipeline.sets.reader import ExampleSet
+from tests.benchmarks import picture
 from tests.benchmarks.__main__ import BENCHMARKS
 
 SMALL: dict[str, dict[str, object]] = {
@@ -30,7 +31,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "storage": ["--rows", "100", "--positions", "100"],
     "store_queries": ["--rows", "400"],
 }
-TABLES = {"__main__", "ratios", "row_formats"}
+TABLES = {"__main__", "picture", "ratios", "row_formats"}
 ELSEWHERE = {"engine"}  # beside the tests of what they measure
 NEED_MORE = {"attention", "bag_of_words", "cluster_kills", "documents", "files", "html", "labels", "layer_codecs"}
 NEED_MORE |= {"scores", "serving", "words"}
@@ -49,6 +50,14 @@ def test_every_benchmark_is_known_here_and_can_be_imported() -> None:
     assert found == SMALL.keys() | ARGUMENTS.keys() | TABLES | ELSEWHERE | NEED_MORE
     for name in (*found, "growth.__main__", "growth.steps", "growth.data", "growth.draw"):
         importlib.import_module(f"tests.benchmarks.{name}")
+
+
+def test_the_picture_of_the_readme_has_every_point_of_its_table(tmp_path: Path) -> None:
+    models = picture.points()
+    picture.draw(models, tmp_path / "picture.svg")
+    assert len(models) == 7
+    for drawn in (tmp_path / "picture.svg", picture.PICTURE):
+        assert all(f">{name}: {model[0]}<" in drawn.read_text() for name, model in models.items())
 
 
 @pytest.mark.slow
