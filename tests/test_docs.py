@@ -27,7 +27,7 @@ PAGES = [  # in the order of reading: a page may use what those before it have m
     "docs/sharing.md",
     "docs/format.md",
 ]
-DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def text_of(page: str) -> str:

@@ -13,7 +13,7 @@ from student.model.encoders import ENCODERS
 from student.model.flags import AnyEncoder, Bert, EncoderSettings
 from student.model.heads import HEADS, PAIRINGS
 
-# The size was fixed together with the number of pairs, see docs/results.md.
+# The size was fixed together with the number of pairs, see docs/experiments/bigrams.md.
 BIGRAM_SIZE = 32
 # Encoders without this setting record a fixed value, so that runs of the same student have equal records.
 NOISE = 0.01

@@ -52,7 +52,8 @@ class Prose:
     @property
     def short_sentences(self) -> float:
         """The share of sentences of at most five words, in percent: sentences that were chopped raise it."""
-        return 100 * sum(len(words_of(sentence)) <= 5 for sentence in self.sentences) / max(1, len(self.sentences))
+        short = [text for text in self.sentences if len(words_of(text)) <= 5 and text.endswith((".", "!", "?"))]
+        return 100 * len(short) / max(1, len(self.sentences))
 
     @property
     def semicolons(self) -> float:

@@ -15,17 +15,17 @@ LINES = list(product(("-", "--", ":"), SERIES))
 SIZE = (9.0, 4.8)  # inches
 TEXT = """# Growth
 
-Time, and the peak of the memory beyond the imported libraries, by the number of training rows; every point in a process
-of its own. Rows are single sentences of twelve words, random ones of {words:,}; the teacher is a BERT with one layer of
-32 numbers, so that what is measured is the machinery and not the BERT. `train` is an epoch of the default student with
-batches of 256, and takes in `load`; `finetune` is an epoch of that BERT. "More a row" is the slope between the two
-largest points: what flows through in pieces has hardly any, and what is held in memory is held once.
+Time and peak memory by the number of training rows, without the memory of imported libraries. Every point was measured in its
+own process. Rows are single sentences of twelve random words out of {words:,}. The teacher is a BERT with one layer of width
+32, so the numbers show the cost of the pipeline and not of a real BERT. `train` is one epoch of the default student with batches
+of 256 and includes `load`, and `finetune` is one epoch of that BERT. "More a row" is the slope between the two largest points. Data
+that is processed in pieces has a slope near zero, and data in memory exists only once.
 
 ![Time and memory by the number of rows](growth.svg)
 
 {seconds}
 {bytes}
-Measured by `python -m tests.benchmarks.growth`; `--draw` makes this page.
+`python -m tests.benchmarks.growth` measured these numbers, and its flag `--draw` writes this page.
 """
 
 
