@@ -15,11 +15,12 @@ LINES = list(product(("-", "--", ":"), SERIES))
 SIZE = (9.0, 4.8)  # inches
 TEXT = """# Growth
 
-Time and peak memory by the number of training rows, without the memory of imported libraries. Every point was measured in its
-own process. Rows are single sentences of twelve random words out of {words:,}. The teacher is a BERT with one layer of width
-32, so the numbers show the cost of the pipeline and not of a real BERT. `train` is one epoch of the default student with batches
-of 256 and includes `load`, and `finetune` is one epoch of that BERT. "More a row" is the slope between the two largest points. Data
-that is processed in pieces has a slope near zero, and data in memory exists only once.
+Time and peak memory by the number of training rows, without the memory of imported libraries. Every point was measured
+in its own process. Rows are single sentences of twelve random words out of {words:,}. The teacher is a BERT with one
+layer of width 32, so the numbers show the cost of the pipeline and not of a real BERT. `train` is one epoch of the
+default student with batches of 256 and includes `load`, and `finetune` is one epoch of that BERT. "More a row" is the
+slope between the two largest points. Data that is processed in pieces has a slope near zero, and data in memory exists
+only once.
 
 ![Time and memory by the number of rows](growth.svg)
 
