@@ -18,7 +18,7 @@ from pipeline.sources.columns import plain
 from pipeline.sources.hub_rows import load_rows, place
 from pipeline.sources.row_bytes import ending, stem
 from pipeline.sources.row_files import FORMATS, open_rows
-from pipeline.sources.split_files import is_rows
+from pipeline.sources.saved_rows import is_rows, row_files
 from pipeline.tasks.task import Corpus
 
 DOCUMENTS_PER_BATCH = 1024
@@ -134,7 +134,7 @@ def _files(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise DataError(f"--data {folder}: no such file or folder")
-    paths = sorted(path for path in folder.iterdir() if is_rows(path, FORMATS))
+    paths = row_files(folder, FORMATS)
     if not paths:
         raise DataError(f"{folder}: holds no {', '.join(FORMATS)} file")
     return [path for path in paths if path.stat().st_size]

@@ -16,7 +16,8 @@ def read(task: Task, splits: tuple[str, ...]) -> tuple[str, dict[str, tuple[str,
         A description for the record and, per split, its place and its rows in the data set's order.
 
     Raises:
-        DataError: if the task has no hub data set, the hub cannot be reached, or its names of classes do not fit the task.
+        DataError: if the task has no hub data set, the hub cannot be reached, or its names of classes do not fit the
+            task.
         MissingDependencyError: if `datasets` is not installed.
     """
     if task.hub is None:

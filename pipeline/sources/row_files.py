@@ -6,13 +6,14 @@ Rows are read in their order, a batch at a time, so that few of many are in memo
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain
 from lzma import LZMAError
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ from pipeline.sources.json_rows import (
 )
 from pipeline.sources.line_rows import BEGINNING, LABEL_LISTS, count_lines, has_labels, line_tables, mark_before, marks
 from pipeline.sources.row_bytes import codec, ending, open_bytes, refuse_foreign
+from pipeline.sources.saved_rows import row_files
 
 ROWS_PER_BATCH = 8192
 BINARY = (".parquet", ".arrow", ".feather")
@@ -61,7 +63,7 @@ class Opened(NamedTuple):
     names: list[str]
     read: Callable[[Sequence[str] | None, pa.Schema | None, int], Batches]
     num_rows: Callable[[], int]
-    class_names: dict[str, tuple[str, ...]] = {}
+    class_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class RowFile:
 
     path: Path
     names: list[str]
-    class_names: dict[str, tuple[str, ...]]
+    class_names: Mapping[str, tuple[str, ...]]
     _opened: Opened
 
     def batches(self, columns: Sequence[str] | None = None, schema: pa.Schema | None = None, start: int = 0) -> Batches:
@@ -134,6 +136,9 @@ def open_rows(
     Raises:
         DataError: if there is no such file, or it is not what its ending says.
     """
+    if path.is_dir():
+        there = row_files(path, FORMATS)
+        raise DataError(f"{path}: is a folder; give a file of rows" + (f", such as {there[0]}" if there else ""))
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     kind = ending(path)

@@ -14,7 +14,8 @@ from pipeline.sources import hub_rows
 from pipeline.sources.checks import check_split
 from pipeline.sources.class_names import check_names
 from pipeline.sources.row_files import FORMATS, open_rows
-from pipeline.sources.split_files import EXTENSIONS, expected_names, find_files, is_rows, passed_over
+from pipeline.sources.saved_rows import row_files
+from pipeline.sources.split_files import EXTENSIONS, expected_names, find_files, passed_over
 from pipeline.tasks.task import TRAIN, Task
 
 ROWS_AT_ONCE = 8192
@@ -102,7 +103,7 @@ def _read(
         return description, tables, []
     files = find_files(task, folder, splits)
     if not files:
-        there = sorted(path.name for path in folder.iterdir() if is_rows(path, FORMATS))[:MOST_NAMED]
+        there = [path.name for path in row_files(folder, FORMATS)[:MOST_NAMED]]
         instead = f"; it holds {', '.join(there)}" if there else ""
         raise DataError(
             f"{folder}: holds no rows of {' or '.join(splits)} for task {task.name!r}; looked for "

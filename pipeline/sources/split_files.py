@@ -1,13 +1,14 @@
 """The files of a task's splits, in the layouts that rows come in: one file each, parts, folders, GLUE's, the hub's."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.errors import DataError
 from pipeline.sources.line_rows import has_labels
 from pipeline.sources.row_bytes import ending, stem
 from pipeline.sources.row_files import FORMATS
+from pipeline.sources.saved_rows import is_saved, row_files, saved_files, saved_split
 from pipeline.tasks.task import Task
 
 EXTENSIONS = tuple(kind for kind in FORMATS if kind != ".txt")  # of files with columns, which rows of a task have
@@ -25,16 +26,18 @@ def find_files(task: Task, data: Path, splits: Sequence[str]) -> dict[str, list[
 
     They lie in ``data``, in its folder named after the task, or in a folder ``data`` of these. A split is a file
     ``train.csv``, a text ``train.txt`` with fastText's labels, parts ``train-00000-of-00002.parquet``, or a folder
-    ``train`` of files. A single file as ``data`` is the only split that is wanted, or ``train``.
+    ``train`` of files, also one that `save_to_disk` of `datasets` wrote. A single file or such a folder as ``data`` is
+    the only split that is wanted, or ``train``.
 
     Raises:
         DataError: if the path does not exist, a part is missing, a split is there twice, or a file could be any of
             several splits.
     """
     if data.is_file():
-        if len(splits) > 1 and "train" not in splits:
-            raise DataError(f"--data {data}: which split is it? Say so with --splits, one of {', '.join(splits)}")
-        return {splits[0] if len(splits) == 1 else "train": [data]}
+        return {_only_split(data, splits): [data]}
+    if is_saved(data):
+        split = saved_split(data)
+        return {split if split is not None and split in splits else _only_split(data, splits): saved_files(data)}
     if not data.is_dir():
         raise DataError(f"--data {data}: no such file or folder")
     for folder in _folders(task, data):
@@ -42,6 +45,13 @@ def find_files(task: Task, data: Path, splits: Sequence[str]) -> dict[str, list[
         if found:
             return found
     return {}
+
+
+def _only_split(data: Path, splits: Sequence[str]) -> str:
+    """The split that a file or a folder without splits is."""
+    if len(splits) > 1 and "train" not in splits:
+        raise DataError(f"--data {data}: which split is it? Name it with --splits, one of {', '.join(splits)}")
+    return splits[0] if len(splits) == 1 else "train"
 
 
 def passed_over(task: Task, used: Mapping[str, Sequence[Path]]) -> list[Path]:
@@ -57,11 +67,6 @@ def expected_names(split: str) -> str:
     return f"{', '.join(split + kind for kind in EXTENSIONS)} or {split}-00000-of-00002{EXTENSIONS[0]}"
 
 
-def is_rows(path: Path, endings: Iterable[str] = EXTENSIONS) -> bool:
-    """Whether a path is a file of rows by its ending."""
-    return path.is_file() and ending(path) in endings and not path.name.startswith(".")
-
-
 def _folders(task: Task, data: Path) -> list[Path]:
     names = (task.name, GLUE_FOLDERS.get(task.name, task.name.upper()))
     own = next((data / name for name in names if (data / name).is_dir()), data)
@@ -75,7 +80,7 @@ def _configurations(folder: Path) -> list[Path]:
 
 
 def _row_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if is_rows(path) or (is_rows(path, [".txt"]) and has_labels(path)))
+    return [path for path in row_files(folder, FORMATS) if ending(path) in EXTENSIONS or has_labels(path)]
 
 
 def _split_files(folder: Path, split: str) -> list[Path]:
@@ -115,5 +120,5 @@ def _parts(folder: Path, split: str) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """All files of rows in the folder of a split, by their names."""
+    """All files of rows in the folder of a split, in their order."""
     return _row_files(folder) if folder.is_dir() else []

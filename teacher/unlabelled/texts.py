@@ -16,7 +16,7 @@ from pipeline.files import sha256
 from pipeline.sources import load_documents
 from pipeline.sources.columns import text_column
 from pipeline.sources.row_files import FORMATS, open_rows
-from pipeline.sources.split_files import is_rows
+from pipeline.sources.saved_rows import row_files
 from pipeline.tasks.task import Task, corpus_names, load_corpus
 
 TEXT = "text"  # the column of texts that are not the task's inputs, or not by its names
@@ -76,7 +76,7 @@ def find_texts(place: str, task: Task, max_rows: int | None, seed: int, wants_pa
 
 
 def _of_files(path: Path, task: Task, wants_pairs: bool | None) -> Texts:
-    paths = sorted(p for p in path.iterdir() if is_rows(p, FORMATS)) if path.is_dir() else [path]
+    paths = row_files(path, FORMATS) if path.is_dir() else [path]
     if not paths:
         raise DataError(f"--unlabelled {path}: holds no {', '.join(FORMATS)} file")
     files = [open_rows(p, line_column=TEXT) for p in paths]

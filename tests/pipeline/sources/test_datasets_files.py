@@ -1,5 +1,6 @@
 """Files and folders as Hugging Face `datasets` writes them: its names of classes count, and its records are no rows."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 
 from distill.apps.quickstart.look import look_at
 from pipeline.errors import DataError
-from pipeline.sources import load_source
+from pipeline.sources import load_documents, load_source
 from pipeline.sources.class_names import class_names
+from pipeline.sources.row_files import open_rows
 from pipeline.sources.source import load_word_source
-from pipeline.tasks.task import Task
+from pipeline.tasks.task import Corpus, Task
+from teacher.unlabelled.texts import find_texts
 from tests.helpers.messages import naming
 
 TEXTS = ["dull", "fine", "poor"]
@@ -51,7 +54,8 @@ SWAPPED = datasets.ClassLabel(names=["good", "bad"])
 
 def gold(folder: Path, task: Task, kind: str = ".parquet") -> list[Any]:
     load = load_word_source if task.type == "token_labels" else load_source
-    return load(task, folder).splits["train"].column("label").to_pylist()
+    found: list[Any] = load(task, folder).splits["train"].column("label").to_pylist()
+    return found
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -136,3 +140,68 @@ def test_quickstart_calls_classes_by_their_names(tmp_path: Path) -> None:
 def test_metadata_of_another_shape_names_nothing(text: bytes) -> None:
     assert class_names({b"huggingface": text}) == {}
     assert class_names(None) == {}
+
+
+def saved(folder: Path, rows: int = 7, shards: int = 3) -> Path:
+    """One split of so many rows, in several files."""
+    labels, features = (
+        [k % 2 for k in range(rows)],
+        datasets.Features({"text": datasets.Value("string"), "label": SWAPPED}),
+    )
+    named = datasets.Dataset.from_dict({"text": [f"text {k}" for k in range(rows)], "label": labels}, features)
+    named.save_to_disk(folder, num_shards=shards)
+    return folder
+
+
+def edit_state(folder: Path, **changes: Any) -> None:
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps(state | changes))
+
+
+def texts(folder: Path, split: str = "train") -> list[str]:
+    found: list[str] = load_source(task_of(), folder).splits[split].column("sentence1").to_pylist()
+    return found
+
+
+def test_a_saved_data_set_with_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved(tmp_path / "train")
+    saved(tmp_path / "validation", 2, 1)
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
+    assert texts(tmp_path) == [f"text {k}" for k in range(7)]
+    assert texts(tmp_path, "validation") == ["text 0", "text 1"]
+    assert gold(tmp_path, task_of()) == [1, 0, 1, 0, 1, 0, 1]
+    assert ".json" not in capsys.readouterr().err
+
+
+def test_a_saved_split_is_read_in_the_order_of_its_state(tmp_path: Path) -> None:
+    saved(tmp_path)
+    files = json.loads((tmp_path / "state.json").read_text())["_data_files"]
+    edit_state(tmp_path, _data_files=files[::-1])
+    assert texts(tmp_path) == [f"text {k}" for k in (5, 6, 3, 4, 0, 1, 2)]
+    edit_state(tmp_path, _data_files=files, _split="validation")
+    assert texts(tmp_path, "validation") == [f"text {k}" for k in range(7)]
+
+
+def test_a_saved_split_is_text_of_a_corpus_and_without_labels(tmp_path: Path) -> None:
+    expected = [f"text {k}" for k in range(7)]
+    documents = load_documents(Corpus(name="mine", columns=("text",)), saved(tmp_path))
+    assert [text for _, found in documents.read(0, 7) for text in found] == expected
+    found = find_texts(str(tmp_path), task_of(), None, 0, None)
+    assert found.columns[0].to_pylist() == expected
+    with pytest.raises(DataError, match=naming(f"{tmp_path}: is a folder", "data-00000-of-00003.arrow")):
+        open_rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"_data_files": [{"filename": "gone.arrow"}]}, ["gone.arrow", "state.json"]),
+        ({"_data_files": [{"filename": "../data.arrow"}]}, ["state.json"]),
+        ({"_data_files": 3}, ["state.json"]),
+        ({"_indices_data_files": [{"filename": "indices.arrow"}]}, ["flatten_indices"]),
+    ],
+)
+def test_a_saved_split_that_cannot_be_read(changes: dict[str, Any], what: list[str], tmp_path: Path) -> None:
+    edit_state(saved(tmp_path), **changes)
+    with pytest.raises(DataError, match=naming(str(tmp_path), *what)):
+        load_source(task_of(), tmp_path)

@@ -1,0 +1,79 @@
+"""Folders of rows, also those that `save_to_disk` of Hugging Face `datasets` writes.
+
+Such a folder has ``state.json``, which lists its files in the order of their rows, and further records of JSON, which
+are no rows.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import DataError
+from pipeline.sources.row_bytes import ending
+from pipeline.untrusted import parse_json
+
+STATE = "state.json"
+RECORDS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json")
+MAX_STATE_BYTES = 2**24
+
+
+def is_rows(path: Path, endings: Iterable[str]) -> bool:
+    """Whether a path is a file of rows by its name."""
+    if not path.is_file() or ending(path) not in endings or path.name.startswith("."):
+        return False
+    return path.name not in RECORDS and not (path.name == STATE and is_saved(path.parent))
+
+
+def row_files(folder: Path, endings: Iterable[str]) -> list[Path]:
+    """The files of rows in a folder: as a saved folder lists them, else by their names."""
+    if is_saved(folder):
+        return saved_files(folder)
+    return sorted(path for path in folder.iterdir() if is_rows(path, endings))
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder is one split that `save_to_disk` wrote."""
+    return (folder / STATE).is_file() and (folder / RECORDS[0]).is_file()
+
+
+def saved_files(folder: Path) -> list[Path]:
+    """The files of a saved folder, in the order of their rows.
+
+    Raises:
+        DataError: if its state cannot be read, a file is missing, or its rows are a selection that it keeps elsewhere.
+    """
+    state = _state(folder)
+    if state.get("_indices_files") or state.get("_indices_data_files"):
+        raise DataError(
+            f"{folder}: an old version of datasets saved it, with a selection of its rows in a file of its own; save "
+            "it anew by flatten_indices() and save_to_disk"
+        )
+    listed = state.get("_data_files")
+    entries = listed if isinstance(listed, list) else [None]
+    names = [one.get("filename") if isinstance(one, dict) else None for one in entries]
+    if not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise DataError(f"{folder / STATE}: lists no files of rows in this folder; save the data set anew")
+    paths = [folder / str(name) for name in names]
+    missing = next((path for path in paths if not path.is_file()), None)
+    if missing is not None:
+        raise DataError(f"{missing}: no such file, but {STATE} lists it; copy the folder as a whole")
+    return paths
+
+
+def saved_split(folder: Path) -> str | None:
+    """The name of the split that a saved folder was, if its state has one."""
+    split = _state(folder).get("_split")
+    return split if isinstance(split, str) else None
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    path = folder / STATE
+    with path.open("rb") as stream:
+        data = stream.read(MAX_STATE_BYTES + 1)
+    try:
+        state = parse_json(data) if len(data) <= MAX_STATE_BYTES else None
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON: {error}; save the data set anew") from error
+    if not isinstance(state, dict):
+        raise DataError(f"{path}: not the state of a data set; save the data set anew")
+    return state
