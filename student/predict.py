@@ -4,7 +4,9 @@ Those would take several times as long as the arithmetic. The encoder is the sam
 the head is numpy's, but for products of several rows. Shapes: N and B inputs, F features, C logits.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -169,6 +171,7 @@ class Predictor:
         self._answer_with(student)
 
     def _answer_with(self, student: TaskStudent) -> None:
+        _one_thread_after_forks()
         self.student: Any = student.to(default_device())
         student.encoder.lay_out()
         self._numpy_forward = numpy_forward(student) if isinstance(student, Student) else None
@@ -279,13 +282,24 @@ class Predictor:
         config, first, second = self.student.config, listed(sentences1), None
         if sentences2 is not None:
             second = listed(sentences2)
-        elif config.is_pair and first and not isinstance(first[0], str):
+        elif config.is_pair and not (first and isinstance(first[0], str)):  # no rows at all are no pairs, either
             first, second = unzipped(first)
         if config.is_pair != (second is not None):
             raise ConfigError(f"this student of {config.task!r} takes {'pairs' if config.is_pair else 'one sentence'}")
         if second is not None and len(first) != len(second):
             raise ConfigError(f"{len(first)} first sentences, but {len(second)} second ones")
         return first, second
+
+
+@cache
+def _one_thread_after_forks() -> None:
+    """Makes forked children of this process compute by one thread, once a predictor is there.
+
+    A fork copies no threads of OpenMP. torch would wait for those of its parent for ever, as in
+    `datasets.map(num_proc=2)`. A child may set another number before it computes.
+    """
+    if hasattr(os, "register_at_fork"):  # Windows has no forks
+        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
 def _revived(

@@ -4,6 +4,7 @@ Functions here and in `pipeline.sources.checks` add what is wrong to a list of p
 """
 
 from collections.abc import Sequence
+from textwrap import shorten
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from pipeline.errors import did_you_mean
 
 MAX_EXAMPLES = 3
+MAX_TYPE = 80  # characters of a type in a message
 LISTS = (
     pa.types.is_list,
     pa.types.is_large_list,
@@ -52,7 +54,7 @@ def checked_text(table: pa.Table, place: str, name: str, problems: list[str], fi
     """A column as `text_column` gives it, by its name, of a table that begins with that row of its file."""
     column = plain(table.column(name))
     if not pa.types.is_string(column.type):
-        problems.append(f"{place}: column {name!r} holds {column.type}, not text")
+        problems.append(f"{place}: column {name!r} holds {type_name(column.type)}, not text")
         return pa.nulls(table.num_rows, pa.string())
     try:
         column.validate(full=True)
@@ -88,6 +90,11 @@ def plain(column: pa.ChunkedArray) -> pa.Array:
 def plain_table(table: pa.Table) -> pa.Table:
     """A table of `plain` columns."""
     return pa.table([plain(column) for column in table.columns], table.column_names)
+
+
+def type_name(kind: pa.DataType) -> str:
+    """A type in words; of structs with many fields the first ones."""
+    return shorten(str(kind), MAX_TYPE, placeholder=" …")
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.sources.columns import MAX_EXAMPLES, column_name, row_numbers
+from pipeline.sources.columns import MAX_EXAMPLES, column_name, row_numbers, type_name
 from pipeline.tasks.spans import begins_inside
 from pipeline.tasks.target import LABEL_LISTS
 from pipeline.tasks.task import Task
@@ -43,7 +43,7 @@ def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
             return pa.nulls(len(raw), pa.int32())
         raw = pa.array([row[0] if row else None for row in raw.to_pylist()], raw.type.value_type)
     if pa.types.is_nested(raw.type) or pa.types.is_temporal(raw.type):
-        problems.append(f"{place}: label holds {raw.type}, not numbers or names")
+        problems.append(f"{place}: label holds {type_name(raw.type)}, not numbers or names")
         return pa.nulls(len(raw), pa.int32())
     if pa.types.is_floating(raw.type):
         raw = pc.if_else(pc.is_nan(raw), None, raw)  # as pandas has what is missing
@@ -86,7 +86,7 @@ def _check_minus_one(
 def scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
     """A column of scores in the task's range; null where there is no gold. What is wrong is added to the problems."""
     if pa.types.is_boolean(raw.type) or pa.types.is_nested(raw.type) or pa.types.is_temporal(raw.type):
-        problems.append(f"{place}: score holds {raw.type}, not numbers")
+        problems.append(f"{place}: score holds {type_name(raw.type)}, not numbers")
         return pa.nulls(len(raw), pa.float32())
     if pa.types.is_string(raw.type):
         raw = pc.utf8_trim_whitespace(raw)
@@ -119,8 +119,8 @@ def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
         values = raw.to_pylist()
     else:
         problems.append(
-            f"{place}: label holds {raw.type}, but a multilabel task has lists, or texts with {task.label_separator!r} "
-            "between labels; for a column a label, leave `label` out of `columns`"
+            f"{place}: label holds {type_name(raw.type)}, but a multilabel task has lists, or texts with "
+            f"{task.label_separator!r} between labels; for a column a label, leave `label` out of `columns`"
         )
         return pa.nulls(len(raw), LABEL_LISTS)
     flags_N = _flags_of_labels(task, values)
@@ -174,7 +174,8 @@ def word_labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
     lists = split_words(pc.if_else(pc.equal(raw, ""), None, raw) if pa.types.is_string(raw.type) else raw)
     if not pa.types.is_list(lists.type):
         problems.append(
-            f"{place}: label holds {raw.type}, but a token_labels task has lists, or texts with spaces between"
+            f"{place}: label holds {type_name(raw.type)}, but a token_labels task has lists, or texts with spaces "
+            "between"
         )
         return pa.nulls(len(raw), LABEL_LISTS)
     return pa.array(_numbered(task, lists.to_pylist(), place, problems), LABEL_LISTS)

@@ -229,12 +229,18 @@ def fetch_rows(relation: duckdb.DuckDBPyRelation) -> list[Row]:
 
 
 def as_dicts(columns: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows by their columns' names, to be written as JSON; of two columns ``a`` the second is ``a_1``, as in DuckDB."""
+    """Rows by their columns' names, to be written as JSON; names as of `distinct`."""
+    names = distinct(columns)
+    return [dict(zip(names, map(with_hex, row), strict=True)) for row in rows]
+
+
+def distinct(columns: Sequence[str]) -> list[str]:
+    """Names of columns, of which the second ``a`` is ``a_1``, as in DuckDB."""
     names = list(columns)
     for place, name in enumerate(names):
         if name in names[:place]:  # or one value would silently stand for both
             names[place] = next(new for k in itertools.count(1) if (new := f"{name}_{k}") not in names)
-    return [dict(zip(names, map(with_hex, row), strict=True)) for row in rows]
+    return names
 
 
 def with_hex(value: Any) -> Any:
@@ -256,9 +262,11 @@ def write_parquet(path: Path, relation: duckdb.DuckDBPyRelation) -> None:
 
     def write(temporary: Path) -> None:
         reader = relation.to_arrow_reader()
-        with pq.ParquetWriter(temporary, reader.schema, compression="zstd") as writer:
+        names = distinct(reader.schema.names)  # pyarrow reads no file with two columns of one name
+        schema = pa.schema([field.with_name(name) for name, field in zip(names, reader.schema, strict=True)])
+        with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
             for batch in reader:
-                writer.write_batch(batch)
+                writer.write_batch(batch.rename_columns(names))
 
     with query_errors():
         write_alone(path, write)

@@ -10,7 +10,7 @@ from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
 from pipeline.sets.record import TOKENIZER_FILE
-from pipeline.sources.columns import column_name
+from pipeline.sources.columns import column_name, plain
 from pipeline.sources.delimited_rows import MAX_ROW_BYTES
 from pipeline.sources.json_rows import parsed_lines
 from pipeline.sources.row_files import RowFile, joined_schema, open_rows
@@ -166,7 +166,7 @@ def look_at_rows(
 
 def texts_of(table: pa.Table, names: Sequence[str]) -> SentenceColumns:
     """The first sentences of a table's rows, and the second ones or None."""
-    texts = [table.column(name).to_pylist() for name in names]
+    texts = [plain(table.column(name)).to_pylist() for name in names]
     return texts[0], texts[1] if len(texts) > 1 else None
 
 

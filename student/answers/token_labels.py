@@ -128,7 +128,9 @@ class TokenLabelPredictor(Predictor):
 
     def check_column(self, table: pa.Table, path: str, name: str, problems: list[str], first_row: int) -> None:
         """See `Predictor`."""
-        for number, value in enumerate(table.column(name).to_pylist(), first_row):
+        from pipeline.sources.columns import plain
+
+        for number, value in enumerate(plain(table.column(name)).to_pylist(), first_row):
             if (problem := self.input_problem(value)) is not None:
                 problems.append(f"{path}: row {number} of {name!r} is {value!r}, {problem}")
                 return

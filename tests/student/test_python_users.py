@@ -1,8 +1,11 @@
 """What users of Python do with a predictor: send it elsewhere, and ask it with whatever holds texts."""
 
 import copy
+import os
 import pickle  # noqa: TID251 - what multiprocessing does
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -71,6 +74,28 @@ def test_another_process_answers_alike() -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         there_NC = pool.submit(predictor.logits, TEXTS).result(timeout=120)
     np.testing.assert_allclose(there_NC, predictor.logits(TEXTS), atol=1e-5)
+
+
+FORKED = """
+import multiprocessing, sys, torch
+from student.predict import Predictor
+
+def answered(predictor):
+    return predictor(["a"]), torch.ones(10**6).sum().item(), torch.get_num_threads()
+
+predictor = Predictor(sys.argv[1])
+predictor(["a"])
+torch.ones(10**6).sum()  # starts the threads of OpenMP, which a fork does not copy
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    there = pool.apply_async(answered, (predictor,)).get(60)
+assert there == (predictor(["a"]), 10**6, 1), there
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_forked_process_answers() -> None:
+    arguments = [sys.executable, "-c", FORKED, str(FOLDER / "run")]
+    subprocess.run(arguments, env=os.environ | {"OMP_NUM_THREADS": "2"}, check=True, timeout=120)
 
 
 def columns(texts: list[str]) -> Iterator[Any]:
@@ -142,3 +167,12 @@ def test_what_is_no_text_is_refused_with_its_position(texts: Any, kind: type[Dis
     for ask in (predictor, predictor.logits, predictor.columns, predictor.encode):
         with pytest.raises(kind, match=shown):
             ask(texts)
+
+
+def test_no_inputs_have_no_answers(roles_run: Path, opinion_run: Path) -> None:
+    for run in (roles_run, opinion_run):
+        predictor = Predictor(run)
+        assert predictor([]) == predictor.explain([]) == predictor(iter(())) == []
+        assert predictor.logits(np.array([])).shape == (0, 2)
+        assert predictor.columns([])["label"].to_pylist() == []
+    assert Predictor(roles_run)([], []) == []

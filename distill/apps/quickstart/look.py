@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
-from pipeline.sources.columns import plain_table
+from pipeline.sources.columns import plain_table, rows_in_words, type_name
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Metric, TaskType
 
@@ -92,6 +92,8 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
     table = table.set_column(table.column_names.index(label), label, labels)
     kind = _type_of(file, table, texts, label)
     rows = table.to_pylist()
+    if kind in ("multilabel", "token_labels"):
+        _refuse_other_than_names(file, rows, label)
     complete = [row for row in rows if all(row[name] for name in texts) and _is_gold(row[label])]
     if len(complete) < FEWEST_ROWS:
         raise DataError(f"{file}: {len(complete)} rows with text and label; a student needs {FEWEST_ROWS} at least")
@@ -143,9 +145,9 @@ def _type_of(file: Path, table: pa.Table, texts: Sequence[str], label: str) -> T
         return "multilabel"
     if not all(_is_text(table.schema.field(name).type) for name in texts):
         wrong = next(name for name in texts if not _is_text(table.schema.field(name).type))
-        raise DataError(f"{file}: column {wrong!r} is {table.schema.field(wrong).type}, not text")
+        raise DataError(f"{file}: column {wrong!r} is {type_name(table.schema.field(wrong).type)}, not text")
     if not (_is_text(gold) or pt.is_integer(gold) or pt.is_floating(gold) or pt.is_boolean(gold)):
-        raise DataError(f"{file}: column {label!r} is {gold}; labels are names, numbers, or lists of names")
+        raise DataError(f"{file}: column {label!r} is {type_name(gold)}; labels are names, numbers, or lists of names")
     values = table.column(label).drop_null()
     count = len(values.unique())
     if pt.is_floating(gold) or (pt.is_integer(gold) and count > MOST_GRADES):
@@ -177,13 +179,19 @@ def _name(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
+def _refuse_other_than_names(file: Path, rows: list[dict[str, Any]], label: str) -> None:
+    wrong = {k: one for k, row in enumerate(rows) for one in row[label] or () if not isinstance(one, str)}
+    if wrong:
+        first = next(iter(wrong.values()))
+        what = "null" if first is None else f"{first!r:.80}"
+        where = rows_in_words([k for k, one in wrong.items() if one == first])
+        raise DataError(f"{file}: a list of column {label!r} holds {what} in {where}; give lists of names of labels")
+
+
 def _labels(file: Path, kind: TaskType, rows: list[dict[str, Any]], label: str) -> tuple[str, ...]:
     if kind == "regression":
         return ()
     values = {one for row in rows for one in (row[label] if isinstance(row[label], list) else [row[label]])}
-    wrong = [one for one in values if not isinstance(one, str)]
-    if wrong:
-        raise DataError(f"{file}: column {label!r} holds {wrong[0]!r}; give lists of names of labels")
     if len(values) < 2:
         raise DataError(f"{file}: column {label!r} has one value alone, {values.pop()!r}; there is nothing to learn")
     # Numbers in their order, and not 1, 10, 2.

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import QueryError
 from pipeline.sql.database import view_name
-from pipeline.sql.gate import add_macros, as_dicts, create_view, open_files, select, to_arrow
+from pipeline.sql.gate import add_macros, as_dicts, create_view, open_files, select, to_arrow, write_parquet
 from tests.helpers.messages import naming
 
 
@@ -93,3 +93,9 @@ def test_view_over_several_files_with_odd_names(tmp_path: Path) -> None:
 
 def test_columns_of_one_name_both_have_their_values() -> None:
     assert as_dicts(["a", "a", "a_1"], [(1, 2, 3)]) == [{"a": 1, "a_2": 2, "a_1": 3}]
+
+
+def test_columns_of_one_name_can_be_read_from_parquet(tmp_path: Path) -> None:
+    with open_files({}) as connection:
+        write_parquet(tmp_path / "rows.parquet", select(connection, "select 1 as a, 2 as a, 3 as a_1"))
+    assert pq.read_table(tmp_path / "rows.parquet").to_pylist() == [{"a": 1, "a_2": 2, "a_1": 3}]

@@ -80,6 +80,24 @@ def test_many_rows_of_pairs_are_read_in_batches_and_answered_as_one(roles_run: P
     np.testing.assert_allclose(answers["margin"].to_numpy(), expected["margin"].to_numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()]
+)
+def test_texts_of_any_type_of_arrow_are_answered_alike(kind: pa.DataType, opinion_run: Path, tmp_path: Path) -> None:
+    texts = pa.array(TEXTS)
+    column = texts.dictionary_encode() if pa.types.is_dictionary(kind) else texts.cast(kind)
+    pq.write_table(pa.table({"sentence1": column}), tmp_path / "rows.parquet")
+    expected = [answer["label"] for answer in Predictor(opinion_run)(TEXTS)]
+    assert predict(opinion_run, tmp_path / "rows.parquet").column("label").to_pylist() == expected
+    printed = invoke("predict", opinion_run, "--file", tmp_path / "rows.parquet", "--json").stdout
+    assert [answer["label"] for answer in json.loads(printed)] == expected
+
+
+def test_a_long_type_is_shortened(opinion_run: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"sentence1": [{str(k): "x" for k in range(1000)}]}), tmp_path / "rows.parquet")
+    assert len(refused(opinion_run, tmp_path / "rows.parquet")) < 500
+
+
 def test_no_rows_are_a_file_without_rows(opinion_run: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("id,sentence1\n")
     answers = predict(opinion_run, tmp_path / "rows.csv", "--columns", "id")

@@ -79,6 +79,7 @@ def test_answers_and_representations(files: dict[str, Path], name: str) -> None:
     logits_NC = by_torch(name, ROWS)
     answers = predictor.predict(*inputs(name, ROWS))
     assert predictor.is_pair == one.config.is_pair
+    assert predictor.predict([]) == []
     if not target.has_labels:
         scores_N = [answer["score"] for answer in answers]
         np.testing.assert_allclose(scores_N, predicted_scores(target, logits_NC), rtol=1e-4, atol=1e-4)

@@ -151,6 +151,8 @@ class Predictor:
 
     def _inputs(self, texts: Sequence[str], seconds: Sequence[str] | None) -> tuple[int, tuple[Any, ...]]:
         count = len(texts)
+        if self.is_pair and seconds is None and not count:
+            seconds = ()
         first, second = _joined(texts), None if seconds is None else _joined(seconds)
         parts = _texts(first, count), None if second is None else _texts(second, len(seconds or ()))
         return count, (*parts, self._threads_for(count))

@@ -109,6 +109,13 @@ def test_columns_that_cannot_serve_are_refused_by_name(
         look_at(path, [text], label)
 
 
+def test_a_null_among_labels_is_named_with_its_rows(tmp_path: Path) -> None:
+    values = [["a"], None, [], ["b", None], ["a", "b"], ["c", None]]
+    path = written(tmp_path, message=texts(), category=(values * COUNT)[:COUNT])
+    with pytest.raises(DataError, match=naming("'category'", "null in rows 3, 5, 9, … (40 rows)")):
+        look_at(path, ["message"], "category")
+
+
 def test_few_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=naming("rows.csv", "3 rows")):
         look_at(written(tmp_path, message=texts(3), category=["a", "b", "a"]), ["message"], "category")
