@@ -7,7 +7,7 @@ COMPILED = $(VENV)/.compiled
 FUZZED ?= $(patsubst tests/fuzz/readers/%.py,%,$(wildcard tests/fuzz/readers/*.py))
 FUZZ_RUNS ?= 1000000
 
-.PHONY: install demo test test-fast check fix api sanitize torture fuzz bench clean
+.PHONY: install demo test test-fast check fix api docs sanitize torture fuzz bench clean
 
 install: $(INSTALLED) $(COMPILED)
 
@@ -43,6 +43,10 @@ fix: install
 
 api: install
 	$(BIN)/python -m tests.helpers.api_stub
+
+docs: install
+	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 sanitize: install
 	tests/sanitize.sh $(abspath $(BIN)/python)

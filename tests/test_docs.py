@@ -107,6 +107,14 @@ def test_links_lead_to_pages_and_headings_that_are_there(page: str) -> None:
             assert not heading or heading in anchors(there), target
 
 
+def test_the_site_has_every_page() -> None:
+    in_nav = re.findall(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", text_of("mkdocs.yml"), re.MULTILINE)
+    generated = {"commands.md", "python.md"}
+    pages = {page.removeprefix("docs/") for page in DOCUMENTS if page.startswith("docs/")}
+    assert set(in_nav) == pages | generated
+    assert len(in_nav) == len(set(in_nav))
+
+
 def anchors(path: Path) -> list[str]:
     """Headings of a page as the names that links give them."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
