@@ -5,40 +5,28 @@ Every column is text, in which nothing is null: what it means, a task decides.
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from pipeline import console
 from pipeline.errors import DataError
+from pipeline.sources.quotes import QuoteWatch, quote_faults
 from pipeline.sources.row_bytes import codec, open_bytes
 
 MAX_ROW_BYTES = 2**26
-QUOTE = ord('"')
+NUMBER_OF_FIELDS = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
+TOO_MANY = "a text with a comma needs quotes around it"
 UNQUOTED = pc.ParseOptions(delimiter="\t", quote_char=False)  # GLUE's TSV: a quote is a character like any other
 QUOTED = pc.ParseOptions(newlines_in_values=True)
 SEPARATORS = {";": "';'", "\t": "tabs", ",": "commas", "|": "'|'"}
 BYTES_LOOKED_AT, LINES_LOOKED_AT = (2**16, 2**20), 5  # the second number for a header that is longer than the first
-
-
-class QuoteCount:
-    """A stream that counts the quotes of what is read from it."""
-
-    closed = False
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self.stream, self.count = stream, 0
-
-    def read(self, size: int = -1) -> bytes:
-        """The next bytes, as those of any stream."""
-        data = self.stream.read(size)
-        # `bytes.count` searches for each quote anew, which takes three times as long where every text has two.
-        self.count += int(np.count_nonzero(np.frombuffer(data, np.uint8) == QUOTE))
-        return data
 
 
 def delimited_names(path: Path, parse: pc.ParseOptions, headerless: Sequence[str]) -> tuple[list[str], bool]:
@@ -89,31 +77,59 @@ def delimited_tables(
     convert = pc.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
     options = pc.ReadOptions(column_names=None if has_header else list(names), block_size=MAX_ROW_BYTES)
     with open_bytes(path) as stream:
-        counted: Any = QuoteCount(stream) if parse.quote_char else stream
+        watch: Any = QuoteWatch(stream) if parse.quote_char else stream
         is_plain_path = codec(path) is None and not parse.quote_char  # which Arrow reads fastest
         try:
-            reader = pc.open_csv(path if is_plain_path else counted, options, parse, convert)
+            reader = pc.open_csv(path if is_plain_path else watch, options, parse, convert)
             wanted = reader.schema.names if columns is None else list(columns)
             yield reader.schema.empty_table().select(wanted)
             for block in reader:
                 yield pa.Table.from_batches([block]).select(wanted)
         except pa.ArrowInvalid as error:
-            _refuse_unclosed_quote(path, counted)
+            _check_quotes(path, watch)
             if "Empty CSV file" in str(error):  # a header without an end of its line
                 yield pa.table({name: pa.array([], pa.string()) for name in names}).select(columns or names)
             elif "Expected" in str(error) and parse.quote_char:
-                raise DataError(f"{path}: {error}; a text with a comma needs quotes around it") from error
+                raise DataError(f"{path}: {error}; {_advice(str(error))}") from error
             else:
                 raise
-        _refuse_unclosed_quote(path, counted)
+        _check_quotes(path, watch)
 
 
-def _refuse_unclosed_quote(path: Path, counted: Any) -> None:
-    """Raises DataError if quotes are not closed; only an odd number of quotes can be."""
-    if isinstance(counted, QuoteCount) and counted.count % 2 and (number := unclosed_quote(path)) is not None:
+def _check_quotes(path: Path, watch: Any) -> None:
+    """Warns of the first quote that is not where it should be.
+
+    Raises:
+        DataError: if quotes are not closed.
+    """
+    if not isinstance(watch, QuoteWatch) or not (watch.is_inside or watch.is_odd):
+        return
+    unclosed, fault = quote_faults(path)
+    if unclosed is not None:
         raise DataError(
-            f"{path}: ends within quotes that begin in line {number}; the file is cut off, or a quote is missing there"
+            f"{path}: ends within quotes that begin in line {unclosed}; the file is cut off, or a quote is missing "
+            "there"
         )
+    if fault is not None:
+        _warn_once(f"{path}, {fault}")
+
+
+@cache
+def _warn_once(message: str) -> None:  # files are read several times
+    console.warn(message)
+
+
+def _advice(error: str) -> str:
+    """What to do where a row has another number of fields than the header, from Arrow's message."""
+    found = NUMBER_OF_FIELDS.search(error)
+    if found is None:
+        return TOO_MANY
+    expected, got, row = int(found[1]), int(found[2]), found[3].rstrip()
+    if got == expected + 1 and row.endswith(","):
+        return "the row ends with a comma; remove it, or name that column in the header"
+    if '\\"' in row:
+        return "a backslash is a character like any other in CSV; write a quote in a text twice"
+    return "a value is missing, or a text with a line break needs quotes around it" if got < expected else TOO_MANY
 
 
 def _refuse_other_separator(path: Path, delimiter: str, text: str) -> None:
@@ -127,29 +143,3 @@ def _refuse_other_separator(path: Path, delimiter: str, text: str) -> None:
             right = "tabs" if delimiter == "\t" else "commas"
             advice = f"save it with {right}" + ("; or let its name end in .tsv" if other == "\t" else "")
             raise DataError(f"{path}, line 1: its columns seem to be parted by {name}; {advice}")
-
-
-def unclosed_quote(path: Path) -> int | None:
-    """The line, from 1, of the quote within which a CSV file ends; None if it ends outside quotes.
-
-    Arrow takes what follows such a quote as one text. Only a file with an odd number of quotes has one: in a whole file
-    those around texts are even, and those within them are doubled.
-    """
-    is_inside, was_closed, may_open, opened_at = False, False, True, 0
-    with open_bytes(path) as stream:
-        for number, line in enumerate(stream, start=1):
-            first, *others = line.split(b'"')
-            may_open, was_closed = (may_open and not first) or _ends_field(first), was_closed and not first
-            for part in others:  # before each of them stands a quote
-                if is_inside:
-                    is_inside, was_closed = False, True
-                elif was_closed:  # a doubled quote: the text goes on
-                    is_inside, was_closed = True, False
-                elif may_open:  # at the beginning of a field alone; elsewhere it is a character like any other
-                    is_inside, opened_at = True, number
-                may_open, was_closed = _ends_field(part), was_closed and not part
-    return opened_at if is_inside else None
-
-
-def _ends_field(part: bytes) -> bool:
-    return part.endswith((b",", b"\n", b"\r"))

@@ -1,6 +1,7 @@
 """Files and gold as users have them: every format, compressed or not, in every layout, or refused by its line."""
 
 import gzip
+import io
 import json
 import lzma
 from pathlib import Path
@@ -11,11 +12,13 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.errors import DataError
 from pipeline.sources import load_source
-from pipeline.sources.delimited_rows import unclosed_quote
 from pipeline.sources.odd_rows import swallowed_rows
+from pipeline.sources.quotes import QuoteWatch, quote_faults
 from pipeline.sources.row_files import FORMATS, open_rows
 from pipeline.sources.source import load_word_source
 from pipeline.tasks.task import Task
@@ -136,7 +139,65 @@ def test_a_file_that_is_something_else_is_named_with_its_line(
     ],
 )
 def test_the_quote_that_is_not_closed(text: str, line: int | None, tmp_path: Path) -> None:
-    assert unclosed_quote(write(tmp_path / "x.csv", text.encode())) == line
+    assert quote_faults(write(tmp_path / "x.csv", text.encode())).unclosed == line
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ('"one ""two"",0\n"x",1\n', ["line 3", "begins in line 2", "x"]),
+        ('"a \\"b\\" c",0\n', ["line 2", "backslash", "b"]),
+        ('"a "b" c",0\n', ["line 2", "b"]),
+        ('a,0\n"b" c,1\n', ["line 3", "c"]),
+        ('"a"b,0\n"c"d,0\n', ["line 2", "b"]),
+    ],
+)
+def test_text_behind_a_closing_quote_is_reported(
+    rows: str, named: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "x.csv", f"text,label\n{rows}".encode())
+    for _ in range(2):  # once for each file
+        open_rows(path).table()
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "x.csv" in line]
+    assert len(warnings) == 1
+    assert all(part in warnings[0] for part in named)
+
+
+@pytest.mark.parametrize("rows", ['5" pipe,0\n', '"a" ,0\n', '"a ""b""",0\n', '"""",0\n', '"a\\",0\n', '"",0'])
+def test_quotes_that_change_no_text_are_not_reported(
+    rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_rows(write(tmp_path / "x.csv", f"text,label\n{rows}".encode())).table()
+    assert capsys.readouterr().err == ""
+
+
+@given(text=st.text(st.sampled_from('",\n\r a'), max_size=20), size=st.integers(1, 5))
+def test_files_with_wrong_quotes_are_looked_at_closely(text: str, size: int, tmp_path_factory: Any) -> None:
+    path = write(tmp_path_factory.getbasetemp() / "quotes.csv", text.encode())
+    with path.open("rb") as stream:
+        watch = QuoteWatch(stream)
+        while watch.read(size):
+            pass
+    is_right = not (watch.is_inside or watch.is_odd)
+    assert not is_right or quote_faults(path) == (None, None)
+    watch = QuoteWatch(io.BytesIO(f'"{text.replace(chr(34), chr(34) * 2)}",1\n'.encode()))
+    while watch.read(size):
+        pass
+    assert (watch.is_inside, watch.is_odd) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("row", "advice"),
+    [
+        ("a,0,", "ends with a comma"),
+        ('"he said \\"a, b\\" and",0', "backslash"),
+        ("a", "missing"),
+        ("a, b,0", "comma needs quotes"),
+    ],
+)
+def test_the_advice_for_a_row_of_another_length_fits(row: str, advice: str, tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", f"text,label\n{row}\nb,1\n".encode())
+    assert advice in problem(tmp_path)
 
 
 def parts(folder: str, name: str, kind: str = ".csv") -> dict[str, bytes]:
