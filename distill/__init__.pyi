@@ -685,7 +685,7 @@ def predict(
     """Predict labels or scores of sentences, of a file, or of rows as they arrive.
 
     Args:
-        run: Folder of a run.
+        run: Folder of a run, or a student's file (distill export --file), which needs no torch.
         texts: Sentences; for a pair task two per input.
         file: Parquet, CSV, TSV or JSON lines with the task's columns, or with sentence1 (and sentence2); a .txt
             with a sentence on each line; or -, JSON lines from standard input.
@@ -907,7 +907,7 @@ def serve(
     """Answer over HTTP: text-embeddings-inference's API, the hub's, and a page for people.
 
     Args:
-        runs: Folders of runs; each is served under its folder's name, the first one also without.
+        runs: Folders of runs, or files of students; each is served under its name, the first one also without.
         host: Address to listen on; 0.0.0.0 for all that this machine has.
         port: Port to listen on; 0 for any that is free.
         workers: Processes, which share the students' memory.

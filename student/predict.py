@@ -1,157 +1,97 @@
-"""From text to labels, by a trained student and its tokenizer alone; a few inputs without torch's modules.
+"""From text to labels, by a trained student and its tokenizer alone.
 
-Those would take several times as long as the arithmetic. The encoder is the same compiled kernel on the same tables,
-the head is numpy's, but for products of several rows. Shapes: N and B inputs, F features, C logits.
+Shapes: N inputs, F features, C logits.
 """
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import cache, partial
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
-import torch
-from torch import nn
-from torch.nn import functional
+from pydantic import BaseModel, ConfigDict
 
-from pipeline.arrays import Floats, Ragged, stacked
+from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError
-from pipeline.sets.record import TOKENIZER_FILE
-from pipeline.tasks.target import predicted_scores, probabilities
-from pipeline.text.reader import TextReader
-from pipeline.text.tokenizer import load_tokenizer
-from student.answers.certificate import certified_threshold
-from student.answers.thresholds import answer_columns, chosen, label_bias
-from student.kernels import compiled
-from student.model.architecture import sequences
-from student.model.config_file import labels_words
-from student.model.embeddings import MatrixEncoder
-from student.model.heads import PAIRINGS
-from student.model.model import Student, TaskStudent, default_device
-from student.model.products import backend
+from pipeline.tasks.target import Target, predicted_scores, probabilities
+from student.answers.thresholds import answer_columns, chosen_names
 from student.texts import listed, unzipped
 from student.word_effects import effects, without_each_word
 
-FEW = 64  # inputs; of more the arithmetic takes the time, and torch is as good at that
-
-Forward = Callable[[Sequence[Ragged]], Floats]
-Layer = Callable[[Floats], Floats]
-
-
-def numpy_forward(student: Student) -> Forward | None:
-    """What gives a student's logits [B, C] of the sequences of a few inputs, as `Student.logits` does.
-
-    None if that takes torch: on a GPU, without compiled kernels, with windows, int8 tables or a head of other layers.
-    """
-    encoder, layers = student.encoder, _layers(student.head)
-    if not isinstance(encoder, MatrixEncoder) or encoder.window_size is not None:
-        return None
-    vectors, forward, backward = (None if table is None else table.detach() for table in encoder.weights())
-    tables, bigrams = (vectors, forward, backward), encoder.bigrams
-    if layers is None or student.device.type != "cpu" or backend(tables, torch.empty(0)) is not compiled:
-        return None
-    row_V = None if encoder.rows is None else encoder.rows.row_V.numpy()
-    compare = PAIRINGS[student.config.pairing].compare if student.config.num_sequences == 2 else None
-
-    def ask(parts: Sequence[Ragged]) -> Floats:
-        taken = stacked(parts)
-        rows_T = taken.flat if row_V is None else row_V[taken.flat]
-        starts_S = torch.from_numpy(taken.offsets)
-        features = compiled.reduce(tables, torch.from_numpy(rows_T), starts_S, with_max=encoder.with_max)
-        if bigrams is not None:
-            with torch.no_grad():
-                features = torch.cat([features, bigrams(torch.from_numpy(taken.flat), starts_S)], dim=1)
-        values: Floats = (compare(*features.chunk(2)) if compare else features).numpy()
-        for layer in layers:
-            values = layer(values)
-        return values
-
-    return ask
-
-
-def _layers(head: nn.Module) -> list[Layer] | None:
-    """The layers of a head in numpy, if all of them are known here; dropout is over when answers are given."""
-    if not isinstance(head, nn.Sequential):
-        return None
-    layers = [layer for layer in head if not isinstance(layer, nn.Dropout)]
-    if any(type(layer) not in LAYERS for layer in layers):
-        return None
-    return [LAYERS[type(layer)](layer) for layer in layers]
-
-
-def _linear(layer: nn.Linear) -> Layer:
-    weight_CF, bias_C = layer.weight.detach(), layer.bias.detach()
-    weight_FC, bias = weight_CF.numpy().T, bias_C.numpy()
-
-    def product(values_BF: Floats) -> Floats:
-        if len(values_BF) == 1:  # numpy is quicker for one row, and takes four times as long as torch for two
-            return np.asarray(values_BF @ weight_FC + bias)
-        return functional.linear(torch.from_numpy(values_BF), weight_CF, bias_C).numpy()
-
-    return product
-
-
-def _layer_norm(layer: nn.LayerNorm) -> Layer:
-    weight_F, bias_F = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-    share, eps = np.float32(1 / len(weight_F)), np.float32(layer.eps)
-
-    def normalised(values_BF: Floats) -> Floats:
-        centred_BF = values_BF - values_BF.sum(axis=1, keepdims=True) * share
-        variance_B1 = np.square(centred_BF).sum(axis=1, keepdims=True) * share
-        return np.asarray(centred_BF / np.sqrt(variance_B1 + eps) * weight_F + bias_F)
-
-    return normalised
-
-
-def _relu(_: nn.ReLU) -> Layer:
-    return lambda values_BF: np.maximum(values_BF, 0)
-
-
-LAYERS: dict[type[nn.Module], Callable[..., Layer]] = {
-    nn.Linear: _linear,
-    nn.LayerNorm: _layer_norm,
-    nn.ReLU: _relu,
-}
-
-
-BATCH_SIZE = 1024
-MADE_OF_THE_STUDENT = {"student", "is_quick", "_numpy_forward"}  # attributes of a predictor
-Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
+BATCH_SIZE = 1024  # inputs that are read at once
 Prediction = dict[str, Any]
 
 
+class StudentInfo(BaseModel):
+    """What a caller needs to know of a student.
+
+    Attributes:
+        task: what it was trained for.
+        target: what its logits mean.
+        is_pair: whether it takes two texts per input.
+        max_seq_length: tokens of an input, special ones included; longer ones are truncated.
+        table_dtype: how its tables are stored.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    task: str
+    target: Target
+    is_pair: bool
+    max_seq_length: int
+    table_dtype: str
+
+
 class Predictor:
-    """A trained student that reads text; of one that labels words this makes its subclass `TokenLabelPredictor`.
+    """A trained student that reads text: from the folder of its run by torch, from its file by the engine.
+
+    This makes one of its subclasses, `TorchPredictor`, `TokenLabelPredictor` or `EnginePredictor`.
 
     Args:
-        run: folder of a finished run.
+        run: folder of a finished run, or a file of ``distill export --file``.
         task: of a run of several tasks the one to answer for, the name of its folder in ``run``.
         abstain: answer ``abstain`` where the student is less sure than its certificate (``distill certify``) demands.
         costs: what it costs to miss a label, by its name, where missing any other costs 1.
 
     Attributes:
+        info: what it answers, and for which inputs.
+        student: from a folder the torch module.
+        reader: from a folder what makes ids of its texts, a `TextReader`.
         threshold: the margin below which it abstains; None if it never does.
         bias_C: added to the logits before labels are chosen: thresholds of a multi-label student, costs; or None.
         is_quick: whether some dozens of sentences take it a millisecond or two.
 
     Raises:
-        IntegrityError: if the folder holds no student.
+        IntegrityError: if the folder holds no student, or the file is not one's.
         ConfigError: if it is to abstain, and the run has no certificate; or if the costs are not of its labels.
     """
 
-    student_type: ClassVar[type[TaskStudent]] = Student
     answer_names: ClassVar[Set[str]] = {"label", "probabilities", "margin", "score"}  # columns of `columns`
 
-    def __new__(cls, run: str | Path, *_: Any, task: str | None = None, **__: Any) -> "Predictor":
-        """Makes the predictor of the kind of the student in a folder."""
-        if not labels_words(Path(run) / (task or "")):
-            return super().__new__(cls)
-        from student.answers.token_labels import TokenLabelPredictor
+    info: StudentInfo
+    student: Any
+    reader: Any
+    threshold: float | None
+    bias_C: Floats | None
+    is_quick: bool
 
-        return super().__new__(TokenLabelPredictor)
+    def __new__(cls, run: str | Path, *_: Any, task: str | None = None, **__: Any) -> "Predictor":
+        """Makes the predictor for a file, or for the kind of the student in a folder."""
+        if cls is not Predictor:
+            return super().__new__(cls)
+        # Only a folder needs torch, which takes seconds to import.
+        if Path(run).is_file():
+            from student.answers.engine_predictor import EnginePredictor
+
+            return super().__new__(EnginePredictor)
+        from student.model.config_file import labels_words
+
+        if labels_words(Path(run) / (task or "")):
+            from student.answers.token_labels import TokenLabelPredictor
+
+            return super().__new__(TokenLabelPredictor)
+        from student.answers.torch_predictor import TorchPredictor
+
+        return super().__new__(TorchPredictor)
 
     def __init__(
         self,
@@ -160,29 +100,8 @@ class Predictor:
         costs: Mapping[str, float] | None = None,
         task: str | None = None,
     ) -> None:
-        if abstain and costs:
-            raise ConfigError("costs: a certificate is about the likeliest label; abstain without them")
-        folder = Path(run) / (task or "")
-        student = self.student_type.load(folder)
-        self.threshold = certified_threshold(folder) if abstain else None
-        self.bias_C = label_bias(folder, student.config.target, costs or {})
-        tokenizer = load_tokenizer(folder / TOKENIZER_FILE, student.config.tokenizer_sha256)
-        self.reader = TextReader.of(tokenizer)
-        self._answer_with(student)
-
-    def _answer_with(self, student: TaskStudent) -> None:
-        _one_thread_after_forks()
-        self.student: Any = student.to(default_device())
-        student.encoder.lay_out()
-        self._numpy_forward = numpy_forward(student) if isinstance(student, Student) else None
-        self.is_quick = self._numpy_forward is not None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Made again of the student's weights, wherever its folder is: tables that lie side by side do not travel."""
-        weights = {name: weight.cpu().clone() for name, weight in self.student.state_dict().items()}
-        student = type(self.student), self.student.config, weights, self.student.companions
-        others = {name: value for name, value in vars(self).items() if name not in MADE_OF_THE_STUDENT}
-        return _revived, (type(self), student, others)
+        """Opens the student."""
+        raise NotImplementedError
 
     def __call__(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> list[Prediction]:
         """Predicts labels, or scores for a task with scores.
@@ -198,10 +117,10 @@ class Predictor:
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
-        target, logits_NC = self.student.config.target, self.logits(sentences1, sentences2)
+        target, logits_NC = self.info.target, self.logits(sentences1, sentences2)
         if not target.has_labels:
             return [{"score": score} for score in predicted_scores(target, logits_NC).tolist()]
-        labels = chosen(target, logits_NC, self.threshold, self.bias_C).to_pylist()
+        labels = chosen_names(target, logits_NC, self.threshold, self.bias_C)
         return [
             {"label": label, "probabilities": dict(zip(target.names, row, strict=True))}
             for label, row in zip(labels, probabilities(target, logits_NC).tolist(), strict=True)
@@ -215,25 +134,21 @@ class Predictor:
             sentences2: the second sentences, for a pair task.
 
         Returns:
-            float32 logits [N, C] before softmax, in the order of the labels of ``student.config.target``.
+            float32 logits [N, C] before softmax, in the order of the labels of ``info.target``.
 
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
-        texts, config = self._texts(sentences1, sentences2), self.student.config
-        parts = sequences(config, *self.reader.read(*texts, config.max_seq_length))
-        if self._numpy_forward is not None and len(parts[0]) <= FEW:
-            return self._numpy_forward(parts)
-        return in_batches(self.student.logits, parts, config.target.num_logits, self.student.device)
+        raise NotImplementedError
 
     def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
         """The answers as columns: what `predict --file` writes of each input, see `answer_columns`."""
         logits_NC = self.logits(sentences1, sentences2)
-        return answer_columns(self.student.config.target, logits_NC, self.threshold, self.bias_C)
+        return answer_columns(self.info.target, logits_NC, self.threshold, self.bias_C)
 
     def accepted_columns(self) -> list[tuple[str, ...]]:
         """What the columns of inputs may be called, whatever their task calls them."""
-        return [(name,) for name in ("sentence1", "sentence2")[: 1 + self.student.config.is_pair]]
+        return [(name,) for name in ("sentence1", "sentence2")[: 1 + self.info.is_pair]]
 
     def input_problem(self, value: object) -> str | None:
         """What is wrong with an input; None if nothing is."""
@@ -261,7 +176,7 @@ class Predictor:
         texts = self._texts(sentences1, sentences2)
         answers, logits_NC = self(*texts), self.logits(*texts)
         words, logits_WC = without_each_word(self.logits, *texts)
-        told = effects(self.student.config.target, logits_NC, words, logits_WC)
+        told = effects(self.info.target, logits_NC, words, logits_WC)
         return [answer | {"words": row} for answer, row in zip(answers, told, strict=True)]
 
     def encode(self, sentences: Iterable[str]) -> Floats:
@@ -271,70 +186,35 @@ class Predictor:
             sentences: also of a student of pairs, each alone.
 
         Returns:
-            float32 [N, F], F = ``student.encoder.size``, not normalised.
+            float32 [N, F], not normalised.
         """
-        student = self.student
-        parts = sequences(student.config, *self.reader.read(listed(sentences), None, student.config.max_seq_length))
-        return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)
+        raise NotImplementedError
+
+    def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
+        """Returns the tokens of each input [N], special ones included, before it is truncated."""
+        raise NotImplementedError
+
+    def text_columns(self) -> list[tuple[str, ...]] | None:
+        """Returns what its task calls the columns of texts; None if that is not known."""
+        raise NotImplementedError
+
+    def hashes(self) -> dict[str, str]:
+        """Returns the SHA-256 of all that decides the answers, by file."""
+        raise NotImplementedError
+
+    def set_threads(self, count: int) -> None:
+        """Limits the threads that read many inputs."""
+        raise NotImplementedError
 
     def _texts(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None) -> tuple[list[str], list[str] | None]:
         """The first sentences, and of a student of pairs the second ones."""
-        config, first, second = self.student.config, listed(sentences1), None
+        info, first, second = self.info, listed(sentences1), None
         if sentences2 is not None:
             second = listed(sentences2)
-        elif config.is_pair and not (first and isinstance(first[0], str)):  # no rows at all are no pairs, either
+        elif info.is_pair and not (first and isinstance(first[0], str)):  # no rows at all are no pairs, either
             first, second = unzipped(first)
-        if config.is_pair != (second is not None):
-            raise ConfigError(f"this student of {config.task!r} takes {'pairs' if config.is_pair else 'one sentence'}")
+        if info.is_pair != (second is not None):
+            raise ConfigError(f"this student of {info.task!r} takes {'pairs' if info.is_pair else 'one sentence'}")
         if second is not None and len(first) != len(second):
             raise ConfigError(f"{len(first)} first sentences, but {len(second)} second ones")
         return first, second
-
-
-@cache
-def _one_thread_after_forks() -> None:
-    """Makes forked children of this process compute by one thread, once a predictor is there.
-
-    A fork copies no threads of OpenMP. torch would wait for those of its parent for ever, as in
-    `datasets.map(num_proc=2)`. A child may set another number before it computes.
-    """
-    if hasattr(os, "register_at_fork"):  # Windows has no forks
-        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
-
-
-def _revived(
-    kind: type[Predictor],
-    student: tuple[type[TaskStudent], Any, dict[str, torch.Tensor], dict[str, bytes]],
-    others: dict[str, Any],
-) -> Predictor:
-    """The predictor that was pickled or copied, on this machine's device and with its kernels."""
-    model, config, weights, companions = student
-    made = model(config)
-    made.load_state_dict(weights)
-    made.companions = companions
-    predictor: Predictor = object.__new__(kind)
-    vars(predictor).update(others)
-    predictor._answer_with(made.eval())
-    return predictor
-
-
-def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.device) -> Floats:
-    """What a part of a student says of inputs, asked about a batch of them at a time.
-
-    Args:
-        ask: given ids_T and starts_S, as `Student.logits` takes them.
-        parts: the inputs' N sequences, of two per input the second ones apart.
-        width: how many numbers it says of an input.
-        device: the student's.
-
-    Returns:
-        float32 [N, width].
-    """
-    numbers_NC = np.empty((len(parts[0]), width), dtype=np.float32)
-    with torch.inference_mode():
-        for start in range(0, len(numbers_NC), BATCH_SIZE):
-            stop = min(start + BATCH_SIZE, len(numbers_NC))
-            taken = stacked([part.between(start, stop) for part in parts])
-            ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (taken.flat, taken.offsets))
-            numbers_NC[start:stop] = ask(ids_T, starts_S).cpu().numpy()
-    return numbers_NC

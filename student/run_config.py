@@ -50,6 +50,10 @@ class ReproduceConfig(RunFlags, UnverifiedFlags, JsonFlags):
 class PredictConfig(RunFlags, CostFlags, JsonFlags):
     """Flags of ``distill predict``."""
 
+    run: Path = Field(
+        description="Folder of a run, or a student's file (distill export --file), which needs no torch.",
+        json_schema_extra={"argument": True},
+    )
     texts: tuple[str, ...] = Field(
         (), description="Sentences; for a pair task two per input.", json_schema_extra={"argument": True}
     )

@@ -30,7 +30,8 @@ class StudentModule(InputModule):  # type: ignore[misc]
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the student's ids come from."""
-        return self.reader.tokenizer
+        tokenizer: Tokenizer = self.reader.tokenizer
+        return tokenizer
 
     @property
     def max_seq_length(self) -> int:

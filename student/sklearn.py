@@ -101,7 +101,7 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _answer_with(self, run: Path) -> Self:
         self.predictor_ = Predictor(run)
-        target = self.predictor_.student.config.target
+        target = self.predictor_.info.target
         _require_classes(target)
         self.classes_ = np.array(target.names)
         return self

@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 from duckdb.func import ARROW
 
 from pipeline.arrays import Floats
-from pipeline.errors import QueryError, did_you_mean
+from pipeline.errors import ConfigError, QueryError, did_you_mean
 from pipeline.tasks.target import softmax
-from student.answers.certificate import certified_threshold
 from student.answers.thresholds import labels
 from student.predict import Predictor
 
@@ -32,10 +31,10 @@ def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
 
     Args:
         connection: any connection to DuckDB.
-        runs: folders of finished runs; queries name them as they are written here.
+        runs: folders of finished runs, or files of students; queries name them as they are written here.
 
     Raises:
-        IntegrityError: if a folder holds no student.
+        IntegrityError: if a folder or a file holds no student.
         QueryError: if the database has a macro of such a name, or a function that another connection has made; a cursor
             is another.
     """
@@ -59,11 +58,17 @@ class _Student:
 
     def __init__(self, run: Path) -> None:
         self.run, self.predictor, self.lock = run, Predictor(run), Lock()
-        self.target = self.predictor.student.config.target
+        self.target = self.predictor.info.target
         self.labels_words = "spans" in self.predictor.answer_names
 
     @cached_property
     def threshold(self) -> float:
+        if self.run.is_file():
+            raise ConfigError(
+                f"predict_or_abstain: {self.run} is a file, which has no certificate; use the folder of its run"
+            )
+        from student.answers.certificate import certified_threshold
+
         return certified_threshold(self.run)
 
     def logits(self, texts: tuple[pa.ChunkedArray, ...]) -> Floats:

@@ -132,7 +132,7 @@ class ServeConfig(Config):
     """Flags of ``distill serve``; the limits have text-embeddings-inference's names."""
 
     runs: tuple[str, ...] = Field(
-        description="Folders of runs; each is served under its folder's name, the first one also without.",
+        description="Folders of runs, or files of students; each is served under its name, the first one also without.",
         json_schema_extra={"argument": True},
     )
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all that this machine has.")

@@ -69,7 +69,7 @@ def _inputs(config: PredictConfig, predictor: "Predictor") -> tuple[list[str], l
         from student.answers.file import read_texts
 
         return read_texts(config, predictor)
-    if not predictor.student.config.is_pair:
+    if not predictor.info.is_pair:
         return list(config.texts), None
     if len(config.texts) % 2:
         raise ConfigError(f"this student takes pairs, but {len(config.texts)} sentences are an odd number")

@@ -12,8 +12,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from pipeline.arrays import Ints, Ragged, stacked
-from pipeline.errors import DataError
-from pipeline.text.tokenizer import FAILURE, Tokenized, frame_of, framed, reported, tokenize
+from pipeline.text.tokenizer import FAILURE, Tokenized, frame_of, framed, reported, require_text, tokenize
 from pipeline.text.wordpiece.compiled_wordpiece import (
     CompiledWordPiece,
     Int32s,
@@ -23,7 +22,6 @@ from pipeline.text.wordpiece.compiled_wordpiece import (
     library,
 )
 
-MOST_SHOWN = 60
 # The buffers beside the result grow with this number. Larger ones gain no speed.
 SENTENCES_AT_ONCE = 8192
 
@@ -126,7 +124,7 @@ class TextReader:
             room = max_seq_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2)
         if self.wordpiece is None or (room is not None and room < 0) or None in joined:
             # Joining fails on anything but text, and only this check can name the row.
-            _require_text(texts, first_row)
+            require_text(texts, first_row)
             return self._by_the_library(texts, max_seq_length)
         read = [self._sentences(self.wordpiece, text, *j) for text, j in zip(texts, joined, strict=True) if j]
         counts = [sentences.count_N for sentences in read]
@@ -167,24 +165,6 @@ class TextReader:
         if self.tokenizer.truncation or self.tokenizer.padding:
             self.tokenizer.no_truncation()
             self.tokenizer.no_padding()
-
-
-def _require_text(texts: Texts, first_row: int) -> None:
-    for sentences in texts:
-        for row, text in enumerate(sentences, first_row):
-            if not isinstance(text, str):
-                raise DataError(f"sentence {row} (from 0) is {text!r}, not text")
-            if not _is_unicode(text):
-                what = "half a surrogate pair, as bytes make that are not UTF-8"
-                raise DataError(f"sentence {row} (from 0) has {what}: {text[:MOST_SHOWN]!r}")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

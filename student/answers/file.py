@@ -9,14 +9,11 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import sha256
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sources.columns import column_name, plain
 from pipeline.sources.delimited_rows import MAX_ROW_BYTES
 from pipeline.sources.json_rows import parsed_lines
 from pipeline.sources.row_files import RowFile, joined_schema, open_rows
 from pipeline.tasks.task import Task, load_task, task_names
-from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
-from student.answers.certificate import model_hashes
 from student.answers.parts import write_in_parts
 from student.predict import Predictor
 from student.run_config import PredictConfig
@@ -50,7 +47,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
     rows, names = open_texts(config, predictor)
     kept = kept_columns(config.columns, rows.names, str(rows.path), predictor.answer_names)
     settings = {
-        "student": student_hashes(config.run),
+        "student": predictor.hashes(),
         "file": sha256(config.file),
         "texts": names,
         "columns": list(kept),
@@ -90,26 +87,25 @@ def open_texts(config: PredictConfig, predictor: Predictor) -> tuple[RowFile, li
     assert config.file is not None
     task = known_task(predictor, config.manifest)
     rows = open_rows(config.file, task.headerless_tsv_columns if task else ())
-    return rows, text_names(rows.names, str(config.file), accepted_names(config.run, task, predictor))
+    return rows, text_names(rows.names, str(config.file), accepted_names(task, predictor))
 
 
 def known_task(predictor: Predictor, manifest: Path | None) -> Task | None:
     """The task of a student, where it is a shipped one or its manifest was given."""
-    config = predictor.student.config
+    info = predictor.info
     if manifest is None:
-        task = load_task(config.task) if config.task in task_names() else None
-        return task if task is not None and task.is_pair == config.is_pair else None
+        task = load_task(info.task) if info.task in task_names() else None
+        return task if task is not None and task.is_pair == info.is_pair else None
     task = load_task(manifest=manifest)
-    if task.is_pair != config.is_pair:
+    if task.is_pair != info.is_pair:
         raise ConfigError(f"--manifest {manifest}: one of the task {task.name!r} and the student is for pairs")
     return task
 
 
-def accepted_names(run: Path, task: Task | None, predictor: Predictor) -> Sequence[tuple[str, ...]]:
+def accepted_names(task: Task | None, predictor: Predictor) -> Sequence[tuple[str, ...]]:
     """Returns the accepted names of the text columns: the task's, the run record's, or sentence1 (sentence2)."""
     usual = predictor.accepted_columns()
-    record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
-    own = task.columns.texts if task is not None else record.get(TEXT_COLUMNS)
+    own = task.columns.texts if task is not None else predictor.text_columns()
     # A record of another shape cannot name these columns.
     if own is None or len(own) != len(usual):
         return usual
@@ -170,11 +166,6 @@ def texts_of(table: pa.Table, names: Sequence[str]) -> SentenceColumns:
     return texts[0], texts[1] if len(texts) > 1 else None
 
 
-def student_hashes(run: Path) -> dict[str, str]:
-    """The SHA-256 of all that decides a student's answers, by file."""
-    return model_hashes(run) | {TOKENIZER_FILE: sha256(run / TOKENIZER_FILE)}
-
-
 def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO) -> None:
     """Answers each row by a line of JSON, in their order: always all rows that have arrived, so that none waits.
 
@@ -187,7 +178,7 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
         ConfigError: if a column that is to be kept is not there.
         DataError: if a line is no such object or holds no text, naming it; all before it are answered.
     """
-    accepted = accepted_names(config.run, known_task(predictor, config.manifest), predictor)
+    accepted = accepted_names(known_task(predictor, config.manifest), predictor)
     names: list[str] = []
     kept: dict[str, str] = {}
     number = 0

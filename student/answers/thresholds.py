@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrays import Floats, Ints
+from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, IntegrityError, did_you_mean, short
 from pipeline.record_file import read_record, with_checksum
 from pipeline.tasks.target import NO_LABEL, Target, predicted_scores, probabilities, softmax
@@ -60,21 +60,46 @@ def answer_columns(
 def chosen(target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None) -> pa.Array:
     """Returns the label of each row, or for a multi-label task the list of its labels; see `answer_columns`."""
     if target.has_classes:
-        # Costs move the choice of a label. The reported probabilities stay those of the student.
-        return labels(target, softmax(logits_NC if bias_C is None else logits_NC + bias_C), threshold)
-    said_NC = logits_NC + (0 if bias_C is None else bias_C) > 0
-    row_S, label_S = np.nonzero(said_NC)
-    offsets_N = np.searchsorted(row_S, np.arange(len(said_NC) + 1))
+        return labels(target, _moved(logits_NC, bias_C), threshold)
+    holds_NC = holding(logits_NC, bias_C)
+    row_S, label_S = np.nonzero(holds_NC)
+    offsets_N = np.searchsorted(row_S, np.arange(len(holds_NC) + 1))
     return pa.ListArray.from_arrays(pa.array(offsets_N, pa.int32()), pa.array(target.names).take(pa.array(label_S)))
+
+
+def chosen_names(
+    target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None
+) -> list[str] | list[list[str]]:
+    """The same as a list, without Arrow, whose first array imports pandas: longer than a student takes to answer."""
+    if target.has_classes:
+        names = [*target.names, ABSTAIN]
+        return [names[k] for k in _likeliest(target, _moved(logits_NC, bias_C), threshold).tolist()]
+    return [
+        [name for name, holds in zip(target.names, row, strict=True) if holds] for row in holding(logits_NC, bias_C)
+    ]
 
 
 def labels(target: Target, p_NC: Floats, threshold: float | None = None) -> pa.Array:
     """The likeliest label of each row, by its name, or `ABSTAIN` where its margin is not above the threshold."""
-    best_N = p_NC.argmax(axis=1)
-    if threshold is not None:
-        best_N = np.where(margins(p_NC) > threshold, best_N, len(target.names))
     # Taking from one array of names avoids a Python loop over the rows.
-    return pa.array([*target.names, ABSTAIN]).take(pa.array(best_N))
+    return pa.array([*target.names, ABSTAIN]).take(pa.array(_likeliest(target, p_NC, threshold)))
+
+
+def holding(logits_NC: Floats, bias_C: Floats | None) -> Bools:
+    """Which labels hold [N, C], where any number of them may."""
+    return np.asarray(logits_NC + (0 if bias_C is None else bias_C) > 0)
+
+
+def _moved(logits_NC: Floats, bias_C: Floats | None) -> Floats:
+    # Costs move the choice of a label. The reported probabilities stay those of the student.
+    return softmax(logits_NC if bias_C is None else logits_NC + bias_C)
+
+
+def _likeliest(target: Target, p_NC: Floats, threshold: float | None) -> Ints:
+    best_N = p_NC.argmax(axis=1)
+    if threshold is None:
+        return best_N
+    return np.where(margins(p_NC) > threshold, best_N, len(target.names))
 
 
 def margins(p_NC: Floats) -> Floats:
@@ -96,6 +121,11 @@ def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats 
         ConfigError: for an unknown label, a cost that is not above 0, or a student without labels.
         IntegrityError: if the run's thresholds are damaged.
     """
+    return bias_of(stored_thresholds(run) if target.has_label_lists else {}, target, costs)
+
+
+def bias_of(thresholds: Mapping[str, float], target: Target, costs: Mapping[str, float]) -> Floats | None:
+    """The same of thresholds by label."""
     if costs and not target.has_labels:
         raise ConfigError("--cost: this student gives scores and chooses no label")
     for name, cost in costs.items():
@@ -107,7 +137,7 @@ def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats 
         return None
     log_C = np.log([costs.get(name, 1.0) for name in target.names]).astype(np.float32)
     # A cost multiplies the odds, so its logarithm is added to the logit, and the threshold's logit is subtracted.
-    return log_C - as_logits(stored_thresholds(run), target) if target.has_label_lists else log_C
+    return log_C - as_logits(thresholds, target) if target.has_label_lists else log_C
 
 
 def read_costs(texts: Sequence[str]) -> dict[str, float]:

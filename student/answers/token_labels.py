@@ -16,8 +16,9 @@ from pipeline.sets.kinds.token_labels import labels_of_words
 from pipeline.tasks.spans import spans
 from pipeline.tasks.target import softmax
 from pipeline.text.word_pieces import Pieces, read_pieces
+from student.answers.torch_predictor import TorchPredictor
 from student.model.model import TaskStudent, TokenLabelStudent
-from student.predict import BATCH_SIZE, Prediction, Predictor
+from student.predict import BATCH_SIZE, Prediction
 from student.texts import listed
 
 # Zero-width joiners belong to words of Indic and Persian scripts.
@@ -34,7 +35,7 @@ SPANS = pa.list_(pa.struct([("text", pa.string()), ("start", pa.int32()), ("end"
 ANSWERS = pa.schema([("words", pa.list_(pa.string())), ("labels", pa.list_(pa.string())), ("spans", SPANS)])
 
 
-class TokenLabelPredictor(Predictor):
+class TokenLabelPredictor(TorchPredictor):
     """A trained student that labels words; made by `Predictor` of the run of one.
 
     Args:
@@ -80,7 +81,7 @@ class TokenLabelPredictor(Predictor):
         """
         sentences1 = listed(sentences1)
         if sentences2 is not None:
-            raise ConfigError(f"this student of {self.student.config.task!r} labels words, and takes no pairs")
+            raise ConfigError(f"this student of {self.info.task!r} labels words, and takes no pairs")
         for number, sentence in enumerate(sentences1):
             if (problem := self.input_problem(sentence)) is not None:
                 raise DataError(f"sentence {number} (from 0) is {sentence!r}, {problem}")

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import write_atomically
-from student.answers.thresholds import label_bias
+from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
+from student.answers.engine_predictor import INFO, FileInfo
+from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.html_file import Runs, characters, tokenizer_problems
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, TaskStudent
@@ -83,7 +85,7 @@ def write_engine_file(
     Args:
         student: in evaluation mode, on the CPU.
         tokenizer: the student's.
-        run: the folder of a multi-label student's thresholds.
+        run: the folder of the student, for its thresholds and the names of its columns.
         path: the file.
         table_dtype: how the tables are stored.
         head_dtype: how the head's largest layer is stored.
@@ -97,8 +99,26 @@ def write_engine_file(
         tensors = _tables(student, table_dtype) | _head(student, layers, head_dtype) | _answers(student, run)
     tensors |= _characters(tokenizer) | _pieces(tokenizer)
     settings = _settings(student, tokenizer, layers)
-    content = save(tensors, {METADATA: json.dumps(settings, ensure_ascii=False)})
+    metadata = {METADATA: json.dumps(settings, ensure_ascii=False), INFO: _info(student, tokenizer, run)}
+    content = save(tensors, metadata)
     write_atomically(path, partial(Path.write_bytes, data=content))
+
+
+def _info(student: Student, tokenizer: Tokenizer, run: Path) -> str:
+    """What `EnginePredictor` needs beside what the engine reads."""
+    config = student.config
+    record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
+    info = FileInfo(
+        task=config.task,
+        target=config.target,
+        is_pair=config.is_pair,
+        max_seq_length=config.max_seq_length,
+        table_dtype=config.table_dtype,
+        num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
+        text_columns=record.get(TEXT_COLUMNS),
+        thresholds=stored_thresholds(run) if config.target.has_label_lists else {},
+    )
+    return info.model_dump_json()
 
 
 def head_layers(head: nn.Module) -> Layers:

@@ -14,11 +14,11 @@ from tokenizers import Tokenizer
 from pipeline.arrays import Floats, Ragged
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
+from student.answers.torch_predictor import in_batches
 from student.export.engine_file import group_sizes, head_layers, write_engine_file
 from student.model.architecture import sequences
 from student.model.embeddings import matrix_encoder
 from student.model.model import Student
-from student.predict import in_batches
 from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
 from tests.helpers.toy_students import BIGRAMS, student
 

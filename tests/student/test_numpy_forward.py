@@ -6,12 +6,12 @@ import torch
 
 from pipeline.arrays import Ragged
 from pipeline.tasks.target import Target
+from student.answers.torch_predictor import in_batches, numpy_forward
 from student.config import TrainSettings
 from student.export.export import with_small_tables
 from student.kernels import compiled
 from student.model.build_config import build_config
 from student.model.model import Student
-from student.predict import in_batches, numpy_forward
 from tests.helpers.messages import naming
 
 needs_compiled = pytest.mark.skipif(compiled.library() is None, reason="there are no compiled kernels")

@@ -16,11 +16,12 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import pad_id
+from student.answers.torch_predictor import FEW
 from student.config import TrainSettings
 from student.data import load_examples
 from student.kinds.examples import student_logits
 from student.model.model import Student
-from student.predict import FEW, Predictor
+from student.predict import Predictor
 from tests.helpers.messages import naming
 
 

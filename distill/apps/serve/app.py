@@ -87,7 +87,7 @@ GET = {
 
 async def predict(served: Served, config: ServeConfig, body: PredictRequest) -> bytes:
     """Labels by their scores, as text-embeddings-inference gives them: of a batch a list of lists."""
-    texts = checked_texts(body.rows(), served.config.is_pair, config.max_client_batch_size)
+    texts = checked_texts(body.rows(), served.student.is_pair, config.max_client_batch_size)
     batches = served.rankings["none" if body.raw_scores else "softmax"]
     ranked = await _rows(served, batches, texts, body.truncate)
     return (_lists(ranked) if body.is_batch else _list(ranked[0])).encode()
@@ -105,7 +105,7 @@ async def embed(served: Served, config: ServeConfig, body: EmbedRequest) -> byte
 
 async def hub(served: Served, config: ServeConfig, body: HubRequest) -> bytes:
     """The same as the hub's inference API gives it: always a list of lists, of which its client takes the first."""
-    texts = checked_texts(body.rows(), served.config.is_pair, config.max_client_batch_size)
+    texts = checked_texts(body.rows(), served.student.is_pair, config.max_client_batch_size)
     wanted = body.parameters or HubParameters()
     ranked = await _rows(served, served.rankings[wanted.function_to_apply or "softmax"], texts, None)
     return _lists(one[: wanted.top_k] for one in ranked).encode()
@@ -113,9 +113,9 @@ async def hub(served: Served, config: ServeConfig, body: HubRequest) -> bytes:
 
 async def teacher(served: Served, config: ServeConfig, body: PredictRequest) -> bytes:
     """What the teacher said of each input when the set was made; null for what it was not asked about."""
-    texts = checked_texts(body.rows(), served.config.is_pair, config.max_client_batch_size)
+    texts = checked_texts(body.rows(), served.student.is_pair, config.max_client_batch_size)
     found = served.stored.find(texts) if served.stored else [None] * len(texts)
-    target = served.config.target
+    target = served.student.target
     answers = ("null" if logits_C is None else _list(rankings(target, logits_C[None])[0]) for logits_C in found)
     return _list(answers).encode()
 
@@ -132,7 +132,7 @@ async def _rows(served: Served, batches: Batches[R], texts: Texts, truncate: boo
     """The student's answer to texts, which are cut if they are too long, unless the client will not have it."""
     try:
         if truncate is False:
-            _check_lengths(await served.lengths.submit(texts), served.config.max_seq_length)
+            _check_lengths(await served.lengths.submit(texts), served.student.max_seq_length)
         return await batches.submit(texts)
     except TimeoutError as error:
         raise RefusedError(429, "Overloaded", "Model is overloaded") from error

@@ -1,11 +1,11 @@
-"""A served student: its batches, its answers as JSON, and its teacher's stored predictions.
+"""A served student: its batches, and its answers as JSON.
 
 Batching needs no timer: all requests that arrive while the student works form its next batch. An idle student answers a
 single text at once, and the batches of a busy one grow by themselves. Each student has one worker thread, because torch
 uses all cores for a batch and a tokenizer is not thread-safe. Switching to that thread takes longer than predicting a
 few short texts, so these are answered on the event loop if the thread is idle.
 
-Shapes: N inputs, R rows of the set, C logits.
+Shapes: N inputs, C logits.
 """
 
 import asyncio
@@ -17,25 +17,16 @@ from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 import numpy as np
 
 from distill.apps.app_settings import ServeConfig
 from distill.apps.serve.prometheus import GAUGE, Metrics
 from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
-from pipeline import console
 from pipeline.arrays import Floats, Ints
-from pipeline.environment import store_folder
-from pipeline.errors import DistillError
-from pipeline.query.mixture import open_sets
-from pipeline.sets.kinds.examples import text_hash
-from pipeline.sets.reader import ExampleSet
-from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
-from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.predict import BATCH_SIZE, Predictor
-from student.trained_sets import trained_sets
 
 # Texts per batch, which limits how long a small request waits behind large ones.
 MOST_AT_ONCE = 8192
@@ -44,6 +35,9 @@ SHORT_TEXTS, SHORT_CHARACTERS = 128, 16384
 ANSWER_SECONDS = 60
 
 Ranking = list[str]  # a JSON object for each label with its score, the highest first
+if TYPE_CHECKING:
+    from distill.apps.serve.stored import Stored
+
 T = TypeVar("T")
 R = TypeVar("R", Floats, Ints, list[Ranking])  # a row for each text
 Waiting = tuple[Texts, asyncio.Future[R]]
@@ -170,34 +164,27 @@ class Served:
     """A student with its queues of waiting requests.
 
     Args:
-        run: folder of its run.
+        run: folder of its run, or its file.
         metrics: what is counted.
     """
 
     def __init__(self, run: Path, metrics: Metrics) -> None:
         self.name = name_of(run)
         self.predictor = Predictor(run)
-        self.config = self.predictor.student.config
-        self.stored = stored_answers(run, self.config.target)
+        self.student = self.predictor.info
+        self.stored = _stored_answers(run, self.student.target)
         batches = partial(Batches, worker=Worker(self.predictor.is_quick), metrics=metrics)
         self.rankings = {scale: batches(partial(self._rankings, scale)) for scale in get_args(Scale)}
         self.vectors = batches(lambda texts, _: self.predictor.encode(texts))
-        self.lengths = batches(self._lengths)
+        self.lengths = batches(self.predictor.num_tokens)
 
     def _rankings(self, scale: Scale, first: list[str], second: list[str] | None) -> list[Ranking]:
-        return rankings(self.config.target, self.predictor.logits(first, second), scale)
-
-    def _lengths(self, first: list[str], second: list[str] | None) -> Ints:
-        """Tokens of each input, special ones included, before it is cut."""
-        reader = self.predictor.reader
-        parts = reader.read(first, second, None)
-        special = reader.tokenizer.num_special_tokens_to_add(second is not None)
-        return np.asarray(special + np.sum([part.lengths for part in parts], axis=0))
+        return rankings(self.student.target, self.predictor.logits(first, second), scale)
 
     def info(self, config: ServeConfig) -> dict[str, Any]:
         """What text-embeddings-inference tells of a model."""
-        is_classifier = self.config.target.has_labels
-        names = self.config.target.names if is_classifier else ("score",)
+        is_classifier = self.student.target.has_labels
+        names = self.student.target.names if is_classifier else ("score",)
         labels = {
             "id2label": {str(k): name for k, name in enumerate(names)},
             "label2id": {name: k for k, name in enumerate(names)},
@@ -205,11 +192,11 @@ class Served:
         return {
             "model_id": self.name,
             "model_sha": None,
-            "model_dtype": self.config.table_dtype,
+            "model_dtype": self.student.table_dtype,
             "model_type": {"classifier" if is_classifier else "reranker": labels},
             "max_concurrent_requests": config.max_concurrent_requests,
-            "max_input_length": self.config.max_seq_length,
-            "max_batch_tokens": BATCH_SIZE * self.config.max_seq_length,
+            "max_input_length": self.student.max_seq_length,
+            "max_batch_tokens": BATCH_SIZE * self.student.max_seq_length,
             "max_batch_requests": None,
             "max_client_batch_size": config.max_client_batch_size,
             "auto_truncate": True,
@@ -221,19 +208,31 @@ class Served:
 
     def summary(self, config: ServeConfig) -> dict[str, Any]:
         """What the page needs to know of it."""
-        target = self.config.target
+        target = self.student.target
         return {
             "name": self.name,
-            "task": self.config.task,
-            "is_pair": self.config.is_pair,
+            "task": self.student.task,
+            "is_pair": self.student.is_pair,
             "labels": list(target.names) if target.has_labels else [],
             "has_teacher": self.stored is not None,
             "max_client_batch_size": config.max_client_batch_size,
         }
 
 
+def _stored_answers(run: Path, target: Target) -> "Stored | None":
+    """The answers that a run was trained from; None of a file, which has no record of them."""
+    if run.is_file():
+        return None
+    # Sets need DuckDB, which a student alone does without.
+    from distill.apps.serve.stored import stored_answers
+
+    return stored_answers(run, target)
+
+
 def name_of(run: Path) -> str:
     """The name under which a run is served: the last part of its path as it was given, which may be a link."""
+    if run.is_file():
+        return run.stem
     return run.resolve().name if run.name in {"", ".."} else run.name
 
 
@@ -271,45 +270,3 @@ def _scaled(logits_NC: Floats, scale: Scale) -> Floats:
     if scale == "sigmoid":
         return sigmoid(logits_NC)
     return logits_NC
-
-
-class Stored:
-    """A teacher's answers, found by the text that it was asked about.
-
-    Args:
-        logit_set: its set.
-    """
-
-    def __init__(self, logit_set: ExampleSet) -> None:
-        tables = [logit_set.read(split, ("text_hash", "logits"), "variant = 0") for split in logit_set.splits]
-        # Hashes instead of texts find a stored row, so text-free sets work as well.
-        hashes = [hash_ for table in tables for hash_ in table.column("text_hash").to_pylist()]
-        logits = [logits_of(table, logit_set.record.target.num_logits) for table in tables]
-        order_R = np.argsort(np.array(hashes, dtype="S16"), kind="stable")
-        self._hash_R = np.array(hashes, dtype="S16")[order_R]
-        self._logits_RC = np.concatenate(logits)[order_R]
-        self._tokenizer_sha256 = logit_set.record.tokenizer.sha256
-
-    def find(self, texts: Texts) -> list[Floats | None]:
-        """The teacher's logits [C] for each input, or None if it was never asked about it."""
-        seconds: Sequence[str | None] = texts.second or [None] * len(texts)
-        pairs = zip(texts.first, seconds, strict=True)
-        wanted_N = np.array([text_hash(self._tokenizer_sha256, *pair) for pair in pairs], dtype="S16")
-        place_N = np.searchsorted(self._hash_R, wanted_N).clip(max=len(self._hash_R) - 1)
-        is_there_N = self._hash_R[place_N] == wanted_N
-        return [self._logits_RC[place] if there else None for place, there in zip(place_N, is_there_N, strict=True)]
-
-
-def stored_answers(run: Path, target: Target) -> Stored | None:
-    """The answers that a run was trained from, mixed as they were; None, and a note, if its sets cannot be read.
-
-    Silently None if they mean something else than the target.
-    """
-    try:
-        record = read_run_record(run / RUN_RECORD)
-        paths = trained_sets(record, store_folder())
-        logit_set = open_sets(paths, record["settings"].get("mix"), needs_text=False)
-        return Stored(logit_set) if logit_set.record.target == target else None
-    except (DistillError, KeyError) as error:
-        console.note(f"{run}: served without its teacher's answers: {error}")
-        return None

@@ -10,12 +10,11 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 import uvicorn
 
 from distill.apps.app_settings import ServeConfig
@@ -24,7 +23,6 @@ from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served, name_of
 from pipeline import console
 from pipeline.errors import ConfigError, did_you_mean, raise_all
-from student.model.weights import CONFIG_FILE
 
 DRAIN_SECONDS = 30
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -38,9 +36,7 @@ def serve(config: ServeConfig) -> None:
     """
     raise_all(ConfigError, "nothing to serve", _problems(config))
     listener = _bound(config)
-    threads = torch.get_num_threads()
-    # A fork copies no OpenMP threads, and workers would wait for them forever.
-    torch.set_num_threads(1)
+    threads = _one_thread(config.runs)
     metrics = Metrics(config.workers)
     loaded = [Served(Path(run), metrics) for run in config.runs]
     app = App({served.name: served for served in loaded}, config, metrics)
@@ -55,7 +51,8 @@ def serve(config: ServeConfig) -> None:
     supervisor = os.getpid()
 
     def work(worker: int) -> None:
-        torch.set_num_threads(max(1, threads // config.workers))
+        for served in loaded:
+            served.predictor.set_threads(max(1, threads // config.workers))
         metrics.of_worker(worker)
         _serve_here(app, listener, supervisor if config.workers > 1 else None)
 
@@ -67,16 +64,34 @@ def serve(config: ServeConfig) -> None:
     gc.unfreeze()
 
 
+def _one_thread(runs: Sequence[str]) -> int:
+    """Keeps torch to one thread until the workers are there, and returns how many it would take."""
+    if not any(Path(run).is_dir() for run in runs):
+        return os.cpu_count() or 1
+    import torch
+
+    threads = torch.get_num_threads()
+    # A fork copies no OpenMP threads, and workers would wait for them forever.
+    torch.set_num_threads(1)
+    return threads
+
+
 def _problems(config: ServeConfig) -> list[str]:
     names = [name_of(Path(run)) for run in config.runs]
     problems = [f"{name!r} is the name of two runs" for name in sorted({n for n in names if names.count(n) > 1})]
     for run in map(Path, config.runs):
-        if not run.is_dir():
-            there = [path.parent.name for path in run.parent.glob(f"*/{CONFIG_FILE}")]
-            problems.append(f"{run}: no such folder; {did_you_mean(run.name, there)}")
-    if config.workers > 1 and torch.cuda.is_available():
+        if not run.exists():
+            there = [path.parent.name for path in run.parent.glob("*/config.json")]
+            problems.append(f"{run}: no such folder or file; {did_you_mean(run.name, there)}")
+    if config.workers > 1 and any(Path(run).is_dir() for run in config.runs) and _has_gpu():
         problems.append(f"--workers {config.workers}: a GPU is for one process")
     return problems
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _bound(config: ServeConfig) -> socket.socket:

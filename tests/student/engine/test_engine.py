@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import predicted_scores, probabilities
+from student.answers.torch_predictor import in_batches
 from student.export.engine_file import write_engine_file
 from student.export.export import export, with_small_tables
 from student.model.architecture import sequences
 from student.predict import Predictor as TorchPredictor
-from student.predict import in_batches
 from student.run_config import ExportConfig
 from tests.helpers.engine import LIBRARY, STUDENTS, by_torch, made, needs_engine, rounded, written
 from tests.helpers.messages import naming

@@ -16,10 +16,10 @@ from pipeline.arrays import Floats, Ragged
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
+from student.answers.torch_predictor import in_batches
 from student.export.html_file import CoarseStudent, check_writable, coarse, write_html
 from student.model.architecture import sequences
 from student.model.embeddings import matrix_encoder
-from student.predict import in_batches
 from tests.helpers.messages import naming
 from tests.helpers.node import PROGRAM, Node, running_node
 from tests.helpers.token_sets import word_tokenizer

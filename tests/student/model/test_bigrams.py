@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from pipeline.arrays import Ragged
 from pipeline.errors import IntegrityError
+from student.answers.torch_predictor import numpy_forward
 from student.describe import describe_config
 from student.export.export import with_small_tables
 from student.model.bigrams import BigramSums
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.encoder import EncoderShape, without_padding
 from student.model.model import Student
-from student.predict import numpy_forward
 from student.vocabulary_pruning import prune, restore
 from tests.helpers.messages import naming
 from tests.helpers.toy_students import BIGRAMS, PAIRS, fill, padded, pair_student, student, student_config

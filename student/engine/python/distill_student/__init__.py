@@ -74,6 +74,7 @@ class Predictor:
         task: what the student was trained for.
         labels: the names of its answers, ``score`` for a student of scores.
         is_pair: whether it takes two texts per input.
+        threads: how many of them read many inputs.
         num_features: how many numbers `encode` makes of a text.
 
     Raises:
@@ -83,7 +84,7 @@ class Predictor:
     def __init__(self, path: str | os.PathLike[str], threads: int | None = None) -> None:
         self._handle = ctypes.c_void_p()
         _check(_library.distill_open(os.fsencode(path), ctypes.byref(self._handle)))
-        self._threads = threads or os.cpu_count() or 1
+        self.threads = threads or os.cpu_count() or 1
         info = _Info()
         _check(_library.distill_describe(self._handle, ctypes.byref(info)))
         self._num_logits, self._num_answers = int(info.num_logits), int(info.num_answers)
@@ -158,7 +159,7 @@ class Predictor:
         return count, (*parts, self._threads_for(count))
 
     def _threads_for(self, count: int) -> int:
-        return min(self._threads, 1 + count // INPUTS_PER_THREAD)
+        return min(self.threads, 1 + count // INPUTS_PER_THREAD)
 
     def _answer(self, probabilities: list[float], holds: list[int]) -> dict[str, Any]:
         names = [name for name, is_held in zip(self.labels, holds, strict=True) if is_held]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from distill.apps.serve.requests import RefusedError, Scale, Texts
-from distill.apps.serve.served import Ranking, Stored, rankings, stored_answers
+from distill.apps.serve.served import Ranking, rankings
+from distill.apps.serve.stored import Stored, stored_answers
 from pipeline.record_file import read_record
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target, softmax

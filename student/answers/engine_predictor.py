@@ -1,0 +1,158 @@
+"""A student from its file (`distill export --file`), by the engine: no torch is imported.
+
+Shapes: N inputs, F features, C logits.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+from safetensors import SafetensorError, safe_open
+
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError
+from pipeline.files import sha256
+from pipeline.text.tokenizer import require_text
+from student.answers.thresholds import bias_of
+from student.predict import Predictor, StudentInfo
+from student.texts import listed
+
+INFO = "distill"  # key of the metadata that holds a `FileInfo`
+
+
+class FileInfo(StudentInfo):
+    """What a file holds beside what the engine reads.
+
+    Attributes:
+        num_special_tokens: that stand around the texts of an input.
+        text_columns: what the task calls the columns of its texts.
+        thresholds: of a multi-label student, the probability of each label above which it is predicted.
+    """
+
+    num_special_tokens: int = Field(ge=0)
+    text_columns: tuple[tuple[str, ...], ...] | None = None
+    thresholds: dict[str, float] = Field({}, max_length=2**16)
+
+
+class EnginePredictor(Predictor):
+    """A student from its file; arguments and errors as of `Predictor`.
+
+    Attributes:
+        path: the file.
+    """
+
+    info: FileInfo
+
+    def __init__(
+        self,
+        run: str | Path,
+        abstain: bool = False,
+        costs: Mapping[str, float] | None = None,
+        task: str | None = None,
+    ) -> None:
+        self.path = Path(run)
+        if abstain:
+            raise ConfigError(f"--abstain: {run} is a file, which has no certificate; give the folder of its run")
+        if task is not None:
+            raise ConfigError(f"task {task!r}: {run} holds one student; leave it out")
+        self._engine = _opened(self.path)
+        self.info = read_info(self.path)
+        if (self._engine.task, self._engine.is_pair) != (self.info.task, self.info.is_pair):
+            raise IntegrityError(f"{run}: its two descriptions of the student differ; export it again")
+        self._costs = dict(costs or {})
+        self.threshold, self.is_quick = None, True
+        self.bias_C = bias_of(self.info.thresholds, self.info.target, self._costs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises ConfigError for what only a folder gives, so that a command that needs it fails with a remedy."""
+        if name in {"student", "reader"}:
+            raise ConfigError(
+                f"{self.path}: is a file for the engine, and this needs torch; give the folder of its run"
+            )
+        raise AttributeError(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again from the file, which has to be there."""
+        return type(self), (self.path, False, self._costs)
+
+    def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
+        """See `Predictor`."""
+        first, second = self._texts(sentences1, sentences2)
+        try:
+            logits_NC: Floats = self._engine.logits(first, second)
+        except _engine_error() as error:
+            raise _named(error, (first,) if second is None else (first, second)) from error
+        return logits_NC
+
+    def encode(self, sentences: Iterable[str]) -> Floats:
+        """See `Predictor`."""
+        texts = listed(sentences)
+        try:
+            vectors_NF: Floats = self._engine.encode(texts)
+        except _engine_error() as error:
+            raise _named(error, (texts,)) from error
+        return vectors_NF
+
+    def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
+        """See `Predictor`."""
+        parts = [sentences1] if sentences2 is None else [sentences1, sentences2]
+        counts = np.array([[len(self._engine.tokenize(text)) for text in part] for part in parts], dtype=np.int64)
+        return np.asarray(self.info.num_special_tokens + counts.sum(axis=0))
+
+    def text_columns(self) -> list[tuple[str, ...]] | None:
+        """See `Predictor`."""
+        return None if self.info.text_columns is None else list(self.info.text_columns)
+
+    def hashes(self) -> dict[str, str]:
+        """See `Predictor`."""
+        return {self.path.name: sha256(self.path)}
+
+    def set_threads(self, count: int) -> None:
+        """See `Predictor`."""
+        self._engine.threads = count
+
+
+def read_info(path: Path) -> FileInfo:
+    """What a file holds of its student.
+
+    Raises:
+        IntegrityError: if it is not a student's.
+    """
+    try:
+        with safe_open(path, "numpy") as file:
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise IntegrityError(f"{path}: not a student's file: {error}") from error
+    try:
+        return FileInfo.model_validate_json(metadata.get(INFO, ""))
+    except ValueError as error:
+        raise IntegrityError(
+            f"{path}: does not describe its student; write it with `distill export RUN --file`"
+        ) from error
+
+
+def _opened(path: Path) -> Any:
+    try:
+        from student.engine.python.distill_student import Predictor as Engine
+    except OSError as error:
+        raise MissingDependencyError(
+            f"{path}: the engine is not built; install a C++17 compiler, then distill-offline again"
+        ) from error
+    try:
+        return Engine(path)
+    except _engine_error() as error:
+        raise IntegrityError(str(error)) from error
+
+
+def _engine_error() -> type[Exception]:
+    from student.engine.python.distill_student import DistillError
+
+    return DistillError
+
+
+def _named(error: Exception, texts: tuple[Sequence[Any], ...]) -> Exception:
+    """The error with the number of the sentence, if one is not text."""
+    require_text(texts, 0)
+    return IntegrityError(str(error))

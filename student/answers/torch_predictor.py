@@ -1,0 +1,253 @@
+"""A student of texts from the folder of its run, by torch; a few inputs without torch's modules.
+
+Those would take several times as long as the arithmetic. The encoder is the same compiled kernel on the same tables,
+the head is numpy's, but for products of several rows. Shapes: N and B inputs, F features, C logits.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pipeline.arrays import Floats, Ints, Ragged, stacked
+from pipeline.errors import ConfigError
+from pipeline.files import sha256
+from pipeline.sets.record import TOKENIZER_FILE
+from pipeline.text.reader import TextReader
+from pipeline.text.tokenizer import load_tokenizer
+from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
+from student.answers.certificate import certified_threshold, model_hashes
+from student.answers.thresholds import label_bias
+from student.kernels import compiled
+from student.model.architecture import sequences
+from student.model.embeddings import MatrixEncoder
+from student.model.heads import PAIRINGS
+from student.model.model import Student, TaskStudent, default_device
+from student.model.products import backend
+from student.predict import BATCH_SIZE, Predictor, StudentInfo
+from student.texts import listed
+
+FEW = 64  # inputs; of more the arithmetic takes the time, and torch is as good at that
+
+Forward = Callable[[Sequence[Ragged]], Floats]
+Layer = Callable[[Floats], Floats]
+
+
+def numpy_forward(student: Student) -> Forward | None:
+    """What gives a student's logits [B, C] of the sequences of a few inputs, as `Student.logits` does.
+
+    None if that takes torch: on a GPU, without compiled kernels, with windows, int8 tables or a head of other layers.
+    """
+    encoder, layers = student.encoder, _layers(student.head)
+    if not isinstance(encoder, MatrixEncoder) or encoder.window_size is not None:
+        return None
+    vectors, forward, backward = (None if table is None else table.detach() for table in encoder.weights())
+    tables, bigrams = (vectors, forward, backward), encoder.bigrams
+    if layers is None or student.device.type != "cpu" or backend(tables, torch.empty(0)) is not compiled:
+        return None
+    row_V = None if encoder.rows is None else encoder.rows.row_V.numpy()
+    compare = PAIRINGS[student.config.pairing].compare if student.config.num_sequences == 2 else None
+
+    def ask(parts: Sequence[Ragged]) -> Floats:
+        taken = stacked(parts)
+        rows_T = taken.flat if row_V is None else row_V[taken.flat]
+        starts_S = torch.from_numpy(taken.offsets)
+        features = compiled.reduce(tables, torch.from_numpy(rows_T), starts_S, with_max=encoder.with_max)
+        if bigrams is not None:
+            with torch.no_grad():
+                features = torch.cat([features, bigrams(torch.from_numpy(taken.flat), starts_S)], dim=1)
+        values: Floats = (compare(*features.chunk(2)) if compare else features).numpy()
+        for layer in layers:
+            values = layer(values)
+        return values
+
+    return ask
+
+
+def _layers(head: nn.Module) -> list[Layer] | None:
+    """The layers of a head in numpy, if all of them are known here; dropout is over when answers are given."""
+    if not isinstance(head, nn.Sequential):
+        return None
+    layers = [layer for layer in head if not isinstance(layer, nn.Dropout)]
+    if any(type(layer) not in LAYERS for layer in layers):
+        return None
+    return [LAYERS[type(layer)](layer) for layer in layers]
+
+
+def _linear(layer: nn.Linear) -> Layer:
+    weight_CF, bias_C = layer.weight.detach(), layer.bias.detach()
+    weight_FC, bias = weight_CF.numpy().T, bias_C.numpy()
+
+    def product(values_BF: Floats) -> Floats:
+        if len(values_BF) == 1:  # numpy is quicker for one row, and takes four times as long as torch for two
+            return np.asarray(values_BF @ weight_FC + bias)
+        return functional.linear(torch.from_numpy(values_BF), weight_CF, bias_C).numpy()
+
+    return product
+
+
+def _layer_norm(layer: nn.LayerNorm) -> Layer:
+    weight_F, bias_F = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    share, eps = np.float32(1 / len(weight_F)), np.float32(layer.eps)
+
+    def normalised(values_BF: Floats) -> Floats:
+        centred_BF = values_BF - values_BF.sum(axis=1, keepdims=True) * share
+        variance_B1 = np.square(centred_BF).sum(axis=1, keepdims=True) * share
+        return np.asarray(centred_BF / np.sqrt(variance_B1 + eps) * weight_F + bias_F)
+
+    return normalised
+
+
+def _relu(_: nn.ReLU) -> Layer:
+    return lambda values_BF: np.maximum(values_BF, 0)
+
+
+LAYERS: dict[type[nn.Module], Callable[..., Layer]] = {
+    nn.Linear: _linear,
+    nn.LayerNorm: _layer_norm,
+    nn.ReLU: _relu,
+}
+
+
+MADE_OF_THE_STUDENT = {"student", "is_quick", "_numpy_forward"}  # attributes of a predictor
+Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class TorchPredictor(Predictor):
+    """A student from the folder of its run; arguments and errors as of `Predictor`.
+
+    Attributes:
+        student: the torch module.
+        reader: of its texts.
+    """
+
+    student_type: ClassVar[type[TaskStudent]] = Student
+
+    def __init__(
+        self,
+        run: str | Path,
+        abstain: bool = False,
+        costs: Mapping[str, float] | None = None,
+        task: str | None = None,
+    ) -> None:
+        if abstain and costs:
+            raise ConfigError("costs: a certificate is about the likeliest label; abstain without them")
+        folder = Path(run) / (task or "")
+        student = self.student_type.load(folder)
+        config = student.config
+        self.info = StudentInfo(
+            task=config.task,
+            target=config.target,
+            is_pair=getattr(config, "is_pair", False),
+            max_seq_length=config.max_seq_length,
+            table_dtype=config.table_dtype,
+        )
+        self.folder = folder
+        self.threshold = certified_threshold(folder) if abstain else None
+        self.bias_C = label_bias(folder, student.config.target, costs or {})
+        tokenizer = load_tokenizer(folder / TOKENIZER_FILE, student.config.tokenizer_sha256)
+        self.reader = TextReader.of(tokenizer)
+        self._answer_with(student)
+
+    def _answer_with(self, student: TaskStudent) -> None:
+        _one_thread_after_forks()
+        self.student: Any = student.to(default_device())
+        student.encoder.lay_out()
+        self._numpy_forward = numpy_forward(student) if isinstance(student, Student) else None
+        self.is_quick = self._numpy_forward is not None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again of the student's weights, wherever its folder is: tables that lie side by side do not travel."""
+        weights = {name: weight.cpu().clone() for name, weight in self.student.state_dict().items()}
+        student = type(self.student), self.student.config, weights, self.student.companions
+        others = {name: value for name, value in vars(self).items() if name not in MADE_OF_THE_STUDENT}
+        return _revived, (type(self), student, others)
+
+    def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
+        """See `Predictor`."""
+        texts, config = self._texts(sentences1, sentences2), self.student.config
+        parts = sequences(config, *self.reader.read(*texts, config.max_seq_length))
+        if self._numpy_forward is not None and len(parts[0]) <= FEW:
+            return self._numpy_forward(parts)
+        return in_batches(self.student.logits, parts, config.target.num_logits, self.student.device)
+
+    def encode(self, sentences: Iterable[str]) -> Floats:
+        """See `Predictor`."""
+        student = self.student
+        parts = sequences(student.config, *self.reader.read(listed(sentences), None, student.config.max_seq_length))
+        return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)
+
+    def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
+        """See `Predictor`."""
+        parts = self.reader.read(sentences1, sentences2, None)
+        special = self.reader.tokenizer.num_special_tokens_to_add(sentences2 is not None)
+        return np.asarray(special + np.sum([part.lengths for part in parts], axis=0))
+
+    def text_columns(self) -> list[tuple[str, ...]] | None:
+        """See `Predictor`."""
+        record = read_run_record(self.folder / RUN_RECORD) if (self.folder / RUN_RECORD).is_file() else {}
+        columns = record.get(TEXT_COLUMNS)
+        return None if columns is None else list(map(tuple, columns))
+
+    def hashes(self) -> dict[str, str]:
+        """See `Predictor`."""
+        return model_hashes(self.folder) | {TOKENIZER_FILE: sha256(self.folder / TOKENIZER_FILE)}
+
+    def set_threads(self, count: int) -> None:
+        """See `Predictor`."""
+        torch.set_num_threads(count)
+
+
+@cache
+def _one_thread_after_forks() -> None:
+    """Makes forked children of this process compute by one thread, once a predictor is there.
+
+    A fork copies no threads of OpenMP. torch would wait for those of its parent for ever, as in
+    `datasets.map(num_proc=2)`. A child may set another number before it computes.
+    """
+    if hasattr(os, "register_at_fork"):  # Windows has no forks
+        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
+
+
+def _revived(
+    kind: type[TorchPredictor],
+    student: tuple[type[TaskStudent], Any, dict[str, torch.Tensor], dict[str, bytes]],
+    others: dict[str, Any],
+) -> TorchPredictor:
+    """The predictor that was pickled or copied, on this machine's device and with its kernels."""
+    model, config, weights, companions = student
+    made = model(config)
+    made.load_state_dict(weights)
+    made.companions = companions
+    predictor: TorchPredictor = object.__new__(kind)
+    vars(predictor).update(others)
+    predictor._answer_with(made.eval())
+    return predictor
+
+
+def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.device) -> Floats:
+    """What a part of a student says of inputs, asked about a batch of them at a time.
+
+    Args:
+        ask: given ids_T and starts_S, as `Student.logits` takes them.
+        parts: the inputs' N sequences, of two per input the second ones apart.
+        width: how many numbers it says of an input.
+        device: the student's.
+
+    Returns:
+        float32 [N, width].
+    """
+    numbers_NC = np.empty((len(parts[0]), width), dtype=np.float32)
+    with torch.inference_mode():
+        for start in range(0, len(numbers_NC), BATCH_SIZE):
+            stop = min(start + BATCH_SIZE, len(numbers_NC))
+            taken = stacked([part.between(start, stop) for part in parts])
+            ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (taken.flat, taken.offsets))
+            numbers_NC[start:stop] = ask(ids_T, starts_S).cpu().numpy()
+    return numbers_NC
