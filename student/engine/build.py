@@ -1,10 +1,11 @@
-"""Builds the engine: one shared library for all levels of instructions. ``python build.py LIBRARY``.
+"""Builds the engine: one shared library for all levels of instructions.
 
+``python build.py LIBRARY`` builds the library, ``python build.py --sqlite LIBRARY`` an extension of SQLite around it.
+``CXX=aarch64-linux-gnu-g++`` builds them for another machine.
 The setup of the light package and that of the whole one call it; so can anybody with a C++17 compiler.
 """
 
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -16,15 +17,14 @@ from pathlib import Path
 ENGINE = Path(__file__).resolve().parent
 LIBRARY = "libdistill_student.so"
 KERNELS = ENGINE / "cpp/kernels.cpp"
-LEVELS: dict[str, list[str]] = {"portable": []}
-if platform.machine() in {"x86_64", "AMD64"}:
-    # Each names its instructions: the last -march wins, also over one in CXXFLAGS.
-    LEVELS = {
-        "portable": ["-march=x86-64"],
-        "avx2": ["-march=x86-64-v3"],
-        "avx512": ["-march=x86-64-v4"],
-        "avx512bf16": ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"],
-    }
+SQLITE = ENGINE / "sqlite/extension.cpp"
+# Each names its instructions: the last -march wins, also over one in CXXFLAGS.
+X86_64 = {
+    "portable": ["-march=x86-64"],
+    "avx2": ["-march=x86-64-v3"],
+    "avx512": ["-march=x86-64-v4"],
+    "avx512bf16": ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"],
+}
 COMPILE = ["-O3", "-g0", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math"]
 COMPILE += ["-ffp-contract=fast", "-pthread", "-Wall", "-Wextra", "-Wno-maybe-uninitialized", "-Wno-psabi"]
 
@@ -35,20 +35,39 @@ def sources() -> list[Path]:
     return [ENGINE / "distill_student.h", *(path for folder in (ENGINE / "cpp", *shared) for path in folder.iterdir())]
 
 
-def build(library: Path) -> None:
-    """Compiles the library, unless it is newer than its sources; raises OSError or CalledProcessError if it cannot."""
+def levels_of(compiler: list[str]) -> dict[str, list[str]]:
+    """The levels of instructions for the machine that a compiler compiles for, with their flags."""
+    command = [*compiler, "-dumpmachine"]
+    machine = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
+    # Other machines have one level. That of aarch64 includes NEON.
+    return X86_64 if machine.startswith("x86_64") else {"portable": []}
+
+
+def build(library: Path, *others: Path) -> None:
+    """Compiles the library, unless it is newer than its sources.
+
+    Args:
+        library: the file that is written.
+        others: more sources that become part of it.
+
+    Raises:
+        OSError: if there is no compiler, or the file cannot be written.
+        CalledProcessError: if the compiler fails.
+    """
     if library.exists() and library.stat().st_mtime > max(
-        path.stat().st_mtime for path in [*sources(), Path(__file__)]
+        path.stat().st_mtime for path in [*sources(), *others, Path(__file__)]
     ):
         return
     compiler = shlex.split(os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++")
     given = shlex.split(os.environ.get("CXXFLAGS", ""))
+    levels = levels_of(compiler)
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         units = {
-            path.stem: [str(path), *LEVELS["portable"]] for path in (ENGINE / "cpp").glob("*.cpp") if path != KERNELS
+            path.stem: [str(path), *levels["portable"]] for path in (ENGINE / "cpp").glob("*.cpp") if path != KERNELS
         }
-        units |= {level: [str(KERNELS), f"-DLEVEL={level}", *flags] for level, flags in LEVELS.items()}
+        units |= {path.stem: [str(path), *levels["portable"]] for path in others}
+        units |= {level: [str(KERNELS), f"-DLEVEL={level}", *flags] for level, flags in levels.items()}
 
         def compiled(name: str) -> str:
             target = str(Path(folder, f"{name}.o"))
@@ -65,4 +84,4 @@ def build(library: Path) -> None:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    build(Path(sys.argv[-1]), *([SQLITE] if "--sqlite" in sys.argv else []))

@@ -1,6 +1,7 @@
 """The engine outside of this project: as a package in an environment without torch, and from C."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -12,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from student.engine.build import COMPILE, LEVELS
-from tests.helpers.engine import LIBRARY, needs_engine, written
+from student.engine.build import COMPILE, SQLITE, X86_64
+from tests.helpers.engine import LIBRARY, STUDENTS, made, needs_engine, written
 
 if LIBRARY.exists():
     from student.engine.python.distill_student import Predictor
@@ -72,32 +73,117 @@ def test_a_student_answers_where_only_numpy_is(bare_python: Path, tmp_path: Path
     assert actual["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-@pytest.mark.parametrize(
-    ("name", "texts"),
-    [("hybrid", ["the there é"]), ("diffcat, labels", ["the a", "ab ab"]), ("score, short words", ["a ab"])],
-)
-def test_a_c_program_prints_what_python_answers(tmp_path: Path, name: str, texts: list[str]) -> None:
+ARM = {"c++": "aarch64-linux-gnu-g++", "c": "aarch64-linux-gnu-gcc", "emulator": "qemu-aarch64"}
+WARNINGS = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
+INCLUDE = ["-I", ROOT / "student/engine"]
+LINK = [LIBRARY.name, "-Wl,-rpath,$ORIGIN"]
+RUST = ["-O", "-D", "warnings", "-L", ".", "-l", "distill_student", "-C", "link-arg=-Wl,-rpath,$ORIGIN"]
+COMPILERS: dict[str, list[str | Path]] = {
+    "cc": ["cc", "-std=c11", *WARNINGS, *INCLUDE, ROOT / "examples/predict.c", "-o", "predict", *LINK],
+    "rustc": ["rustc", *RUST, ROOT / "examples/predict.rs"],
+}
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_programs_of_other_languages_print_what_python_answers(tmp_path: Path, compiler: str) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
     shutil.copy(LIBRARY, tmp_path)
-    source, include = ROOT / "examples/predict.c", ROOT / "student/engine"
-    warnings = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
-    link = [LIBRARY.name, "-Wl,-rpath,$ORIGIN"]
-    run("cc", *warnings, "-I", include, source, "-o", "predict", *link, cwd=tmp_path)
-    predictor, path = Predictor(written(name, tmp_path)), tmp_path / f"{name}.distill"
-    [answer] = predictor.predict(*([text] for text in texts))
-    expected = []
+    run(*COMPILERS[compiler], cwd=tmp_path)
+    for name, texts in {
+        "hybrid": ["the there é"],
+        "diffcat, labels": ["the a", "ab ab"],
+        "score, short words": ["a ab"],
+    }.items():
+        path = written(name, tmp_path)
+        assert run(tmp_path / "predict", path, *texts, cwd=tmp_path).splitlines() == printed(path, texts)
+        refused = subprocess.run([tmp_path / "predict", path, "a", "b", "c"], capture_output=True, text=True)
+        assert (refused.returncode, "usage" in refused.stderr) == (2, True)
+        wrong = subprocess.run([tmp_path / "predict", __file__, *texts], capture_output=True, text=True)
+        assert (wrong.returncode, __file__ in wrong.stderr) == (2, True)
+
+
+def printed(path: Path, texts: list[str]) -> list[str]:
+    [answer] = Predictor(path).predict(*([text] for text in texts))
+    lines = []
     for label, value in answer.get("probabilities", answer).items():
         chosen = answer.get("label", ())
         holds = label in chosen if isinstance(chosen, list) else label == chosen
-        expected.append(f"{label} {value:.4f}{' <' if holds else ''}")
-    assert run(tmp_path / "predict", path, *texts, cwd=tmp_path).splitlines() == expected
-    refused = subprocess.run([tmp_path / "predict", path, "a", "b", "c"], capture_output=True, text=True)
-    assert (refused.returncode, "usage" in refused.stderr) == (2, True)
-    wrong = subprocess.run([tmp_path / "predict", source, *texts], capture_output=True, text=True)
-    assert (wrong.returncode, str(source) in wrong.stderr) == (2, True)
+        lines.append(f"{label} {value:.4f}{' <' if holds else ''}")
+    return lines
+
+
+@pytest.mark.skipif(
+    shutil.which("sqlite3") is None or shutil.which("c++") is None, reason="needs SQLite and a compiler"
+)
+def test_sqlite_answers_what_python_answers(tmp_path: Path) -> None:
+    shutil.copy(LIBRARY, tmp_path)
+    run(
+        "c++",
+        "-std=c++17",
+        "-shared",
+        "-fPIC",
+        *WARNINGS,
+        *INCLUDE,
+        SQLITE,
+        "-o",
+        "distill_sqlite.so",
+        *LINK,
+        cwd=tmp_path,
+    )
+
+    def rows(query: str) -> list[list[str]]:
+        out = run("sqlite3", "-json", ":memory:", ".load ./distill_sqlite", query, cwd=tmp_path)
+        return [list(row.values()) for row in json.loads(out)] if out else []
+
+    texts = ["the there é", "", 'a\'b "ab" [MASK]']
+    values = ", ".join("('" + text.replace("'", "''") + "')" for text in texts)
+    for name in ("hybrid", "diffcat, labels", "score, short words"):
+        path = written(name, tmp_path)
+        predictor, is_pair = Predictor(path), made(name)[0].config.is_pair
+        given = f"'{path.name}', column1" + ", 'ab'" * is_pair
+        answers = predictor.predict(texts, ["ab"] * 3) if is_pair else predictor.predict(texts)
+        found = rows(f"select distill_predict({given}), distill_scores({given}) from (values {values})")
+        for (label, scores), answer in zip(found, answers, strict=True):
+            if "score" in answer:
+                assert label == scores == pytest.approx(answer["score"], rel=1e-6)
+                continue
+            assert (json.loads(label) if isinstance(answer["label"], list) else label) == answer["label"]
+            assert json.loads(scores) == pytest.approx(answer["probabilities"], rel=1e-6)
+        assert rows(f"select distill_predict('{path.name}', null{', null' * is_pair}) as a") == [[None]]
+    for wrong in ("distill_predict('missing.distill', 'a')", f"distill_predict('{path.name}', 'a', 'b')"):
+        failed = subprocess.run(
+            ["sqlite3", ":memory:", ".load ./distill_sqlite", f"select {wrong}"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert failed.returncode
+        assert "Error" in failed.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not all(map(shutil.which, ARM.values())), reason=f"needs {' and '.join(ARM.values())}")
+def test_the_engine_for_arm_answers_what_python_answers(tmp_path: Path) -> None:
+    run(sys.executable, ROOT / "student/engine/build.py", LIBRARY.name, cwd=tmp_path, CXX=ARM["c++"], CXXFLAGS="-O1")
+    run(ARM["c"], *INCLUDE, ROOT / "examples/predict.c", "-o", "predict", *LINK, cwd=tmp_path)
+    for name in STUDENTS:
+        for number, dtypes in enumerate(
+            ({}, {"table_dtype": "int8", "head_dtype": "int8"}, {"table_dtype": "float16"})
+        ):
+            path = written(name, tmp_path, **dtypes).rename(tmp_path / f"{number}.distill")
+            texts = ["the a b [MASK] é the there", "ab"][: 1 + made(name)[0].config.is_pair]
+            found = run(
+                ARM["emulator"], "-L", "/usr/aarch64-linux-gnu", tmp_path / "predict", path, *texts, cwd=tmp_path
+            )
+            for line, expected in zip(found.splitlines(), printed(path, texts), strict=True):
+                label, value, *mark = line.split(" ")
+                expected_label, expected_value, *expected_mark = expected.split(" ")
+                assert (label, mark) == (expected_label, expected_mark)
+                assert float(value) == pytest.approx(float(expected_value), abs=2e-4)
 
 
 def test_every_level_is_compiled_for_its_own_instructions() -> None:
     """A level without flags of its own would be compiled for the machine that builds the wheel."""
-    assert all(any(flag.startswith("-march") for flag in flags) for flags in LEVELS.values()) or len(LEVELS) == 1
+    assert all(any(flag.startswith("-march") for flag in flags) for flags in X86_64.values())
     assert "-march=native" not in COMPILE
