@@ -96,7 +96,7 @@ def _moved(logits_NC: Floats, bias_C: Floats | None) -> Floats:
 
 
 def _likeliest(target: Target, p_NC: Floats, threshold: float | None) -> Ints:
-    best_N = p_NC.argmax(axis=1)
+    best_N: Ints = p_NC.argmax(axis=1)
     if threshold is None:
         return best_N
     return np.where(margins(p_NC) > threshold, best_N, len(target.names))

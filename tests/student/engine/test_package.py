@@ -75,7 +75,7 @@ def test_a_student_answers_where_only_numpy_is(bare_python: Path, tmp_path: Path
 
 ARM = {"c++": "aarch64-linux-gnu-g++", "c": "aarch64-linux-gnu-gcc", "emulator": "qemu-aarch64"}
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
-INCLUDE = ["-I", ROOT / "student/engine"]
+INCLUDE: list[str | Path] = ["-I", ROOT / "student/engine"]
 LINK = [LIBRARY.name, "-Wl,-rpath,$ORIGIN"]
 RUST = ["-O", "-D", "warnings", "-L", ".", "-l", "distill_student", "-C", "link-arg=-Wl,-rpath,$ORIGIN"]
 COMPILERS: dict[str, list[str | Path]] = {
