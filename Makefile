@@ -16,9 +16,12 @@ $(INSTALLED): pyproject.toml constraints.txt setup.py $(shell find pipeline stud
 	$(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[teacher,augment,prompt,sweep,ray,onnx,s3,report,results,serve,dev]'
 	touch $@
 
-# apart from the installation, so that make -j 2 does it while types are checked; some files are of other Pythons
+# Apart from the installation, so that make -j 2 does it while types are checked. Some files are of other Pythons. The
+# project's own files are compiled, too: where PYTHONDONTWRITEBYTECODE is set, each of the many processes that tests start
+# would compile them again, which takes a second.
 $(COMPILED): $(INSTALLED)
 	$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
+	$(BIN)/python -m compileall -qq -j 0 pipeline student teacher distill
 	touch $@
 
 demo: install
