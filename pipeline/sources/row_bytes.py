@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import DataError
 from pipeline.files import refuse_lfs_pointer
 
-BLOCK_BYTES = 2**20
+BLOCK_BYTES, NEW_LINE = 2**20, ord("\n")
 
 
 def _arrow(name: str) -> Callable[[Path], Any]:
@@ -79,7 +80,7 @@ def line_blocks(stream: BinaryIO, line: int = 1) -> Iterator[tuple[int, bytes]]:
         if not data.endswith(b"\n"):
             data += stream.readline()
         yield line, data
-        line += data.count(b"\n")
+        line += int(np.count_nonzero(np.frombuffer(data, np.uint8) == NEW_LINE))  # `bytes.count` is slower
         size = BLOCK_BYTES
 
 

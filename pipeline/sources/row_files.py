@@ -33,6 +33,7 @@ from pipeline.sources.json_rows import (
     names_of,
     not_utf8,
     object_tables,
+    quick_array,
     unified,
 )
 from pipeline.sources.line_rows import BEGINNING, LABEL_LISTS, count_lines, has_labels, line_tables, mark_before, marks
@@ -238,12 +239,25 @@ def _json(path: Path, naming: Naming) -> Opened:
 
 
 def _json_array(path: Path) -> Opened:
+    quick = quick_array(path)
+    if quick is not None:
+        return _whole_table(quick)
     rows = array_rows(path)
 
     def read(columns: Sequence[str] | None, schema: pa.Schema | None, start: int) -> Batches:
         return from_row([array_table(path, rows, columns, schema)], start)
 
     return Opened(names_of(rows), read, lambda: len(rows))
+
+
+def _whole_table(table: pa.Table) -> Opened:
+    """Rows that are in memory."""
+
+    def read(columns: Sequence[str] | None, schema: pa.Schema | None, start: int) -> Batches:
+        chosen = table if columns is None else table.select(list(columns))
+        return from_row([chosen if schema is None else chosen.select(schema.names).cast(schema)], start)
+
+    return Opened(table.column_names, read, lambda: table.num_rows)
 
 
 def _json_lines(path: Path) -> Opened:
