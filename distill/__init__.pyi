@@ -97,35 +97,36 @@ def augment(
     data: str | Path | None = None,
     store: str | Path = ...,
 ) -> Result:
-    """Make variants of a task's rows, for a teacher to label; `teacher-dump --augment` does both.
+    """Make variants of a task's rows for a teacher to label. `teacher-dump --augment` does both.
 
     Args:
-        task: Task to augment; see `distill tasks`.
-        method: tinybert: words a masked LM proposes; mask-pos: masks and words of a kind; mask-each: each word
-            masked in turn, of dev rows, to see which ones matter.
-        precision: tinybert: arithmetic of the masked LM.
-        max_seq_length: tinybert: longest input of the masked LM in tokens.
-        ray: Share the work among workers on a Ray cluster: its address, auto for the one that this machine belongs
-            to, local (or --ray alone) to start one here.
-        ray_workers: How many workers. (default: as many as the cluster has room for)
-        ray_resources: What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})
-        pairs: tinybert: a variant changes one sentence of a pair, or both.
-        masked_lm: tinybert: masked LM that proposes words; a hub id or a folder.
-        word_vectors: tinybert: GloVe or word2vec text file, for words of several pieces. (default: kept)
-        num_candidates: tinybert: words to choose from at each place, K.
-        replace_probability: tinybert: share of words replaced, p_t.
-        num_variants: Variants of a row; tinybert: of each of its sentences; mask-each: words masked of each, from
-            its start. (default: the task's)
-        seed: Seed of all choices.
-        mask_probability: mask-pos: share of words masked.
-        pos_probability: mask-pos: share of words replaced by one of the same part of speech; 0 for none.
-        ngram_probability: mask-pos: share of variants cut to 1 to 5 words.
+        task: Task to augment. See `distill tasks`.
+        method: Method. tinybert: words proposed by a masked LM. mask-pos: masks, and words of the same part of
+            speech. mask-each: each word of dev rows masked in turn, to see which ones matter.
+        precision: tinybert: precision of the masked LM.
+        max_seq_length: tinybert: maximum input length of the masked LM in tokens.
+        ray: Run workers on a Ray cluster: its address, auto for the cluster of this machine, local (or --ray alone)
+            for a new one on this machine.
+        ray_workers: Number of workers. Default: as many as fit into the cluster.
+        ray_resources: Resources of each worker as JSON. Default: {"GPU": 1} if there are GPUs, else {"CPU": 1}.
+        pairs: tinybert: change one sentence of a pair at a time, or both.
+        masked_lm: tinybert: masked LM that proposes words, a hub id or a folder.
+        word_vectors: tinybert: GloVe or word2vec text file for words of several pieces. Default: do not replace
+            them.
+        num_candidates: tinybert: number of proposals per word (K).
+        replace_probability: tinybert: share of replaced words (p_t).
+        num_variants: Variants per row. tinybert: per sentence. mask-each: maximum number of masked words per
+            sentence. Default: the task's.
+        seed: Random seed.
+        mask_probability: mask-pos: share of masked words.
+        pos_probability: mask-pos: share of words replaced by a word of the same part of speech.
+        ngram_probability: mask-pos: share of variants reduced to an n-gram of 1 to 5 words.
         mask_token: mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R.
-        sentences: mask-each: so many rows of the split, from its start.
-        splits: mask-each: the split that it masks. (default: the first dev split)
-        name: Name of the variants. (default: TASK-METHOD)
-        manifest: YAML file with a task of your own.
-        data: Folder or file with the task's rows. (default: DISTILL_DATA, then the hub)
+        sentences: mask-each: number of rows, from the start of the split.
+        splits: mask-each: split to mask. Default: the first dev split.
+        name: Name of the variants. Default: TASK-METHOD.
+        manifest: YAML file of your own task.
+        data: Folder or file with the rows of the task. Default: DISTILL_DATA, then the hub.
         store: Folder of logit sets (DISTILL_STORE).
     """
 
@@ -136,14 +137,14 @@ def bench(
     seconds: float = 90,
     output: str | Path | None = None,
 ) -> Result:
-    """Measure how many sentences a second a student reads on this machine, beside BERT and its likes.
+    """Measure the throughput of a student on this machine, compared with BERT and other models.
 
     Args:
-        student: Folder of a run. (default: a new student of the default size)
+        student: Folder of a run. Default: a new student of the default size.
         peer: Compare with this peer: bert-base, distilbert, tinybert-4, model2vec, or the folder of another run;
             repeat for more. (default: all of these)
-        seconds: About how long to measure.
-        output: Draw a chart, too, in this .svg or .png file.
+        seconds: Duration of the measurement in seconds, approximately.
+        output: Draw a chart into this .svg or .png file.
     """
 
 def budget(
@@ -173,41 +174,41 @@ def budget(
     values: str | None = None,
     sample: int = 512,
 ) -> Result:
-    """Measure what each codec would cost and lose, on a sample of a set, of a corpus or of a task's rows.
+    """Measure the size and loss of each codec on a sample of a set, a corpus or a task's rows.
 
     Args:
-        set: Set of tokens with codec hidden or dense: a path, or a name in the store.
-        positions: Masked positions to try the codecs on.
+        set: Set of masked words with codec hidden or dense: a path, or a name in the store.
+        positions: Number of masked positions for the measurement.
         store: Folder of logit sets (DISTILL_STORE).
-        num_copies: Masked copies of each sequence; about 1 / probability mask all.
-        masking: Mask all tokens alike, or rare ones more (count^-0.7).
-        mlm_probability: Share of a sequence's tokens that is masked.
-        seed: Seed of masking and draws.
-        model_name_or_path: Teacher: a hub id or a folder. (default: the corpus's)
+        num_copies: Masked copies of each sequence. About 1 / probability copies mask all tokens.
+        masking: Selection of masked tokens: uniform, or rare ones more often (count^-0.7).
+        mlm_probability: Share of masked tokens per sequence.
+        seed: Seed of masking and samples.
+        model_name_or_path: Teacher: a hub id or a folder. Default: the corpus's.
         model_revision: Branch, tag or commit on the hub.
-        precision: Arithmetic of the teacher's forward pass.
-        max_seq_length: Longest input in tokens.
-        corpus: A corpus instead of a task; see `distill corpora`.
-        max_documents: Use only its first N documents. (default: all)
-        packing: A sequence is a sentence, or a block packed full.
-        min_seq_length: Leave out shorter sequences; special tokens count.
+        precision: Precision of the teacher's forward pass.
+        max_seq_length: Maximum input length in tokens.
+        corpus: Corpus to use instead of a task. See `distill corpora`.
+        max_documents: Number of documents, from the first one. Default: all.
+        packing: Sequences: sentences, or blocks filled with several sentences.
+        min_seq_length: Minimum length of a sequence, including special tokens. Shorter ones are left out.
         validation_every: Hold out one document in N for validation.
-        manifest: YAML file with a corpus of your own.
-        data: Folder or file with the corpus. (default: DISTILL_DATA, then the hub)
-        task: A task of whose rows layers are tried; see `distill tasks`.
-        states: Layers whose states of every token are stored, with commas; 0: embeddings.
-        cls: Layers whose state of [CLS] alone is stored; or all.
-        attention: Layers whose attention scores, before softmax and mask, are stored.
-        values: Layers whose values' products with each other are stored (as in MiniLM).
-        sample: Training rows to try the codecs on; a fifth of them is measured.
+        manifest: YAML file of your own corpus.
+        data: Folder or file with the corpus. Default: DISTILL_DATA, then the hub.
+        task: Task on whose rows layer codecs are measured. See `distill tasks`.
+        states: Comma-separated layers whose states of every token are stored. 0: embeddings.
+        cls: Comma-separated layers whose state of [CLS] is stored, or all.
+        attention: Comma-separated layers whose attention scores (before softmax and mask) are stored.
+        values: Comma-separated layers whose products of values are stored (as in MiniLM).
+        sample: Number of training rows. A fifth of them is measured.
     """
 
 def card(set: str, *, write: bool = False, store: str | Path = ...) -> Result:
-    """Print a set's card, or write it anew.
+    """Print the card of a set, or write it again.
 
     Args:
-        set: A set: a path, or a name in the store.
-        write: Write it as the set's README.md instead of printing it.
+        set: Logit set: a path, or a name in the store.
+        write: Write the card to the set's README.md instead of printing it.
         store: Folder of logit sets (DISTILL_STORE).
     """
 
@@ -221,16 +222,16 @@ def certify(
     store: str | Path = ...,
     allow_unverified: bool = False,
 ) -> Result:
-    """Find how sure a student must be so that its answers are its teacher's: exit code 1 if it never is.
+    """Find the margin above which a student agrees with its teacher. Exit code 1 if there is none.
 
     Args:
         run: Folder of a run.
-        set: Take rows of this set. (default: what it was trained on)
-        where: SQL condition that selects training rows which RUN was not trained on, like 'source_row % 10 = 0'.
-        disagreement: Greatest share of answers that differ from the teacher.
-        confidence: Confidence that no more differ.
+        set: Logit set whose rows are used. Default: the run's own.
+        where: SQL condition for training rows that RUN was not trained on, such as 'source_row % 10 = 0'.
+        disagreement: Largest accepted share of predictions that differ from the teacher's.
+        confidence: Confidence of that bound.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
+        allow_unverified: Also accept sets that are complete but not verified.
     """
 
 def check(
@@ -245,40 +246,41 @@ def check(
     seed: int = 42,
     allow_unverified: bool = False,
 ) -> Result:
-    """Ask a set's teacher again about a sample of its rows; exit code 0 if it says what is stored, 1 if not.
+    """Run a set's teacher again on a sample of rows. Exit code 1 if its outputs differ from the stored ones.
 
     Args:
-        set: A set: a path, or a name in the store.
-        sample: Rows to ask the teacher about again.
-        tolerance: Largest difference of a logit. (default: 4 times that of two runs here, at least 1e-3)
-        manifest: YAML file with the task, if it is one of your own.
+        set: Logit set: a path, or a name in the store.
+        sample: Number of rows that the teacher predicts again.
+        tolerance: Largest accepted difference of a logit. Default: 4 times that between two runs on this machine,
+            at least 1e-3.
+        manifest: YAML file of the task, if it is your own.
         store: Folder of logit sets (DISTILL_STORE).
-        model_name_or_path: The teacher, if it is not where it was.
+        model_name_or_path: New location of the teacher. Default: its old one.
         model_revision: Branch, tag or commit on the hub.
         seed: Seed of the sample.
-        allow_unverified: Use sets that are complete but not verified, too.
+        allow_unverified: Also accept sets that are complete but not verified.
     """
 
 def corpora() -> Result:
-    """List the corpora that need nothing but their name."""
+    """List the corpora that are available by name."""
 
 def corpora_show(name: str | None = None, *, manifest: str | Path | None = None) -> Result:
-    """Print a corpus's manifest, checked.
+    """Check and print the manifest of a corpus.
 
     Args:
         name: Name of a corpus.
-        manifest: YAML file with a corpus of your own.
+        manifest: YAML file of your own corpus.
     """
 
 def demo(*, output_dir: str | Path = ...) -> Result:
-    """Run the whole product on two small generated tasks, offline, in a few minutes.
+    """Run the whole pipeline on two small generated tasks, offline, in a few minutes.
 
     Args:
         output_dir: Folder for data, teachers, logit sets and runs.
     """
 
 def describe(run_or_recipe: str) -> Result:
-    """Tell what a student is made of: architecture, parameters, bytes, multiply-adds.
+    """Describe a student: architecture, parameters, bytes and multiply-adds.
 
     Args:
         run_or_recipe: Folder of a run, name of a shipped recipe, or a recipe's file.
@@ -287,14 +289,14 @@ def describe(run_or_recipe: str) -> Result:
 def diff(
     a: str, b: str, *, tolerance: float = 0.0001, store: str | Path = ..., allow_unverified: bool = False
 ) -> Result:
-    """Compare two sets of one task; exit code 0 if they say the same of the same rows, 1 if not.
+    """Compare two sets of one task. Exit code 1 if rows, texts, gold or logits differ.
 
     Args:
-        a: A set: a path, or a name in the store.
-        b: The set to compare it with.
-        tolerance: Logits that differ by more have moved.
+        a: Logit set: a path, or a name in the store.
+        b: Logit set to compare it with.
+        tolerance: Largest difference of logits that counts as equal.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
+        allow_unverified: Also accept sets that are complete but not verified.
     """
 
 def dump_teacher(
@@ -367,86 +369,89 @@ def dump_teacher(
     ray_write: Literal["driver", "workers"] = "driver",
     plan: bool = False,
 ) -> Result:
-    """Write what a teacher says about a task or a corpus, as a logit set.
+    """Run a teacher over a task or a corpus and write its outputs as a logit set.
 
     Args:
-        signal: What to write: logits for a task, mlm for a corpus, vectors of sentences for either.
-        doc_stride: Read longer texts than --max-seq-length by windows that overlap by so many tokens, and store the
-            mean of their logits. (default: cut them)
-        augment: Add variants of rows: those of `distill augment`, made if they are missing; or none. (default: as
-            the task's manifest says, of most none)
-        precision: Arithmetic of the forward pass; logits are stored in fp32.
-        max_seq_length: Longest input in tokens.
-        ray: Share the work among workers on a Ray cluster: its address, auto for the one that this machine belongs
-            to, local (or --ray alone) to start one here.
-        ray_workers: How many workers. (default: as many as the cluster has room for)
-        ray_resources: What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})
-        pairs: tinybert: a variant changes one sentence of a pair, or both.
-        masked_lm: tinybert: masked LM that proposes words; a hub id or a folder.
-        word_vectors: tinybert: GloVe or word2vec text file, for words of several pieces. (default: kept)
-        num_candidates: tinybert: words to choose from at each place, K.
-        replace_probability: tinybert: share of words replaced, p_t.
-        num_variants: Variants of a row; tinybert: of each of its sentences; mask-each: words masked of each, from
-            its start. (default: the task's)
-        seed: Seed of masking, draws, variants and unlabelled rows.
-        variants: Name of the variants. (default: TASK-METHOD)
-        mask_probability: mask-pos: share of words masked.
-        pos_probability: mask-pos: share of words replaced by one of the same part of speech; 0 for none.
-        ngram_probability: mask-pos: share of variants cut to 1 to 5 words.
+        signal: Signal to store: logits for a task, mlm for a corpus, vectors of sentences for both.
+        doc_stride: Overlap of windows in tokens. Texts longer than --max-seq-length are read by windows, and the
+            mean of their logits is stored. Default: truncate them.
+        augment: Method of augmentation, or none. Missing variants are made as by `distill augment`. Default: from
+            the task's manifest, mostly none.
+        precision: Precision of the teacher's forward pass. Logits are stored in fp32.
+        max_seq_length: Maximum input length in tokens.
+        ray: Run workers on a Ray cluster: its address, auto for the cluster of this machine, local (or --ray alone)
+            for a new one on this machine.
+        ray_workers: Number of workers. Default: as many as fit into the cluster.
+        ray_resources: Resources of each worker as JSON. Default: {"GPU": 1} if there are GPUs, else {"CPU": 1}.
+        pairs: tinybert: change one sentence of a pair at a time, or both.
+        masked_lm: tinybert: masked LM that proposes words, a hub id or a folder.
+        word_vectors: tinybert: GloVe or word2vec text file for words of several pieces. Default: do not replace
+            them.
+        num_candidates: tinybert: number of proposals per word (K).
+        replace_probability: tinybert: share of replaced words (p_t).
+        num_variants: Variants per row. tinybert: per sentence. mask-each: maximum number of masked words per
+            sentence. Default: the task's.
+        seed: Seed of masking, samples, variants and unlabelled rows.
+        variants: Name of the variants. Default: TASK-METHOD.
+        mask_probability: mask-pos: share of masked words.
+        pos_probability: mask-pos: share of words replaced by a word of the same part of speech.
+        ngram_probability: mask-pos: share of variants reduced to an n-gram of 1 to 5 words.
         mask_token: mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R.
-        sentences: mask-each: so many rows of the split, from its start.
-        splits: Splits to dump, with commas. (default: all of the task's)
-        unlabelled: Add rows without gold: a file or folder of text, or a corpus by its name.
-        max_unlabelled: Add so many of them, drawn by --seed. (default: all; a corpus by name needs it)
-        unlabelled_pairs: Pairs are two columns, neighbouring sentences, or similar ones. (default: by the text)
-        states_codec: How states are stored: float32, float16, int8, or pca-K, K bytes per token.
-        states: Layers whose states of every token are stored, with commas; 0: embeddings.
-        layers_of: Of which rows: the task's own, or variants and unlabelled ones, too.
-        cls_codec: How those of [CLS] are, as --states-codec.
-        cls: Layers whose state of [CLS] alone is stored; or all.
-        attention_codec: How scores are stored: u8 is a byte per number.
-        attention: Layers whose attention scores, before softmax and mask, are stored.
-        values_codec: How products of values are, as --attention-codec.
-        values: Layers whose values' products with each other are stored (as in MiniLM).
-        init_layers: Layers whose weights the set carries, from 1 on, or all, so that a bert starts from them
-            without the teacher's folder.
-        teacher_labels: The teacher's own label order, as names with commas, or in quotes. (default: from its
-            config)
-        extend: A set of the same teacher: take its files and answers over, ask only what is new.
-        token_vectors_from: Which model gives the token vectors: `teacher`, its embeddings; or another encoder with
-            its vocabulary, its last states, as a hub id or a folder. (default: what the task's manifest says, else
-            the sentence encoder that the teacher was fine-tuned from, else teacher)
-        token_vectors: Store what the teacher says of each vocabulary entry, too; a student can start from it.
-        pooling: A sentence's vector: mean of its tokens' states, or the first one. (default: as sentence-
-            transformers has saved it, else mean)
-        vector_codec: How vectors are stored (--signal vectors).
+        sentences: mask-each: number of rows, from the start of the split.
+        splits: Comma-separated splits. Default: all splits of the task.
+        unlabelled: Unlabelled text to add to the training rows: a file, a folder, or the name of a corpus.
+        max_unlabelled: Number of unlabelled rows, sampled with --seed. Required for a corpus by name. Default: all.
+        unlabelled_pairs: Source of pairs: two columns, neighbouring sentences, or similar sentences. Default:
+            depends on the text.
+        states_codec: Codec of states: float32, float16, int8, or pca-K (K bytes per token).
+        states: Comma-separated layers whose states of every token are stored. 0: embeddings.
+        layers_of: Rows with layer outputs: originals, or all, which includes variants and unlabelled rows.
+        cls_codec: Codec of the states of [CLS], as --states-codec.
+        cls: Comma-separated layers whose state of [CLS] is stored, or all.
+        attention_codec: Codec of attention scores. u8: one byte per number.
+        attention: Comma-separated layers whose attention scores (before softmax and mask) are stored.
+        values_codec: Codec of products of values, as --attention-codec.
+        values: Comma-separated layers whose products of values are stored (as in MiniLM).
+        init_layers: Layers of the teacher whose weights are stored in the set, counted from 1, or all. A bert can
+            then start from them without the teacher's folder.
+        teacher_labels: Label order of the teacher, as comma-separated names, or in quotes. Default: from its
+            config.
+        extend: Set of the same teacher to extend: its files and logits are reused, and only new texts are
+            predicted.
+        token_vectors_from: Source of the token vectors: `teacher` (its embeddings), or another encoder with the
+            same vocabulary (its last states), as a hub id or a folder. Default: from the task's manifest, else the
+            sentence encoder that the teacher was fine-tuned from, else teacher.
+        token_vectors: Also store a vector of each vocabulary entry, from which students start.
+        pooling: Pooling of a sentence's vector: the mean of its tokens' states, or the first one. Default: from the
+            sentence-transformers folder, else mean.
+        vector_codec: Codec of vectors (--signal vectors).
         pca_dims: Numbers per vector (--vector-codec pca).
-        task: Task to dump; see `distill tasks`.
-        manifest: YAML file with a task or a corpus of your own.
-        data: Folder or file with its rows or its text. (default: DISTILL_DATA, then the hub)
-        codec: How distributions over the vocabulary are stored.
-        num_samples: Draws per position (--codec sampled).
-        temperature: Temperature of the draws (--codec sampled).
+        task: Task to dump. See `distill tasks`.
+        manifest: YAML file of your own task or corpus.
+        data: Folder or file with its rows or its text. Default: DISTILL_DATA, then the hub.
+        codec: Codec of distributions over the vocabulary.
+        num_samples: Samples per position (--codec sampled).
+        temperature: Temperature of the samples (--codec sampled).
         top_k: Candidates per position (--codec topk).
-        num_copies: Masked copies of each sequence; about 1 / probability mask all.
-        masking: Mask all tokens alike, or rare ones more (count^-0.7).
-        mlm_probability: Share of a sequence's tokens that is masked.
-        corpus: A corpus instead of a task; see `distill corpora`.
-        max_documents: Use only its first N documents. (default: all)
-        packing: A sequence is a sentence, or a block packed full.
-        min_seq_length: Leave out shorter sequences; special tokens count.
+        num_copies: Masked copies of each sequence. About 1 / probability copies mask all tokens.
+        masking: Selection of masked tokens: uniform, or rare ones more often (count^-0.7).
+        mlm_probability: Share of masked tokens per sequence.
+        corpus: Corpus to use instead of a task. See `distill corpora`.
+        max_documents: Number of documents, from the first one. Default: all.
+        packing: Sequences: sentences, or blocks filled with several sentences.
+        min_seq_length: Minimum length of a sequence, including special tokens. Shorter ones are left out.
         validation_every: Hold out one document in N for validation.
-        name: Name of the set. (default: the task's or the corpus's, plus -vectors for --signal vectors)
+        name: Name of the set. Default: the task's or the corpus's, plus -vectors for --signal vectors.
         rows_per_shard: Source rows per Parquet file.
         store: Folder of logit sets (DISTILL_STORE).
-        model_name_or_path: Teacher: a hub id or a folder. (default: the task's or the corpus's)
+        model_name_or_path: Teacher: a hub id or a folder. Default: the task's or the corpus's.
         model_revision: Branch, tag or commit on the hub.
-        max_tokens_per_batch: Padded tokens per forward pass. (default: 2048 on CPU, 32768 on GPU)
-        shard_index: Which part of the shards this job writes, from 0; auto: as Slurm, Kubernetes, SkyPilot, AWS
-            Batch or Cloud Run says.
-        num_shards: Number of jobs that share the work; with --shard-index auto theirs.
-        ray_write: Who writes files: the driver all of them, or each worker its own, into a store that all machines
-            see under the same path; so what is heavy goes through no single machine.
+        max_tokens_per_batch: Padded tokens per forward pass. Default: 2048 on CPU, 32768 on GPU.
+        shard_index: Index of this job, from 0. auto: from the environment of Slurm, Kubernetes, SkyPilot, AWS Batch
+            or Cloud Run.
+        num_shards: Number of jobs. With --shard-index auto, the launcher's.
+        ray_write: Process that writes the files: the driver writes all of them, or workers write their own. workers
+            needs a store that all machines see under the same path, and is faster for large files.
         plan: Print rows, shards, bytes, time and memory, and stop.
     """
 
@@ -458,14 +463,14 @@ def evaluate(
     store: str | Path = ...,
     allow_unverified: bool = False,
 ) -> Result:
-    """Score a run against gold labels, or masked tokens, and against its teacher.
+    """Score a run against gold labels or masked tokens, and against its teacher.
 
     Args:
         run: Folder of a run.
-        cost: What it costs to miss a label, as LABEL=NUMBER; repeat for more. (default: 1 for every label)
-        set: Evaluate on this set. (default: what it was trained on)
+        cost: Cost of missing a label, as LABEL=NUMBER. Repeat for more. Default: 1 for every label.
+        set: Logit set to evaluate on. Default: the run's own.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
+        allow_unverified: Also accept sets that are complete but not verified.
     """
 
 def export(
@@ -481,18 +486,18 @@ def export(
     set: str | None = None,
     store: str | Path = ...,
 ) -> Result:
-    """Write a student as a file for the engine, as ONNX or HTML, or with smaller tables, and measure the cost.
+    """Write a student for the engine, as ONNX or HTML, or with smaller tables, and measure its accuracy.
 
     Args:
         run: Folder of a run.
-        onnx: Write the student as an ONNX file, for any batch and length.
-        html: Write the student as one HTML file, a page that answers by itself.
-        file: Write the student as one file for the engine without torch.
-        table_dtype: How the embedding tables of --file are stored. (default: float32)
-        head_dtype: How the head of --file is stored. (default: float32)
-        output_dir: Write the student as a folder, with smaller --tables.
-        tables: How the embedding tables are stored. (default: as in RUN)
-        set: Measure the scores on this set. (default: what it was trained on)
+        onnx: ONNX file to write, for any batch size and length.
+        html: HTML file to write, a page that needs no server.
+        file: File to write for the engine without torch.
+        table_dtype: Data type of the embedding tables of --file. Default: float32.
+        head_dtype: Data type of the head of --file. Default: float32.
+        output_dir: Folder to write, with smaller --tables.
+        tables: Data type of the embedding tables. Default: as in RUN.
+        set: Logit set on which scores are measured. Default: the run's own.
         store: Folder of logit sets (DISTILL_STORE).
     """
 
@@ -510,19 +515,19 @@ def filters(
     allow_unverified: bool = False,
     seed: int = 42,
 ) -> Result:
-    """Learn what of a teacher's stored layers a task needs, for train-student --filters (TED).
+    """Learn task-specific filters of a teacher's stored layers for train-student --filters (TED).
 
     Args:
-        set: Learn from the states in this set: a path, or a name in the store.
-        layers: Whose filters, like 2,4,6. (default: all that are stored)
-        dim: Width of what a filter makes of a state.
-        output_dir: Folder of the filters. (default: filters/NAME-OF-SET)
-        alpha: Weight of the gold labels; 1 - alpha is the teacher's.
-        num_train_epochs: Passes over the training rows.
-        learning_rate: Peak learning rate of Adam; decays linearly to 0.
+        set: Set with hidden states: a path, or a name in the store.
+        layers: Layers that get a filter, such as 2,4,6. Default: all stored layers.
+        dim: Output width of a filter.
+        output_dir: Folder of the filters. Default: filters/NAME-OF-SET.
+        alpha: Weight of the loss to gold. The loss to the teacher has 1 - alpha.
+        num_train_epochs: Number of epochs.
+        learning_rate: Peak learning rate of Adam with linear decay to 0.
         per_device_train_batch_size: Rows per step.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
+        allow_unverified: Also accept sets that are complete but not verified.
         seed: Seed of the filters, the order of rows and dropout.
     """
 
@@ -556,36 +561,37 @@ def finetune_teacher(
     max_seq_length: int = 128,
     report_to: Literal["none", "tensorboard"] = "none",
 ) -> Result:
-    """Fine-tune a BERT for a task, to be its teacher, or as a masked language model on a corpus.
+    """Fine-tune a BERT as the teacher of a task, or as a masked language model on a corpus.
 
     Args:
-        task: Task to train for; see `distill tasks`.
-        objective: regression or classification (bins) for scores, mlm for a corpus. (default: the task's type)
-        num_train_epochs: Passes over the training split.
-        held_out: Share of the training rows held out to choose the best epoch. (default: by dev)
-        manifest: YAML file with a task or a corpus of your own.
-        data: Folder or file with its rows or its text. (default: DISTILL_DATA, then the hub)
-        tasks: Train a teacher for each of these tasks, names or manifests with commas, on one encoder.
-        max_steps: Steps of training on a corpus.
-        masking: Mask all tokens alike, or rare ones more (count^-0.7).
-        mlm_probability: Share of a sequence's tokens that is masked.
+        task: Task to fine-tune on. See `distill tasks`.
+        objective: Objective: regression or classification (bins) for scores, mlm for a corpus. Default: the task's
+            type.
+        num_train_epochs: Number of epochs.
+        held_out: Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.
+        manifest: YAML file of your own task or corpus.
+        data: Folder or file with its rows or its text. Default: DISTILL_DATA, then the hub.
+        tasks: Comma-separated tasks (names or manifests) to train together, with one encoder and a head each.
+        max_steps: Number of steps on a corpus.
+        masking: Selection of masked tokens: uniform, or rare ones more often (count^-0.7).
+        mlm_probability: Share of masked tokens per sequence.
         seed: Seed of the new layers, the order of rows and dropout.
-        corpus: A corpus instead of a task; see `distill corpora`.
-        max_documents: Use only its first N documents. (default: all)
-        packing: A sequence is a sentence, or a block packed full.
-        min_seq_length: Leave out shorter sequences; special tokens count.
+        corpus: Corpus to use instead of a task. See `distill corpora`.
+        max_documents: Number of documents, from the first one. Default: all.
+        packing: Sequences: sentences, or blocks filled with several sentences.
+        min_seq_length: Minimum length of a sequence, including special tokens. Shorter ones are left out.
         validation_every: Hold out one document in N for validation.
-        model_name_or_path: Encoder to start from: a hub id or a folder.
+        model_name_or_path: Encoder to fine-tune: a hub id or a folder.
         model_revision: Branch, tag or commit on the hub.
         output_dir: Folder for the fine-tuned teacher.
-        learning_rate: Peak learning rate; decays linearly to 0.
+        learning_rate: Peak learning rate with linear decay to 0.
         weight_decay: AdamW's weight decay.
-        max_grad_norm: Gradients are clipped to this norm.
+        max_grad_norm: Maximum norm of the gradients.
         per_device_train_batch_size: Rows per step and process.
         warmup_steps: Steps of linear warm-up.
         save_steps: Steps between two checkpoints to resume from.
-        max_seq_length: Longest input in tokens.
-        report_to: Where evaluations are reported, besides metrics.jsonl in the run's folder.
+        max_seq_length: Maximum input length in tokens.
+        report_to: Tracker for evaluations, in addition to metrics.jsonl in the run's folder.
     """
 
 def import_answers(
@@ -605,28 +611,28 @@ def import_answers(
     data: str | Path | None = None,
     store: str | Path = ...,
 ) -> Result:
-    """Make a logit set of what any teacher, an LLM or another, answered in a file.
+    """Make a logit set from a file of predictions of an LLM or any other teacher.
 
     Args:
-        file: Any file of rows, or NumPy's .npz: texts, or split and source_row, and the teacher's answers.
-        task: Task that the answers are about; see `distill tasks`.
-        teacher: Who answered: a name, for the record.
-        answers: Which column the answers are in, and what they are. (default: the one that the file has)
-        teacher_labels: The order of labels in lists of numbers, as names with commas. (default: the task's)
-        rest: Answers that do not name every label: refuse them, or spread what is left of 1 over the others.
-        tokenizer: A tokenizer.json, or a folder with one (a set, a run, a model), for the student to read with.
-            (default: made of the words of the training texts)
-        splits: Splits to look for answers to, with commas. (default: all)
-        name: Name of the set. (default: TASK-TEACHER)
-        max_seq_length: Longest input in tokens; students read no more either.
+        file: File of rows or NumPy's .npz, with texts (or split and source_row) and the teacher's predictions.
+        task: Task of the predictions. See `distill tasks`.
+        teacher: Name of the teacher, for the record.
+        answers: Column of the predictions, which also defines their meaning. Default: the one in the file.
+        teacher_labels: Label order of lists of numbers, as comma-separated names. Default: the task's.
+        rest: Predictions that lack some labels: refuse them, or spread the remaining probability over these labels.
+        tokenizer: Tokenizer of the student: a tokenizer.json, or a folder with one (a set, a run, a model).
+            Default: built from the words of the training texts.
+        splits: Comma-separated splits. Default: all.
+        name: Name of the set. Default: TASK-TEACHER.
+        max_seq_length: Maximum input length in tokens, also for students.
         rows_per_shard: Source rows per Parquet file.
-        manifest: YAML file with a task of your own.
-        data: Folder or file with the task's own rows. (default: DISTILL_DATA, then the hub)
+        manifest: YAML file of your own task.
+        data: Folder or file with the rows of the task. Default: DISTILL_DATA, then the hub.
         store: Folder of logit sets (DISTILL_STORE).
     """
 
 def index(*, store: str | Path = ...) -> Result:
-    """Index the logit sets of a store in DuckDB. `distill sql` does so by itself when something changed.
+    """Index the logit sets of a store in DuckDB. `distill sql` does that automatically after changes.
 
     Args:
         store: Folder of logit sets (DISTILL_STORE).
@@ -641,15 +647,15 @@ def join(
     store: str | Path = ...,
     allow_unverified: bool = False,
 ) -> Result:
-    """Put your own texts beside the logits of a set that was pushed without text.
+    """Join your own texts with the logits of a set that was pushed without text.
 
     Args:
-        set: A set: a path, or a name in the store.
+        set: Logit set: a path, or a name in the store.
         name: Name of the joined set.
-        manifest: YAML file with the task, if it is one of your own.
-        data: Folder or file with your rows. (default: DISTILL_DATA, then the hub)
+        manifest: YAML file of the task, if it is your own.
+        data: Folder or file with your rows. Default: DISTILL_DATA, then the hub.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
+        allow_unverified: Also accept sets that are complete but not verified.
     """
 
 def masked_words(
@@ -660,14 +666,14 @@ def masked_words(
     store: str | Path = ...,
     allow_unverified: bool = False,
 ) -> Result:
-    """Compare which words matter to students and to their teacher, by its answers to rows with each word masked.
+    """Compare which words matter to students and to their teacher, by rows with each word masked.
 
     Args:
         runs: Folders of runs of one task.
-        set: Set of `teacher-dump --augment mask-each`: a path, or a name in the store.
-        output: Draw some rows, word by word, on this HTML page.
+        set: Set written by `teacher-dump --augment mask-each`: a path, or a name in the store.
+        output: HTML page to write, with some rows word by word.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
+        allow_unverified: Also accept sets that are complete but not verified.
     """
 
 def predict(
@@ -682,19 +688,19 @@ def predict(
     abstain: bool = False,
     cost: str | Sequence[str] = (),
 ) -> Result:
-    """Predict labels or scores of sentences, of a file, or of rows as they arrive.
+    """Predict labels or scores for sentences, for a file, or for rows as they arrive.
 
     Args:
         run: Folder of a run, or a student's file (distill export --file), which needs no torch.
-        texts: Sentences; for a pair task two per input.
-        file: Parquet, CSV, TSV or JSON lines with the task's columns, or with sentence1 (and sentence2); a .txt
-            with a sentence on each line; or -, JSON lines from standard input.
-        output: File for the answers to --file: .parquet, .csv, .tsv or .jsonl.
-        columns: Keep this column of --file beside the answers; repeat for more.
+        texts: Sentences, two per input if the task has pairs.
+        file: File to predict: Parquet, CSV, TSV or JSON lines with the columns of the task, or sentence1 (and
+            sentence2), or a .txt with a sentence per line. -: JSON lines from standard input.
+        output: Output file for --file: .parquet, .csv, .tsv or .jsonl.
+        columns: Column of --file to copy to the output. Repeat for more.
         manifest: YAML file of the task, which names the columns of --file.
-        explain: Tell of each word, too, what the answer loses without it.
-        abstain: Answer abstain where the student is less sure than `distill certify` has found it must be.
-        cost: What it costs to miss a label, as LABEL=NUMBER; repeat for more. (default: 1 for every label)
+        explain: Also show the effect of each word on the prediction.
+        abstain: Predict abstain below the margin that `distill certify` found.
+        cost: Cost of missing a label, as LABEL=NUMBER. Repeat for more. Default: 1 for every label.
     """
 
 def pretrain_student(
@@ -725,44 +731,45 @@ def pretrain_student(
     seed: int = 42,
     report_to: Literal["none", "tensorboard"] = "none",
 ) -> Result:
-    """Pretrain a student on stored predictions of masked words or on vectors of sentences, for train-student.
+    """Pretrain a student on stored predictions of masked words or on sentence vectors.
 
     Args:
-        vector_loss: Distance of vectors: 1 - cosine, squared error, or that of similarities (gram).
-        init: teacher: vectors start from the set's token vectors; noise: from random numbers. (default: teacher, if
-            the set has them)
+        vector_loss: Loss of vectors: 1 - cosine, squared error, both, or the divergence of similarities (gram).
+        init: Initialization of the token vectors. teacher: from the set's. noise: random. Default: teacher, if the
+            set has token vectors.
         vector_map: Projection from the representation to the teacher's vector, or none.
-        alpha: Weight of the masked tokens; 1 - alpha is the teacher's.
-        temperature: Softens teacher and student in the teacher's term.
-        embedding: Ordered products of matrices, sums of vectors, or both.
-        bidirectional: Multiply a second set of matrices from the end to the start.
-        matrix_size: Side of a matrix. (default: 20 hybrid, 28 cmow)
-        pooling: Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)
-        vector_size: Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)
-        initializer_range: Standard deviation of the tables' initial noise.
-        set: Train from this set of tokens or of sentences: a path, or a name in the store.
-        output_dir: Folder of the run. (default: runs/NAME-OF-SET)
-        num_train_epochs: Passes over the training rows.
-        max_steps: Stop after so many steps. (default: all of the passes)
-        learning_rate: Peak learning rate of AdamW; decays linearly to 0.
+        alpha: Weight of the loss of the masked tokens. The loss to the teacher has 1 - alpha.
+        temperature: Temperature of teacher and student in the loss to the teacher.
+        embedding: Encoder: cmow (ordered products of matrices), cbow (sums of vectors), or hybrid (both).
+        bidirectional: Also multiply a second set of matrices from the end to the start.
+        matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
+        pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.
+        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 300 for lstm and biattentive,
+            the teacher's for a bert.
+        initializer_range: Standard deviation of the initial random tables.
+        set: Set of masked words or of sentences to train on: a path, or a name in the store.
+        output_dir: Folder of the run. Default: runs/NAME-OF-SET.
+        num_train_epochs: Number of epochs.
+        max_steps: Maximum number of steps. Default: all steps of the epochs.
+        learning_rate: Peak learning rate of AdamW with linear decay to 0.
         warmup_ratio: Share of the steps with linear warm-up.
         weight_decay: AdamW's weight decay of the prediction head.
         per_device_train_batch_size: Masked sequences per step and process.
-        max_grad_norm: Gradients are clipped to this norm.
+        max_grad_norm: Maximum norm of the gradients.
         save_steps: Steps between two checkpoints to resume from.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
+        allow_unverified: Also accept sets that are complete but not verified.
         seed: Seed of the weights and the order of rows.
-        report_to: Where evaluations are reported, besides metrics.jsonl in the run's folder.
+        report_to: Tracker for evaluations, in addition to metrics.jsonl in the run's folder.
     """
 
 def pull(url: str, *, name: str | None = None, replace: bool = False, store: str | Path = ...) -> Result:
-    """Fetch a set from where it was pushed, verify it, and put it into the store.
+    """Download a pushed set, verify it, and add it to the store.
 
     Args:
-        url: Where the set lies, as for `distill push`.
-        name: Name of the set here. (default: its own)
-        replace: Take the place of a different set of this name.
+        url: Location of the set, as for `distill push`.
+        name: Name of the set in the store. Default: its own.
+        replace: Replace a different set with this name.
         store: Folder of logit sets (DISTILL_STORE).
     """
 
@@ -775,14 +782,14 @@ def push(
     public: bool = False,
     store: str | Path = ...,
 ) -> Result:
-    """Send a verified set to a folder, an object store or the hub; only what is not there yet travels.
+    """Copy a verified set to a folder, an object store or the hub. Existing files are skipped.
 
     Args:
-        set: A set: a path, or a name in the store.
-        url: Where to: a folder, s3://bucket/path, gs://bucket/path, hf://datasets/owner/name@revision.
-        without_text: Leave texts and token ids out; rows keep the hash of their text.
-        replace: Take the place of a different set that is there.
-        public: Make a new repository of the hub public. (default: private)
+        set: Logit set: a path, or a name in the store.
+        url: Destination: a folder, s3://bucket/path, gs://bucket/path, or hf://datasets/owner/name@revision.
+        without_text: Do not upload texts and token ids, only the hash of each text.
+        replace: Replace a different set at the destination.
+        public: Make a new repository of the hub public. Default: private.
         store: Folder of logit sets (DISTILL_STORE).
     """
 
@@ -797,18 +804,18 @@ def quickstart(
     num_train_epochs: int = 3,
     output_dir: str | Path | None = None,
 ) -> Result:
-    """Make a student of one file of texts and labels, step by printed step, and compare it with baselines.
+    """Make a student from one file of texts and labels, and compare it with a baseline.
 
     Args:
-        file: Any file of rows with text and labels.
-        text: Name of the column of text.
-        text2: Name of the column of second texts, if a row is a pair.
-        label: Name of the column of labels, scores, lists of labels, or labels of words.
-        model_name_or_path: Encoder to fine-tune as the teacher: a hub id or a folder; none: learn from the labels
+        file: File of rows with texts and labels.
+        text: Column of the texts.
+        text2: Column of the second texts, if rows are pairs.
+        label: Column of the labels: classes, scores, lists of labels, or labels of words.
+        model_name_or_path: Encoder to fine-tune as the teacher: a hub id or a folder. none: learn from the labels
             alone.
-        name: Name of the task. (default: that of the file)
-        num_train_epochs: Passes of the teacher over the training rows.
-        output_dir: Folder of everything. (default: quickstart/NAME)
+        name: Name of the task. Default: the name of the file.
+        num_train_epochs: Epochs of the teacher's fine-tuning.
+        output_dir: Output folder. Default: quickstart/NAME.
     """
 
 def recode(
@@ -826,43 +833,43 @@ def recode(
     store: str | Path = ...,
     allow_unverified: bool = False,
 ) -> Result:
-    """Write a set of tokens, or the stored layers of a set of examples, in another codec; no teacher is needed.
+    """Write a set of masked words, or the stored layers of a set, in another codec without the teacher.
 
     Args:
-        set: Set of tokens with codec hidden or dense, or of examples with what layers say: a path, or a name in the
-            store.
-        codec: How distributions over the vocabulary are stored.
-        num_samples: Draws per position (--codec sampled).
-        temperature: Temperature of the draws (--codec sampled).
+        set: Set of masked words with codec hidden or dense, or of examples with layer outputs: a path, or a name in
+            the store.
+        codec: Codec of distributions over the vocabulary.
+        num_samples: Samples per position (--codec sampled).
+        temperature: Temperature of the samples (--codec sampled).
         top_k: Candidates per position (--codec topk).
         name: Name of the new set.
-        states_codec: How states of layers are stored: float16, int8, or pca-K.
-        cls_codec: How those of [CLS] are.
-        attention_codec: How scores of attention are stored: u8.
-        values_codec: How products of values are.
+        states_codec: Codec of hidden states: float16, int8, or pca-K.
+        cls_codec: Codec of the states of [CLS].
+        attention_codec: Codec of attention scores: u8.
+        values_codec: Codec of products of values.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
+        allow_unverified: Also accept sets that are complete but not verified.
     """
 
 def report(
     set_or_run: str, *, output: str | Path | None = None, store: str | Path = ..., allow_unverified: bool = False
 ) -> Result:
-    """Make an HTML page with pictures of a logit set, a run or a sweep.
+    """Write an HTML report with pictures of a logit set, a run or a sweep.
 
     Args:
-        set_or_run: A logit set (a path, or a name in the store), or the folder of a run or a sweep.
-        output: The page. (default: NAME-report.html here; of a run NAME-run-report.html)
+        set_or_run: Logit set (a path, or a name in the store), or the folder of a run or a sweep.
+        output: Path of the page. Default: NAME-report.html, for a run NAME-run-report.html.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
+        allow_unverified: Also accept sets that are complete but not verified.
     """
 
 def reproduce(run: str | Path, *, store: str | Path | None = None, allow_unverified: bool = False) -> Result:
-    """Run a run's recorded query again: exit code 0 if it chooses the same rows and logits today, 1 if not.
+    """Run the recorded query of a run again. Exit code 1 if it selects other rows or logits today.
 
     Args:
         run: Folder of a run.
-        store: Look for its sets by name in this folder. (default: where they were)
-        allow_unverified: Use sets that are complete but not verified, too.
+        store: Folder in which to look for the run's sets by name. Default: their old location.
+        allow_unverified: Also accept sets that are complete but not verified.
     """
 
 def results(
@@ -878,19 +885,20 @@ def results(
     output_dir: str | Path = ...,
     plan: bool = False,
 ) -> Result:
-    """Fine-tune, dump and train task by task, beside baselines, and write the tables: RESULTS.md.
+    """Fine-tune, dump and train on several tasks, fit baselines, and write tables to RESULTS.md.
 
     Args:
-        tasks: Tasks, with commas. (default: those of GLUE whose data are found)
-        manifest: YAML file with a task of your own, too; repeat for more.
-        data: Folder with the tasks' rows. (default: DISTILL_DATA, then the hub)
+        tasks: Comma-separated tasks. Default: the GLUE tasks whose data are found.
+        manifest: YAML file of an additional task. Repeat for more.
+        data: Folder with the rows of the tasks. Default: DISTILL_DATA, then the hub.
         model_name_or_path: Encoder to fine-tune: a hub id or a folder.
         teachers: Folder with a teacher for each task, instead of fine-tuning.
-        teacher_seeds: Teachers of a task, of which the best on held-out rows is kept.
-        seeds: Students of each kind with different seeds.
-        experiment: YAML file with the sets and students to compare. (default: students, and on gold alone)
-        output_dir: Folder of everything, and of RESULTS.md.
-        plan: Print the commands, and stop.
+        teacher_seeds: Number of teachers per task. The best one on held-out rows is used.
+        seeds: Number of seeds per student.
+        experiment: YAML file with the sets and students to compare. Default: the default student, with the teacher
+            and on gold alone.
+        output_dir: Output folder with RESULTS.md.
+        plan: Print the commands and stop.
     """
 
 def serve(
@@ -904,18 +912,18 @@ def serve(
     payload_limit: int = 2000000,
     cors_allow_origin: str | Sequence[str] = (),
 ) -> Result:
-    """Answer over HTTP: text-embeddings-inference's API, the hub's, and a page for people.
+    """Serve students over HTTP: the API of text-embeddings-inference, the hub's API, and a web page.
 
     Args:
-        runs: Folders of runs, or files of students; each is served under its name, the first one also without.
-        host: Address to listen on; 0.0.0.0 for all that this machine has.
-        port: Port to listen on; 0 for any that is free.
-        workers: Processes, which share the students' memory.
-        max_concurrent_requests: Requests at a time, per process; more get a 429.
-        max_client_batch_size: Texts, or pairs of them, in a request.
-        payload_limit: Largest request, in bytes.
-        cors_allow_origin: Let pages from this origin ask the server, such as https://example.org, or * for any;
-            repeat for more. (default: none)
+        runs: Folders of runs, or files of students. Each is served under /runs/NAME, the first one also at /.
+        host: Address to listen on. 0.0.0.0: all addresses of this machine.
+        port: Port to listen on. 0: any free port.
+        workers: Number of processes. They share the students' memory.
+        max_concurrent_requests: Maximum number of concurrent requests per process. More get status 429.
+        max_client_batch_size: Maximum number of texts or pairs per request.
+        payload_limit: Maximum size of a request in bytes.
+        cors_allow_origin: Allow requests from pages of this origin, such as https://example.org, or * for all.
+            Repeat for more. Default: none.
     """
 
 def sql(
@@ -929,10 +937,10 @@ def sql(
     """Query the logit sets of a store, read-only.
 
     Args:
-        query: One SELECT. Tables: sets, shards, teachers, examples, and a view per set. - reads it from standard
-            input; without one, a terminal gets a prompt.
+        query: One SELECT. Tables: sets, shards, teachers, examples, and a view per set. -: read it from standard
+            input. Without a query, a terminal shows a prompt.
         file: Read the query from a file.
-        explain_row: Tell where a row comes from, SET:SPLIT:ROW[:VARIANT], instead of a query.
+        explain_row: Show the origin of the row SET:SPLIT:ROW[:VARIANT] instead of a query.
         parquet: Write rows to a Parquet file.
         store: Folder of logit sets (DISTILL_STORE).
     """
@@ -1003,92 +1011,93 @@ def sweep(
     ray_workers: int | None = None,
     ray_resources: str | None = None,
 ) -> Result:
-    """Train a student for every combination of values and seed, and compare them.
+    """Train a student for every combination of values and seeds, and compare them.
 
     Args:
-        where: SQL condition that selects training rows, like 'margin(logits) < 0.9'
-        query: SELECT that chooses training rows by source_row, variant, and if given weight and logits.
-        task: Train from the logit set of this name in the store.
-        mix: How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)
-        set: Train from this logit set: a path, or a name in the store; repeat for several teachers.
-        tasks: Train a student for each of these sets, names or paths with commas, that share one encoder.
-        embedding: Ordered products of matrices, sums of vectors, or both; an LSTM, LSTMs with attention, or a few
-            layers of a BERT.
-        bidirectional: Multiply a second set of matrices from the end to the start.
-        matrix_size: Side of a matrix. (default: 20 hybrid, 28 cmow)
-        pooling: Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)
-        vector_size: Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)
-        initializer_range: Standard deviation of the tables' initial noise.
-        window_size: Read longer texts by windows of so many tokens, and average what they give.
-        num_bigrams: How many pairs of neighbouring tokens have a vector of their own: the most frequent that
-            several training rows have. (default: 16384 up to 10,000 training rows, where sums and products are read
-            whole)
-        channels: Tables of an LSTM's vectors; of 2 one is frozen. (default: 1)
-        lstm_size: Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)
-        num_hidden_layers: Layers of a bert. (default: 3)
-        num_attention_heads: Heads of a layer. (default: the teacher's, or 12)
-        intermediate_size: Inner width of a layer. (default: the teacher's, or 4 times --vector-size)
-        init_layers: The teacher's layers that a bert starts from, from 1 on, like 2,4,6. (default: evenly spaced)
-        pooler: mean-cls: a bert's representation is the mean of what all its layers make of [CLS]; its head may
-            then be another, and its run is no folder that transformers reads. (default: BERT's own)
-        init: teacher: vectors start from the set's token vectors, a bert from its teacher's layers; noise: from
-            random numbers. (default: teacher, of vectors if the set has them)
-        init_from: Start from the encoder of this run, and if it is one of the same task from its head; a bert from
-            the layers of a BERT's folder.
-        init_vectors: Vectors of tokens start from those of words in this file, of word2vec or GloVe as text.
-        pairing: How pairs are joined: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint as one sequence,
-            attention each in view of the other. (default: compare; attention for biattentive, joint for bert)
-        token_dropout: Share of tokens left out of each training step.
-        head: Classifier on top of the representation. (default: mlp; dense bert)
-        hidden_size: Width of the head. (default: 400 mlp and plain-mlp, its input bilstm)
-        hidden_dropout: Dropout on the representation, and in a bert's layers. (default: 0.2; 0.1 bert)
-        class_weights: balanced: rows of a rare class count more, so that all classes do the same. (default: alike)
-        alpha: Weight of the gold labels; 1 - alpha is the teacher's.
-        soft_loss: The teacher's term: divergence, or squared error of the logits.
-        temperature: Softens teacher and student in the teacher's term.
+        where: SQL condition for training rows, such as 'margin(logits) < 0.9'.
+        query: SELECT that returns the training rows: source_row, variant, and optionally weight and logits.
+        task: Task: train on the logit set of this name in the store.
+        mix: Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean.
+        set: Logit set to train on: a path, or a name in the store. Repeat for several teachers.
+        tasks: Comma-separated sets (names or paths) to train on together, with one encoder and a head each.
+        embedding: Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of
+            vectors), lstm, biattentive (LSTMs with attention), or bert (a few layers).
+        bidirectional: Also multiply a second set of matrices from the end to the start.
+        matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
+        pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.
+        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 300 for lstm and biattentive,
+            the teacher's for a bert.
+        initializer_range: Standard deviation of the initial random tables.
+        window_size: Window size in tokens. Longer texts are split into windows and averaged.
+        num_bigrams: Number of bigram embeddings. 0 disables them. Default: 16384 for up to 10,000 training rows,
+            otherwise 0.
+        channels: Number of embedding tables of an lstm. With 2, one is frozen. Default: 1.
+        lstm_size: Width of each direction of an LSTM. Default: 150 for lstm, 256 for biattentive.
+        num_hidden_layers: Number of layers of a bert. Default: 3.
+        num_attention_heads: Attention heads per layer of a bert. Default: the teacher's, or 12.
+        intermediate_size: Inner width of a bert's layers. Default: the teacher's, or 4 times --vector-size.
+        init_layers: Layers of the teacher that a bert starts from, counted from 1, such as 2,4,6. Default: evenly
+            spaced.
+        pooler: Pooler of a bert. mean-cls: the mean of all layers' states of [CLS], which supports other heads, but
+            transformers cannot load the run. Default: BERT's own.
+        init: Initialization. teacher: from the set's token vectors, a bert from its teacher's layers. noise:
+            random. Default: teacher, if the set has token vectors.
+        init_from: Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of
+            a BERT.
+        init_vectors: Text file of word2vec or GloVe from which token vectors start.
+        pairing: Combination of pairs: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint (one sequence),
+            attention (between both). Default: compare, for biattentive attention, for a bert joint.
+        token_dropout: Share of tokens dropped in each training step.
+        head: Classifier on top of the representation. Default: mlp, for a bert dense.
+        hidden_size: Width of the head. Default: 400, for bilstm the width of its input.
+        hidden_dropout: Dropout of the representation, and in the layers of a bert. Default: 0.2, for a bert 0.1.
+        class_weights: Weights of classes. balanced: all classes count the same. Default: all rows count the same.
+        alpha: Weight of the loss to gold. The loss to the teacher has 1 - alpha.
+        soft_loss: Loss to the teacher: kl of the distributions, or mse of the logits.
+        temperature: Temperature of teacher and student in the loss to the teacher.
         layer_loss: Losses between layers, joined by +: hid-cls, hid-cls-contrast, pkd, hid-seq, att-mse, att-kl,
             val-kl. (default: logits alone)
-        layers: The teacher's layers that the student's last ones learn from, like 2,4,6. (default: those of --init-
-            layers, or that the set has; of another student the last)
-        intermediate_epochs: Epochs of the layer loss alone, before those of the logits; 0: both losses together.
-        layer_loss_weight: Weight of the layer loss beside the logits' loss. (default: 1)
-        filters: Folder of `distill filters`, through which hid-seq compares: TED.
-        metric_for_best_model: Metric that chooses the best epoch, such as macro_f1. (default: the task's first)
-        held_out: Share of the training rows held out to choose the best epoch, so that dev chooses nothing.
-            (default: by dev)
-        optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
-        learning_rate: Peak learning rate; decays linearly to 0. (default: 5e-4, of a bert 5e-5; 1 adadelta)
-        max_grad_norm: Gradients are clipped to this norm.
-        num_train_epochs: Most passes over the training rows. (default: 20; above 50,000 rows as many as read
-            1,000,000 in all, at least 3)
-        early_stopping_patience: Stop after so many epochs without a better one.
+        layers: Layers of the teacher for the student's last layers, such as 2,4,6. Default: those of --init-layers
+            or of the set, for other students the last.
+        intermediate_epochs: Epochs with the layer loss alone, before those with the logits. 0: both losses
+            together.
+        layer_loss_weight: Weight of the layer loss relative to the loss of the logits. Default: 1.
+        filters: Folder of `distill filters`. hid-seq then compares through these filters (TED).
+        metric_for_best_model: Metric that selects the best epoch, such as macro_f1. Default: the task's first.
+        held_out: Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.
+        optimizer: Optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
+        learning_rate: Peak learning rate with linear decay to 0. Default: 5e-4, for a bert 5e-5, for adadelta 1.
+        max_grad_norm: Maximum norm of the gradients.
+        num_train_epochs: Maximum number of epochs. Default: 20, above 50,000 training rows enough for 1,000,000
+            rows in total, at least 3.
+        early_stopping_patience: Number of epochs without improvement after which training stops.
         warmup_steps: Steps of linear warm-up.
         per_device_train_batch_size: Rows per step.
-        output_dir: Folder of the run. (default: runs/NAME-OF-SET)
+        output_dir: Folder of the run. Default: runs/NAME-OF-SET.
         recipe: Settings from a shipped recipe (a task's name) or a YAML file.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
-        report_to: Where evaluations are reported, besides metrics.jsonl in the run's folder.
+        allow_unverified: Also accept sets that are complete but not verified.
+        report_to: Tracker for evaluations, in addition to metrics.jsonl in the run's folder.
         seed: Seed of the weights, the order of rows and dropout.
-        grid: Values to try, like learning_rate=1e-3,5e-4 or tasks=a,b,a+b; repeat for more.
-        seeds: Runs with different seeds for each combination of values.
-        processes: Students trained at the same time.
-        storage: Optuna's storage. (default: SQLite in the output folder)
-        ray: Share the work among workers on a Ray cluster: its address, auto for the one that this machine belongs
-            to, local (or --ray alone) to start one here.
-        ray_workers: How many workers. (default: as many as the cluster has room for)
-        ray_resources: What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})
+        grid: Values to try, such as learning_rate=1e-3,5e-4 or tasks=a,b,a+b. Repeat for more.
+        seeds: Number of seeds for each combination of values.
+        processes: Number of students trained at the same time.
+        storage: Storage of Optuna. Default: SQLite in the output folder.
+        ray: Run workers on a Ray cluster: its address, auto for the cluster of this machine, local (or --ray alone)
+            for a new one on this machine.
+        ray_workers: Number of workers. Default: as many as fit into the cluster.
+        ray_resources: Resources of each worker as JSON. Default: {"GPU": 1} if there are GPUs, else {"CPU": 1}.
     """
 
 def tasks() -> Result:
-    """List the tasks that need nothing but their name."""
+    """List the tasks that are available by name."""
 
 def tasks_show(name: str | None = None, *, manifest: str | Path | None = None) -> Result:
-    """Print a task's manifest, checked.
+    """Check and print the manifest of a task.
 
     Args:
         name: Name of a task.
-        manifest: YAML file with a task of your own.
+        manifest: YAML file of your own task.
     """
 
 def train_student(
@@ -1153,76 +1162,77 @@ def train_student(
     """Train a student from a logit set.
 
     Args:
-        where: SQL condition that selects training rows, like 'margin(logits) < 0.9'
-        query: SELECT that chooses training rows by source_row, variant, and if given weight and logits.
-        task: Train from the logit set of this name in the store.
-        mix: How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)
-        set: Train from this logit set: a path, or a name in the store; repeat for several teachers.
-        tasks: Train a student for each of these sets, names or paths with commas, that share one encoder.
-        embedding: Ordered products of matrices, sums of vectors, or both; an LSTM, LSTMs with attention, or a few
-            layers of a BERT.
-        bidirectional: Multiply a second set of matrices from the end to the start.
-        matrix_size: Side of a matrix. (default: 20 hybrid, 28 cmow)
-        pooling: Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)
-        vector_size: Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)
-        initializer_range: Standard deviation of the tables' initial noise.
-        window_size: Read longer texts by windows of so many tokens, and average what they give.
-        num_bigrams: How many pairs of neighbouring tokens have a vector of their own: the most frequent that
-            several training rows have. (default: 16384 up to 10,000 training rows, where sums and products are read
-            whole)
-        channels: Tables of an LSTM's vectors; of 2 one is frozen. (default: 1)
-        lstm_size: Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)
-        num_hidden_layers: Layers of a bert. (default: 3)
-        num_attention_heads: Heads of a layer. (default: the teacher's, or 12)
-        intermediate_size: Inner width of a layer. (default: the teacher's, or 4 times --vector-size)
-        init_layers: The teacher's layers that a bert starts from, from 1 on, like 2,4,6. (default: evenly spaced)
-        pooler: mean-cls: a bert's representation is the mean of what all its layers make of [CLS]; its head may
-            then be another, and its run is no folder that transformers reads. (default: BERT's own)
-        init: teacher: vectors start from the set's token vectors, a bert from its teacher's layers; noise: from
-            random numbers. (default: teacher, of vectors if the set has them)
-        init_from: Start from the encoder of this run, and if it is one of the same task from its head; a bert from
-            the layers of a BERT's folder.
-        init_vectors: Vectors of tokens start from those of words in this file, of word2vec or GloVe as text.
-        pairing: How pairs are joined: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint as one sequence,
-            attention each in view of the other. (default: compare; attention for biattentive, joint for bert)
-        token_dropout: Share of tokens left out of each training step.
-        head: Classifier on top of the representation. (default: mlp; dense bert)
-        hidden_size: Width of the head. (default: 400 mlp and plain-mlp, its input bilstm)
-        hidden_dropout: Dropout on the representation, and in a bert's layers. (default: 0.2; 0.1 bert)
-        class_weights: balanced: rows of a rare class count more, so that all classes do the same. (default: alike)
-        alpha: Weight of the gold labels; 1 - alpha is the teacher's.
-        soft_loss: The teacher's term: divergence, or squared error of the logits.
-        temperature: Softens teacher and student in the teacher's term.
+        where: SQL condition for training rows, such as 'margin(logits) < 0.9'.
+        query: SELECT that returns the training rows: source_row, variant, and optionally weight and logits.
+        task: Task: train on the logit set of this name in the store.
+        mix: Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean.
+        set: Logit set to train on: a path, or a name in the store. Repeat for several teachers.
+        tasks: Comma-separated sets (names or paths) to train on together, with one encoder and a head each.
+        embedding: Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of
+            vectors), lstm, biattentive (LSTMs with attention), or bert (a few layers).
+        bidirectional: Also multiply a second set of matrices from the end to the start.
+        matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
+        pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.
+        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 300 for lstm and biattentive,
+            the teacher's for a bert.
+        initializer_range: Standard deviation of the initial random tables.
+        window_size: Window size in tokens. Longer texts are split into windows and averaged.
+        num_bigrams: Number of bigram embeddings. 0 disables them. Default: 16384 for up to 10,000 training rows,
+            otherwise 0.
+        channels: Number of embedding tables of an lstm. With 2, one is frozen. Default: 1.
+        lstm_size: Width of each direction of an LSTM. Default: 150 for lstm, 256 for biattentive.
+        num_hidden_layers: Number of layers of a bert. Default: 3.
+        num_attention_heads: Attention heads per layer of a bert. Default: the teacher's, or 12.
+        intermediate_size: Inner width of a bert's layers. Default: the teacher's, or 4 times --vector-size.
+        init_layers: Layers of the teacher that a bert starts from, counted from 1, such as 2,4,6. Default: evenly
+            spaced.
+        pooler: Pooler of a bert. mean-cls: the mean of all layers' states of [CLS], which supports other heads, but
+            transformers cannot load the run. Default: BERT's own.
+        init: Initialization. teacher: from the set's token vectors, a bert from its teacher's layers. noise:
+            random. Default: teacher, if the set has token vectors.
+        init_from: Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of
+            a BERT.
+        init_vectors: Text file of word2vec or GloVe from which token vectors start.
+        pairing: Combination of pairs: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint (one sequence),
+            attention (between both). Default: compare, for biattentive attention, for a bert joint.
+        token_dropout: Share of tokens dropped in each training step.
+        head: Classifier on top of the representation. Default: mlp, for a bert dense.
+        hidden_size: Width of the head. Default: 400, for bilstm the width of its input.
+        hidden_dropout: Dropout of the representation, and in the layers of a bert. Default: 0.2, for a bert 0.1.
+        class_weights: Weights of classes. balanced: all classes count the same. Default: all rows count the same.
+        alpha: Weight of the loss to gold. The loss to the teacher has 1 - alpha.
+        soft_loss: Loss to the teacher: kl of the distributions, or mse of the logits.
+        temperature: Temperature of teacher and student in the loss to the teacher.
         layer_loss: Losses between layers, joined by +: hid-cls, hid-cls-contrast, pkd, hid-seq, att-mse, att-kl,
             val-kl. (default: logits alone)
-        layers: The teacher's layers that the student's last ones learn from, like 2,4,6. (default: those of --init-
-            layers, or that the set has; of another student the last)
-        intermediate_epochs: Epochs of the layer loss alone, before those of the logits; 0: both losses together.
-        layer_loss_weight: Weight of the layer loss beside the logits' loss. (default: 1)
-        filters: Folder of `distill filters`, through which hid-seq compares: TED.
-        metric_for_best_model: Metric that chooses the best epoch, such as macro_f1. (default: the task's first)
-        held_out: Share of the training rows held out to choose the best epoch, so that dev chooses nothing.
-            (default: by dev)
-        optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
-        learning_rate: Peak learning rate; decays linearly to 0. (default: 5e-4, of a bert 5e-5; 1 adadelta)
-        max_grad_norm: Gradients are clipped to this norm.
-        num_train_epochs: Most passes over the training rows. (default: 20; above 50,000 rows as many as read
-            1,000,000 in all, at least 3)
-        early_stopping_patience: Stop after so many epochs without a better one.
+        layers: Layers of the teacher for the student's last layers, such as 2,4,6. Default: those of --init-layers
+            or of the set, for other students the last.
+        intermediate_epochs: Epochs with the layer loss alone, before those with the logits. 0: both losses
+            together.
+        layer_loss_weight: Weight of the layer loss relative to the loss of the logits. Default: 1.
+        filters: Folder of `distill filters`. hid-seq then compares through these filters (TED).
+        metric_for_best_model: Metric that selects the best epoch, such as macro_f1. Default: the task's first.
+        held_out: Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.
+        optimizer: Optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
+        learning_rate: Peak learning rate with linear decay to 0. Default: 5e-4, for a bert 5e-5, for adadelta 1.
+        max_grad_norm: Maximum norm of the gradients.
+        num_train_epochs: Maximum number of epochs. Default: 20, above 50,000 training rows enough for 1,000,000
+            rows in total, at least 3.
+        early_stopping_patience: Number of epochs without improvement after which training stops.
         warmup_steps: Steps of linear warm-up.
         per_device_train_batch_size: Rows per step.
-        output_dir: Folder of the run. (default: runs/NAME-OF-SET)
+        output_dir: Folder of the run. Default: runs/NAME-OF-SET.
         recipe: Settings from a shipped recipe (a task's name) or a YAML file.
         store: Folder of logit sets (DISTILL_STORE).
-        allow_unverified: Use sets that are complete but not verified, too.
-        report_to: Where evaluations are reported, besides metrics.jsonl in the run's folder.
+        allow_unverified: Also accept sets that are complete but not verified.
+        report_to: Tracker for evaluations, in addition to metrics.jsonl in the run's folder.
         seed: Seed of the weights, the order of rows and dropout.
     """
 
 def verify(set: str, *, store: str | Path = ...) -> Result:
-    """Check a set's every file and row against what it says of itself.
+    """Check every file and row of a set against its record.
 
     Args:
-        set: A set: a path, or a name in the store.
+        set: Logit set: a path, or a name in the store.
         store: Folder of logit sets (DISTILL_STORE).
     """

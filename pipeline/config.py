@@ -54,14 +54,14 @@ class StoreFlags(Config):
 class SetFlags(StoreFlags):
     """For the commands about one set."""
 
-    set: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
+    set: str = Field(description="Logit set: a path, or a name in the store.", json_schema_extra={"argument": True})
 
 
 class UnverifiedFlags(Config):
     """For the commands that read sets, and by themselves only verified ones."""
 
     allow_unverified: bool = Field(
-        False, description="Use sets that are complete but not verified, too.", json_schema_extra={"decides": False}
+        False, description="Also accept sets that are complete but not verified.", json_schema_extra={"decides": False}
     )
 
 
@@ -70,7 +70,7 @@ class ReportFlags(Config):
 
     report_to: ReportTo = Field(
         "none",
-        description="Where evaluations are reported, besides metrics.jsonl in the run's folder.",
+        description="Tracker for evaluations, in addition to metrics.jsonl in the run's folder.",
         json_schema_extra={"decides": False},
     )
 
@@ -88,7 +88,7 @@ class DataFlags(Config):
     panel: ClassVar = "Rows and text"
     data: Path | None = Field(
         None,
-        description="Folder or file with the task's rows. (default: DISTILL_DATA, then the hub)",
+        description="Folder or file with the rows of the task. Default: DISTILL_DATA, then the hub.",
         json_schema_extra=PLACE,
     )
 
@@ -97,14 +97,14 @@ class OwnDataFlags(DataFlags):
     """For the commands that read the rows of a task, or the text of a corpus, which may be one of your own."""
 
     panel: ClassVar = DataFlags.panel
-    manifest: Path | None = Field(None, description="YAML file with a task of your own.", json_schema_extra=PLACE)
+    manifest: Path | None = Field(None, description="YAML file of your own task.", json_schema_extra=PLACE)
 
 
 class SeedFlags(Config):
     """For the commands that draw random numbers."""
 
     panel: ClassVar = "Options"
-    seed: int = Field(42, ge=0, lt=2**63, description="Seed of all choices.")
+    seed: int = Field(42, ge=0, lt=2**63, description="Random seed.")
 
 
 def parse_yaml(text: str, context: str) -> Any:

@@ -48,7 +48,7 @@ class Where(Settings):
     """The rows that fulfil a condition."""
 
     chosen_by: ClassVar = "where"
-    where: str = Field(description="SQL condition that selects training rows, like 'margin(logits) < 0.9'")
+    where: str = Field(description="SQL condition for training rows, such as 'margin(logits) < 0.9'.")
 
 
 class Query(Settings):
@@ -56,7 +56,7 @@ class Query(Settings):
 
     chosen_by: ClassVar = "query"
     query: str = Field(
-        description="SELECT that chooses training rows by source_row, variant, and if given weight and logits."
+        description="SELECT that returns the training rows: source_row, variant, and optionally weight and logits."
     )
 
 
@@ -64,7 +64,7 @@ class OneName(Settings):
     """The set of this name in the store."""
 
     chosen_by: ClassVar = "task"
-    task: str = Field(description="Train from the logit set of this name in the store.", json_schema_extra=PLACE)
+    task: str = Field(description="Task: train on the logit set of this name in the store.", json_schema_extra=PLACE)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class OneSet(Settings):
     chosen_by: ClassVar = "set"
     set: tuple[str, ...] = Field(
         min_length=1,
-        description="Train from this logit set: a path, or a name in the store; repeat for several teachers.",
+        description="Logit set to train on: a path, or a name in the store. Repeat for several teachers.",
         json_schema_extra=FORMERLY_LOGITS | PLACE,
     )
 
@@ -104,7 +104,7 @@ class Sets(OneSet):
     """One set, or those of several teachers of the same rows; all rows, or some."""
 
     mix: str | None = Field(
-        None, description="How several teachers speak as one: mean, weighted:0.7,0.3 or vote. (default: mean)"
+        None, description="Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean."
     )
     chosen: Where | Query | None = None
 
@@ -122,7 +122,7 @@ class SeveralTasks(Settings):
 
     chosen_by: ClassVar = "tasks"
     tasks: str = Field(
-        description="Train a student for each of these sets, names or paths with commas, that share one encoder.",
+        description="Comma-separated sets (names or paths) to train on together, with one encoder and a head each.",
         json_schema_extra=PLACE,
     )
     chosen: Where | None = None
@@ -149,8 +149,8 @@ class FromTeacher(Settings):
     panel: ClassVar = EncoderSettings.panel
     init: InitKind | None = Field(
         None,
-        description="teacher: vectors start from the set's token vectors, a bert from its teacher's layers; noise: "
-        "from random numbers. (default: teacher, of vectors if the set has them)",
+        description="Initialization. teacher: from the set's token vectors, a bert from its teacher's layers. noise: "
+        "random. Default: teacher, if the set has token vectors.",
         json_schema_extra=PLACE,
     )
     init_from: ClassVar = None
@@ -162,8 +162,8 @@ class FromRun(Settings):
 
     chosen_by: ClassVar = "init_from"
     init_from: Path = Field(
-        description="Start from the encoder of this run, and if it is one of the same task from its head; a bert from "
-        "the layers of a BERT's folder.",
+        description="Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of "
+        "a BERT.",
         json_schema_extra=PLACE,
     )
     init: ClassVar = None
@@ -175,7 +175,7 @@ class FromWords(Settings):
 
     chosen_by: ClassVar = "init_vectors"
     init_vectors: Path = Field(
-        description="Vectors of tokens start from those of words in this file, of word2vec or GloVe as text.",
+        description="Text file of word2vec or GloVe from which token vectors start.",
         json_schema_extra=PLACE,
     )
     init: InitKind | None = None
@@ -197,9 +197,9 @@ class Divergence(Settings):
     """The teacher's term: how far the student's distribution is from its own."""
 
     soft_loss: Literal["kl"] = Field(
-        "kl", description="The teacher's term: divergence, or squared error of the logits."
+        "kl", description="Loss to the teacher: kl of the distributions, or mse of the logits."
     )
-    temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
+    temperature: float = Field(1.0, gt=0, description="Temperature of teacher and student in the loss to the teacher.")
 
 
 class SquaredError(Settings):
@@ -212,7 +212,9 @@ class SquaredError(Settings):
 class TokenLoss(Settings):
     """What a student learns from gold, and what from its teacher."""
 
-    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
+    alpha: float = Field(
+        0.5, ge=0, le=1, description="Weight of the loss to gold. The loss to the teacher has 1 - alpha."
+    )
     soft: Divergence | SquaredError = Field(default_factory=Divergence, discriminator="soft_loss")
 
 
@@ -220,7 +222,7 @@ class Loss(TokenLoss):
     """What a student learns from a row."""
 
     class_weights: ClassWeights | None = Field(
-        None, description="balanced: rows of a rare class count more, so that all classes do the same. (default: alike)"
+        None, description="Weights of classes. balanced: all classes count the same. Default: all rows count the same."
     )
 
     def of_task(self, kind: str, kinds: Set[str]) -> "Loss":
@@ -247,20 +249,22 @@ class LayerLosses(Settings):
     layers: str | None = Field(
         None,
         pattern=LAYERS,
-        description="The teacher's layers that the student's last ones learn from, like 2,4,6. "
-        "(default: those of --init-layers, or that the set has; of another student the last)",
+        description="Layers of the teacher for the student's last layers, such as 2,4,6. Default: those of "
+        "--init-layers or of the set, for other students the last.",
     )
     intermediate_epochs: int = Field(
-        0, ge=0, description="Epochs of the layer loss alone, before those of the logits; 0: both losses together."
+        0, ge=0, description="Epochs with the layer loss alone, before those with the logits. 0: both losses together."
     )
     layer_loss_weight: float | None = Field(
         None,
         gt=0,
-        description="Weight of the layer loss beside the logits' loss. (default: 1)",
+        description="Weight of the layer loss relative to the loss of the logits. Default: 1.",
         json_schema_extra={"aliases": ["objective_weight"]},
     )
     filters: Path | None = Field(
-        None, description="Folder of `distill filters`, through which hid-seq compares: TED.", json_schema_extra=PLACE
+        None,
+        description="Folder of `distill filters`. hid-seq then compares through these filters (TED).",
+        json_schema_extra=PLACE,
     )
 
     @field_validator("layer_loss")
@@ -296,13 +300,16 @@ class TokenHead(Settings):
     """What reads a representation, of a text or a token."""
 
     head: HeadKind | None = Field(
-        None, description="Classifier on top of the representation. (default: mlp; dense bert)"
+        None, description="Classifier on top of the representation. Default: mlp, for a bert dense."
     )
     hidden_size: int | None = Field(
-        None, ge=1, description="Width of the head. (default: 400 mlp and plain-mlp, its input bilstm)"
+        None, ge=1, description="Width of the head. Default: 400, for bilstm the width of its input."
     )
     hidden_dropout: float | None = Field(
-        None, ge=0, lt=1, description="Dropout on the representation, and in a bert's layers. (default: 0.2; 0.1 bert)"
+        None,
+        ge=0,
+        lt=1,
+        description="Dropout of the representation, and in the layers of a bert. Default: 0.2, for a bert 0.1.",
     )
 
 
@@ -311,35 +318,38 @@ class Head(TokenHead):
 
     pairing: PairingKind | None = Field(
         None,
-        description="How pairs are joined: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint as one "
-        "sequence, attention each in view of the other. (default: compare; attention for biattentive, joint for bert)",
+        description="Combination of pairs: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint (one sequence), "
+        "attention (between both). Default: compare, for biattentive attention, for a bert joint.",
     )
-    token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens left out of each training step.")
+    token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens dropped in each training step.")
 
 
 class BestEpoch(Settings):
     """By what the best epoch is chosen, whose weights are kept, and on which rows."""
 
     metric_for_best_model: Metric | None = Field(
-        None, description="Metric that chooses the best epoch, such as macro_f1. (default: the task's first)"
+        None, description="Metric that selects the best epoch, such as macro_f1. Default: the task's first."
     )
     held_out: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="Share of the training rows held out to choose the best epoch, so that dev chooses nothing. "
-        "(default: by dev)",
+        description="Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.",
     )
 
 
 class Optimizer(Settings):
     """What moves the weights."""
 
-    optimizer: OptimizerKind = Field("adam", description="Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).")
-    learning_rate: float | None = Field(
-        None, gt=0, description="Peak learning rate; decays linearly to 0. (default: 5e-4, of a bert 5e-5; 1 adadelta)"
+    optimizer: OptimizerKind = Field(
+        "adam", description="Optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019)."
     )
-    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Peak learning rate with linear decay to 0. Default: 5e-4, for a bert 5e-5, for adadelta 1.",
+    )
+    max_grad_norm: float = Field(1.0, gt=0, description="Maximum norm of the gradients.")
 
     @property
     def rate(self) -> float:
@@ -358,10 +368,12 @@ class Epochs(Settings):
     num_train_epochs: int | None = Field(
         None,
         ge=1,
-        description="Most passes over the training rows. (default: 20; above 50,000 rows as many as read 1,000,000 in "
-        "all, at least 3)",
+        description="Maximum number of epochs. Default: 20, above 50,000 training rows enough for 1,000,000 rows in "
+        "total, at least 3.",
     )
-    early_stopping_patience: int = Field(5, ge=1, description="Stop after so many epochs without a better one.")
+    early_stopping_patience: int = Field(
+        5, ge=1, description="Number of epochs without improvement after which training stops."
+    )
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
 
@@ -381,7 +393,7 @@ class RunPlaces(StoreFlags, UnverifiedFlags, JsonFlags):
     """Where a run finds and puts things: nothing that a recipe says."""
 
     output_dir: Path | None = Field(
-        None, description="Folder of the run. (default: runs/NAME-OF-SET)", json_schema_extra=PLACE
+        None, description="Folder of the run. Default: runs/NAME-OF-SET.", json_schema_extra=PLACE
     )
     recipe: str | None = Field(
         None,
@@ -447,7 +459,7 @@ class LabelSettings(RunPlaces, ReportFlags, SeedFlags):
     """What ``distill train-student`` takes of `TrainSettings` for a set of labelled words."""
 
     source: OneName | OneSet
-    num_bigrams: Literal[0] | None = Field(None, description="None: a label is of one token.")
+    num_bigrams: Literal[0] | None = Field(None, description="None: a label belongs to one token.")
     encoder: Hybrid | Cmow | Cbow | Lstm = Field(default_factory=Hybrid, discriminator="embedding")
     start: Start = Field(default_factory=FromTeacher)
     head: LabelHead = Field(default_factory=LabelHead)
@@ -465,9 +477,9 @@ class SweepSettings(Settings):
 
     student: Annotated[dict[str, Any], Draft(TrainSettings)] = Field(default_factory=dict)
     grid: tuple[str, ...] = Field(
-        (), description="Values to try, like learning_rate=1e-3,5e-4 or tasks=a,b,a+b; repeat for more."
+        (), description="Values to try, such as learning_rate=1e-3,5e-4 or tasks=a,b,a+b. Repeat for more."
     )
-    seeds: int = Field(1, ge=1, description="Runs with different seeds for each combination of values.")
-    processes: int = Field(1, ge=1, description="Students trained at the same time.")
-    storage: str | None = Field(None, description="Optuna's storage. (default: SQLite in the output folder)")
+    seeds: int = Field(1, ge=1, description="Number of seeds for each combination of values.")
+    processes: int = Field(1, ge=1, description="Number of students trained at the same time.")
+    storage: str | None = Field(None, description="Storage of Optuna. Default: SQLite in the output folder.")
     cluster: RayFlags | None = None

@@ -28,28 +28,28 @@ class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFla
 
     helps: ClassVar = {
         "seed": "Seed of the weights and the order of rows.",
-        "embedding": "Ordered products of matrices, sums of vectors, or both.",
+        "embedding": "Encoder: cmow (ordered products of matrices), cbow (sums of vectors), or hybrid (both).",
     }
     encoder: Hybrid | Cmow | Cbow = Field(default_factory=Hybrid, discriminator="embedding")
     set: str = Field(
-        description="Train from this set of tokens or of sentences: a path, or a name in the store.",
+        description="Set of masked words or of sentences to train on: a path, or a name in the store.",
         json_schema_extra=FORMERLY_LOGITS | PLACE,
     )
     output_dir: Path | None = Field(
-        None, description="Folder of the run. (default: runs/NAME-OF-SET)", json_schema_extra=PLACE
+        None, description="Folder of the run. Default: runs/NAME-OF-SET.", json_schema_extra=PLACE
     )
-    num_train_epochs: int = Field(1, ge=1, description="Passes over the training rows.")
+    num_train_epochs: int = Field(1, ge=1, description="Number of epochs.")
     max_steps: int | None = Field(
         None,
         ge=1,
-        description="Stop after so many steps. (default: all of the passes)",
+        description="Maximum number of steps. Default: all steps of the epochs.",
         json_schema_extra={"decides": False},  # but how many there are in all
     )
-    learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW; decays linearly to 0.")
+    learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW with linear decay to 0.")
     warmup_ratio: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay of the prediction head.")
     per_device_train_batch_size: int = Field(256, ge=1, description="Masked sequences per step and process.")
-    max_grad_norm: float = Field(5.0, gt=0, description="Gradients are clipped to this norm.")
+    max_grad_norm: float = Field(5.0, gt=0, description="Maximum norm of the gradients.")
     save_steps: int = Field(
         1000,
         ge=1,
@@ -61,8 +61,10 @@ class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFla
 class MaskedWordSettings(PretrainFlags):
     """What pretraining on masked words takes."""
 
-    alpha: float = Field(0.5, ge=0, le=1, description="Weight of the masked tokens; 1 - alpha is the teacher's.")
-    temperature: float = Field(1.0, gt=0, description="Softens teacher and student in the teacher's term.")
+    alpha: float = Field(
+        0.5, ge=0, le=1, description="Weight of the loss of the masked tokens. The loss to the teacher has 1 - alpha."
+    )
+    temperature: float = Field(1.0, gt=0, description="Temperature of teacher and student in the loss to the teacher.")
 
 
 class Distances(Settings):
@@ -76,7 +78,7 @@ class Gram(Settings):
     """Divergence of how alike the vectors of a batch are."""
 
     vector_loss: Literal["gram"] = "gram"
-    temperature: float = Field(1.0, gt=0, description="Softens teacher and student.")
+    temperature: float = Field(1.0, gt=0, description="Temperature of teacher and student.")
 
 
 class SentenceFlags(Settings):
@@ -84,8 +86,8 @@ class SentenceFlags(Settings):
 
     init: InitKind | None = Field(
         None,
-        description="teacher: vectors start from the set's token vectors; noise: from random numbers. (default: "
-        "teacher, if the set has them)",
+        description="Initialization of the token vectors. teacher: from the set's. noise: random. Default: teacher, if "
+        "the set has token vectors.",
         json_schema_extra=PLACE,
     )
     vector_map: VectorMap = Field(
@@ -109,7 +111,8 @@ class PretrainSettings(SentenceFlags, MaskedWordSettings):
     """Settings of ``distill pretrain-student``; the kind of the set decides which of its uses takes them."""
 
     vector_loss: VectorLoss = Field(
-        "cosine-mse", description="Distance of vectors: 1 - cosine, squared error, or that of similarities (gram)."
+        "cosine-mse",
+        description="Loss of vectors: 1 - cosine, squared error, both, or the divergence of similarities (gram).",
     )
 
 
@@ -118,17 +121,19 @@ class FiltersConfig(StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
 
     helps: ClassVar = {"seed": "Seed of the filters, the order of rows and dropout."}
     set: str = Field(
-        description="Learn from the states in this set: a path, or a name in the store.",
+        description="Set with hidden states: a path, or a name in the store.",
         json_schema_extra={"argument": True} | PLACE,
     )
     layers: str | None = Field(
-        None, pattern=LAYERS, description="Whose filters, like 2,4,6. (default: all that are stored)"
+        None, pattern=LAYERS, description="Layers that get a filter, such as 2,4,6. Default: all stored layers."
     )
-    dim: int = Field(128, ge=1, description="Width of what a filter makes of a state.")
+    dim: int = Field(128, ge=1, description="Output width of a filter.")
     output_dir: Path | None = Field(
-        None, description="Folder of the filters. (default: filters/NAME-OF-SET)", json_schema_extra=PLACE
+        None, description="Folder of the filters. Default: filters/NAME-OF-SET.", json_schema_extra=PLACE
     )
-    alpha: float = Field(1.0, ge=0, le=1, description="Weight of the gold labels; 1 - alpha is the teacher's.")
-    num_train_epochs: int = Field(3, ge=1, description="Passes over the training rows.")
-    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of Adam; decays linearly to 0.")
+    alpha: float = Field(
+        1.0, ge=0, le=1, description="Weight of the loss to gold. The loss to the teacher has 1 - alpha."
+    )
+    num_train_epochs: int = Field(3, ge=1, description="Number of epochs.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of Adam with linear decay to 0.")
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")

@@ -25,7 +25,7 @@ class CostFlags(Config):
     """For the commands that choose labels by what a mistake costs."""
 
     cost: tuple[str, ...] = Field(
-        (), description="What it costs to miss a label, as LABEL=NUMBER; repeat for more. (default: 1 for every label)"
+        (), description="Cost of missing a label, as LABEL=NUMBER. Repeat for more. Default: 1 for every label."
     )
 
 
@@ -33,7 +33,7 @@ class EvaluatePretrained(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
     """What ``distill evaluate`` takes for a pretraining run."""
 
     set: str | None = Field(
-        None, description="Evaluate on this set. (default: what it was trained on)", json_schema_extra=FORMERLY_LOGITS
+        None, description="Logit set to evaluate on. Default: the run's own.", json_schema_extra=FORMERLY_LOGITS
     )
 
 
@@ -44,7 +44,9 @@ class EvaluateConfig(CostFlags, EvaluatePretrained):
 class ReproduceConfig(RunFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill reproduce``."""
 
-    store: Path | None = Field(None, description="Look for its sets by name in this folder. (default: where they were)")
+    store: Path | None = Field(
+        None, description="Folder in which to look for the run's sets by name. Default: their old location."
+    )
 
 
 class PredictConfig(RunFlags, CostFlags, JsonFlags):
@@ -55,20 +57,18 @@ class PredictConfig(RunFlags, CostFlags, JsonFlags):
         json_schema_extra={"argument": True},
     )
     texts: tuple[str, ...] = Field(
-        (), description="Sentences; for a pair task two per input.", json_schema_extra={"argument": True}
+        (), description="Sentences, two per input if the task has pairs.", json_schema_extra={"argument": True}
     )
     file: Path | None = Field(
         None,
-        description="Parquet, CSV, TSV or JSON lines with the task's columns, or with sentence1 (and sentence2); a "
-        ".txt with a sentence on each line; or -, JSON lines from standard input.",
+        description="File to predict: Parquet, CSV, TSV or JSON lines with the columns of the task, or sentence1 (and "
+        "sentence2), or a .txt with a sentence per line. -: JSON lines from standard input.",
     )
-    output: Path | None = Field(None, description="File for the answers to --file: .parquet, .csv, .tsv or .jsonl.")
-    columns: tuple[str, ...] = Field((), description="Keep this column of --file beside the answers; repeat for more.")
+    output: Path | None = Field(None, description="Output file for --file: .parquet, .csv, .tsv or .jsonl.")
+    columns: tuple[str, ...] = Field((), description="Column of --file to copy to the output. Repeat for more.")
     manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --file.")
-    explain: bool = Field(False, description="Tell of each word, too, what the answer loses without it.")
-    abstain: bool = Field(
-        False, description="Answer abstain where the student is less sure than `distill certify` has found it must be."
-    )
+    explain: bool = Field(False, description="Also show the effect of each word on the prediction.")
+    abstain: bool = Field(False, description="Predict abstain below the margin that `distill certify` found.")
 
     @property
     def reads_stdin(self) -> bool:
@@ -107,23 +107,25 @@ class MaskedWordsConfig(StoreFlags, UnverifiedFlags, JsonFlags):
 
     runs: tuple[str, ...] = Field(description="Folders of runs of one task.", json_schema_extra={"argument": True})
     set: str = Field(
-        description="Set of `teacher-dump --augment mask-each`: a path, or a name in the store.",
+        description="Set written by `teacher-dump --augment mask-each`: a path, or a name in the store.",
         json_schema_extra=FORMERLY_LOGITS,
     )
-    output: Path | None = Field(None, description="Draw some rows, word by word, on this HTML page.")
+    output: Path | None = Field(None, description="HTML page to write, with some rows word by word.")
 
 
 class CertifyConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill certify``."""
 
     set: str | None = Field(
-        None, description="Take rows of this set. (default: what it was trained on)", json_schema_extra=FORMERLY_LOGITS
+        None, description="Logit set whose rows are used. Default: the run's own.", json_schema_extra=FORMERLY_LOGITS
     )
     where: str = Field(
-        description="SQL condition that selects training rows which RUN was not trained on, like 'source_row % 10 = 0'."
+        description="SQL condition for training rows that RUN was not trained on, such as 'source_row % 10 = 0'."
     )
-    disagreement: float = Field(0.01, gt=0, lt=1, description="Greatest share of answers that differ from the teacher.")
-    confidence: float = Field(0.95, gt=0, lt=1, description="Confidence that no more differ.")
+    disagreement: float = Field(
+        0.01, gt=0, lt=1, description="Largest accepted share of predictions that differ from the teacher's."
+    )
+    confidence: float = Field(0.95, gt=0, lt=1, description="Confidence of that bound.")
 
 
 class DescribeConfig(JsonFlags):
@@ -138,17 +140,17 @@ class DescribeConfig(JsonFlags):
 class ExportConfig(RunFlags, StoreFlags, JsonFlags):
     """Flags of ``distill export``."""
 
-    onnx: Path | None = Field(None, description="Write the student as an ONNX file, for any batch and length.")
-    html: Path | None = Field(None, description="Write the student as one HTML file, a page that answers by itself.")
-    file: Path | None = Field(None, description="Write the student as one file for the engine without torch.")
+    onnx: Path | None = Field(None, description="ONNX file to write, for any batch size and length.")
+    html: Path | None = Field(None, description="HTML file to write, a page that needs no server.")
+    file: Path | None = Field(None, description="File to write for the engine without torch.")
     table_dtype: FileTableDtype | None = Field(
-        None, description="How the embedding tables of --file are stored. (default: float32)"
+        None, description="Data type of the embedding tables of --file. Default: float32."
     )
-    head_dtype: HeadDtype | None = Field(None, description="How the head of --file is stored. (default: float32)")
-    output_dir: Path | None = Field(None, description="Write the student as a folder, with smaller --tables.")
-    tables: TableDtype | None = Field(None, description="How the embedding tables are stored. (default: as in RUN)")
+    head_dtype: HeadDtype | None = Field(None, description="Data type of the head of --file. Default: float32.")
+    output_dir: Path | None = Field(None, description="Folder to write, with smaller --tables.")
+    tables: TableDtype | None = Field(None, description="Data type of the embedding tables. Default: as in RUN.")
     set: str | None = Field(
         None,
-        description="Measure the scores on this set. (default: what it was trained on)",
+        description="Logit set on which scores are measured. Default: the run's own.",
         json_schema_extra=FORMERLY_LOGITS,
     )

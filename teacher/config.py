@@ -43,12 +43,14 @@ class CorpusFlags(OwnDataFlags):
 
     panel: ClassVar = "A corpus"
     chosen_by: ClassVar = "corpus"
-    corpus: str = Field(description="A corpus instead of a task; see `distill corpora`.", json_schema_extra=PLACE)
+    corpus: str = Field(description="Corpus to use instead of a task. See `distill corpora`.", json_schema_extra=PLACE)
     max_documents: int | None = Field(
-        None, ge=1, description="Use only its first N documents. (default: all)", json_schema_extra=PLACE
+        None, ge=1, description="Number of documents, from the first one. Default: all.", json_schema_extra=PLACE
     )
-    packing: Packing = Field("sentences", description="A sequence is a sentence, or a block packed full.")
-    min_seq_length: int = Field(12, ge=3, description="Leave out shorter sequences; special tokens count.")
+    packing: Packing = Field("sentences", description="Sequences: sentences, or blocks filled with several sentences.")
+    min_seq_length: int = Field(
+        12, ge=3, description="Minimum length of a sequence, including special tokens. Shorter ones are left out."
+    )
     validation_every: int = Field(200, ge=2, description="Hold out one document in N for validation.")
 
 
@@ -56,14 +58,18 @@ class Masking(SeedFlags):
     """Which tokens of a sequence are masked."""
 
     panel: ClassVar = CorpusFlags.panel
-    masking: MaskingKind = Field("uniform", description="Mask all tokens alike, or rare ones more (count^-0.7).")
-    mlm_probability: float = Field(0.15, gt=0, lt=1, description="Share of a sequence's tokens that is masked.")
+    masking: MaskingKind = Field(
+        "uniform", description="Selection of masked tokens: uniform, or rare ones more often (count^-0.7)."
+    )
+    mlm_probability: float = Field(0.15, gt=0, lt=1, description="Share of masked tokens per sequence.")
 
 
 class MaskedCopies(Masking):
     """Which tokens of a sequence are masked, and how often."""
 
-    num_copies: int = Field(1, ge=1, description="Masked copies of each sequence; about 1 / probability mask all.")
+    num_copies: int = Field(
+        1, ge=1, description="Masked copies of each sequence. About 1 / probability copies mask all tokens."
+    )
 
 
 class JobFlags(Settings):
@@ -72,14 +78,14 @@ class JobFlags(Settings):
     shard_index: Annotated[str, BeforeValidator(str)] = Field(
         "0",
         pattern=r"^(auto|\d+)$",
-        description="Which part of the shards this job writes, from 0; auto: as Slurm, Kubernetes, SkyPilot, AWS Batch "
-        "or Cloud Run says.",
+        description="Index of this job, from 0. auto: from the environment of Slurm, Kubernetes, SkyPilot, AWS Batch "
+        "or Cloud Run.",
         json_schema_extra=PLACE,
     )
     num_shards: int = Field(
         1,
         ge=1,
-        description="Number of jobs that share the work; with --shard-index auto theirs.",
+        description="Number of jobs. With --shard-index auto, the launcher's.",
         json_schema_extra=PLACE,
     )
 
@@ -109,7 +115,7 @@ class TokenVectors(Settings):
     """Whether a set stores a vector of each vocabulary entry."""
 
     token_vectors: bool = Field(
-        True, description="Store what the teacher says of each vocabulary entry, too; a student can start from it."
+        True, description="Also store a vector of each vocabulary entry, from which students start."
     )
 
 
@@ -118,9 +124,9 @@ class TaskTokenVectors(TokenVectors):
 
     token_vectors_from: str | None = Field(
         None,
-        description="Which model gives the token vectors: `teacher`, its embeddings; or another encoder with its "
-        "vocabulary, its last states, as a hub id or a folder. (default: what the task's manifest says, else the "
-        "sentence encoder that the teacher was fine-tuned from, else teacher)",
+        description="Source of the token vectors: `teacher` (its embeddings), or another encoder with the same "
+        "vocabulary (its last states), as a hub id or a folder. Default: from the task's manifest, else "
+        "the sentence encoder that the teacher was fine-tuned from, else teacher.",
     )
 
     @model_validator(mode="after")
@@ -135,8 +141,8 @@ class NoVariants(Settings):
 
     augment: Literal["none"] = Field(
         "none",
-        description="Add variants of rows: those of `distill augment`, made if they are missing; or none. (default: as "
-        "the task's manifest says, of most none)",
+        description="Method of augmentation, or none. Missing variants are made as by `distill augment`. Default: from "
+        "the task's manifest, mostly none.",
         json_schema_extra=PLACE,
     )
 
@@ -145,7 +151,7 @@ class VariantsName(Settings):
     """The name of variants in the store."""
 
     variants: str | None = Field(
-        None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)", json_schema_extra=PLACE
+        None, pattern=SET_NAME, description="Name of the variants. Default: TASK-METHOD.", json_schema_extra=PLACE
     )
 
 
@@ -174,14 +180,16 @@ class LabelLogits(Settings):
     """A classifier's logits."""
 
     signal: Literal["logits"] = Field(
-        "logits", description="What to write: logits for a task, mlm for a corpus, vectors of sentences for either."
+        "logits", description="Signal to store: logits for a task, mlm for a corpus, vectors of sentences for both."
     )
     teacher_labels: str | None = Field(
         None,
-        description="The teacher's own label order, as names with commas, or in quotes. (default: from its config)",
+        description="Label order of the teacher, as comma-separated names, or in quotes. Default: from its config.",
     )
     extend: str | None = Field(
-        None, description="A set of the same teacher: take its files and answers over, ask only what is new."
+        None,
+        description="Set of the same teacher to extend: its files and logits are reused, and only new texts are "
+        "predicted.",
     )
     token_vectors: TaskTokenVectors = Field(default_factory=TaskTokenVectors)
 
@@ -197,8 +205,8 @@ class TextLogits(LabelLogits):
     doc_stride: int | None = Field(
         None,
         ge=0,
-        description="Read longer texts than --max-seq-length by windows that overlap by so many tokens, and store the "
-        "mean of their logits. (default: cut them)",
+        description="Overlap of windows in tokens. Texts longer than --max-seq-length are read by windows, and the "
+        "mean of their logits is stored. Default: truncate them.",
     )
     variants: Variants = Field(default_factory=NoVariants, discriminator="augment")
     unlabelled: Unlabelled | None = None
@@ -256,8 +264,8 @@ class VectorFlags(Settings):
     signal: Literal["vectors"] = "vectors"
     pooling: Pooling | None = Field(
         None,
-        description="A sentence's vector: mean of its tokens' states, or the first one. (default: as "
-        "sentence-transformers has saved it, else mean)",
+        description="Pooling of a sentence's vector: the mean of its tokens' states, or the first one. Default: from "
+        "the sentence-transformers folder, else mean.",
     )
     codec: AnyVectorCodecFlags = Field(default_factory=Int8Flags, discriminator="vector_codec")
     token_vectors: TokenVectors = Field(default_factory=TokenVectors)
@@ -282,7 +290,7 @@ class TaskFlags(OwnDataFlags, SplitFlags):
     """Which rows."""
 
     chosen_by: ClassVar = "task"
-    task: str | None = Field(None, description="Task to dump; see `distill tasks`.", json_schema_extra=PLACE)
+    task: str | None = Field(None, description="Task to dump. See `distill tasks`.", json_schema_extra=PLACE)
 
 
 class DumpTask(TaskFlags):
@@ -339,7 +347,7 @@ class SetPlace(StoreFlags):
     name: str | None = Field(
         None,
         pattern=SET_NAME,
-        description="Name of the set. (default: the task's or the corpus's, plus -vectors for --signal vectors)",
+        description="Name of the set. Default: the task's or the corpus's, plus -vectors for --signal vectors.",
         json_schema_extra=PLACE,
     )
     rows_per_shard: int = Field(
@@ -368,12 +376,12 @@ class DumpSettings(DumpCommon):
     """Settings of ``distill teacher-dump``."""
 
     helps: ClassVar = {
-        "manifest": "YAML file with a task or a corpus of your own.",
-        "data": "Folder or file with its rows or its text. (default: DISTILL_DATA, then the hub)",
-        "model_name_or_path": "Teacher: a hub id or a folder. (default: the task's or the corpus's)",
-        "precision": "Arithmetic of the forward pass; logits are stored in fp32.",
-        "seed": "Seed of masking, draws, variants and unlabelled rows.",
-        "splits": "Splits to dump, with commas. (default: all of the task's)",
+        "manifest": "YAML file of your own task or corpus.",
+        "data": "Folder or file with its rows or its text. Default: DISTILL_DATA, then the hub.",
+        "model_name_or_path": "Teacher: a hub id or a folder. Default: the task's or the corpus's.",
+        "precision": "Precision of the teacher's forward pass. Logits are stored in fp32.",
+        "seed": "Seed of masking, samples, variants and unlabelled rows.",
+        "splits": "Comma-separated splits. Default: all splits of the task.",
     }
     rows: DumpTask | DumpCorpus
 
@@ -395,10 +403,10 @@ class BudgetSet(StoreFlags):
 
     chosen_by: ClassVar = "set"
     set: str = Field(
-        description="Set of tokens with codec hidden or dense: a path, or a name in the store.",
+        description="Set of masked words with codec hidden or dense: a path, or a name in the store.",
         json_schema_extra={"argument": True},
     )
-    positions: int = Field(2000, ge=1, description="Masked positions to try the codecs on.")
+    positions: int = Field(2000, ge=1, description="Number of masked positions for the measurement.")
 
 
 class BudgetCorpus(CorpusFlags):
@@ -407,18 +415,18 @@ class BudgetCorpus(CorpusFlags):
     masking: MaskedCopies = Field(default_factory=MaskedCopies)
     teacher: ModelFlags = Field(default_factory=ModelFlags)
     forward: ForwardFlags = Field(default_factory=ForwardFlags)
-    positions: int = Field(2000, ge=1, description="Masked positions to try the codecs on.")
+    positions: int = Field(2000, ge=1, description="Number of masked positions for the measurement.")
 
 
 class BudgetTask(OwnDataFlags):
     """What layers output for some rows of a task."""
 
     chosen_by: ClassVar = "task"
-    task: str = Field(description="A task of whose rows layers are tried; see `distill tasks`.")
+    task: str = Field(description="Task on whose rows layer codecs are measured. See `distill tasks`.")
     layers: WhichLayers = Field(default_factory=WhichLayers)
     teacher: ModelFlags = Field(default_factory=ModelFlags)
     forward: ForwardFlags = Field(default_factory=ForwardFlags)
-    sample: int = Field(512, ge=1, description="Training rows to try the codecs on; a fifth of them is measured.")
+    sample: int = Field(512, ge=1, description="Number of training rows. A fifth of them is measured.")
 
     @model_validator(mode="after")
     def _has_layers(self) -> Self:
@@ -431,10 +439,10 @@ class BudgetSettings(JsonFlags):
     """Settings of ``distill budget``."""
 
     helps: ClassVar = {
-        "manifest": "YAML file with a corpus of your own.",
-        "data": "Folder or file with the corpus. (default: DISTILL_DATA, then the hub)",
-        "model_name_or_path": "Teacher: a hub id or a folder. (default: the corpus's)",
-        "seed": "Seed of masking and draws.",
+        "manifest": "YAML file of your own corpus.",
+        "data": "Folder or file with the corpus. Default: DISTILL_DATA, then the hub.",
+        "model_name_or_path": "Teacher: a hub id or a folder. Default: the corpus's.",
+        "seed": "Seed of masking and samples.",
     }
     of: BudgetSet | BudgetCorpus | BudgetTask | None = None
 
@@ -448,11 +456,15 @@ class BudgetSettings(JsonFlags):
 class CheckConfig(SetFlags, ModelFlags, SeedFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill check``."""
 
-    helps: ClassVar = {"model_name_or_path": "The teacher, if it is not where it was.", "seed": "Seed of the sample."}
-    sample: int = Field(256, ge=1, description="Rows to ask the teacher about again.")
+    helps: ClassVar = {
+        "model_name_or_path": "New location of the teacher. Default: its old one.",
+        "seed": "Seed of the sample.",
+    }
+    sample: int = Field(256, ge=1, description="Number of rows that the teacher predicts again.")
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="Largest difference of a logit. (default: 4 times that of two runs here, at least 1e-3)",
+        description="Largest accepted difference of a logit. Default: 4 times that between two runs on this machine, "
+        "at least 1e-3.",
     )
-    manifest: Path | None = Field(None, description="YAML file with the task, if it is one of your own.")
+    manifest: Path | None = Field(None, description="YAML file of the task, if it is your own.")

@@ -27,7 +27,7 @@ class Encoder(ModelFlags):
     """The model that fine-tuning starts from."""
 
     panel: ClassVar = ModelFlags.panel
-    model_name_or_path: str = Field(description="Encoder to start from: a hub id or a folder.", json_schema_extra=PLACE)
+    model_name_or_path: str = Field(description="Encoder to fine-tune: a hub id or a folder.", json_schema_extra=PLACE)
 
 
 class FinetuneGold(Settings):
@@ -35,12 +35,16 @@ class FinetuneGold(Settings):
 
     objective: Objective | None = Field(
         None,
-        description="regression or classification (bins) for scores, mlm for a corpus. (default: the task's type)",
+        description="Objective: regression or classification (bins) for scores, mlm for a corpus. Default: the task's "
+        "type.",
         json_schema_extra={"decides": False},  # but the target that comes of it
     )
-    num_train_epochs: int = Field(3, ge=1, description="Passes over the training split.")
+    num_train_epochs: int = Field(3, ge=1, description="Number of epochs.")
     held_out: float | None = Field(
-        None, gt=0, lt=1, description="Share of the training rows held out to choose the best epoch. (default: by dev)"
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.",
     )
 
 
@@ -48,7 +52,7 @@ class FinetuneTask(FinetuneGold, OwnDataFlags):
     """A teacher of one task."""
 
     chosen_by: ClassVar = "task"
-    task: str | None = Field(None, description="Task to train for; see `distill tasks`.", json_schema_extra=PLACE)
+    task: str | None = Field(None, description="Task to fine-tune on. See `distill tasks`.", json_schema_extra=PLACE)
 
 
 class FinetuneTasks(FinetuneGold, DataFlags):
@@ -56,7 +60,7 @@ class FinetuneTasks(FinetuneGold, DataFlags):
 
     chosen_by: ClassVar = "tasks"
     tasks: str = Field(
-        description="Train a teacher for each of these tasks, names or manifests with commas, on one encoder.",
+        description="Comma-separated tasks (names or manifests) to train together, with one encoder and a head each.",
         json_schema_extra=PLACE,
     )
 
@@ -76,17 +80,17 @@ class FinetuneTasks(FinetuneGold, DataFlags):
 class FinetuneCorpus(CorpusFlags):
     """A masked language model of a corpus."""
 
-    objective: Literal["mlm"] = Field(description="mlm: masked language modelling.")
-    max_steps: int = Field(10_000, ge=1, description="Steps of training on a corpus.")
+    objective: Literal["mlm"] = Field(description="Objective. mlm: masked language modelling.")
+    max_steps: int = Field(10_000, ge=1, description="Number of steps on a corpus.")
     masking: Masking = Field(default_factory=Masking)
 
 
 class AdamwFlags(Settings):
     """What moves the weights."""
 
-    learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate; decays linearly to 0.")
+    learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate with linear decay to 0.")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's weight decay.")
-    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Maximum norm of the gradients.")
 
 
 class StepFlags(SeedFlags):
@@ -100,15 +104,15 @@ class StepFlags(SeedFlags):
         description="Steps between two checkpoints to resume from.",
         json_schema_extra={"decides": False},
     )
-    max_seq_length: int = Field(128, ge=4, description="Longest input in tokens.")
+    max_seq_length: int = Field(128, ge=4, description="Maximum input length in tokens.")
 
 
 class FinetuneSettings(ReportFlags, JsonFlags):
     """Settings of ``distill finetune-teacher``."""
 
     helps: ClassVar = {
-        "manifest": "YAML file with a task or a corpus of your own.",
-        "data": "Folder or file with its rows or its text. (default: DISTILL_DATA, then the hub)",
+        "manifest": "YAML file of your own task or corpus.",
+        "data": "Folder or file with its rows or its text. Default: DISTILL_DATA, then the hub.",
         "seed": "Seed of the new layers, the order of rows and dropout.",
     }
     learn: FinetuneTask | FinetuneTasks | FinetuneCorpus

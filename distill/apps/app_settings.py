@@ -18,14 +18,14 @@ ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")  # as browsers se
 class BenchConfig(JsonFlags):
     """Flags of ``distill bench``."""
 
-    student: Path | None = Field(None, description="Folder of a run. (default: a new student of the default size)")
+    student: Path | None = Field(None, description="Folder of a run. Default: a new student of the default size.")
     peer: tuple[str, ...] = Field(
         (),
         description=f"Compare with this peer: {', '.join(PEERS)}, or the folder of another run; repeat for more. "
         "(default: all of these)",
     )
-    seconds: float = Field(90, gt=0, le=86_400, description="About how long to measure.")
-    output: Path | None = Field(None, description="Draw a chart, too, in this .svg or .png file.")
+    seconds: float = Field(90, gt=0, le=86_400, description="Duration of the measurement in seconds, approximately.")
+    output: Path | None = Field(None, description="Draw a chart into this .svg or .png file.")
 
     @field_validator("peer")
     @classmethod
@@ -57,18 +57,18 @@ class DemoConfig(Config):
 class QuickstartConfig(JsonFlags):
     """Flags of ``distill quickstart``."""
 
-    file: Path = Field(description="Any file of rows with text and labels.", json_schema_extra={"argument": True})
-    text: str = Field(description="Name of the column of text.")
-    text2: str | None = Field(None, description="Name of the column of second texts, if a row is a pair.")
-    label: str = Field(description="Name of the column of labels, scores, lists of labels, or labels of words.")
+    file: Path = Field(description="File of rows with texts and labels.", json_schema_extra={"argument": True})
+    text: str = Field(description="Column of the texts.")
+    text2: str | None = Field(None, description="Column of the second texts, if rows are pairs.")
+    label: str = Field(description="Column of the labels: classes, scores, lists of labels, or labels of words.")
     model_name_or_path: str = Field(
-        description="Encoder to fine-tune as the teacher: a hub id or a folder; none: learn from the labels alone."
+        description="Encoder to fine-tune as the teacher: a hub id or a folder. none: learn from the labels alone."
     )
     name: str | None = Field(
-        None, pattern=r"^[a-z][a-z0-9_-]*$", description="Name of the task. (default: that of the file)"
+        None, pattern=r"^[a-z][a-z0-9_-]*$", description="Name of the task. Default: the name of the file."
     )
-    num_train_epochs: int = Field(3, ge=1, description="Passes of the teacher over the training rows.")
-    output_dir: Path | None = Field(None, description="Folder of everything. (default: quickstart/NAME)")
+    num_train_epochs: int = Field(3, ge=1, description="Epochs of the teacher's fine-tuning.")
+    output_dir: Path | None = Field(None, description="Output folder. Default: quickstart/NAME.")
 
     @property
     def task_name(self) -> str:
@@ -90,31 +90,37 @@ class QuickstartConfig(JsonFlags):
 class ReportConfig(StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill report``."""
 
-    helps: ClassVar = {"json_output": "Print where the page is and the pictures' figures as JSON."}
+    helps: ClassVar = {"json_output": "Print the page's path and the numbers of its pictures as JSON."}
     set_or_run: str = Field(
-        description="A logit set (a path, or a name in the store), or the folder of a run or a sweep.",
+        description="Logit set (a path, or a name in the store), or the folder of a run or a sweep.",
         json_schema_extra={"argument": True},
     )
     output: Path | None = Field(
-        None, description="The page. (default: NAME-report.html here; of a run NAME-run-report.html)"
+        None, description="Path of the page. Default: NAME-report.html, for a run NAME-run-report.html."
     )
 
 
 class ResultsConfig(JsonFlags):
     """Flags of ``distill results``."""
 
-    tasks: str | None = Field(None, description="Tasks, with commas. (default: those of GLUE whose data are found)")
-    manifest: tuple[str, ...] = Field((), description="YAML file with a task of your own, too; repeat for more.")
-    data: Path | None = Field(None, description="Folder with the tasks' rows. (default: DISTILL_DATA, then the hub)")
+    tasks: str | None = Field(None, description="Comma-separated tasks. Default: the GLUE tasks whose data are found.")
+    manifest: tuple[str, ...] = Field((), description="YAML file of an additional task. Repeat for more.")
+    data: Path | None = Field(
+        None, description="Folder with the rows of the tasks. Default: DISTILL_DATA, then the hub."
+    )
     model_name_or_path: str | None = Field(None, description="Encoder to fine-tune: a hub id or a folder.")
     teachers: Path | None = Field(None, description="Folder with a teacher for each task, instead of fine-tuning.")
-    teacher_seeds: int = Field(1, ge=1, description="Teachers of a task, of which the best on held-out rows is kept.")
-    seeds: int = Field(3, ge=1, description="Students of each kind with different seeds.")
-    experiment: Path | None = Field(
-        None, description="YAML file with the sets and students to compare. (default: students, and on gold alone)"
+    teacher_seeds: int = Field(
+        1, ge=1, description="Number of teachers per task. The best one on held-out rows is used."
     )
-    output_dir: Path = Field(Path("results"), description="Folder of everything, and of RESULTS.md.")
-    plan: bool = Field(False, description="Print the commands, and stop.")
+    seeds: int = Field(3, ge=1, description="Number of seeds per student.")
+    experiment: Path | None = Field(
+        None,
+        description="YAML file with the sets and students to compare. Default: the default student, with the teacher "
+        "and on gold alone.",
+    )
+    output_dir: Path = Field(Path("results"), description="Output folder with RESULTS.md.")
+    plan: bool = Field(False, description="Print the commands and stop.")
 
     @model_validator(mode="after")
     def _some_teacher(self) -> Self:
@@ -132,19 +138,21 @@ class ServeConfig(Config):
     """Flags of ``distill serve``; the limits have text-embeddings-inference's names."""
 
     runs: tuple[str, ...] = Field(
-        description="Folders of runs, or files of students; each is served under its name, the first one also without.",
+        description="Folders of runs, or files of students. Each is served under /runs/NAME, the first one also at /.",
         json_schema_extra={"argument": True},
     )
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all that this machine has.")
-    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 for any that is free.")
-    workers: int = Field(1, ge=1, le=256, description="Processes, which share the students' memory.")
-    max_concurrent_requests: int = Field(512, ge=1, description="Requests at a time, per process; more get a 429.")
-    max_client_batch_size: int = Field(1024, ge=1, description="Texts, or pairs of them, in a request.")
-    payload_limit: int = Field(2_000_000, ge=1, description="Largest request, in bytes.")
+    host: str = Field("127.0.0.1", description="Address to listen on. 0.0.0.0: all addresses of this machine.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on. 0: any free port.")
+    workers: int = Field(1, ge=1, le=256, description="Number of processes. They share the students' memory.")
+    max_concurrent_requests: int = Field(
+        512, ge=1, description="Maximum number of concurrent requests per process. More get status 429."
+    )
+    max_client_batch_size: int = Field(1024, ge=1, description="Maximum number of texts or pairs per request.")
+    payload_limit: int = Field(2_000_000, ge=1, description="Maximum size of a request in bytes.")
     cors_allow_origin: tuple[str, ...] = Field(
         (),
-        description="Let pages from this origin ask the server, such as https://example.org, or * for any; repeat for "
-        "more. (default: none)",
+        description="Allow requests from pages of this origin, such as https://example.org, or * for all. Repeat for "
+        "more. Default: none.",
     )
 
     @field_validator("cors_allow_origin")

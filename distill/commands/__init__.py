@@ -25,105 +25,107 @@ class Entry(NamedTuple):
 COMMANDS = {
     "Teachers": {
         "finetune-teacher": Entry(
-            "teachers", "Fine-tune a BERT for a task, to be its teacher, or as a masked language model on a corpus."
+            "teachers", "Fine-tune a BERT as the teacher of a task, or as a masked language model on a corpus."
         ),
         "augment": Entry(
-            "teachers", "Make variants of a task's rows, for a teacher to label; `teacher-dump --augment` does both."
+            "teachers", "Make variants of a task's rows for a teacher to label. `teacher-dump --augment` does both."
         ),
-        "teacher-dump": Entry("teachers", "Write what a teacher says about a task or a corpus, as a logit set."),
+        "teacher-dump": Entry(
+            "teachers", "Run a teacher over a task or a corpus and write its outputs as a logit set."
+        ),
         "check": Entry(
             "teachers",
-            "Ask a set's teacher again about a sample of its rows; exit code 0 if it says what is stored, 1 if not.",
+            "Run a set's teacher again on a sample of rows. Exit code 1 if its outputs differ from the stored ones.",
         ),
     },
     "Logit sets": {
-        "import": Entry("sets", "Make a logit set of what any teacher, an LLM or another, answered in a file."),
-        "verify": Entry("sets", "Check a set's every file and row against what it says of itself."),
-        "card": Entry("sets", "Print a set's card, or write it anew."),
-        "diff": Entry(
-            "sets", "Compare two sets of one task; exit code 0 if they say the same of the same rows, 1 if not."
-        ),
+        "import": Entry("sets", "Make a logit set from a file of predictions of an LLM or any other teacher."),
+        "verify": Entry("sets", "Check every file and row of a set against its record."),
+        "card": Entry("sets", "Print the card of a set, or write it again."),
+        "diff": Entry("sets", "Compare two sets of one task. Exit code 1 if rows, texts, gold or logits differ."),
         "index": Entry(
-            "sql", "Index the logit sets of a store in DuckDB. `distill sql` does so by itself when something changed."
+            "sql", "Index the logit sets of a store in DuckDB. `distill sql` does that automatically after changes."
         ),
         "sql": Entry("sql", "Query the logit sets of a store, read-only."),
         "budget": Entry(
             "sets",
-            "Measure what each codec would cost and lose, on a sample of a set, of a corpus or of a task's rows.",
+            "Measure the size and loss of each codec on a sample of a set, a corpus or a task's rows.",
         ),
         "recode": Entry(
             "sets",
-            "Write a set of tokens, or the stored layers of a set of examples, in another codec; no teacher is needed.",
+            "Write a set of masked words, or the stored layers of a set, in another codec without the teacher.",
         ),
         "push": Entry(
             "sets",
-            "Send a verified set to a folder, an object store or the hub; only what is not there yet travels.",
+            "Copy a verified set to a folder, an object store or the hub. Existing files are skipped.",
         ),
-        "pull": Entry("sets", "Fetch a set from where it was pushed, verify it, and put it into the store."),
-        "join": Entry("sets", "Put your own texts beside the logits of a set that was pushed without text."),
+        "pull": Entry("sets", "Download a pushed set, verify it, and add it to the store."),
+        "join": Entry("sets", "Join your own texts with the logits of a set that was pushed without text."),
     },
     "Students": {
         "pretrain-student": Entry(
             "students",
-            "Pretrain a student on stored predictions of masked words or on vectors of sentences, for train-student.",
+            "Pretrain a student on stored predictions of masked words or on sentence vectors.",
         ),
         "filters": Entry(
-            "students", "Learn what of a teacher's stored layers a task needs, for train-student --filters (TED)."
+            "students", "Learn task-specific filters of a teacher's stored layers for train-student --filters (TED)."
         ),
         "train-student": Entry("students", "Train a student from a logit set."),
-        "sweep": Entry("students", "Train a student for every combination of values and seed, and compare them."),
-        "evaluate": Entry("students", "Score a run against gold labels, or masked tokens, and against its teacher."),
-        "describe": Entry(
-            "students", "Tell what a student is made of: architecture, parameters, bytes, multiply-adds."
-        ),
+        "sweep": Entry("students", "Train a student for every combination of values and seeds, and compare them."),
+        "evaluate": Entry("students", "Score a run against gold labels or masked tokens, and against its teacher."),
+        "describe": Entry("students", "Describe a student: architecture, parameters, bytes and multiply-adds."),
         "masked-words": Entry(
             "students",
-            "Compare which words matter to students and to their teacher, by its answers to rows with each word "
-            "masked.",
+            "Compare which words matter to students and to their teacher, by rows with each word masked.",
         ),
         "reproduce": Entry(
             "students",
-            "Run a run's recorded query again: exit code 0 if it chooses the same rows and logits today, 1 if not.",
+            "Run the recorded query of a run again. Exit code 1 if it selects other rows or logits today.",
         ),
     },
     "Answers": {
-        "predict": Entry("predictions", "Predict labels or scores of sentences, of a file, or of rows as they arrive."),
+        "predict": Entry(
+            "predictions", "Predict labels or scores for sentences, for a file, or for rows as they arrive."
+        ),
         "certify": Entry(
             "predictions",
-            "Find how sure a student must be so that its answers are its teacher's: exit code 1 if it never is.",
+            "Find the margin above which a student agrees with its teacher. Exit code 1 if there is none.",
         ),
         "serve": Entry(
-            "applications", "Answer over HTTP: text-embeddings-inference's API, the hub's, and a page for people."
+            "applications",
+            "Serve students over HTTP: the API of text-embeddings-inference, the hub's API, and a web page.",
         ),
         "export": Entry(
             "predictions",
-            "Write a student as a file for the engine, as ONNX or HTML, or with smaller tables, and measure the cost.",
+            "Write a student for the engine, as ONNX or HTML, or with smaller tables, and measure its accuracy.",
         ),
         "bench": Entry(
             "applications",
-            "Measure how many sentences a second a student reads on this machine, beside BERT and its likes.",
+            "Measure the throughput of a student on this machine, compared with BERT and other models.",
         ),
     },
     "All together": {
         "quickstart": Entry(
             "applications",
-            "Make a student of one file of texts and labels, step by printed step, and compare it with baselines.",
+            "Make a student from one file of texts and labels, and compare it with a baseline.",
         ),
-        "demo": Entry("applications", "Run the whole product on two small generated tasks, offline, in a few minutes."),
+        "demo": Entry(
+            "applications", "Run the whole pipeline on two small generated tasks, offline, in a few minutes."
+        ),
         "results": Entry(
             "applications",
-            "Fine-tune, dump and train task by task, beside baselines, and write the tables: RESULTS.md.",
+            "Fine-tune, dump and train on several tasks, fit baselines, and write tables to RESULTS.md.",
         ),
-        "report": Entry("applications", "Make an HTML page with pictures of a logit set, a run or a sweep."),
+        "report": Entry("applications", "Write an HTML report with pictures of a logit set, a run or a sweep."),
     },
     "Data": {
-        "tasks": Entry("manifests", "List the tasks that need nothing but their name."),
-        "corpora": Entry("manifests", "List the corpora that need nothing but their name."),
+        "tasks": Entry("manifests", "List the tasks that are available by name."),
+        "corpora": Entry("manifests", "List the corpora that are available by name."),
     },
 }
 SUBCOMMANDS = {
-    "tasks show": Entry("manifests", "Print a task's manifest, checked."),
-    "corpora show": Entry("manifests", "Print a corpus's manifest, checked."),
+    "tasks show": Entry("manifests", "Check and print the manifest of a task."),
+    "corpora show": Entry("manifests", "Check and print the manifest of a corpus."),
 }
 ALL = {name: entry for commands in COMMANDS.values() for name, entry in commands.items()} | SUBCOMMANDS
 OTHER_NAMES = {"teacher-dump": "dump_teacher", "import": "import_answers"}  # `import` is a keyword of Python

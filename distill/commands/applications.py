@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @command(DemoConfig)
 def demo(config: DemoConfig) -> Result:
-    """Run the whole product on two small generated tasks, offline, in a few minutes."""
+    """Run the whole pipeline on two small generated tasks, offline, in a few minutes."""
     from distill.apps.demo import run_demo
 
     needs_teacher_libraries()
@@ -49,7 +49,7 @@ def demo(config: DemoConfig) -> Result:
 
 @command(QuickstartConfig)
 def quickstart(config: QuickstartConfig) -> Result:
-    """Make a student of one file of texts and labels, step by printed step, and compare it with baselines."""
+    """Make a student from one file of texts and labels, and compare it with a baseline."""
     from distill.apps.quickstart.quickstart import quickstart as run_quickstart
 
     needs_teacher_libraries()
@@ -73,7 +73,7 @@ def quickstart(config: QuickstartConfig) -> Result:
 
 @command(ResultsConfig)
 def results(config: ResultsConfig) -> Result:
-    """Fine-tune, dump and train task by task, beside baselines, and write the tables: RESULTS.md."""
+    """Fine-tune, dump and train on several tasks, fit baselines, and write tables to RESULTS.md."""
     from distill.apps.results.comparison import planned
     from distill.apps.results.comparison import results as compare
 
@@ -96,7 +96,7 @@ def _has_failed(task: dict[str, Any]) -> bool:
 
 @command(ReportConfig)
 def report(config: ReportConfig) -> Result:
-    """Make an HTML page with pictures of a logit set, a run or a sweep."""
+    """Write an HTML report with pictures of a logit set, a run or a sweep."""
     needs_libraries("distill report", "report", "matplotlib")
     from distill.apps.report.page import render
     from pipeline.files import make_folder, write_text_alone
@@ -145,7 +145,7 @@ def _page(config: ReportConfig, folder: Path) -> "Page":
 
 @command(BenchConfig)
 def bench(config: BenchConfig) -> Result:
-    """Measure how many sentences a second a student reads on this machine, beside BERT and its likes."""
+    """Measure the throughput of a student on this machine, compared with BERT and other models."""
     if config.output is not None:
         needs_libraries("distill bench --output", "report", "matplotlib")
     left_out = _not_installed(config)
@@ -209,7 +209,7 @@ def _readers(students: "dict[str, Predictor]", wanted: list[str], device: "torch
 
 @command(ServeConfig)
 def serve(config: ServeConfig) -> Result:
-    """Answer over HTTP: text-embeddings-inference's API, the hub's, and a page for people."""
+    """Serve students over HTTP: the API of text-embeddings-inference, the hub's API, and a web page."""
     needs_libraries("distill serve", "serve", "starlette", "uvicorn")
     from distill.apps.serve.server import serve as serve_runs
 

@@ -98,7 +98,7 @@ SHELL_FLAGS = {
     "json_output": (False, Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]),
     "log_file": (
         None,
-        Annotated[Path | None, typer.Option(help="Append what happens to this file, a JSON object a line.")],
+        Annotated[Path | None, typer.Option(help="Append events to this file, one JSON object per line.")],
     ),
 }
 

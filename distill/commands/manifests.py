@@ -23,19 +23,19 @@ class ShowTaskConfig(Config):
     """Flags of ``distill tasks show``."""
 
     name: str | None = Field(None, description="Name of a task.", json_schema_extra={"argument": True})
-    manifest: Path | None = Field(None, description="YAML file with a task of your own.")
+    manifest: Path | None = Field(None, description="YAML file of your own task.")
 
 
 class ShowCorpusConfig(Config):
     """Flags of ``distill corpora show``."""
 
     name: str | None = Field(None, description="Name of a corpus.", json_schema_extra={"argument": True})
-    manifest: Path | None = Field(None, description="YAML file with a corpus of your own.")
+    manifest: Path | None = Field(None, description="YAML file of your own corpus.")
 
 
 @command(TasksConfig)
 def tasks(config: TasksConfig) -> Result:
-    """List the tasks that need nothing but their name."""
+    """List the tasks that are available by name."""
     shipped = [load_task(name) for name in task_names()]
     rows = [
         [
@@ -53,13 +53,13 @@ def tasks(config: TasksConfig) -> Result:
 
 @command(ShowTaskConfig)
 def tasks_show(config: ShowTaskConfig) -> Result:
-    """Print a task's manifest, checked."""
+    """Check and print the manifest of a task."""
     return _manifest(load_task(config.name, config.manifest))
 
 
 @command(CorporaConfig)
 def corpora(config: CorporaConfig) -> Result:
-    """List the corpora that need nothing but their name."""
+    """List the corpora that are available by name."""
     shipped = [load_corpus(name) for name in corpus_names()]
     rows = [[corpus.name, corpus.description, corpus.language, corpus.licence] for corpus in shipped]
     result = Result([corpus.model_dump(mode="json") for corpus in shipped])
@@ -68,7 +68,7 @@ def corpora(config: CorporaConfig) -> Result:
 
 @command(ShowCorpusConfig)
 def corpora_show(config: ShowCorpusConfig) -> Result:
-    """Print a corpus's manifest, checked."""
+    """Check and print the manifest of a corpus."""
     return _manifest(load_corpus(config.name, config.manifest))
 
 

@@ -23,7 +23,7 @@ MOST_TABLES = 3  # tables of an explained prediction, one per label
 
 @command(PredictConfig)
 def predict(config: PredictConfig) -> Result:
-    """Predict labels or scores of sentences, of a file, or of rows as they arrive."""
+    """Predict labels or scores for sentences, for a file, or for rows as they arrive."""
     from student.answers.thresholds import read_costs
     from student.predict import Predictor
 
@@ -143,7 +143,7 @@ def bar(value: float, largest: float) -> str:
 
 @command(CertifyConfig)
 def certify(config: CertifyConfig) -> Result:
-    """Find how sure a student must be so that its answers are its teacher's: exit code 1 if it never is."""
+    """Find the margin above which a student agrees with its teacher. Exit code 1 if there is none."""
     from student.answers.certificate import CERTIFICATE_FILE
     from student.answers.certify import certify as certify_run
 
@@ -175,7 +175,7 @@ def certify(config: CertifyConfig) -> Result:
 
 @command(ExportConfig)
 def export(config: ExportConfig) -> Result:
-    """Write a student as a file for the engine, as ONNX or HTML, or with smaller tables, and measure the cost."""
+    """Write a student for the engine, as ONNX or HTML, or with smaller tables, and measure its accuracy."""
     from student.export.export import export as export_student
 
     exported = export_student(config)

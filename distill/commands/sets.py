@@ -24,7 +24,7 @@ HEADS = {"both": "in both", "only_a": "only A", "only_b": "only B", "other_text"
 
 @command(ImportConfig)
 def import_answers(config: ImportConfig) -> Result:
-    """Make a logit set of what any teacher, an LLM or another, answered in a file."""
+    """Make a logit set from a file of predictions of an LLM or any other teacher."""
     from teacher.answers.import_answers import import_answers as write_set
 
     imported = write_set(config, called())
@@ -73,7 +73,7 @@ def warn_about_scores(result: Result, root: Path) -> None:
 
 @command(VerifyConfig)
 def verify(config: VerifyConfig) -> Result:
-    """Check a set's every file and row against what it says of itself."""
+    """Check every file and row of a set against its record."""
     from pipeline.sharing.set_files import verify as verify_set
 
     record = verify_set(config)
@@ -84,7 +84,7 @@ def verify(config: VerifyConfig) -> Result:
 
 @command(CardConfig)
 def card(config: CardConfig) -> Result:
-    """Print a set's card, or write it anew."""
+    """Print the card of a set, or write it again."""
     from pipeline.files import remove_temporaries, write_text
     from pipeline.sets.card import CARD_FILE, card_text
     from pipeline.sets.reader import find_set
@@ -102,7 +102,7 @@ def card(config: CardConfig) -> Result:
 
 @command(DiffConfig)
 def diff(config: DiffConfig) -> Result:
-    """Compare two sets of one task; exit code 0 if they say the same of the same rows, 1 if not."""
+    """Compare two sets of one task. Exit code 1 if rows, texts, gold or logits differ."""
     from pipeline.query.diff import diff as compare
 
     difference = compare(config)
@@ -124,7 +124,7 @@ def diff(config: DiffConfig) -> Result:
 
 @command(RecodeConfig)
 def recode(config: RecodeConfig) -> Result:
-    """Write a set of tokens, or the stored layers of a set of examples, in another codec; no teacher is needed."""
+    """Write a set of masked words, or the stored layers of a set, in another codec without the teacher."""
     if config.layer_codecs:
         from pipeline.sets.recode import recode_layers as recode_set
     else:
@@ -144,7 +144,7 @@ def set_result(record: "SetRecord") -> Result:
 
 @command(BudgetSettings)
 def budget(config: BudgetSettings) -> Result:
-    """Measure what each codec would cost and lose, on a sample of a set, of a corpus or of a task's rows."""
+    """Measure the size and loss of each codec on a sample of a set, a corpus or a task's rows."""
     if isinstance(config.of, BudgetTask):
         return _layer_budget(config.of)
     from pipeline.sets.budget import as_dicts
@@ -216,7 +216,7 @@ SHOWN_ROWS = 10
 
 @command(PushConfig)
 def push(config: PushConfig) -> Result:
-    """Send a verified set to a folder, an object store or the hub; only what is not there yet travels."""
+    """Copy a verified set to a folder, an object store or the hub. Existing files are skipped."""
     from pipeline.sharing.push import push as push_set
 
     pushed = push_set(config)
@@ -227,7 +227,7 @@ def push(config: PushConfig) -> Result:
 
 @command(PullConfig)
 def pull(config: PullConfig) -> Result:
-    """Fetch a set from where it was pushed, verify it, and put it into the store."""
+    """Download a pushed set, verify it, and add it to the store."""
     from pipeline.sharing.pull import pull as pull_set
 
     pulled = pull_set(config)
@@ -247,7 +247,7 @@ def pull(config: PullConfig) -> Result:
 
 @command(JoinConfig)
 def join(config: JoinConfig) -> Result:
-    """Put your own texts beside the logits of a set that was pushed without text."""
+    """Join your own texts with the logits of a set that was pushed without text."""
     from pipeline.sharing.join import join as join_set
     from pipeline.sharing.join import left_out
 

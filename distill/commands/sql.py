@@ -18,7 +18,7 @@ STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "scores", "spans")  # of 
 
 @command(IndexConfig)
 def index(config: IndexConfig) -> Result:
-    """Index the logit sets of a store in DuckDB. `distill sql` does so by itself when something changed."""
+    """Index the logit sets of a store in DuckDB. `distill sql` does that automatically after changes."""
     from pipeline.query.catalog import build_catalog
     from pipeline.sql.database import view_name
 

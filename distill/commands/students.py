@@ -22,7 +22,7 @@ MOST_LABELS = 20  # labels in the table
 
 @command(PretrainSettings)
 def pretrain_student(config: PretrainSettings) -> Result:
-    """Pretrain a student on stored predictions of masked words or on vectors of sentences, for train-student."""
+    """Pretrain a student on stored predictions of masked words or on sentence vectors."""
     from student.pretrain import pretrain
 
     record = pretrain(config, called())
@@ -33,7 +33,7 @@ def pretrain_student(config: PretrainSettings) -> Result:
 
 @command(FiltersConfig)
 def filters(config: FiltersConfig) -> Result:
-    """Learn what of a teacher's stored layers a task needs, for train-student --filters (TED)."""
+    """Learn task-specific filters of a teacher's stored layers for train-student --filters (TED)."""
     from student.filters import train_filters
 
     record = train_filters(config, called())
@@ -64,7 +64,7 @@ def train_student(config: TrainSettings) -> Result:
 
 @command(SweepSettings)
 def sweep(config: SweepSettings) -> Result:
-    """Train a student for every combination of values and seed, and compare them."""
+    """Train a student for every combination of values and seeds, and compare them."""
     from student.sweep.sweep import sweep as run_sweep
 
     found = run_sweep(config, called())["result"]
@@ -78,7 +78,7 @@ def sweep(config: SweepSettings) -> Result:
 
 @command(EvaluateConfig)
 def evaluate(config: EvaluateConfig) -> Result:
-    """Score a run against gold labels, or masked tokens, and against its teacher."""
+    """Score a run against gold labels or masked tokens, and against its teacher."""
     from student.model.config_file import is_pretrained
 
     if is_pretrained(config.run):
@@ -126,7 +126,7 @@ def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]
 
 @command(DescribeConfig)
 def describe(config: DescribeConfig) -> Result:
-    """Tell what a student is made of: architecture, parameters, bytes, multiply-adds."""
+    """Describe a student: architecture, parameters, bytes and multiply-adds."""
     from student.describe import describe as describe_student
 
     made = describe_student(config.run_or_recipe)
@@ -139,7 +139,7 @@ def describe(config: DescribeConfig) -> Result:
 
 @command(MaskedWordsConfig)
 def masked_words(config: MaskedWordsConfig) -> Result:
-    """Compare which words matter to students and to their teacher, by its answers to rows with each word masked."""
+    """Compare which words matter to students and to their teacher, by rows with each word masked."""
     if config.output is not None:
         needs_libraries("distill masked-words --output", "report", "matplotlib")
         if config.output.is_dir():
@@ -167,7 +167,7 @@ def _write_page(output: Path, compared: "MaskedWords") -> None:
 
 @command(ReproduceConfig)
 def reproduce(config: ReproduceConfig) -> Result:
-    """Run a run's recorded query again: exit code 0 if it chooses the same rows and logits today, 1 if not."""
+    """Run the recorded query of a run again. Exit code 1 if it selects other rows or logits today."""
     from student.reproduce import reproduce as reproduce_run
 
     compared = reproduce_run(config)

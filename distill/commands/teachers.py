@@ -19,7 +19,7 @@ SPLIT_COLUMNS = ("split", "rows", "files", "teacher against gold")
 
 @command(FinetuneSettings)
 def finetune_teacher(config: FinetuneSettings) -> Result:
-    """Fine-tune a BERT for a task, to be its teacher, or as a masked language model on a corpus."""
+    """Fine-tune a BERT as the teacher of a task, or as a masked language model on a corpus."""
     needs_teacher_libraries()
     is_corpus = isinstance(config.learn, FinetuneCorpus)
     if is_corpus:
@@ -49,7 +49,7 @@ def finetune_teacher(config: FinetuneSettings) -> Result:
 
 @command(AugmentSettings)
 def augment(config: AugmentSettings) -> Result:
-    """Make variants of a task's rows, for a teacher to label; `teacher-dump --augment` does both."""
+    """Make variants of a task's rows for a teacher to label. `teacher-dump --augment` does both."""
     needs_teacher_libraries()
     from teacher.augment.augment import augment as make_variants
 
@@ -61,7 +61,7 @@ def augment(config: AugmentSettings) -> Result:
 
 @command(DumpSettings)
 def dump_teacher(config: DumpSettings) -> Result:
-    """Write what a teacher says about a task or a corpus, as a logit set."""
+    """Run a teacher over a task or a corpus and write its outputs as a logit set."""
     needs_teacher_libraries()
     if config.plan:
         return _plan(config)
@@ -136,7 +136,7 @@ def _add_variants(result: Result, record: AugmentationRecord) -> Result:
 
 @command(CheckConfig)
 def check(config: CheckConfig) -> Result:
-    """Ask a set's teacher again about a sample of its rows; exit code 0 if it says what is stored, 1 if not."""
+    """Run a set's teacher again on a sample of rows. Exit code 1 if its outputs differ from the stored ones."""
     needs_teacher_libraries()
     from teacher.check import check as check_set
 

@@ -44,19 +44,19 @@ class RayFlags(Settings):
     panel: ClassVar = "A Ray cluster"
     chosen_by: ClassVar = "ray"
     ray: str = Field(
-        description="Share the work among workers on a Ray cluster: its address, auto for the one that this machine "
-        "belongs to, local (or --ray alone) to start one here.",
+        description="Run workers on a Ray cluster: its address, auto for the cluster of this machine, local (or --ray "
+        "alone) for a new one on this machine.",
         json_schema_extra=PLACE,
     )
     ray_workers: int | None = Field(
         None,
         ge=1,
-        description="How many workers. (default: as many as the cluster has room for)",
+        description="Number of workers. Default: as many as fit into the cluster.",
         json_schema_extra=PLACE,
     )
     ray_resources: str | None = Field(
         None,
-        description='What each worker takes, as JSON. (default: {"GPU": 1} where there are GPUs, else {"CPU": 1})',
+        description='Resources of each worker as JSON. Default: {"GPU": 1} if there are GPUs, else {"CPU": 1}.',
         json_schema_extra=PLACE,
     )
 
@@ -86,8 +86,8 @@ class RayWriteFlags(RayFlags):
     panel: ClassVar = RayFlags.panel
     ray_write: Literal["driver", "workers"] = Field(
         "driver",
-        description="Who writes files: the driver all of them, or each worker its own, into a store that all machines "
-        "see under the same path; so what is heavy goes through no single machine.",
+        description="Process that writes the files: the driver writes all of them, or workers write their own. workers "
+        "needs a store that all machines see under the same path, and is faster for large files.",
         json_schema_extra=PLACE,
     )
 

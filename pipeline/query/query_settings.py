@@ -11,9 +11,9 @@ from pipeline.config import JsonFlags, StoreFlags, UnverifiedFlags
 class DiffConfig(StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill diff``."""
 
-    a: str = Field(description="A set: a path, or a name in the store.", json_schema_extra={"argument": True})
-    b: str = Field(description="The set to compare it with.", json_schema_extra={"argument": True})
-    tolerance: float = Field(1e-4, ge=0, description="Logits that differ by more have moved.")
+    a: str = Field(description="Logit set: a path, or a name in the store.", json_schema_extra={"argument": True})
+    b: str = Field(description="Logit set to compare it with.", json_schema_extra={"argument": True})
+    tolerance: float = Field(1e-4, ge=0, description="Largest difference of logits that counts as equal.")
 
 
 class IndexConfig(StoreFlags):
@@ -25,13 +25,13 @@ class SqlConfig(StoreFlags):
 
     query: str | None = Field(
         None,
-        description="One SELECT. Tables: sets, shards, teachers, examples, and a view per set. - reads it from "
-        "standard input; without one, a terminal gets a prompt.",
+        description="One SELECT. Tables: sets, shards, teachers, examples, and a view per set. -: read it from "
+        "standard input. Without a query, a terminal shows a prompt.",
         json_schema_extra={"argument": True},
     )
     file: Path | None = Field(None, description="Read the query from a file.")
     explain_row: str | None = Field(
-        None, description="Tell where a row comes from, SET:SPLIT:ROW[:VARIANT], instead of a query."
+        None, description="Show the origin of the row SET:SPLIT:ROW[:VARIANT] instead of a query."
     )
     csv: bool = Field(False, description="Print rows as CSV.")
     parquet: Path | None = Field(None, description="Write rows to a Parquet file.")

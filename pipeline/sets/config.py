@@ -26,7 +26,7 @@ class CodecFlags(Settings):
     """What all codecs of distributions have in common: the flag that chooses one."""
 
     panel: ClassVar = "How distributions over the vocabulary are stored"
-    helps: ClassVar = {"codec": "How distributions over the vocabulary are stored."}
+    helps: ClassVar = {"codec": "Codec of distributions over the vocabulary."}
     codec: CodecName = "sampled"
 
 
@@ -34,8 +34,8 @@ class SampledFlags(CodecFlags):
     """Draws of each distribution."""
 
     codec: Literal["sampled"] = "sampled"
-    num_samples: int = Field(50, ge=1, le=255, description="Draws per position (--codec sampled).")
-    temperature: float = Field(1.0, gt=0, description="Temperature of the draws (--codec sampled).")
+    num_samples: int = Field(50, ge=1, le=255, description="Samples per position (--codec sampled).")
+    temperature: float = Field(1.0, gt=0, description="Temperature of the samples (--codec sampled).")
 
 
 class TopKFlags(CodecFlags):
@@ -64,7 +64,7 @@ class VectorCodecFlags(Settings):
     """What all codecs of vectors have in common: the flag that chooses one."""
 
     panel: ClassVar = "Vectors of sentences"
-    helps: ClassVar = {"vector_codec": "How vectors are stored (--signal vectors)."}
+    helps: ClassVar = {"vector_codec": "Codec of vectors (--signal vectors)."}
     vector_codec: VectorCodecName = "int8"
 
 
@@ -94,17 +94,17 @@ class RecodeConfig(SetFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill recode``."""
 
     helps: ClassVar = {
-        "set": "Set of tokens with codec hidden or dense, or of examples with what layers say: a path, or a name in "
-        "the store."
+        "set": "Set of masked words with codec hidden or dense, or of examples with layer outputs: a path, or a "
+        "name in the store."
     }
     codec: AnyCodecFlags = Field(default_factory=SampledFlags, discriminator="codec")
     name: str = Field(pattern=SET_NAME, description="Name of the new set.")
     states_codec: str | None = Field(
-        None, pattern=STATE_CODEC, description="How states of layers are stored: float16, int8, or pca-K."
+        None, pattern=STATE_CODEC, description="Codec of hidden states: float16, int8, or pca-K."
     )
-    cls_codec: str | None = Field(None, pattern=STATE_CODEC, description="How those of [CLS] are.")
-    attention_codec: BlockCodecName | None = Field(None, description="How scores of attention are stored: u8.")
-    values_codec: BlockCodecName | None = Field(None, description="How products of values are.")
+    cls_codec: str | None = Field(None, pattern=STATE_CODEC, description="Codec of the states of [CLS].")
+    attention_codec: BlockCodecName | None = Field(None, description="Codec of attention scores: u8.")
+    values_codec: BlockCodecName | None = Field(None, description="Codec of products of values.")
 
     @property
     def layer_codecs(self) -> dict[LayersName, str]:

@@ -12,20 +12,20 @@ class PushConfig(SetFlags, JsonFlags):
     """Flags of ``distill push``."""
 
     url: str = Field(
-        description="Where to: a folder, s3://bucket/path, gs://bucket/path, hf://datasets/owner/name@revision.",
+        description="Destination: a folder, s3://bucket/path, gs://bucket/path, or hf://datasets/owner/name@revision.",
         json_schema_extra={"argument": True},
     )
-    without_text: bool = Field(False, description="Leave texts and token ids out; rows keep the hash of their text.")
-    replace: bool = Field(False, description="Take the place of a different set that is there.")
-    public: bool = Field(False, description="Make a new repository of the hub public. (default: private)")
+    without_text: bool = Field(False, description="Do not upload texts and token ids, only the hash of each text.")
+    replace: bool = Field(False, description="Replace a different set at the destination.")
+    public: bool = Field(False, description="Make a new repository of the hub public. Default: private.")
 
 
 class PullConfig(StoreFlags, JsonFlags):
     """Flags of ``distill pull``."""
 
-    url: str = Field(description="Where the set lies, as for `distill push`.", json_schema_extra={"argument": True})
-    name: str | None = Field(None, pattern=SET_NAME, description="Name of the set here. (default: its own)")
-    replace: bool = Field(False, description="Take the place of a different set of this name.")
+    url: str = Field(description="Location of the set, as for `distill push`.", json_schema_extra={"argument": True})
+    name: str | None = Field(None, pattern=SET_NAME, description="Name of the set in the store. Default: its own.")
+    replace: bool = Field(False, description="Replace a different set with this name.")
 
 
 class VerifyConfig(SetFlags, JsonFlags):
@@ -35,15 +35,15 @@ class VerifyConfig(SetFlags, JsonFlags):
 class CardConfig(SetFlags):
     """Flags of ``distill card``."""
 
-    write: bool = Field(False, description="Write it as the set's README.md instead of printing it.")
+    write: bool = Field(False, description="Write the card to the set's README.md instead of printing it.")
 
 
 class JoinConfig(OwnDataFlags, SetFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill join``."""
 
     helps: ClassVar = {
-        "data": "Folder or file with your rows. (default: DISTILL_DATA, then the hub)",
-        "manifest": "YAML file with the task, if it is one of your own.",
-        "json_output": "Print the result as JSON, every row number included.",
+        "data": "Folder or file with your rows. Default: DISTILL_DATA, then the hub.",
+        "manifest": "YAML file of the task, if it is your own.",
+        "json_output": "Print the result as JSON with every row number.",
     }
     name: str = Field(pattern=SET_NAME, description="Name of the joined set.")

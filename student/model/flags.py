@@ -17,8 +17,8 @@ class EncoderSettings(Settings):
 
     panel: ClassVar = "What the student is made of"
     helps: ClassVar = {
-        "embedding": "Ordered products of matrices, sums of vectors, or both; an LSTM, LSTMs with attention, or a few "
-        "layers of a BERT."
+        "embedding": "Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of "
+        "vectors), lstm, biattentive (LSTMs with attention), or bert (a few layers)."
     }
     embedding: EmbeddingKind = "hybrid"
 
@@ -26,7 +26,7 @@ class EncoderSettings(Settings):
 class WithNoise(EncoderSettings):
     """Tables that start from noise of a size of one's own choice; LSTMs' are drawn from -0.25 to 0.25."""
 
-    initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the tables' initial noise.")
+    initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the initial random tables.")
 
 
 class WithVectors(EncoderSettings):
@@ -35,7 +35,8 @@ class WithVectors(EncoderSettings):
     vector_size: int | None = Field(
         None,
         ge=1,
-        description="Size of a vector. (default: 400 hybrid, 784 cbow, 300 lstm and biattentive, the teacher's bert)",
+        description="Width of token vectors. Default: 400 for hybrid, 784 for cbow, 300 for lstm and biattentive, the "
+        "teacher's for a bert.",
     )
 
 
@@ -44,15 +45,17 @@ class WithSums(WithVectors, WithNoise):
 
     pooling: PoolingKind | None = Field(
         None,
-        description="Sums of the vectors, or their maxima beside them. (default: sum+max where the head can read it)",
+        description="Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.",
     )
 
 
 class WithProducts(WithNoise):
     """A matrix for each token."""
 
-    bidirectional: bool = Field(True, description="Multiply a second set of matrices from the end to the start.")
-    matrix_size: int | None = Field(None, ge=1, le=64, description="Side of a matrix. (default: 20 hybrid, 28 cmow)")
+    bidirectional: bool = Field(True, description="Also multiply a second set of matrices from the end to the start.")
+    matrix_size: int | None = Field(
+        None, ge=1, le=64, description="Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow."
+    )
 
 
 class Hybrid(WithProducts, WithSums):
@@ -77,7 +80,7 @@ class WithLstm(WithVectors):
     """LSTMs over vectors."""
 
     lstm_size: int | None = Field(
-        None, ge=1, description="Width of each direction of an LSTM. (default: 150 lstm, 256 biattentive)"
+        None, ge=1, description="Width of each direction of an LSTM. Default: 150 for lstm, 256 for biattentive."
     )
 
 
@@ -86,7 +89,7 @@ class Lstm(WithLstm):
 
     embedding: Literal["lstm"] = "lstm"
     channels: Literal[1, 2] | None = Field(
-        None, description="Tables of an LSTM's vectors; of 2 one is frozen. (default: 1)"
+        None, description="Number of embedding tables of an lstm. With 2, one is frozen. Default: 1."
     )
 
 
@@ -100,20 +103,23 @@ class Bert(WithVectors, WithNoise):
     """A few layers of a BERT."""
 
     embedding: Literal["bert"] = "bert"
-    num_hidden_layers: int | None = Field(None, ge=1, le=128, description="Layers of a bert. (default: 3)")
-    num_attention_heads: int | None = Field(None, ge=1, description="Heads of a layer. (default: the teacher's, or 12)")
+    num_hidden_layers: int | None = Field(None, ge=1, le=128, description="Number of layers of a bert. Default: 3.")
+    num_attention_heads: int | None = Field(
+        None, ge=1, description="Attention heads per layer of a bert. Default: the teacher's, or 12."
+    )
     intermediate_size: int | None = Field(
-        None, ge=1, description="Inner width of a layer. (default: the teacher's, or 4 times --vector-size)"
+        None, ge=1, description="Inner width of a bert's layers. Default: the teacher's, or 4 times --vector-size."
     )
     init_layers: str | None = Field(
         None,
         pattern=r"^[1-9]\d*(,[1-9]\d*)*$",
-        description="The teacher's layers that a bert starts from, from 1 on, like 2,4,6. (default: evenly spaced)",
+        description="Layers of the teacher that a bert starts from, counted from 1, such as 2,4,6. Default: evenly "
+        "spaced.",
     )
     pooler: PoolerKind | None = Field(
         None,
-        description="mean-cls: a bert's representation is the mean of what all its layers make of [CLS]; its head may "
-        "then be another, and its run is no folder that transformers reads. (default: BERT's own)",
+        description="Pooler of a bert. mean-cls: the mean of all layers' states of [CLS], which supports other heads, "
+        "but transformers cannot load the run. Default: BERT's own.",
     )
 
 
@@ -121,14 +127,14 @@ class _OfTexts(Settings):
     """What sums and products of whole texts have beside those of masked words."""
 
     window_size: int | None = Field(
-        None, ge=1, description="Read longer texts by windows of so many tokens, and average what they give."
+        None, ge=1, description="Window size in tokens. Longer texts are split into windows and averaged."
     )
     num_bigrams: int | None = Field(
         None,
         ge=0,
         le=2**20,
-        description="How many pairs of neighbouring tokens have a vector of their own: the most frequent that several "
-        "training rows have. (default: 16384 up to 10,000 training rows, where sums and products are read whole)",
+        description="Number of bigram embeddings. 0 disables them. Default: 16384 for up to 10,000 training rows, "
+        "otherwise 0.",
     )
 
 

@@ -15,38 +15,35 @@ AnswersKind = Literal["logits", "probabilities", "logprobs", "score"]
 class ImportConfig(OwnDataFlags, StoreFlags, JsonFlags):
     """Flags of ``distill import``."""
 
-    helps: ClassVar = {"data": "Folder or file with the task's own rows. (default: DISTILL_DATA, then the hub)"}
+    helps: ClassVar = {"data": "Folder or file with the rows of the task. Default: DISTILL_DATA, then the hub."}
     file: Path = Field(
-        description="Any file of rows, or NumPy's .npz: texts, or split and source_row, and the teacher's answers.",
+        description="File of rows or NumPy's .npz, with texts (or split and source_row) and the teacher's predictions.",
         json_schema_extra={"argument": True} | PLACE,
     )
-    task: str | None = Field(
-        None, description="Task that the answers are about; see `distill tasks`.", json_schema_extra=PLACE
-    )
-    teacher: str = Field(min_length=1, max_length=200, description="Who answered: a name, for the record.")
+    task: str | None = Field(None, description="Task of the predictions. See `distill tasks`.", json_schema_extra=PLACE)
+    teacher: str = Field(min_length=1, max_length=200, description="Name of the teacher, for the record.")
     answers: AnswersKind | None = Field(
-        None, description="Which column the answers are in, and what they are. (default: the one that the file has)"
+        None, description="Column of the predictions, which also defines their meaning. Default: the one in the file."
     )
     teacher_labels: str | None = Field(
-        None, description="The order of labels in lists of numbers, as names with commas. (default: the task's)"
+        None, description="Label order of lists of numbers, as comma-separated names. Default: the task's."
     )
     rest: Literal["refuse", "spread"] = Field(
         "refuse",
-        description="Answers that do not name every label: refuse them, or spread what is left of 1 over the others.",
+        description="Predictions that lack some labels: refuse them, or spread the remaining probability over these "
+        "labels.",
     )
     tokenizer: Path | None = Field(
         None,
-        description="A tokenizer.json, or a folder with one (a set, a run, a model), for the student to read with. "
-        "(default: made of the words of the training texts)",
+        description="Tokenizer of the student: a tokenizer.json, or a folder with one (a set, a run, a model). "
+        "Default: built from the words of the training texts.",
         json_schema_extra=PLACE,
     )
-    splits: str | None = Field(
-        None, description="Splits to look for answers to, with commas. (default: all)", json_schema_extra=PLACE
-    )
+    splits: str | None = Field(None, description="Comma-separated splits. Default: all.", json_schema_extra=PLACE)
     name: str | None = Field(
-        None, pattern=SET_NAME, description="Name of the set. (default: TASK-TEACHER)", json_schema_extra=PLACE
+        None, pattern=SET_NAME, description="Name of the set. Default: TASK-TEACHER.", json_schema_extra=PLACE
     )
-    max_seq_length: int = Field(128, ge=4, description="Longest input in tokens; students read no more either.")
+    max_seq_length: int = Field(128, ge=4, description="Maximum input length in tokens, also for students.")
     rows_per_shard: int = Field(8192, ge=1, description="Source rows per Parquet file.", json_schema_extra=PLACE)
 
     @property

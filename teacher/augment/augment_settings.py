@@ -31,11 +31,11 @@ class AugmentSettings(OwnDataFlags, StoreFlags, JsonFlags):
     """Settings of ``distill augment``."""
 
     helps: ClassVar = {
-        "method": "tinybert: words a masked LM proposes; mask-pos: masks and words of a kind; mask-each: each word "
-        "masked in turn, of dev rows, to see which ones matter.",
-        "precision": "tinybert: arithmetic of the masked LM.",
-        "max_seq_length": "tinybert: longest input of the masked LM in tokens.",
+        "method": "Method. tinybert: words proposed by a masked LM. mask-pos: masks, and words of the same part of "
+        "speech. mask-each: each word of dev rows masked in turn, to see which ones matter.",
+        "precision": "tinybert: precision of the masked LM.",
+        "max_seq_length": "tinybert: maximum input length of the masked LM in tokens.",
     }
-    task: str | None = Field(None, description="Task to augment; see `distill tasks`.")
+    task: str | None = Field(None, description="Task to augment. See `distill tasks`.")
     by: ByTinyBert | ByMaskPos | ByMaskEach = Field(discriminator="method")
-    name: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. (default: TASK-METHOD)")
+    name: str | None = Field(None, pattern=SET_NAME, description="Name of the variants. Default: TASK-METHOD.")

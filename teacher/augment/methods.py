@@ -85,8 +85,8 @@ class Method(SeedFlags):
     num_variants: int | None = Field(
         None,
         ge=1,
-        description="Variants of a row; tinybert: of each of its sentences; mask-each: words masked of each, from its "
-        "start. (default: the task's)",
+        description="Variants per row. tinybert: per sentence. mask-each: maximum number of masked words per sentence. "
+        "Default: the task's.",
     )
 
     @property
@@ -158,20 +158,20 @@ class TinyBert(Method):
     forward: ForwardFlags = Field(default_factory=ForwardFlags)
     cluster: RayFlags | None = None
     pairs: Literal["each", "both"] = Field(
-        "each", description="tinybert: a variant changes one sentence of a pair, or both."
+        "each", description="tinybert: change one sentence of a pair at a time, or both."
     )
     masked_lm: str = Field(
         "bert-base-uncased",
-        description="tinybert: masked LM that proposes words; a hub id or a folder.",
+        description="tinybert: masked LM that proposes words, a hub id or a folder.",
         json_schema_extra=PLACE,
     )
     word_vectors: Path | None = Field(
         None,
-        description="tinybert: GloVe or word2vec text file, for words of several pieces. (default: kept)",
+        description="tinybert: GloVe or word2vec text file for words of several pieces. Default: do not replace them.",
         json_schema_extra=PLACE,
     )
-    num_candidates: int = Field(15, ge=1, description="tinybert: words to choose from at each place, K.")
-    replace_probability: float = Field(0.4, gt=0, le=1, description="tinybert: share of words replaced, p_t.")
+    num_candidates: int = Field(15, ge=1, description="tinybert: number of proposals per word (K).")
+    replace_probability: float = Field(0.4, gt=0, le=1, description="tinybert: share of replaced words (p_t).")
 
     @property
     def named_files(self) -> set[str]:
@@ -209,11 +209,13 @@ class MaskPos(Method):
 
     name: ClassVar = "mask-pos"
     usual_variants: ClassVar = 10
-    mask_probability: float = Field(0.1, ge=0, lt=1, description="mask-pos: share of words masked.")
+    mask_probability: float = Field(0.1, ge=0, lt=1, description="mask-pos: share of masked words.")
     pos_probability: float = Field(
-        0.1, ge=0, lt=1, description="mask-pos: share of words replaced by one of the same part of speech; 0 for none."
+        0.1, ge=0, lt=1, description="mask-pos: share of words replaced by a word of the same part of speech."
     )
-    ngram_probability: float = Field(0.0, ge=0, le=1, description="mask-pos: share of variants cut to 1 to 5 words.")
+    ngram_probability: float = Field(
+        0.0, ge=0, le=1, description="mask-pos: share of variants reduced to an n-gram of 1 to 5 words."
+    )
     mask_token: str = Field(MASK, min_length=1, description=MASK_HELP)
 
     @model_validator(mode="after")
@@ -257,7 +259,7 @@ class SplitFlags(Settings):
     panel: ClassVar = "Options"
     splits: str | None = Field(
         None,
-        description="mask-each: the split that it masks. (default: the first dev split)",
+        description="mask-each: split to mask. Default: the first dev split.",
         json_schema_extra=PLACE,  # records name the splits themselves
     )
 
@@ -277,7 +279,7 @@ class MaskEach(SplitFlags, Method):
     # One per word; a teacher usually reads at most 128 tokens.
     usual_variants: ClassVar = 128
     for_training: ClassVar = False
-    sentences: int = Field(200, ge=1, description="mask-each: so many rows of the split, from its start.")
+    sentences: int = Field(200, ge=1, description="mask-each: number of rows, from the start of the split.")
     mask_token: str = Field(MASK, min_length=1, description=MASK_HELP)
 
     @property

@@ -39,7 +39,7 @@ class States(OneSignal):
     name: ClassVar = "states"
     chosen_by: ClassVar = "states"
     states: str = Field(
-        pattern=LAYERS, description="Layers whose states of every token are stored, with commas; 0: embeddings."
+        pattern=LAYERS, description="Comma-separated layers whose states of every token are stored. 0: embeddings."
     )
 
 
@@ -48,7 +48,7 @@ class Cls(OneSignal):
 
     name: ClassVar = "cls"
     chosen_by: ClassVar = "cls"
-    cls: str = Field(pattern=LAYERS, description="Layers whose state of [CLS] alone is stored; or all.")
+    cls: str = Field(pattern=LAYERS, description="Comma-separated layers whose state of [CLS] is stored, or all.")
 
 
 class Attention(OneSignal):
@@ -58,7 +58,8 @@ class Attention(OneSignal):
     chosen_by: ClassVar = "attention"
     first: ClassVar = 1
     attention: str = Field(
-        pattern=LAYERS, description="Layers whose attention scores, before softmax and mask, are stored."
+        pattern=LAYERS,
+        description="Comma-separated layers whose attention scores (before softmax and mask) are stored.",
     )
 
 
@@ -69,7 +70,7 @@ class Values(OneSignal):
     chosen_by: ClassVar = "values"
     first: ClassVar = 1
     values: str = Field(
-        pattern=LAYERS, description="Layers whose values' products with each other are stored (as in MiniLM)."
+        pattern=LAYERS, description="Comma-separated layers whose products of values are stored (as in MiniLM)."
     )
 
 
@@ -77,7 +78,8 @@ class Stored(OneSignal):
     """Of which rows a signal is stored."""
 
     layers_of: LayerRows = Field(
-        "originals", description="Of which rows: the task's own, or variants and unlabelled ones, too."
+        "originals",
+        description="Rows with layer outputs: originals, or all, which includes variants and unlabelled rows.",
     )
 
     @property
@@ -92,26 +94,28 @@ class StoredStates(States, Stored):
     states_codec: str = Field(
         "float16",
         pattern=STATE_CODEC,
-        description="How states are stored: float32, float16, int8, or pca-K, K bytes per token.",
+        description="Codec of states: float32, float16, int8, or pca-K (K bytes per token).",
     )
 
 
 class StoredCls(Cls, Stored):
     """`Cls`, and how they are stored."""
 
-    cls_codec: str = Field("float16", pattern=STATE_CODEC, description="How those of [CLS] are, as --states-codec.")
+    cls_codec: str = Field(
+        "float16", pattern=STATE_CODEC, description="Codec of the states of [CLS], as --states-codec."
+    )
 
 
 class StoredAttention(Attention, Stored):
     """`Attention`, and how it is stored."""
 
-    attention_codec: BlockCodecName = Field("u8", description="How scores are stored: u8 is a byte per number.")
+    attention_codec: BlockCodecName = Field("u8", description="Codec of attention scores. u8: one byte per number.")
 
 
 class StoredValues(Values, Stored):
     """`Values`, and how they are stored."""
 
-    values_codec: BlockCodecName = Field("u8", description="How products of values are, as --attention-codec.")
+    values_codec: BlockCodecName = Field("u8", description="Codec of products of values, as --attention-codec.")
 
 
 class WhichLayers(Settings):
@@ -149,8 +153,8 @@ class InitLayers(Settings):
     init_layers: str | None = Field(
         None,
         pattern=LAYERS,
-        description="Layers whose weights the set carries, from 1 on, or all, so that a bert starts from them without "
-        "the teacher's folder.",
+        description="Layers of the teacher whose weights are stored in the set, counted from 1, or all. A bert can "
+        "then start from them without the teacher's folder.",
     )
 
     def numbers(self, depth: int) -> tuple[int, ...]:

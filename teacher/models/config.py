@@ -16,7 +16,7 @@ class ModelFlags(Config):
 
     panel: ClassVar = "The teacher"
     model_name_or_path: str | None = Field(
-        None, description="Teacher: a hub id or a folder. (default: the task's)", json_schema_extra=PLACE
+        None, description="Teacher: a hub id or a folder. Default: the task's.", json_schema_extra=PLACE
     )
     model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.", json_schema_extra=PLACE)
 
@@ -38,8 +38,8 @@ class ForwardFlags(Config):
     """How a model computes: its arithmetic, and how much of an input it reads."""
 
     panel: ClassVar = "The teacher"
-    precision: Precision = Field("fp32", description="Arithmetic of the teacher's forward pass.")
-    max_seq_length: int = Field(128, ge=4, description="Longest input in tokens.")
+    precision: Precision = Field("fp32", description="Precision of the teacher's forward pass.")
+    max_seq_length: int = Field(128, ge=4, description="Maximum input length in tokens.")
 
 
 class BatchFlags(ForwardFlags):
@@ -49,6 +49,6 @@ class BatchFlags(ForwardFlags):
     max_tokens_per_batch: int | None = Field(
         None,
         ge=1,
-        description="Padded tokens per forward pass. (default: 2048 on CPU, 32768 on GPU)",
+        description="Padded tokens per forward pass. Default: 2048 on CPU, 32768 on GPU.",
         json_schema_extra={"decides": False},
     )

@@ -15,12 +15,16 @@ class Unlabelled(SeedFlags):
     panel: ClassVar = "Text without gold"
     chosen_by: ClassVar = "unlabelled"
     unlabelled: str = Field(
-        description="Add rows without gold: a file or folder of text, or a corpus by its name.", json_schema_extra=PLACE
+        description="Unlabelled text to add to the training rows: a file, a folder, or the name of a corpus.",
+        json_schema_extra=PLACE,
     )
     max_unlabelled: int | None = Field(
-        None, ge=1, description="Add so many of them, drawn by --seed. (default: all; a corpus by name needs it)"
+        None,
+        ge=1,
+        description="Number of unlabelled rows, sampled with --seed. Required for a corpus by name. Default: all.",
     )
     unlabelled_pairs: PairsFrom | None = Field(
         None,
-        description="Pairs are two columns, neighbouring sentences, or similar ones. (default: by the text)",
+        description="Source of pairs: two columns, neighbouring sentences, or similar sentences. Default: depends on "
+        "the text.",
     )
