@@ -21,17 +21,17 @@ REFUSED_STATUS = {401, 403}  # HTTP: not authenticated, not authorized
 LOST_PROCESS = ("gloo/transport", "remote process exited")
 PASSING_STATUS = {408, 429, 500, 502, 503, 504}  # HTTP: an overloaded or failing server, worth another try
 REASONS = {
-    errno.EACCES: "no permission; change its permissions, or choose another place",
-    errno.ENOSPC: "the disk is full; free some space",
-    errno.EDQUOT: "the disk's quota is used up; free some space",
-    errno.EROFS: "the disk is read-only; make it writable, or choose another folder",
-    errno.EIO: "the disk does not answer as it should; look at it, or choose another folder",
-    errno.EMFILE: "this process may open no more files; raise `ulimit -n`",
-    errno.ENFILE: "the system may open no more files; end other programs",
-    errno.ENAMETOOLONG: "the name is too long for the disk; choose a shorter one",
-    errno.ENOMEM: "no memory is left; choose smaller batches, or end other programs",
+    errno.EACCES: "no permission. Change its permissions, or choose another place",
+    errno.ENOSPC: "the disk is full. Free some space",
+    errno.EDQUOT: "the disk's quota is used up. Free some space",
+    errno.EROFS: "the disk is read-only. Make it writable, or choose another folder",
+    errno.EIO: "the disk reports an input/output error. Check it, or choose another folder",
+    errno.EMFILE: "this process has too many open files. Raise `ulimit -n`",
+    errno.ENFILE: "the system has too many open files. End other programs",
+    errno.ENAMETOOLONG: "the name is too long for the disk. Choose a shorter one",
+    errno.ENOMEM: "out of memory. Choose smaller batches, or end other programs",
 }
-GONE = "another process of this command is gone, so this one ends, too; see what that one said"
+GONE = "another process of this command has ended, so this one ends, too. See the message of that process"
 # torch and Python's threads report exhausted memory as a RuntimeError with one of these texts.
 OUT_OF_MEMORY = (
     *("allocate memory", "enough memory", "out of memory", "bad_alloc", "create a primitive"),
@@ -190,7 +190,7 @@ def limit_reached(error: BaseException) -> str | None:
         reason = _reason(seen)
         if reason is not None:
             where = f"{seen.filename}: " if isinstance(seen, OSError) and seen.filename else ""
-            return f"{where}{reason} and repeat the command: what is finished is kept"
+            return f"{where}{reason} and repeat the command: finished work is kept"
     return None
 
 

@@ -169,7 +169,7 @@ def require_space(folder: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise PassingError(
-            f"{folder}: needs about {num_bytes:,} bytes, but its disk has {free:,} left; free some space"
+            f"{folder}: needs about {num_bytes:,} bytes, but its disk has {free:,} left. Free some space."
         )
 
 
@@ -216,7 +216,7 @@ def refuse_lfs_pointer(path: Path) -> None:
     """Raises DataError if a file is a git-lfs pointer, which a clone without git-lfs holds in place of a large file."""
     with path.open("rb") as stream:
         if stream.read(len(LFS_POINTER)) == LFS_POINTER:
-            raise DataError(f"{path}: is a pointer of git-lfs and not the file itself; run `git lfs pull`")
+            raise DataError(f"{path}: is a pointer of git-lfs and not the file itself. Run `git lfs pull`.")
 
 
 def is_plain(path: Path) -> bool:
@@ -247,11 +247,11 @@ def sha256(path: Path) -> str:
 def write_error(path: Path, error: OSError) -> DistillError:
     """Turns an operating system error of a write into one that says what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        advice = "the disk is full; free some space and repeat the command: what is finished is kept"
+        advice = "the disk is full. Free some space and repeat the command: finished work is kept"
     elif error.errno in UNWRITABLE:
-        advice = "no permission to write there; choose another folder or change its permissions"
+        advice = "no permission to write there. Choose another folder or change its permissions"
     else:
-        advice = f"{error.strerror or error}; what is finished is kept, repeat the command once this is mended"
+        advice = f"{error.strerror or error}. Fix this and repeat the command: finished work is kept"
     return unless_passing(DataError, error)(f"{path}: cannot be written: {advice}")
 
 

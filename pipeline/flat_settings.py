@@ -155,7 +155,7 @@ def _choose(kind: type[Settings], name: str, given: Mapping[str, Any], problems:
     chosen = [member for member in members if member.chosen_by is not None and member.chosen_by in given]
     if len(chosen) > 1:
         both = " or ".join(flag_name(str(member.chosen_by)) for member in chosen)
-        problems.append(f"{flag_name(str(chosen[0].chosen_by))}: give {both}, one of them")
+        problems.append(f"{flag_name(str(chosen[0].chosen_by))}: give either {both}")
     if chosen:
         return chosen[-1]
     if is_optional(field):
@@ -200,7 +200,7 @@ def _problem(error: Any) -> str:
         return message
     where = flag_name(str(error["loc"][0]))
     if error["type"] == "missing":
-        return f"{where}: is missing; give it"
+        return f"{where}: is missing"
     return f"{where}: {message} (got {error['input']!r})"
 
 
@@ -211,7 +211,7 @@ def _misplaced(kind: type[Settings], flag: Flag, given: Mapping[str, Any]) -> st
         typed = typed.replace("--", "--no-", 1)
     rivals = [one for owner in flag.owners for one in _rivals(kind, owner) if one in given]
     if rivals:
-        return f"{typed}: does not go with {flag_name(rivals[0])}; give one of them"
+        return f"{typed}: does not go with {flag_name(rivals[0])}. Remove one of them"
     homes = dict.fromkeys(home for owner in flag.owners for home in _homes(kind, owner, flag.name))
     return f"{typed}: belongs to {' or '.join(homes) or 'another part'}"
 

@@ -35,8 +35,8 @@ def without_checksum(values: dict[str, Any]) -> dict[str, Any]:
     # A missing checksum is allowed, so that people can edit a record by hand and remove the key.
     if CHECKSUM in values and values[CHECKSUM] != json_sha256(rest):
         raise ValueError(
-            f"its {CHECKSUM} is not that of its content: the file was damaged or changed; "
-            f"if it was you who changed it, remove the key {CHECKSUM!r}"
+            f"its {CHECKSUM} does not match its content: the file was damaged or edited. "
+            f"If you edited it, remove the key {CHECKSUM!r}"
         )
     return rest
 

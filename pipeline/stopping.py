@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
-GO_ON = "repeat the command to go on from what is finished"
+GO_ON = "Repeat the command to resume."
 GRACE_SECONDS = 30.0  # time between SIGTERM and SIGKILL in Kubernetes by default, and about that in other launchers
 PATIENCE_SECONDS = 1.0  # what a library has to return once it was interrupted
 REPEAT_SECONDS = 0.02  # between two interrupts: one that comes before the library has begun is lost
@@ -185,6 +185,6 @@ def _end_if_importing(number: int, frame: FrameType | None) -> None:
 def _end_process(number: int) -> NoReturn:
     """Ends the process without any cleaning up, as the signal would; what is finished on the disk stays."""
     with suppress(OSError):  # stderr may be closed already
-        os.write(2, f"{'stopped' if number == signal.SIGTERM else 'interrupted'}; {GO_ON}\n".encode())
+        os.write(2, f"{'stopped' if number == signal.SIGTERM else 'interrupted'}. {GO_ON}\n".encode())
     # Exit code 128 + signal number is the shells' convention. `_exit` runs no handlers in half-imported modules.
     os._exit(128 + number)

@@ -199,7 +199,7 @@ class Workspace:
         # Without a finished part nothing can be lost, so a record with other settings may simply be replaced.
         if stored is None or not (has_progress or stored["state"] == FINISHED):
             if stored is not None and setting_changes(stored["settings"], self.settings):
-                console.note(f"{self.root}: begun with other settings, but nothing was finished; begins again")
+                console.note(f"{self.root}: started with other settings, but nothing was finished. Starting again")
             record = fresh
         # Old parts stay on the disk: their footers carry the old fingerprint, so each counts as missing and is
         # overwritten.
@@ -287,7 +287,7 @@ class Workspace:
         """
         record = self.record()
         if record["state"] != FINISHED or not isinstance(record.get("result"), dict):
-            raise IntegrityError(f"{self._record}: state {record['state']!r}, without a result; repeat the command")
+            raise IntegrityError(f"{self._record}: state {record['state']!r}, without a result. Repeat the command.")
         return dict(record["result"])
 
     def reopen(self) -> None:

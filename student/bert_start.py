@@ -136,7 +136,9 @@ def copy_layers(start: BertStart, encoder: Encoder) -> None:
             elif not name.startswith("pooler."):
                 raise ValueError(f"it has no {source}")
     if encoder.pooler is not None and "pooler.dense.weight" not in stored:
-        console.note(f"{start.folder}: has no pooler, as it was no classifier; the student's starts from noise")
+        console.note(
+            f"{start.folder}: has no pooler, because it was not a classifier. The student's pooler starts from noise"
+        )
 
 
 def spread_evenly(count: int, of: int) -> tuple[int, ...]:
@@ -151,7 +153,7 @@ def _check_types(first: ExampleSet) -> None:
     if first.record.is_pair and not any(example(Tokenizer.from_str(first.tokenizer_json()), is_pair=True).type_ids):
         raise ConfigError(
             f"--embedding bert: the tokenizer of {first.root} gives both sentences of a pair the same type, unlike a "
-            "BERT's; choose another --embedding"
+            "BERT's. Choose another --embedding."
         )
 
 

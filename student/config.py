@@ -113,7 +113,7 @@ class Sets(OneSet):
         if self.mix is not None and isinstance(self.chosen, Query):
             raise ValueError("--mix: --query mixes by itself: select mix([a.logits, b.logits], [0.7, 0.3]) as logits …")
         if self.mix is not None and len(self.set) < 2:
-            raise ValueError(f"--mix {self.mix}: needs several teachers; repeat --set for each set")
+            raise ValueError(f"--mix {self.mix}: needs several teachers. Repeat --set for each set.")
         return self
 
 
@@ -185,7 +185,7 @@ class FromWords(Settings):
     def _no_others(self) -> Self:
         if self.init == "teacher":
             raise ValueError(
-                "--init-vectors: with --init teacher the vectors start from the teacher's; give one of them"
+                "--init-vectors: with --init teacher the vectors start from the teacher's. Give one of them."
             )
         return self
 
@@ -280,7 +280,7 @@ class LayerLosses(Settings):
         if self.intermediate_epochs and self.layer_loss_weight is not None:
             raise ValueError(
                 "--layer-loss-weight: weighs a layer loss against the logits' loss, and --intermediate-epochs trains "
-                "with one after the other; leave one of the flags out"
+                "with one after the other. Leave one of the flags out."
             )
         if self.filters is not None and "hid-seq" not in self.names:
             raise ValueError("--filters: are for --layer-loss hid-seq")

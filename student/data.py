@@ -103,7 +103,7 @@ def load_examples(logit_set: ExampleSet, split: str, where: str | None = None) -
     rows = logit_set.read(split, COLUMNS, where)
     if not rows.num_rows:
         reason = (
-            f"fulfils --where {where!r}" if where not in (None, ORIGINALS) else "has logits in every set that was given"
+            f"matches --where {where!r}" if where not in (None, ORIGINALS) else "has logits in every set that was given"
         )
         raise DataError(f"{logit_set.root}: no row of split {split!r} {reason}")
     return _examples(logit_set, split, rows, np.ones(rows.num_rows, dtype=np.float32))

@@ -45,7 +45,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     student = load_student(config.run).to(default_device())
     kind = KINDS[student.config.rows]
     if record["state"] != "finished":
-        console.warn(f"{config.run}: not finished; these are the weights of its best epoch so far")
+        console.warn(f"{config.run}: not finished. These are the weights of its best epoch so far")
     logit_set = open_evaluated(kind, record, config.set, config.store, config.allow_unverified)
     bias_C = label_bias(config.run, student.config.target, read_costs(config.cost))
     splits = dev_examples(student.config, logit_set)

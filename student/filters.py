@@ -99,7 +99,7 @@ def read_filters(folder: Path, fingerprint: str) -> Filters:
         raise IntegrityError(f"{folder}: no filters: it has no {FILTERS_RECORD}")
     record = read_run_record(folder / FILTERS_RECORD)
     if record["state"] != "finished":
-        raise ConfigError(f"{folder}: not finished; repeat its command first: {record['command']}")
+        raise ConfigError(f"{folder}: not finished. Repeat its command first: {record['command']}")
     settings: dict[str, Any] = record["settings"]
     if settings["logit_set_fingerprint"] != fingerprint:
         raise ConfigError(f"{folder}: filters of another set's layers; learn those of this one with `distill filters`")

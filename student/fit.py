@@ -203,7 +203,9 @@ def build_joint_configs(
     """
     names = [one.name for one in sets]
     twice = sorted({name for name in names if names.count(name) > 1})
-    raise_all(ConfigError, "--tasks", [f"{one} is there twice; a task's folder is called as its set" for one in twice])
+    raise_all(
+        ConfigError, "--tasks", [f"{one} is there twice, and a task's folder has the name of its set" for one in twice]
+    )
     check_joint(dict(zip(names, facts, strict=True)))
     # A loss flag may fit only some tasks, and each task takes the flags that fit it.
     kinds = {own["target"].kind for own in facts}
@@ -213,8 +215,8 @@ def build_joint_configs(
     # Labelled words need features per token, and maxima and bigrams exist only for whole texts.
     if len({made.encoder_shape for made, _ in designs}) > 1:
         raise ConfigError(
-            "--tasks: whole texts and labelled words share an encoder without maxima and bigrams; add --pooling sum "
-            "--num-bigrams 0"
+            "--tasks: whole texts and labelled words share an encoder without maxima and bigrams. Add --pooling sum "
+            "--num-bigrams 0."
         )
     return [(own, made, designs[0][1]) for own, (made, _) in zip(fitting, designs, strict=True)]
 

@@ -26,7 +26,7 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
     record = read_run_record(config.run / RUN_RECORD)
     # Only pretraining runs record a single set. Runs of tasks record a list.
     if "logit_set" in record:
-        raise ConfigError(f"{config.run}: a pretraining run; it has no query, it uses every row of its set")
+        raise ConfigError(f"{config.run}: a pretraining run has no query and uses every row of its set")
     if STUDENTS in record:
         parts = {name: reproduce(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}
         return {f"{name}: {what}": values for name, part in parts.items() for what, values in part.items()}

@@ -80,21 +80,19 @@ class PredictConfig(RunFlags, CostFlags, JsonFlags):
         output, file = self.output, self.file
         problems = []
         if bool(self.texts) == (file is not None):
-            problems.append("nothing to predict, or too much: give sentences or --file, one of them")
+            problems.append("give either sentences or --file")
         if output is not None and (file is None or self.reads_stdin):
-            problems.append("--output: is for the answers to a file; those to standard input go to standard output")
+            problems.append("--output: is for --file FILE. Predictions for standard input go to standard output")
         if output is not None and output.suffix.lower() not in OUTPUT_FORMATS:
-            problems.append(
-                f"--output {output}: its ending is none of {', '.join(OUTPUT_FORMATS)}; give it one of these"
-            )
+            problems.append(f"--output {output}: the ending is not one of {', '.join(OUTPUT_FORMATS)}. Rename it")
         if output is not None and file is not None and output.resolve() == file.resolve():
             problems.append(f"--output {output}: is the file that is read")
         if self.columns and output is None and not self.reads_stdin:
             problems.append("--columns: are kept in --output, or from standard input")
         if self.cost and self.abstain:
-            problems.append("--cost: a certificate is about the likeliest label; leave out --abstain")
+            problems.append("--cost: a certificate is about the most probable label. Remove --abstain")
         if self.explain and (output is not None or self.reads_stdin):
-            problems.append("--explain: is for sentences, or a --file whose answers are printed; leave out --output")
+            problems.append("--explain: is for sentences, or a --file whose predictions are printed. Remove --output")
         if self.manifest is not None and file is None:
             problems.append("--manifest: names the columns of --file, and there is none")
         if problems:

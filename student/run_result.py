@@ -27,7 +27,7 @@ from student.start import FLAG, has_head_for, source_sha256
 from student.training_data import StudentTraining, source_of
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
-NO_DEV = "has no dev split, so nothing tells which epoch is best: the last one is kept"
+NO_DEV = "has no dev split to select the best epoch: the last one is saved"
 
 
 def context(training: StudentTraining) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         logit_set = open_training_set(source, settings.store, settings.allow_unverified)
         if not isinstance(logit_set, ExampleSet):
             raise ConfigError(
-                f"StudentClassifier: {logit_set.root}: labels words; train and ask it by distill.train_student"
+                f"StudentClassifier: {logit_set.root}: labels words. Train and ask it by distill.train_student."
             )
         _require_classes(logit_set.record.target)
         classes = classes_as(y, logit_set.record.target.names)
@@ -148,7 +148,7 @@ def classes_as(y: Any, names: Sequence[str]) -> np.ndarray:
 
 def _require_classes(target: Target) -> None:
     if not target.has_classes:
-        raise ConfigError(f"StudentClassifier: this task {target.type.why_no_classes}; use distill.Predictor")
+        raise ConfigError(f"StudentClassifier: this task {target.type.why_no_classes}. Use distill.Predictor.")
 
 
 def _columns(X: Texts) -> tuple[list[str], ...]:

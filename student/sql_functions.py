@@ -94,7 +94,7 @@ def _function(
             raise QueryError(f"{name}: no run {run!r} is registered; {did_you_mean(str(run), students)}")
         wrong = next((text.type for text in arguments[1:] if not _is_text(text.type)), None)
         if wrong is not None and not (students[run].labels_words and _is_words(wrong)):
-            raise QueryError(f"{name}: the text is {wrong}, not text; cast it with ::varchar")
+            raise QueryError(f"{name}: the text is {wrong}, not text. Cast it with ::varchar.")
         return answer(students[run], arguments[1:])
 
     return call
@@ -113,7 +113,7 @@ def _labels(student: _Student, texts: tuple[pa.ChunkedArray, ...], threshold: fl
         return pc.binary_join(student.columns(texts)["labels"], " ")
     if not student.target.has_classes:
         call = "scores(run, text)" if student.target.has_labels else "scores(run, text)[1]"
-        raise QueryError(f"predict: the task of this student {student.target.type.why_no_classes}; use {call}")
+        raise QueryError(f"predict: the task of this student {student.target.type.why_no_classes}. Use {call}")
     return labels(student.target, softmax(student.logits(texts)), threshold)
 
 
@@ -123,13 +123,13 @@ def _labels_or_abstain(student: _Student, texts: tuple[pa.ChunkedArray, ...]) ->
 
 def _spans(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
     if not student.labels_words:
-        raise QueryError("spans: this student says something of whole texts; ask for predict(run, text)")
+        raise QueryError("spans: this student says something of whole texts. Ask for predict(run, text)")
     return student.columns(texts)["spans"]
 
 
 def _scores(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
     if student.labels_words:
-        raise QueryError("scores: this student labels words; ask for predict(run, text), or spans(run, text)")
+        raise QueryError("scores: this student labels words. Ask for predict(run, text), or spans(run, text)")
     logits_NC = student.logits(texts)
     scores_NC = student.target.answers(logits_NC)
     width = scores_NC.shape[1]

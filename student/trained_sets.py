@@ -55,11 +55,11 @@ def _lies_at(place: str, fingerprint: str, store: Path) -> Path:
         raise damaged
     if not others:
         raise DataError(
-            f"the logit set that this was trained on is neither in {place} nor in the store {store}; give the "
-            "store that it lies in now by --store or DISTILL_STORE"
+            f"the logit set that this was trained on is neither in {place} nor in the store {store}. Give the "
+            "store that it lies in now by --store or DISTILL_STORE."
         )
     path, other = next(iter(others.items()))
     raise FingerprintMismatchError(
-        f"{path}: has the fingerprint {short(other)}, but this was trained on {short(fingerprint)}; put that set "
-        "back. If it was extended since, train again on what it is now, into another folder"
+        f"{path}: has the fingerprint {short(other)}, but this was trained on {short(fingerprint)}. Put that set "
+        "back. If it was extended since, train again on what it is now, into another folder."
     )

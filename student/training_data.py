@@ -103,7 +103,7 @@ def source_of(settings: TrainSettings) -> Source:
     """
     if isinstance(settings.source, OneTask | Sets):
         return settings.source
-    raise ConfigError("wrong flags: what to train from: give --task NAME or --set SET, one of them")
+    raise ConfigError("wrong flags: no set to train on: give either --task NAME or --set SET")
 
 
 def read_data(source: Source, logit_set: LogitSet) -> TrainingData:

@@ -132,7 +132,7 @@ class TaskTokenVectors(TokenVectors):
     @model_validator(mode="after")
     def _are_stored(self) -> Self:
         if self.token_vectors_from is not None and not self.token_vectors:
-            raise ValueError("--token-vectors-from: names whose vectors are stored; leave --no-token-vectors out")
+            raise ValueError("--token-vectors-from: names whose vectors are stored. Leave --no-token-vectors out.")
         return self
 
 
@@ -249,9 +249,12 @@ class TextLogits(LabelLogits):
         method, layers = self.method, self.layers.signals
         if layers and self.doc_stride is not None:
             flags = " and ".join(settings.flag_name(one.name) for one in layers)
-            raise ValueError(f"--doc-stride: pools logits, and layers say something of each token; leave {flags} out")
+            raise ValueError(
+                f"--doc-stride: averages logits over windows, but layer outputs belong to single tokens. Remove "
+                f"{flags}."
+            )
         if method is not None and self.extend is not None:
-            raise ValueError("--extend: new versions of sets with variants cannot be made; leave --augment out")
+            raise ValueError("--extend: new versions of sets with variants cannot be made. Leave --augment out.")
         if method is not None and not method.for_training and self.unlabelled is not None:
             raise ValueError(f"--unlabelled: adds rows to learn from, and --augment {method.name} is of others")
         return self
@@ -328,7 +331,7 @@ class DumpCorpus(CorpusFlags):
     @model_validator(mode="after")
     def _are_sentences(self) -> Self:
         if self.packing != "sentences" and isinstance(self.signal, VectorFlags):
-            raise ValueError("--packing blocks: a vector is one of a sentence; use --packing sentences")
+            raise ValueError("--packing blocks: a vector is one of a sentence. Use --packing sentences.")
         return self
 
 
@@ -388,7 +391,7 @@ class DumpSettings(DumpCommon):
     @model_validator(mode="after")
     def _can_be_planned(self) -> Self:
         if self.plan and getattr(self.rows.signal, "extend", None) is not None:
-            raise ValueError("--plan: cannot tell what --extend saves; leave one of them out")
+            raise ValueError("--plan: cannot estimate what --extend saves. Leave one of them out.")
         return self
 
 
@@ -431,7 +434,7 @@ class BudgetTask(OwnDataFlags):
     @model_validator(mode="after")
     def _has_layers(self) -> Self:
         if not self.layers.signals:
-            raise ValueError("what to measure: give layers by --states, --cls, --attention or --values")
+            raise ValueError("nothing to measure: give layers with --states, --cls, --attention or --values")
         return self
 
 
@@ -449,7 +452,7 @@ class BudgetSettings(JsonFlags):
     @model_validator(mode="after")
     def _something(self) -> Self:
         if self.of is None:
-            raise ValueError("what to measure: give a set of tokens, --corpus or --task, one of them")
+            raise ValueError("nothing to measure: give a set of masked words, --corpus or --task")
         return self
 
 

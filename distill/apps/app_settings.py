@@ -160,5 +160,7 @@ class ServeConfig(Config):
     def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for origin in origins:
             if not ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r} is no origin; write it as https://example.org or http://localhost:3000")
+                raise ValueError(
+                    f"{origin!r} is not an origin. Write it as https://example.org or http://localhost:3000."
+                )
         return origins

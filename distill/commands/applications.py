@@ -42,9 +42,9 @@ def demo(config: DemoConfig) -> Result:
     columns = ["task", "guessing", "CBOW: words without order", "Hybrid: with order", "teacher: tiny BERT"]
     result = Result([dataclasses.asdict(one) for one in found]).table(columns, rows, "accuracy on held-out rows")
     predictions = [[text, label] for one in found for text, label in one.predictions]
-    result.table(["the same words", "what the Hybrid student says"], predictions)
+    result.table(["the same words", "prediction of the Hybrid student"], predictions)
     seconds = time.perf_counter() - start
-    return result.note(f"{seconds:.0f} s; data, teachers, logit sets and runs lie in {config.output_dir}/")
+    return result.note(f"{seconds:.0f} s. Data, teachers, logit sets and runs are in {config.output_dir}/")
 
 
 @command(QuickstartConfig)
@@ -86,7 +86,7 @@ def results(config: ResultsConfig) -> Result:
     result = Result(found).failed(bool(failed))
     result.add(Text((config.output_dir / "RESULTS.md").read_text(encoding="utf-8")))
     if failed:
-        result.warn(f"not all is there: {', '.join(failed)}; what failed is tried again by the same command")
+        result.warn(f"not all is there: {', '.join(failed)}. Repeat the command to retry them")
     return result
 
 
@@ -107,7 +107,7 @@ def report(config: ReportConfig) -> Result:
     name = folder.resolve().name if kind is None else f"{folder.resolve().name}-{kind}"
     path = config.output or Path(f"{name}-report.html")
     if path.is_dir():
-        raise ConfigError(f"--output {path}: is a folder; give the name of a file")
+        raise ConfigError(f"--output {path}: is a folder. Give the name of a file.")
     make_folder(path.parent)
     page = _page(config, folder)
     write_text_alone(path, render(page))

@@ -196,11 +196,11 @@ def reports_errors(function: Callable[..., None]) -> Callable[..., None]:
             reason = limit_reached(error)
             if reason is None and not passes(error):
                 raise
-            console.error(reason or f"{error}; repeat the command once this is mended: what is finished is kept")
+            console.error(reason or f"{error}. Fix this and repeat the command: finished work is kept")
             raise typer.Exit(PassingError.exit_code if passes(error) else 2) from error
         except (KeyboardInterrupt, Stopped) as error:
             is_stopped = isinstance(error, Stopped)
-            console.note(f"{'stopped' if is_stopped else 'interrupted'}; {GO_ON}")
+            console.note(f"{'stopped' if is_stopped else 'interrupted'}. {GO_ON}")
             # The shells' codes for SIGTERM and SIGINT (128 + signal number), so that schedulers see a stop and no
             # failure.
             raise typer.Exit(143 if is_stopped else 130) from error

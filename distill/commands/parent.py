@@ -26,7 +26,7 @@ def _watch(launcher: int) -> None:
     # The kernel gives an orphan a new parent, which works on every Unix. prctl(PR_SET_PDEATHSIG) exists on Linux only.
     while os.getppid() == launcher:
         time.sleep(LOOK_EVERY_S)
-    console.error("the launcher of this process is gone, so it ends, too; repeat the command: what is finished is kept")
+    console.error("the launcher of this process has ended, so it ends, too. Repeat the command: finished work is kept")
     os._exit(1)
 
 

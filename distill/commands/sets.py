@@ -68,7 +68,7 @@ def warn_about_scores(result: Result, root: Path) -> None:
         if teacher[first] > scores[first] or scores[first] == 1:
             result.note(f"{split}: a bag of words, without any teacher, reaches {both}")
         else:
-            result.warn(f"{split}: a bag of words does as well as this teacher: {both}; it has little to teach")
+            result.warn(f"{split}: a bag of words does as well as this teacher: {both}. It has little to teach")
 
 
 @command(VerifyConfig)
@@ -119,7 +119,7 @@ def diff(config: DiffConfig) -> Result:
         if table:
             columns = [HEADS.get(name, name.replace("_", " ")) for name in table[0]]
             result.table(columns, [list(row.values()) for row in table], title)
-    return result.note("the sets say the same" if difference.is_empty else "the sets differ")
+    return result.note("the sets are equal" if difference.is_empty else "the sets differ")
 
 
 @command(RecodeConfig)
@@ -164,10 +164,10 @@ def budget(config: BudgetSettings) -> Result:
         Result(lines)
         .table(columns, rows)
         .note(
-            "bytes a position, all columns counted; size of the whole corpus; divergence of what is stored from the "
-            "whole distribution; share of it that is kept, by temperature; calibration error of the likeliest token. "
-            "Sampled distributions are far from the whole at any one position and right on average, which is what a "
-            "student learns from; those of top-k are not."
+            "The columns are: bytes per position over all columns, size for the whole corpus, divergence of the stored "
+            "from the full distribution, stored share of the probability by temperature, and calibration error of the "
+            "most probable token. Sampled distributions are unbiased: they differ at single positions but are right "
+            "on average, which is what a student needs. Top-k distributions are biased."
         )
     )
 
@@ -188,8 +188,9 @@ def _layer_budget(config: BudgetTask) -> Result:
         Result(lines)
         .table(["signal", "layer", "codec", "bytes a row", "task", "lost"], rows)
         .note(
-            "bytes a row in the files, and of all of the task's own rows, for each layer; lost of states is a share of "
-            "their variance, of attention and values the divergence of softmax in nats; bases were fitted to other "
+            "Bytes per row and for all rows of the task, for each layer. The loss of states is a share of their "
+            "variance. "
+            "The loss of attention and values is the divergence of their softmax in nats. Bases were fitted to other "
             "rows."
         )
     )

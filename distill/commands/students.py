@@ -95,7 +95,7 @@ def evaluate(config: EvaluateConfig) -> Result:
 
 def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any]) -> Result:
     if not evaluation:
-        return result.note(f"{title}; there is no dev split to score it on")
+        return result.note(f"{title}. There is no dev split to score it on")
     others: list[list[Any]] = []
     for split, parts in evaluation.items():
         others += [[split, name.replace("_", " "), value] for name, value in parts.get("labels", {}).items()]
@@ -117,7 +117,7 @@ def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]
     worst = sorted(by_label, key=lambda name: by_label[name]["f1"])[:MOST_LABELS]
     rows = [[name, *(by_label[name][key] for key in LABEL_COLUMNS)] for name in worst]
     part = (
-        f"the {MOST_LABELS} worst of {len(by_label)} labels; --json has all"
+        f"the {MOST_LABELS} worst of {len(by_label)} labels. --json has all"
         if len(by_label) > len(worst)
         else "by label"
     )
@@ -143,7 +143,7 @@ def masked_words(config: MaskedWordsConfig) -> Result:
     if config.output is not None:
         needs_libraries("distill masked-words --output", "report", "matplotlib")
         if config.output.is_dir():
-            raise ConfigError(f"--output {config.output}: is a folder; give the name of a file")
+            raise ConfigError(f"--output {config.output}: is a folder. Give the name of a file.")
     from student.word_importance import RESULT_COLUMNS, result_rows
     from student.word_importance import masked_words as compare
 

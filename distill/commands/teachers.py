@@ -42,7 +42,8 @@ def finetune_teacher(config: FinetuneSettings) -> Result:
     ]
     if not rows:
         return result.note(
-            f"{config.output_dir}: the last {unit}'s weights; without gold on dev nothing tells how good they are"
+            f"{config.output_dir}: the last {unit}'s weights are saved. Their quality is unknown, because dev "
+            f"has no gold"
         )
     return result.table([unit, "split", "metric", "value", ""], rows, f"teacher {config.output_dir}")
 
@@ -122,7 +123,7 @@ def _plan(config: DumpSettings) -> Result:
         },
     )
     if getattr(config.rows.signal, "method", None) is not None:
-        result.note("every variant that is tried counts as a row; the time to make them is not counted")
+        result.note("every candidate variant counts as a row. The time to make variants is not included")
     return result
 
 
@@ -151,5 +152,9 @@ def check(config: CheckConfig) -> Result:
     if not checked.same_weights:
         result.warn("the teacher's weights are not those that the set names")
     row = "{}:{}:{}".format(*checked.worst_row)
-    verdict = "the teacher says what is stored" if checked.passed else f"it does not say what is stored, see {row}"
+    verdict = (
+        "the teacher's outputs equal the stored ones"
+        if checked.passed
+        else f"the teacher's outputs differ from the stored ones, see {row}"
+    )
     return result.note(f"{verdict} (differences up to {checked.tolerance:.2g} are allowed)")

@@ -62,23 +62,23 @@ def launched_job(num_jobs: int | None) -> Job:
     # Slurm inside Kubernetes sets both, and a wrong guess would leave shards to nobody without an error.
     if len(found) != 1:
         names = " and ".join(found) or f"none of {', '.join(launcher.index for launcher in LAUNCHERS.values())}"
-        raise ConfigError(f"--shard-index auto: {names} is set, but one of them is needed; give the number itself")
+        raise ConfigError(f"--shard-index auto: {names} is set, but one of them is needed. Give the number itself.")
     ((name, values),) = found.items()
     launcher = LAUNCHERS[name]
     source = ", ".join(f"{variable}={value}" for variable, value in values.items())
     first = values.get(launcher.first, 0)
     count: int | None = values.get(launcher.count, num_jobs)
     if count is None:
-        raise ConfigError(f"--shard-index auto: {name} does not say how many jobs there are; give --num-shards, too")
+        raise ConfigError(f"--shard-index auto: {name} does not say how many jobs there are. Give --num-shards, too.")
     if num_jobs not in (None, count):
         problem = f"{num_jobs} jobs, but {name} has started {count} ({source})"
-        raise ConfigError(f"--num-shards: {problem}; leave it out, or give --shard-index as a number")
+        raise ConfigError(f"--num-shards: {problem}. Leave it out, or give --shard-index as a number.")
     # An array such as --array=0-6:2 or 1,3,5 would leave the shards of the missing numbers unwritten.
     has_gaps = launcher.last in values and values[launcher.last] - first + 1 != count
     index = values[launcher.index] - first
     if has_gaps or not 0 <= index < count:
         problem = f"the jobs of {name} must be numbered without gaps ({source})"
-        raise ConfigError(f"--shard-index auto: {problem}; give --shard-index and --num-shards as numbers")
+        raise ConfigError(f"--shard-index auto: {problem}. Give --shard-index and --num-shards as numbers.")
     return Job(index, count, f"{name}: {source}")
 
 

@@ -64,7 +64,7 @@ class RayFlags(Settings):
     @classmethod
     def _alone(cls, value: str) -> str:
         if numbers(["WORLD_SIZE"]).get("WORLD_SIZE", 1) > 1:
-            raise ValueError("places its workers itself; start the command without accelerate or torchrun")
+            raise ValueError("places its workers itself. Start the command without accelerate or torchrun.")
         return value
 
     @field_validator("ray_resources")
@@ -150,7 +150,9 @@ class _Actor:
             if here[name] != expected
         ]
         if wrong:
-            return place, ConfigError(f"{place}: has other versions: {', '.join(wrong)}; all machines need the same")
+            return place, ConfigError(
+                f"{place}: has other versions: {', '.join(wrong)}. All machines need the same versions"
+            )
         try:
             self._work = self._start(self._shared)
         except DistillError as error:

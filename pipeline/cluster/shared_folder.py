@@ -52,8 +52,8 @@ def require_seen(folder: Path, sizes: Mapping[str, int]) -> None:
     while unseen := [path for path, size in sizes.items() if not _has(folder / path, size)]:
         if time.monotonic() > until:
             raise PassingError(
-                f"{folder / unseen[0]}: a worker has written {sizes[unseen[0]]:,} bytes, which are not seen here; "
-                "repeat the command once all machines see the same store"
+                f"{folder / unseen[0]}: a worker has written {sizes[unseen[0]]:,} bytes, which are not seen here. "
+                "Repeat the command once all machines see the same store."
             )
         time.sleep(1)
 

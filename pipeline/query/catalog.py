@@ -71,7 +71,7 @@ def build_catalog(store: Path) -> list[SetRecord]:
         DataError: if the store does not exist or two sets would have the same view.
     """
     if not store.is_dir():
-        raise DataError(f"store {store}: no such folder; write a set with `distill teacher-dump` first")
+        raise DataError(f"store {store}: no such folder. Write a set with `distill teacher-dump` first.")
     return _write(store, store / CATALOG_FILE, from_before=False)
 
 
@@ -123,10 +123,10 @@ def _read_sets(store: Path, kept: Set[str]) -> list[tuple[Path, SetRecord]]:
     for root, record in sets:
         for name in (view.name for view in _views(root, record)):
             if name in TABLE_NAMES | _common_views():
-                raise DataError(f"{root}: its view would be the table {name!r} of the catalog; rename the folder")
+                raise DataError(f"{root}: its view would be the table {name!r} of the catalog. Rename the folder.")
             other = views.setdefault(name, root)
             if other != root:
-                raise DataError(f"{other} and {root} would both be the view {name!r}; rename one folder")
+                raise DataError(f"{other} and {root} would both be the view {name!r}. Rename one folder.")
     return sets
 
 
@@ -147,7 +147,7 @@ def _common_views() -> set[str]:
 def _readable_set(root: Path, is_kept: bool) -> SetRecord:
     """The record of a set that DuckDB can make a view of; it opens the first file when it does."""
     if not re.match(SET_NAME, root.name):  # in a path DuckDB interprets `*` as a pattern and `key=value` as a column
-        raise IntegrityError(f"{str(root)!a}: the name of a set's folder has letters, digits and ._- only; rename it")
+        raise IntegrityError(f"{str(root)!a}: the name of a set's folder has letters, digits and ._- only. Rename it.")
     record = read_set_record(root)
     if record.state != "staged" and not is_kept:
         _check_columns(root, record)
@@ -221,7 +221,7 @@ def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         if full is not None:
             raise write_error(catalog, full) from error
         reason = str(error).splitlines()[0]
-        raise DataError(f"{catalog}: cannot be written: {reason}; mend that and repeat it") from error
+        raise DataError(f"{catalog}: cannot be written: {reason}. Mend that and repeat it.") from error
     finally:
         path.with_name(f"{path.name}.wal").unlink(missing_ok=True)
 

@@ -68,11 +68,11 @@ def _record_of_examples(root: Path, split: str, number: int) -> SetRecord:
     if record.kind != "examples":
         view = record.row_kind.views(root, record)[-1].name
         raise ConfigError(
-            f"{root}: holds {record.contents}; look at its rows with "
-            f"`distill sql \"from {view} where split = '{split}' and source_row = {number}\"`"
+            f"{root}: holds {record.contents}. Look at its rows with "
+            f"`distill sql \"from {view} where split = '{split}' and source_row = {number}\"`."
         )
     if record.state == "staged":
-        raise IntegrityError(f"{root}: is not finished; repeat the command that writes it")
+        raise IntegrityError(f"{root}: is not finished. Repeat the command that writes it.")
     return record
 
 

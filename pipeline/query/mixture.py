@@ -194,10 +194,10 @@ def mix_sql(mix: str, target: Target, logits: Sequence[str]) -> str:
     if mix == "vote":
         if target.is_score:
             raise ConfigError(
-                "--mix vote: these teachers say a score, and scores have no majority; use mean or weighted"
+                "--mix vote: these teachers predict scores, which have no majority. Use mean or weighted."
             )
         if target.has_label_lists:
-            raise ConfigError("--mix vote: is for one label a row, and these have any number; use mean or weighted")
+            raise ConfigError("--mix vote: is for one label a row, and these have any number. Use mean or weighted.")
         call = f"vote({teachers})"
     elif mix == "mean":
         call = f"{macro}({teachers}, {[1 / len(logits)] * len(logits)})"
@@ -215,12 +215,12 @@ def _weights(mix: str, numbers: list[str], count: int) -> list[float]:
     except ValueError as error:
         raise ConfigError(f"--mix {mix}: weights are numbers, as in weighted:0.7,0.3") from error
     if len(weights) != count:
-        raise ConfigError(f"--mix {mix}: {len(weights)} weights for {count} sets; give one for each --set")
+        raise ConfigError(f"--mix {mix}: {len(weights)} weights for {count} sets. Give one for each --set.")
     total = sum(weights)
     # Normalized, so that 7 and 3 mean the same as 0.7 and 0.3 and the mixture stays a distribution.
     shares = [weight / total for weight in weights] if total > 0 else []
     if not shares or not all(0 < share < float("inf") for share in shares):
-        raise ConfigError(f"--mix {mix}: weights are positive and finite; leave a set out instead of giving it 0")
+        raise ConfigError(f"--mix {mix}: weights are positive and finite. Leave a set out instead of giving it 0.")
     return shares
 
 

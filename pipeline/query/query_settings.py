@@ -40,7 +40,7 @@ class SqlConfig(StoreFlags):
     def _fits(self) -> Self:
         is_query = self.query is not None or self.file is not None
         if self.explain_row is not None and (is_query or self.csv or self.parquet is not None):
-            raise ValueError("--explain-row goes with --store and --json alone; leave out the rest")
+            raise ValueError("--explain-row goes with --store and --json alone. Leave out the rest.")
         if self.query is not None and self.file is not None:
-            raise ValueError("the query is given twice, as an argument and as --file; leave one out")
+            raise ValueError("the query is given twice, as an argument and as --file. Leave one out.")
         return self

@@ -65,7 +65,7 @@ def _column_problems(logit_set: ExampleSet, given: Sequence[str], types: dict[st
     problems += [f"column {name!r} is there twice" for name in sorted(set(given)) if given.count(name) > 1]
     for name in ("source_row", "variant"):
         if name not in given:
-            problems.append(f"returns no {name}; it must return source_row and variant, which tell the rows")
+            problems.append(f"returns no {name}. It must return source_row and variant, which identify the rows")
         elif types[name] not in INTEGERS:
             problems.append(f"{name} is of type {types[name]}, but must be an integer")
     return problems

@@ -125,8 +125,8 @@ class ExampleSet(LogitSet):
 
     kind: ClassVar = "examples"
     advice: ClassVar = (
-        "it is for `distill pretrain-student`, but one of words, alone, for `train-student` and `evaluate`; "
-        "for this a set of texts with one answer each is needed"
+        "a set of a task's texts is needed here. Use `distill pretrain-student` for masked words and sentences, "
+        "and `train-student` or `evaluate` with this set alone for labelled words"
     )
 
     @classmethod
@@ -139,7 +139,7 @@ class ExampleSet(LogitSet):
         """
         opened = super().open(path, allow_unverified)
         if needs_text and not opened.record.has_text:
-            raise ConfigError(f"{path}: holds logits without texts; put yours beside them first, with `distill join`")
+            raise ConfigError(f"{path}: holds logits without texts. Put yours beside them first, with `distill join`.")
         return opened
 
     @property
@@ -282,10 +282,10 @@ def usable_record(
     """
     record = read_set_record(path) if rows is None else read_record_of(path, rows, advice)
     if record.state == "staged":
-        raise IntegrityError(f"{path}: not finished yet; repeat its command to finish it:\n  {record.command}")
+        raise IntegrityError(f"{path}: not finished yet. Repeat its command to finish it:\n  {record.command}")
     if record.state != "verified" and not allow_unverified:
         raise IntegrityError(
-            f"{path}: state {record.state!r}, not verified; repeat its command, or use --allow-unverified"
+            f"{path}: state {record.state!r}, not verified. Repeat its command, or use --allow-unverified."
         )
     return record
 
@@ -330,5 +330,5 @@ def load_set_tokenizer(root: Path, record: TokenizerRecord) -> Tokenizer:
     size = vocabulary_size(tokenizer)
     # Ids are checked against the recorded size alone, so a wrong one would let ids beyond the embedding table through.
     if size != record.vocabulary_size:
-        raise IntegrityError(f"{path}: a vocabulary of {size:,}, but distill.json says {record.vocabulary_size:,}")
+        raise IntegrityError(f"{path}: a vocabulary of {size:,}, but distill.json has {record.vocabulary_size:,}")
     return tokenizer

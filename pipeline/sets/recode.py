@@ -109,7 +109,7 @@ def require_everything(source: MaskedWordSet) -> None:
     if not source.record.codec.is_lossless:
         keeping = " and ".join(name for name, codec in reversed(CODECS.items()) if codec.is_lossless)
         raise ConfigError(
-            f"{source.root}: codec {str(source.record.codec)!r} has not kept everything, only {keeping} have"
+            f"{source.root}: codec {str(source.record.codec)!r} does not store the full distribution. Only {keeping} do"
         )
 
 
@@ -140,7 +140,7 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
         config.store / config.name,
     )
     if root.resolve() == source.root.resolve():
-        raise ConfigError(f"--name {config.name}: that is the set itself; give the new one another name")
+        raise ConfigError(f"--name {config.name}: that is the set itself. Give the new one another name.")
     pairs = [_recoded(source, name, codec) for name, codec in config.layer_codecs.items()]
     require_shards(source.root, source.record, source.record.shards)
     require_signal_files(source.root, source.record)

@@ -145,7 +145,7 @@ class SetRecord(Part):
         for signal in self.signals.layer_signals:
             # Hidden states can be inverted to the text, so a text-free set with layers would defeat its purpose.
             if not self.has_text:
-                raise ValueError(f"signals: {signal.title} tell the text, but this set is without it")
+                raise ValueError(f"signals: {signal.title} contain the text, but this set has no text")
             if self.windows is not None:
                 raise ValueError(f"signals: {signal.title} are of rows that were read whole, not by windows")
             if [shard.range for shard in signal.shards] != [shard.range for shard in self.shards]:
@@ -337,8 +337,8 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
         # The version is checked before anything else: a newer format should not be reported as a damaged file.
         if type(number) is not int or number != FORMAT_VERSION:
             raise IntegrityError(
-                f"{path}: format version {number!r}, but this release reads {FORMAT_VERSION}; "
-                "install the release of distill that wrote it"
+                f"{path}: format version {number!r}, but this release reads {FORMAT_VERSION}. "
+                "Install the release of distill that wrote it."
             )
         values = without_checksum(values)
     except ValueError as error:
@@ -361,7 +361,7 @@ def read_record_of(root: Path, kind: KindName, advice: str) -> SetRecord:
     """
     record = read_set_record(root)
     if record.kind != kind:
-        raise ConfigError(f"{root}: holds {record.contents}; {advice}")
+        raise ConfigError(f"{root}: holds {record.contents}. {advice[:1].upper()}{advice[1:]}.")
     return record
 
 

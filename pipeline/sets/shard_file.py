@@ -77,9 +77,9 @@ def check_bytes(root: Path, shard: Shard) -> list[str]:
     if not is_plain(path):
         return [f"{shard.path}: missing, or not a plain file"]
     if path.stat().st_size != shard.bytes:
-        return [f"{shard.path}: {path.stat().st_size:,} bytes, but distill.json says {shard.bytes or 0:,}"]
+        return [f"{shard.path}: {path.stat().st_size:,} bytes, but distill.json has {shard.bytes or 0:,}"]
     if sha256(path) != shard.sha256:
-        return [f"{shard.path}: its SHA-256 is not the one in distill.json; the file was changed or damaged"]
+        return [f"{shard.path}: its SHA-256 is not the one in distill.json. The file was changed or damaged"]
     return []
 
 
@@ -105,7 +105,7 @@ def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer)
         wrong = [field.name for field in expected if field not in fields]
         return f"columns missing or of another type: {', '.join(wrong) or 'their order'}"
     if metadata.num_rows != shard.rows:
-        return f"{metadata.num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
+        return f"{metadata.num_rows:,} rows, but distill.json has {shard.rows or 0:,}"
     return bomb_problem(metadata, path) or split_problem(metadata, path, shard.split)
 
 

@@ -131,9 +131,9 @@ def token_vectors_problem(root: Path, record: SetRecord) -> str | None:
     if not is_plain(path):
         return "missing, or not a plain file"
     if path.stat().st_size != signal.file.bytes:
-        return f"{path.stat().st_size:,} bytes, but distill.json says {signal.file.bytes:,}"
+        return f"{path.stat().st_size:,} bytes, but distill.json has {signal.file.bytes:,}"
     if sha256(path) != signal.file.sha256:
-        return "its SHA-256 is not the one in distill.json; the file was changed or damaged"
+        return "its SHA-256 is not the one in distill.json. The file was changed or damaged"
     try:
         return _content_problem(path, record, signal)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -151,7 +151,7 @@ def _content_problem(path: Path, record: SetRecord, signal: TokenVectors) -> str
     if metadata.num_columns != len(expected) or pq.read_schema(path).remove_metadata() != expected:
         return f"its columns are not those of {signal}"
     if metadata.num_rows != signal.file.rows:
-        return f"{metadata.num_rows:,} rows, but distill.json says {signal.file.rows:,}"
+        return f"{metadata.num_rows:,} rows, but distill.json has {signal.file.rows:,}"
     # Before the first row is read, because a decompression bomb would fill the memory.
     problem = bomb_problem(metadata, path)
     if problem:
@@ -168,7 +168,7 @@ def _content_problem(path: Path, record: SetRecord, signal: TokenVectors) -> str
             num_counts += len(rows) - rows.column("count").null_count
     # The footer's count may be false, so the rows that were actually read are counted as well.
     if start != signal.file.rows:
-        return f"{start:,} rows, but distill.json says {signal.file.rows:,}"
+        return f"{start:,} rows, but distill.json has {signal.file.rows:,}"
     return None if num_counts in (0, start) else "some counts are null, others not"
 
 

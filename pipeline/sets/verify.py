@@ -68,7 +68,7 @@ class RowsCheck:
             num_rows += rows.num_rows
         # The footer's number may be false, so the rows that were read are counted.
         if num_rows != shard.rows:
-            return f"{num_rows:,} rows, but distill.json says {shard.rows or 0:,}"
+            return f"{num_rows:,} rows, but distill.json has {shard.rows or 0:,}"
         return self.end_problem(shard, num_rows)
 
 
@@ -157,7 +157,7 @@ def _strangers(root: Path, record: SetRecord) -> list[str]:
     known = {shard.path for shard in shards}
     folders = {Path(path).parent for path in known}
     existing = {str(path.relative_to(root)) for folder in folders for path in (root / folder).glob("*.parquet")}
-    return [f"{path}: not a file of the set; remove it" for path in sorted(existing - known)]
+    return [f"{path}: not a file of the set. Remove it" for path in sorted(existing - known)]
 
 
 def _chain(ranges: list[tuple[int, int]], num_rows: int) -> list[tuple[int, int]]:
@@ -189,7 +189,7 @@ def check_layers(root: Path, record: SetRecord) -> None:
                     pass
             except IntegrityError as error:
                 problems.append(str(error).removeprefix(f"{root}/"))
-    raise_all(IntegrityError, "what is said by layers is not sound", problems)
+    raise_all(IntegrityError, "the layer outputs are not sound", problems)
 
 
 def layer_file_problems(root: Path, record: SetRecord, signals: Iterable[LayerSignal]) -> list[str]:

@@ -81,7 +81,11 @@ def _check_same(root: Path, existing: SetRecord, planned: SetRecord) -> None:
         raise FingerprintMismatchError(
             f"{root} holds a logit set made with other settings:\n{changes}\n"
             "Give the new set another --name, or remove the folder if the old one is not needed"
-            + (f". The teacher is the same: `teacher-dump --extend {root.name}` asks what is new" if only_rows else "")
+            + (
+                f". The teacher is the same: `teacher-dump --extend {root.name}` predicts only the new rows"
+                if only_rows
+                else ""
+            )
         )
     # The size of shards is no setting, since the rows do not depend on it. Two layouts in one folder would overlap,
     # though.
@@ -216,7 +220,7 @@ def _note_of_truncated_rows(root: Path, record: SetRecord) -> str | None:
     share = cut / record.num_rows
     of_all = f"{cut:,} of {record.num_rows:,} rows ({share:.1%})"
     if record.windows:
-        return f"of {of_all} both sentences are longer than half a window; of the shorter one that much was read"
+        return f"of {of_all} both sentences are longer than half a window. The shorter one was truncated to that"
     return f"{of_all} are longer than {size} tokens, and were cut"
 
 

@@ -102,14 +102,14 @@ def _set_there(config: PushConfig, record: SetRecord, remote: dict[str, str | No
     if FILE_NAME not in remote:
         taken = sorted(name for name in remote if name.startswith(f"{record.shards[0].folder}/"))
         if taken:
-            raise ConfigError(f"{config.url}: holds {taken[0]}, but no set; choose a repository of the set's own")
+            raise ConfigError(f"{config.url}: holds {taken[0]}, but no set. Choose a repository of the set's own.")
         return None
     content = open_hub(config.url).read(FILE_NAME, MAX_RECORD_BYTES)
     old = parse_set_record(content or b"", f"{config.url}/{FILE_NAME}")
     if old.fingerprint != record.fingerprint and not config.replace:
         raise ConfigError(
-            f"{config.url}: holds another set, {old.name!r} of {old.teacher.name}; "
-            "choose another repository or revision, or use --replace to put this one in its place"
+            f"{config.url}: holds another set, {old.name!r} of {old.teacher.name}. "
+            "Choose another repository or revision, or use --replace to put this one in its place."
         )
     return old
 
@@ -117,5 +117,5 @@ def _set_there(config: PushConfig, record: SetRecord, remote: dict[str, str | No
 def _address(url: str) -> tuple[str, str | None]:
     match = ADDRESS.match(url)
     if match is None:
-        raise ConfigError(f"{url}: not a data set of the hub; write hf://datasets/OWNER/NAME or …/NAME@REVISION")
+        raise ConfigError(f"{url}: not a data set of the hub. Write hf://datasets/OWNER/NAME or …/NAME@REVISION.")
     return match["repo"], match["revision"]

@@ -88,7 +88,7 @@ def join(config: JoinConfig, command: str) -> Joined:
         IntegrityError: if a file of the set is not what its record says.
     """
     root = find_set(config.set, config.store)
-    advice = "it has its text; `distill join` is for sets that were pushed --without-text"
+    advice = "it has its text. `distill join` is for sets that were pushed --without-text"
     record = usable_record(root, config.allow_unverified, "examples", advice)
     if record.has_text:
         raise ConfigError(f"{root}: {advice}")
@@ -101,7 +101,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     matched, missing = _look_up(root, record, keys)
     if not matched.num_rows:
         raise DataError(
-            f"{root}: knows none of the {keys.num_rows:,} texts of {source.description}; it is of {record.source}. "
+            f"{root}: contains none of the {keys.num_rows:,} texts of {source.description}; it is of {record.source}. "
             "One changed character makes another text: are these the same data?"
         )
     new_root, logits = config.store / config.name, ExampleSet(root, record)

@@ -197,7 +197,7 @@ def open_place(url: str) -> Place:
     except transport_errors() as error:
         raise unreachable(url, error) from error
     except ValueError as error:
-        raise ConfigError(f"{url}: not a place that sets can lie at: {error}") from error
+        raise ConfigError(f"{url}: not a supported location: {error}") from error
     return Place(url.rstrip("/"), fs, str(root).rstrip("/"))
 
 
@@ -218,9 +218,9 @@ def unreachable(url: str, error: Exception) -> DistillError:
     """Says that a place cannot be read or written, and why."""
     reasons = dict.fromkeys(_first_line(e) for e in (error, error.__cause__) if e is not None)
     if is_refused(error):
-        advice = "ask whoever it belongs to, and look at the address: many servers say so of what is not there, too"
+        advice = "ask its owner, and check the address: many servers refuse access to missing files, too"
         return DataError(f"{url}: access was refused: {', '.join(reasons)}; {advice}")
-    advice = "once that is mended, repeat the command: what has arrived is kept"
+    advice = "repeat the command later: files that arrived are kept"
     kind = PassingError if _passes(error) else DataError
     return kind(f"{url}: cannot be read or written: {', '.join(reasons)}; {advice}")
 

@@ -121,7 +121,7 @@ def _record_there(place: Place) -> SetRecord:
     sizes = place.sizes(record.shards[0].folder)
     # A partial copy of a set is noticed by its sizes before gigabytes are fetched.
     problems = [
-        f"{shard.path}: {_bytes(sizes.get(shard.path))} there, but distill.json says {_bytes(shard.bytes)}"
+        f"{shard.path}: {_bytes(sizes.get(shard.path))} there, but distill.json has {_bytes(shard.bytes)}"
         for shard in record.shards
         if shard.bytes is None or sizes.get(shard.path) != shard.bytes
     ]
@@ -132,7 +132,7 @@ def _record_there(place: Place) -> SetRecord:
 def _set_here(root: Path, record: SetRecord, replace: bool) -> SetRecord | None:
     """Returns the local set of this name, if any; other files and folders are never replaced."""
     if root.name in RESERVED or (root.exists() and not (root / FILE_NAME).exists()):
-        raise ConfigError(f"{root}: what has this name in a store is no set; give the pulled one another --name")
+        raise ConfigError(f"{root}: what has this name in a store is no set. Give the pulled one another --name.")
     if not root.exists():
         return None
     try:
@@ -144,7 +144,7 @@ def _set_here(root: Path, record: SetRecord, replace: bool) -> SetRecord | None:
     if here.fingerprint != record.fingerprint and not replace:
         raise ConfigError(
             f"{root}: another set has this name (fingerprint {here.fingerprint[:12]}…, there "
-            f"{record.fingerprint[:12]}…); give the pulled one another --name, or use --replace"
+            f"{record.fingerprint[:12]}…). Give the pulled one another --name, or use --replace."
         )
     return here
 

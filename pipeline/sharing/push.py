@@ -80,7 +80,7 @@ def push(config: PushConfig) -> Pushed:
     root = find_set(config.set, config.store)
     record = read_set_record(root)
     if record.state != "verified":
-        raise IntegrityError(f"{root}: state {record.state!r}; only verified sets are pushed, see `distill verify`")
+        raise IntegrityError(f"{root}: state {record.state!r}. Only verified sets can be pushed. See `distill verify`")
     if config.without_text and record.signals.layer_signals:
         left = " and ".join(signal.title for signal in record.signals.layer_signals)
         console.note(f"{left} stay here: they tell the text")
@@ -149,7 +149,7 @@ def _require_empty(place: Place, record: SetRecord, files: Iterable[str]) -> Non
     taken = sorted((place.sizes("").keys() & set(files)) | {name for folder in folders for name in place.sizes(folder)})
     if taken:
         raise ConfigError(
-            f"{place.url}: holds {taken[0]}, but no set and no push that was stopped; choose a place of the set's own, "
+            f"{place.url}: holds {taken[0]}, but no set and no push that was stopped. Choose a place of the set's own, "
             f"such as {place.url}/{record.name}"
         )
 
@@ -175,8 +175,8 @@ def _other_set(place: Place, content: bytes, record: SetRecord, replace: bool) -
         raise
     if old.fingerprint != record.fingerprint and not replace:
         raise ConfigError(
-            f"{place.url}: holds another set, {old.name!r} of {old.teacher.name} ({old.fingerprint[:12]}…); "
-            "choose another URL, or use --replace to put this one in its place"
+            f"{place.url}: holds another set, {old.name!r} of {old.teacher.name} ({old.fingerprint[:12]}…). "
+            "Choose another URL, or use --replace to put this one in its place."
         )
     return old
 
@@ -212,7 +212,7 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
         IntegrityError: if a shard is not what the record says.
     """
     if not record.row_kind.may_lack_text:
-        raise ConfigError(f"{root}: holds {record.contents}; its sequences are its text, so nothing would be left")
+        raise ConfigError(f"{root}: holds {record.contents}. Its sequences are its text, so nothing would be left")
     if not record.has_text:
         raise ConfigError(f"{root}: has no text already; push it without --without-text")
     # The copy gets new hashes, which would hide damage.

@@ -53,7 +53,7 @@ def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
     files = {name: _measured(root / name) for name in (*other_files(record), CARD_FILE)}
     changed = [name for name, digest in record.signals.hashes().items() if files[name].sha256 != digest]
     if changed:
-        raise IntegrityError(f"{root / changed[0]}: its SHA-256 is not the one in distill.json; repeat the dump")
+        raise IntegrityError(f"{root / changed[0]}: its SHA-256 is not the one in distill.json. Repeat the dump.")
     shards = {s.path: SetFile(root / s.path, s.sha256 or "", s.bytes or 0) for s in record.shards}
     return files | shards
 
@@ -75,7 +75,7 @@ def all_at_once(description: str, transfers: Sequence[Callable[[], object]]) -> 
 
 def _measured(path: Path) -> SetFile:
     if not path.is_file() or path.is_symlink():
-        raise IntegrityError(f"{path}: missing, or not a plain file; `distill card SET --write` writes a lost card")
+        raise IntegrityError(f"{path}: missing, or not a plain file. `distill card SET --write` restores a lost card")
     return SetFile(path, sha256(path), path.stat().st_size)
 
 
@@ -89,13 +89,13 @@ def verify(config: VerifyConfig) -> SetRecord:
     record = read_set_record(root)
     # The teacher has not been scored on gold labels.
     if record.state != "verified":
-        raise IntegrityError(f"{root}: not finished yet; repeat its command to finish it:\n  {record.command}")
+        raise IntegrityError(f"{root}: not finished yet. Repeat its command to finish it:\n  {record.command}")
     try:
         load_set_tokenizer(root, record.tokenizer)
         verify_shards(root, record)
     except IntegrityError as error:
         raise IntegrityError(
-            f"{error}\nfiles that are missing or damaged come back with `distill pull`, or by the set's command:\n"
+            f"{error}\nTo restore missing or damaged files, use `distill pull` or repeat the set's command:\n"
             f"  {record.command}"
         ) from error
     return record

@@ -85,5 +85,5 @@ def check_names(task: Task, place: str, names: Names) -> None:
         if odd and task.labels:
             raise DataError(
                 f"{place}: column {column!r} names its classes {', '.join(names[column])}, but the manifest of "
-                f"{task.name!r} has the labels {', '.join(task.labels)}; give the labels these names in the manifest"
+                f"{task.name!r} has the labels {', '.join(task.labels)}. Give the labels these names in the manifest."
             )

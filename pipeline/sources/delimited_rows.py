@@ -126,9 +126,9 @@ def _advice(error: str) -> str:
         return TOO_MANY
     expected, got, row = int(found[1]), int(found[2]), found[3].rstrip()
     if got == expected + 1 and row.endswith(","):
-        return "the row ends with a comma; remove it, or name that column in the header"
+        return "the row ends with a comma. Remove it, or name that column in the header"
     if '\\"' in row:
-        return "a backslash is a character like any other in CSV; write a quote in a text twice"
+        return "a backslash is a normal character in CSV. Write a quote in a text twice"
     return "a value is missing, or a text with a line break needs quotes around it" if got < expected else TOO_MANY
 
 
@@ -142,4 +142,4 @@ def _refuse_other_separator(path: Path, delimiter: str, text: str) -> None:
         if len(counts) == 1 and counts != {1} and other != delimiter:
             right = "tabs" if delimiter == "\t" else "commas"
             advice = f"save it with {right}" + ("; or let its name end in .tsv" if other == "\t" else "")
-            raise DataError(f"{path}, line 1: its columns seem to be parted by {name}; {advice}")
+            raise DataError(f"{path}, line 1: its columns seem to be separated by {name}; {advice}")

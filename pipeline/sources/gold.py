@@ -192,7 +192,7 @@ def check_words(
         problems.append(f"{place}: row {row} has {numbers}, which is not one for each")
     inside = [row is not None and begins_inside([task.labels[k] for k in row]) for row in labels.to_pylist()]
     if any(inside):
-        warnings.append(f"{place}: a span begins with I- in {row_numbers(pa.array(inside))}; it counts as one with B-")
+        warnings.append(f"{place}: a span begins with I- in {row_numbers(pa.array(inside))}. It counts as one with B-")
 
 
 READERS = {"classification": labels, "multilabel": label_lists, "regression": scores, "token_labels": word_labels}

@@ -206,16 +206,16 @@ def parsed_lines(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Num
 
 def not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
     """What is wrong with a line that is not UTF-8."""
-    return f"byte 0x{line[error.start]:02x} is not UTF-8; save the file as UTF-8"
+    return f"byte 0x{line[error.start]:02x} is not UTF-8. Save the file as UTF-8"
 
 
 def _not_json(line: bytes, error: ValueError) -> str:
     """What is wrong with a line that is no JSON, and for the usual reasons what to do."""
     text = line.strip()
     if text.endswith(b","):
-        return "ends with a comma; give an object on each line without commas, or all of them in [ ]"
+        return "ends with a comma. Give an object on each line without commas, or all of them in [ ]"
     if text in (b"{", b"[") or (text.startswith(b"{") and not text.endswith(b"}")):
-        return "an object that goes on in the next line, or that is cut off; give each on one line, or all in [ ]"
+        return "an object that continues on the next line or is truncated. Give each on one line, or all in [ ]"
     return f"not JSON: {error}"
 
 
@@ -234,7 +234,7 @@ def array_rows(path: Path) -> list[Numbered]:
     except ValueError as error:
         if "Extra data" in str(error):
             raise DataError(
-                f"{path}, line 1: an array on a line, whose values have no names; give an object with columns on each"
+                f"{path}, line 1: an array on a line, whose values have no names. Give an object with columns on each."
             ) from error
         raise DataError(f"{path}: an array that is not JSON, or is cut off: {error}") from error
     wrong = next((number for number, row in enumerate(values, start=1) if not isinstance(row, dict)), None)

@@ -19,7 +19,7 @@ def absent_labels(task: Task, place: str, rows: pa.Table) -> list[str]:
     absent = [name for k, name in enumerate(task.labels) if k not in {*pc.unique(values).to_pylist()}]
     if not absent:
         return []
-    return [f"{place}: no row has the label {', '.join(absent[:MAX_EXAMPLES])}; it cannot be learnt"]
+    return [f"{place}: no row has the label {', '.join(absent[:MAX_EXAMPLES])}. It cannot be learned"]
 
 
 def contradictions(task: Task, place: str, rows: pa.Table) -> list[str]:
@@ -57,7 +57,7 @@ def swallowed_rows(task: Task, place: str, table: pa.Table) -> list[str]:
     if not odd:
         return []
     where = rows_in_words(sorted(odd))
-    return [f"{place}: a text in quotes looks like several rows of the file, in {where}; is a quote missing?"]
+    return [f"{place}: a text in quotes looks like several rows of the file, in {where}. Is a quote missing?"]
 
 
 def _looks_like_rows(task: Task, text: str, num_columns: int) -> bool:

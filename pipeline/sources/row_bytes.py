@@ -29,17 +29,17 @@ CODECS: dict[str, Callable[[Path], Any]] = {
 }
 UTF16, UTF32 = (b"\xff\xfe", b"\xfe\xff"), (b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")
 MAGIC = {  # what begins files that people give by mistake, and what they are
-    b"PAR1": "a Parquet file; let its name end in .parquet",
-    b"ARROW1": "an Arrow file; let its name end in .arrow",
-    b"PK\x03\x04": "a zip archive, as .xlsx is, too; unpack it, or save the sheet as CSV",
-    b"\x1f\x8b": "compressed by gzip; let its name end in .gz",
-    b"\x28\xb5\x2f\xfd": "compressed by Zstandard; let its name end in .zst",
-    b"BZh": "compressed by bzip2; let its name end in .bz2",
-    b"\xfd7zXZ": "compressed by xz; let its name end in .xz",
-    b"SQLite format 3": "a SQLite data base; export the table as CSV",
-    b"\x80\x04": "a pickle, which can run code; save the rows as Parquet or CSV",
-    b"<!DOCTYPE": "a web page, perhaps of a login; download the file itself",
-    b"<html": "a web page, perhaps of a login; download the file itself",
+    b"PAR1": "a Parquet file. Let its name end in .parquet",
+    b"ARROW1": "an Arrow file. Let its name end in .arrow",
+    b"PK\x03\x04": "a zip archive (.xlsx is one, too). Unpack it, or save the sheet as CSV",
+    b"\x1f\x8b": "compressed by gzip. Let its name end in .gz",
+    b"\x28\xb5\x2f\xfd": "compressed by Zstandard. Let its name end in .zst",
+    b"BZh": "compressed by bzip2. Let its name end in .bz2",
+    b"\xfd7zXZ": "compressed by xz. Let its name end in .xz",
+    b"SQLite format 3": "a SQLite database. Export the table as CSV",
+    b"\x80\x04": "a pickle, which can run code. Save the rows as Parquet or CSV",
+    b"<!DOCTYPE": "a web page, perhaps of a login. Download the file itself",
+    b"<html": "a web page, perhaps of a login. Download the file itself",
 }
 
 
@@ -105,4 +105,4 @@ def refuse_foreign(path: Path, is_text: bool) -> None:
     if found is not None:
         raise DataError(f"{path}: is {found}")
     if first.startswith(UTF16 + UTF32) or (len(first) > 3 and b"\0" in first[:4]):
-        raise DataError(f"{path}: is UTF-16 or UTF-32, not UTF-8; save the file as UTF-8")
+        raise DataError(f"{path}: is UTF-16 or UTF-32, not UTF-8. Save the file as UTF-8.")

@@ -97,7 +97,7 @@ class RowFile:
         counts = Counter(self.names)
         twice = next((name for name in (columns or counts) if counts[name] > 1), None)
         if twice is not None:  # so that it is not plain which one is meant
-            raise DataError(f"{self.path}: the column {twice!r} is there twice; rename or remove one")
+            raise DataError(f"{self.path}: the column {twice!r} is there twice. Rename or remove one.")
         with reading(self.path):
             yield from self._opened.read(columns, schema, start)
 
@@ -314,4 +314,4 @@ def _bad_line(path: Path) -> str:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:
                 return f"line {number}: {not_utf8(line, error)}"
-    return "is not UTF-8; save the file as UTF-8"
+    return "is not UTF-8. Save the file as UTF-8"

@@ -45,14 +45,14 @@ def saved_files(folder: Path) -> list[Path]:
     state = _state(folder)
     if state.get("_indices_files") or state.get("_indices_data_files"):
         raise DataError(
-            f"{folder}: an old version of datasets saved it, with a selection of its rows in a file of its own; save "
-            "it anew by flatten_indices() and save_to_disk"
+            f"{folder}: an old version of datasets saved it, with a selection of its rows in a file of its own. Save "
+            "it anew by flatten_indices() and save_to_disk."
         )
     listed = state.get("_data_files")
     entries = listed if isinstance(listed, list) else [None]
     names = [one.get("filename") if isinstance(one, dict) else None for one in entries]
     if not all(isinstance(name, str) and Path(name).name == name for name in names):
-        raise DataError(f"{folder / STATE}: lists no files of rows in this folder; save the data set anew")
+        raise DataError(f"{folder / STATE}: lists no files of rows in this folder. Save the data set anew.")
     paths = [folder / str(name) for name in names]
     missing = next((path for path in paths if not path.is_file()), None)
     if missing is not None:
@@ -73,7 +73,7 @@ def _state(folder: Path) -> dict[str, Any]:
     try:
         state = parse_json(data) if len(data) <= MAX_STATE_BYTES else None
     except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}; save the data set anew") from error
+        raise DataError(f"{path}: not JSON: {error}. Save the data set anew.") from error
     if not isinstance(state, dict):
-        raise DataError(f"{path}: not the state of a data set; save the data set anew")
+        raise DataError(f"{path}: not the state of a data set. Save the data set anew.")
     return state

@@ -62,7 +62,7 @@ def load_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = 
     if task.type == "token_labels":
         raise ConfigError(
             f"task {task.name!r}: labels words (type: token_labels), and this is for texts with one answer each; "
-            "docs/labels.md tells what there is for words"
+            "see docs/labels.md for labelled words"
         )
     return _load(task, data, splits)
 

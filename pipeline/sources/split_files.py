@@ -91,7 +91,7 @@ def _split_files(folder: Path, split: str) -> list[Path]:
         ways += filter(None, (_parts(folder, name), _inside(folder / name)))
     if len(ways) > 1:
         both = ", ".join(str(way[0].relative_to(folder)) for way in ways)
-        raise DataError(f"{folder}: split {split!r} is there more than once: {both}; keep one")
+        raise DataError(f"{folder}: split {split!r} is there more than once: {both}. Keep one.")
     return ways[0] if ways else []
 
 
@@ -112,7 +112,7 @@ def _parts(folder: Path, split: str) -> list[Path]:
     parts = [(path, match) for path, match in matches if match is not None and match["split"] == split]
     counts = {int(match["count"]) for _, match in parts}
     if len(counts) > 1:
-        raise DataError(f"{folder}: the parts of split {split!r} are of {sorted(counts)} parts; keep those of one")
+        raise DataError(f"{folder}: the parts of split {split!r} are of {sorted(counts)} parts. Keep those of one.")
     missing = sorted(set(range(*counts)) - {int(match["number"]) for _, match in parts}) if counts else []
     if missing:
         raise DataError(f"{folder}: of split {split!r} part {missing[0]:05} of {counts.pop():05} is not there")

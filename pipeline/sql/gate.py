@@ -191,7 +191,7 @@ def _query_error(error: duckdb.Error) -> QueryError:
     message = OF_A_FUNCTION.sub("", str(error)).strip()
     if isinstance(error, duckdb.ConversionException) and "label" in message:
         message += (
-            "\nLabels are numbers, from 0, in the order of the task's labels; label_name(SET, label) is their name"
+            "\nLabels are numbers, from 0, in the order of the task's labels. label_name(SET, label) is their name"
         )
     return QueryError(f"the query failed: {message}")
 
@@ -225,7 +225,7 @@ def fetch_rows(relation: duckdb.DuckDBPyRelation) -> list[Row]:
     try:
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
     except (ValueError, OverflowError) as error:  # dates and intervals outside Python's range
-        raise QueryError(f"the answer cannot be shown: {error}; cast the column to text: column::varchar") from error
+        raise QueryError(f"the answer cannot be shown: {error}. Cast the column to text: column::varchar.") from error
 
 
 def as_dicts(columns: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:

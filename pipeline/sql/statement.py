@@ -97,7 +97,7 @@ def _syntax_tree(sql: str) -> Any:
     try:
         tree = json.loads(row[0]) if row else {}
     except RecursionError as error:
-        raise QueryError("the query is nested too deeply; write it with fewer SELECTs inside each other") from error
+        raise QueryError("the query is nested too deeply. Write it with fewer SELECTs inside each other.") from error
     if tree.get("error") is not False:
         raise QueryError(f"only one SELECT is allowed: {tree.get('error_message', 'it cannot be read')}")
     return tree

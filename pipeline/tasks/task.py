@@ -170,7 +170,7 @@ class Task(Manifest):
             raise ValueError(f"labels: of words they are {OUTSIDE}, B-NAME and I-NAME (IOB2), but {wrong}")
         if self.augment is not None:
             raise ValueError(
-                f"augment: {self.augment}: labelled words have no variants; leave it out of a token_labels task"
+                f"augment: {self.augment}: labelled words have no variants. Leave it out of a token_labels task."
             )
         if self.is_pair:
             raise ValueError("columns: a token_labels task has one sentence a row, so no sentence2")
@@ -219,7 +219,7 @@ def load_task_of_set(root: Path, task_name: str, manifest: Path | None) -> Task:
         ConfigError: if it is none of distill's own, and there is no manifest.
     """
     if manifest is None and task_name not in task_names():
-        raise ConfigError(f"{root}: is of task {task_name!r}, which distill does not have; give its --manifest")
+        raise ConfigError(f"{root}: is of task {task_name!r}, which distill does not have. Give its --manifest.")
     return load_task(None if manifest else task_name, manifest)
 
 

@@ -162,7 +162,7 @@ def read_tokenizer_json(path: Path, sha256: str) -> str:
         raise IntegrityError(f"{path}: not a readable tokenizer.json: {error}") from error
     # Ids are meaningless with another vocabulary, even if the file is a valid tokenizer.
     if actual != sha256:
-        raise IntegrityError(f"{path}: not the tokenizer that the ids come from; the file was changed")
+        raise IntegrityError(f"{path}: not the tokenizer of the ids. The file was changed")
     # These checks precede the library, which ends the whole process on a hostile file.
     problem = size_problem(content) or growth_problem(content)
     if problem:
@@ -347,8 +347,8 @@ def require_known_ids(tokenizer: Tokenizer, ids: Ragged, context: str) -> None:
     share = 0.0 if unknown is None else float((ids.flat == unknown).sum()) / max(1, len(ids.flat))
     if share > MOST_UNKNOWN:
         raise DataError(
-            f"{context}: its tokenizer does not know {share:.0%} of the tokens of {len(ids):,} rows looked at; is it "
-            "that of another language, or made without its vocabulary file?"
+            f"{context}: its tokenizer lacks {share:.0%} of the tokens of {len(ids):,} checked rows. Is it "
+            "for another language, or was it saved without its vocabulary file?"
         )
 
 

@@ -134,6 +134,6 @@ def held_out_rows(num_rows: int, share: float) -> Ints:
     """
     count = round(share * num_rows)
     if not 0 < count < num_rows:
-        raise DataError(f"--held-out {share:g}: that is {count} of {num_rows} training rows; choose another")
+        raise DataError(f"--held-out {share:g}: that is {count} of {num_rows} training rows. Choose another.")
     # The seed is fixed, not the run's: otherwise a teacher would train on rows that its student holds out.
     return np.sort(np.random.default_rng(0).permutation(num_rows)[:count])

@@ -115,7 +115,7 @@ class Run:
             return None
         # A run that was killed inside `finish` leaves its checkpoint, which is several times as large as the student.
         self.checkpoint.unlink(missing_ok=True)
-        console.note(f"{self.folder}: was finished before; nothing is trained")
+        console.note(f"{self.folder}: already finished. Nothing is trained")
         return record
 
     def resume(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
@@ -149,7 +149,7 @@ class Run:
         if changes:
             raise FingerprintMismatchError(
                 f"{self.folder}: another run has begun here meanwhile, with other settings:\n{changes}\n"
-                "It keeps the folder; repeat this command with another --output-dir"
+                "It keeps the folder. Repeat this command with another --output-dir."
             )
 
     def write_metrics(self, history: list[Entry]) -> None:

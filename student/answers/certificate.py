@@ -176,12 +176,12 @@ def read_certificate(run: Path) -> Certificate:
     try:
         certificate = parse_model(Certificate, read_record(path), str(path))
     except FileNotFoundError as error:
-        raise ConfigError(f"{run}: has no certificate; make one with `distill certify {run}`") from error
+        raise ConfigError(f"{run}: has no certificate. Make one with `distill certify {run}`.") from error
     except ConfigError as error:
         raise IntegrityError(f"{path}: not a certificate: {error}") from error
     # Retraining in the same folder would otherwise leave a proof about other weights.
     if certificate.student_sha256 != model_hashes(run):
-        raise ConfigError(f"{path}: is of other weights than those beside it; repeat `distill certify {run}`")
+        raise ConfigError(f"{path}: is of other weights than those beside it. Repeat `distill certify {run}`.")
     return certificate
 
 

@@ -89,7 +89,7 @@ def _check_target(target: Target) -> None:
             f"certify: is for students that predict one label per row, but this task {target.type.why_no_classes}"
         )
     if ABSTAIN in target.names:
-        raise ConfigError(f"certify: a label of this task is called {ABSTAIN!r} itself; rename it")
+        raise ConfigError(f"certify: a label of this task is called {ABSTAIN!r} itself. Rename it.")
 
 
 def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: ExampleSet, rows: pa.Table) -> np.ndarray:
@@ -100,8 +100,8 @@ def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: Example
     others = f"the sets of {', '.join(settings['tasks'])}" if settings.get("tasks") else others
     if others is not None:
         console.warn(
-            f"{config.run}: its encoder was trained on what {others} had, too; rows that were among these "
-            "make the certificate weaker, and nothing here knows which they are"
+            f"{config.run}: its encoder was trained on the rows of {others}, too. Rows among these "
+            "make the certificate weaker, and this command cannot identify them"
         )
     # Text hashes also find duplicates of a training text that stand in other rows.
     seen = pc.is_in(rows.column("text_hash"), trained.column("text_hash").combine_chunks())
@@ -112,7 +112,7 @@ def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: Example
     num_seen = pc.sum(seen).as_py()
     if num_seen == rows.num_rows:
         raise ConfigError(
-            f"{config.run}: was trained on all {num_seen:,} rows with {config.where}, so they prove nothing; keep some "
+            f"{config.run}: was trained on all {num_seen:,} rows with {config.where}, so they prove nothing. Keep some "
             f'out of its training, as with --where "not ({config.where})"'
         )
     if num_seen:
@@ -127,7 +127,7 @@ def _trained_rows(config: CertifyConfig, record: RunRecord) -> pa.Table:
     # If the query chooses other rows today, the rows of the training are unknown, and nothing can be proved.
     if keys_sha256(trained) != settings["rows_sha256"]:
         raise FingerprintMismatchError(
-            f"{config.run}: its query chooses other rows today than those it was trained on, so nobody can tell which "
-            "rows are new to it; see `distill reproduce`"
+            f"{config.run}: its query selects other rows today than those it was trained on, so the rows that are new "
+            "to it are unknown. See `distill reproduce`."
         )
     return trained

@@ -69,7 +69,7 @@ def _is_there(path: Path, settings: Settings) -> bool:
         existing = _stored_settings(path)
     except (pa.ArrowException, OSError, KeyError, ValueError, DataError) as error:
         raise DataError(
-            f"{path}: there is a file of this name that is not ours; choose another, or remove it"
+            f"{path}: there is a file of this name that is not ours. Choose another, or remove it."
         ) from error
     require_same_settings(f"{path} was", existing, settings, "Choose another file, or remove it")
     return True

@@ -111,7 +111,7 @@ class TokenLabelPredictor(TorchPredictor):
 
     def logits(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> Floats:
         """Raises ConfigError: whole texts have no logits here."""
-        raise ConfigError("this student labels words and gives no logits of whole texts; call it")
+        raise ConfigError("this student labels words and gives no logits of whole texts. Call it.")
 
     def explain(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> list[Prediction]:
         """Raises ConfigError: what a word does to the label of another is not worked out."""

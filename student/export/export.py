@@ -160,7 +160,7 @@ def _fill(table: TokenTable, weight_RF: torch.Tensor, dtype: SmallDtype) -> None
     table.fill(weight_RF)
     # float16 overflows above 65,504, and an infinite row would turn every answer into NaN.
     if not table.residual_RF.isfinite().all():
-        raise ConfigError(f"--tables {dtype}: the tables hold numbers beyond its range; use int8")
+        raise ConfigError(f"--tables {dtype}: the tables hold numbers beyond its range. Use int8.")
 
 
 def _problems(config: ExportConfig, student: TaskStudent, record: RunRecord) -> list[str]:
@@ -195,7 +195,7 @@ def _check_folder(folder: Path, record: RunRecord) -> None:
     exported = read_run_record(path).get("exported") if path.exists() else None
     # Repeating the same export may overwrite its own output. Any other student is left alone.
     if (path.exists() or (folder / WEIGHTS_FILE).exists()) and exported != record["exported"]:
-        raise FingerprintMismatchError(f"--output-dir {folder}: holds another student; choose another folder")
+        raise FingerprintMismatchError(f"--output-dir {folder}: holds another student. Choose another folder.")
 
 
 def _dev_rows(config: ExportConfig, student: TaskStudent, record: RunRecord) -> dict[str, Any]:

@@ -35,7 +35,7 @@ HEADS_WRITTEN = ("linear", "mlp")
 # student.js looks its tables up by these names.
 NAMES = {"vectors": "vectors", "forward_matrices": "forward", "backward_matrices": "backward"}
 BIGRAMS = "bigrams"
-FOOTER = "Texts stay on this page: it asks nobody anything, and its policy forbids it."
+FOOTER = "Texts stay on this page: it sends no requests, and its content security policy forbids them."
 CHARSET = '<meta charset="utf-8">\n'
 # Four bits hold -8 to 7. A symmetric range from -7 to 7 keeps zero exact.
 LARGEST = 7

@@ -50,7 +50,9 @@ class TaskKind(ABC, Generic[L, R, S]):
         """
         if len(paths) > 1 or mix is not None:
             count = f"{len(paths)} sets" if len(paths) > 1 else f"--mix {mix}"
-            raise ConfigError(f"--set: students of {self.set_type.kind} learn from one set, not from {count}; give one")
+            raise ConfigError(
+                f"--set: students of {self.set_type.kind} learn from one set, not from {count}. Give one."
+            )
         opened: Any = self.set_type.open(paths[0], allow_unverified)
         return opened  # type: ignore[no-any-return]
 

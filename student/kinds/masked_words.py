@@ -122,7 +122,7 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
 
     def __init__(self, of_command: PretrainSettings, root: Path, state: "PartialState") -> None:
         token_set = MaskedWordSet.open(root, of_command.allow_unverified)
-        reason = "is for a set of sentences; this one is of tokens"
+        reason = "is for a set of sentences, and this is a set of masked words"
         config = narrowed(of_command, MaskedWordSettings, reason)
         token_set.check_temperature(config.temperature)
         student_config = build_masked_word_config(config, token_set.record)

@@ -106,7 +106,7 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
     student_type = SentenceStudent
 
     def __init__(self, of_command: PretrainSettings, root: Path, state: "PartialState") -> None:
-        config = narrowed(of_command, SentenceSettings, "is for a set of tokens; this one is of sentences")
+        config = narrowed(of_command, SentenceSettings, "is for a set of masked words, and this is a set of sentences")
         sentence_set = SentenceSet.open(root, config.allow_unverified)
         vectors, record = sentence_set.vectors, sentence_set.record
         student_config = build_sentence_config(config, record, vectors.codec.width)

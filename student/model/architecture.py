@@ -211,7 +211,7 @@ class StudentConfig(EncoderConfig):
         if HEADS[self.head].reads_tokens and self.pooling != "sum":
             problems.append(f"the {self.head} head reads what is known of each token, pooled by no {self.pooling!r}")
         if HEADS[self.head].reads_tokens and self.window_size is not None:
-            problems.append(f"the {self.head} head reads what is known of each token, not of windows")
+            problems.append(f"the {self.head} head reads single tokens and does not support windows")
         if (HEADS[self.head].reads_tokens or HEADS[self.head].reads_squares) and self.num_bigrams:
             problems.append(f"the {self.head} head reads no pairs of tokens")
         if self.is_pair and self.pairing == "attention" and not ENCODERS[self.embedding].reads_pairs:
@@ -329,7 +329,7 @@ class TokenLabelConfig(EncoderConfig):
     card_ending: ClassVar[str] = ", which labels words and finds their spans"
     not_for_texts: ClassVar[str] = (
         "a student that labels words (type: token_labels), and this is for those of whole texts; "
-        "docs/labels.md tells what there is for words"
+        "see docs/labels.md for labelled words"
     )
     # These constants let commands treat both kinds of task students alike.
     is_pair: ClassVar[bool] = False
@@ -352,7 +352,7 @@ class TokenLabelConfig(EncoderConfig):
         if head.reads_tokens or head.reads_squares:
             problems.append(f"the {self.head} head reads whole sentences")
         if kind.reads_pairs or kind.is_bert:
-            problems.append(f"embedding {self.embedding!r} tells nothing of each word")
+            problems.append(f"embedding {self.embedding!r} has no output per word")
         if self.window_size is not None or self.pooling != "sum" or self.num_bigrams:
             problems.append("words are read without windows, maxima and pairs of tokens")
         if OUTSIDE not in self.target.names or not self.target.has_classes:

@@ -108,7 +108,7 @@ def reader_problems(encoder: EncoderSettings, token_reader: str) -> list[str]:
 def head_problems(head: TokenHead) -> list[str]:
     """Returns the flags that have no effect with this head."""
     has_none = head.hidden_size is not None and not HEADS[head.head or "mlp"].has_width
-    return [f"--hidden-size: --head {head.head} has none"] if has_none else []
+    return [f"--hidden-size: --head {head.head} does not have one"] if has_none else []
 
 
 def _pairing(head: Head, encoder: EncoderSettings) -> PairingKind:
@@ -139,11 +139,11 @@ def _encoder_problems(encoder: AnyEncoder, head: Head, facts: Facts) -> list[str
     if not kind.has_sums and head_kind.reads_squares:
         problems.append(f"{name}: --embedding {encoder.embedding} has no parts to lay out as squares")
     if getattr(encoder, "num_bigrams", None) and head_kind.reads_tokens:
-        problems.append(f"--num-bigrams: {name} reads what is known of each token, not of pairs")
+        problems.append(f"--num-bigrams: {name} reads single tokens and does not support bigrams")
     if getattr(encoder, "num_bigrams", None) and head_kind.reads_squares:
         problems.append(f"--num-bigrams: {name} reads squares, which sums of pairs are not")
     if getattr(encoder, "window_size", None) and head_kind.reads_tokens:
-        problems.append(f"--window-size: {name} reads what is known of each token, not of windows")
+        problems.append(f"--window-size: {name} reads single tokens and does not support windows")
     if _is_joint(head, encoder, facts) and facts["special_ids"] is None:
         problems.append(f"--pairing {_pairing(head, encoder)}: the tokenizer adds no tokens between two sentences")
     longest = facts["max_seq_length"]
@@ -201,7 +201,7 @@ def _unlike(encoder: Bert, inherited: Inherited) -> list[str]:
     """Sizes that were given, and are not those of the layers that a bert starts from."""
     sizes = inherited.shape.model_dump() | {"vector_size": inherited.width}
     return [
-        f"{flag_name(name)} {value}: the layers that it starts from say {size}"
+        f"{flag_name(name)} {value}: the layers it starts from have {size}"
         for name, size in sizes.items()
         if (value := getattr(encoder, name, None)) is not None and value != size
     ]

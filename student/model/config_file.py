@@ -37,7 +37,7 @@ def read_config(path: Path) -> StudentConfig:
         # The version is checked before the fields: a newer format would otherwise be reported as unknown keys.
         version = values.get("format_version")
         if version != FORMAT_VERSION:
-            raise IntegrityError(f"{path}: format version {version!r}; this release reads version {FORMAT_VERSION}")
+            raise IntegrityError(f"{path}: format version {version!r}, but this release reads version {FORMAT_VERSION}")
         return parse_model(StudentConfig, values, str(path))
     except FileNotFoundError as error:
         raise IntegrityError(why_none(path)) from error

@@ -114,7 +114,7 @@ def read_weights(folder: Path, part: str = "") -> Tensors:
             return tensors
         # A process killed between two files leaves a head with another epoch's encoder, which would predict nonsense.
         if check_tensors(folder / ENCODER_FILE) != expected:
-            raise ValueError(f"{ENCODER_FILE} is of another epoch or student; repeat the command that trained them")
+            raise ValueError(f"{ENCODER_FILE} is of another epoch or student. Repeat the command that trained them.")
         return tensors | _read(folder / ENCODER_FILE, part)[0]
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise _not_the_weights(folder, error) from error

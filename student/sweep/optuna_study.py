@@ -46,7 +46,7 @@ class Study:
             return
         run = {"run": str(trial.folder)}
         told = create_trial(params=trial.values, distributions=dict(self._space), value=score, user_attrs=run)
-        with _reported(self._storage, "cannot be written to; repeat the command once this is mended", WRITTEN):
+        with _reported(self._storage, "cannot be written to. Fix this and repeat the command", WRITTEN):
             self._study.add_trial(told)
         self._told.append(trial.values)
 

@@ -137,7 +137,7 @@ def _kind(config: ImportConfig, table: pa.Table) -> AnswersKind:
 def _target(task: Task, kind: AnswersKind) -> Target:
     if kind == "score" and task.type != "regression":
         raise ConfigError(
-            f"score: task {task.name!r} has labels ({', '.join(task.labels)}); give probabilities, of each label one"
+            f"score: task {task.name!r} has labels ({', '.join(task.labels)}). Give probabilities, of each label one."
         )
     return make_target(task, "classification" if kind != "score" else "regression")
 

@@ -49,7 +49,7 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         advice = "save texts by np.array(TEXTS, dtype=str)" if "allow_pickle" in str(error) else "save it anew"
         raise DataError(f"{path}: not a readable {path.suffix[1:].lower()} file: {error}; {advice}") from error
     if loaded.dtype.names is None:
-        raise DataError(f"{path}: is one array without names, so nothing says which rows it is about; save it by {HOW}")
+        raise DataError(f"{path}: is one array without names, so nothing says which rows it is about. Save it by {HOW}")
     return {name: loaded[name] for name in loaded.dtype.names}
 
 

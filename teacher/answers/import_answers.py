@@ -270,8 +270,8 @@ def _notes(config: ImportConfig, answers: Answers, missing: dict[str, int]) -> l
         f"{count:,} rows of {split} have no answer, and are not in the set" for split, count in missing.items() if count
     ]
     if config.tokenizer is None:
-        return [*notes, "token ids: of the words of the training texts; what the teacher itself reads is unknown"]
-    return [*notes, f"token ids: by {json.dumps(str(config.tokenizer))}; what the teacher itself reads is unknown"]
+        return [*notes, "token ids: of the words of the training texts. The teacher's own tokenizer is unknown"]
+    return [*notes, f"token ids: by {json.dumps(str(config.tokenizer))}. The teacher's own tokenizer is unknown"]
 
 
 def read_tokenizer(path: Path) -> Tokenizer:

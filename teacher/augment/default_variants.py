@@ -18,12 +18,12 @@ def announce_default_variants(wanted: Augmentation, root: Path) -> None:
     # A set that was begun without variants has another fingerprint, and the general message would not name the cause.
     if (root / FILE_NAME).exists() and read_set_record(root).augmentation is None:
         raise ConfigError(
-            f"{root} was dumped without variants, which the manifest now asks for: --augment {name} goes on with "
-            "it, --name writes another set"
+            f"{root} was dumped without variants, which the manifest now requires. Use --augment {name} to continue "
+            "it, or --name to write another set."
         )
     count = len(wanted.sides)
     console.note(
-        f"{task.name}: up to {count} variants of each training row by {wanted.method.name} are added, as the manifest "
-        f"says, because students gain by them; so the teacher reads up to {count + 1} times as many of these rows. "
-        f"--augment {name} leaves them out"
+        f"{task.name}: up to {count} variants of each training row by {wanted.method.name} are added, as set in the "
+        f"manifest, because students gain from them. The teacher reads up to {count + 1} times as many training rows. "
+        f"Use --augment {name} to turn that off"
     )

@@ -103,7 +103,7 @@ def _repeated(folder: VariantsFolder, originals: pa.Table, among_all: bool) -> p
             # Advice to remove the folder would be wrong here.
             if isinstance(error, duckdb.OutOfMemoryException):
                 raise
-            raise IntegrityError(f"{folder.work.root}: {error}; remove the folder and repeat the command") from error
+            raise IntegrityError(f"{folder.work.root}: {error}. Remove the folder and repeat the command.") from error
 
 
 def _without(table: pa.Table, dropped: Ints) -> pa.Table:

@@ -297,7 +297,7 @@ class MaskEach(SplitFlags, Method):
         if len(names) != 1:
             raise ConfigError(f"--splits: {self.name} takes one split at a time, not {', '.join(names) or 'none'}")
         if names[0] == TRAIN:
-            raise ConfigError(f"--splits {TRAIN}: rows of {self.name} are not to be learnt from; name a dev split")
+            raise ConfigError(f"--splits {TRAIN}: rows of {self.name} are not to be learnt from. Name a dev split.")
         if names[0] not in task.splits:
             raise ConfigError(f"task {task.name!r}: has no split {names[0]!r}, and only its rows are augmented")
         return names[0]

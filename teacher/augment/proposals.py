@@ -173,7 +173,7 @@ def _top_k(
         best = torch.topk(logits_PV, min(k, logits_PV.shape[1]))
         # topk sorts NaN first, so the best values show any NaN.
         if not best.values.isfinite().all():
-            raise TeacherError(f"--masked-lm {lm.name}: gives NaN or Inf; try --precision bf16 or fp32")
+            raise TeacherError(f"--masked-lm {lm.name}: gives NaN or Inf. Try --precision bf16 or fp32.")
         for query, tokens in zip(batch, best.indices.tolist(), strict=True):
             top[query] = tokens
 

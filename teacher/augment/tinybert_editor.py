@@ -96,7 +96,7 @@ def _read(path: Path) -> pa.Table:
     try:
         return pq.read_table(path, schema=SCHEMA, partitioning=None, page_checksum_verification=True)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise IntegrityError(f"{path}: damaged: {error}; remove it and repeat the command") from error
+        raise IntegrityError(f"{path}: damaged: {error}. Remove it and repeat the command.") from error
 
 
 def _offsets(lengths: Sequence[np.ndarray]) -> np.ndarray:

@@ -120,7 +120,7 @@ class Variants:
         try:
             tables = [pq.read_table(path, partitioning=None, filters=condition) for path in paths]
         except (OSError, pa.ArrowException) as error:
-            raise IntegrityError(f"{self.folder.work.root}: cannot be read: {error}; repeat the command") from error
+            raise IntegrityError(f"{self.folder.work.root}: cannot be read: {error}. Repeat the command.") from error
         return pa.concat_tables([SCHEMA.empty_table(), *(table.cast(SCHEMA) for table in tables)])
 
 
@@ -156,7 +156,7 @@ def _result(path: Path, record: Record) -> tuple[dict[str, Any], AugmentationRec
         result = record["result"]
         return dict(result["sha256"]), parse_model(AugmentationRecord, result["augmentation"], str(path))
     except (ConfigError, KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(f"{path}: damaged: {error}; remove the folder and repeat the command") from error
+        raise IntegrityError(f"{path}: damaged: {error}. Remove the folder and repeat the command.") from error
 
 
 def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:

@@ -104,8 +104,8 @@ def add_token_vectors(
     else:
         message = f"teacher {teacher.name}: {type(teacher.model).__name__} gives no hidden states for token vectors"
         if wanted.token_vectors_from is not None or "token_vectors" in wanted.model_fields_set:
-            raise TeacherError(f"{message}; leave --token-vectors out")
-        console.warn(f"{message}; the set is without them")
+            raise TeacherError(f"{message}. Leave --token-vectors out.")
+        console.warn(f"{message}. The set does not have them")
         return record
 
     def vectors() -> Vectors:
@@ -165,7 +165,7 @@ def init_bytes(layers: Sequence[int], name: str, shape: Any) -> int:
     if shape.model_type != "bert" or activation != "gelu":
         raise TeacherError(
             f"teacher {name}: --init-layers stores layers of BERTs alone, and its model_type is {shape.model_type!r} "
-            f"with {activation}; leave it out"
+            f"with {activation}. Leave it out."
         )
     return _shape(shape).num_bytes(len(layers))
 

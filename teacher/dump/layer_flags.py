@@ -20,7 +20,7 @@ class OneSignal(Settings):
         first: the number of the first layer that has it; 0 is the embeddings.
     """
 
-    panel: ClassVar = "What the teacher's layers say"
+    panel: ClassVar = "Layer outputs"
     name: ClassVar[LayersName]
     first: ClassVar[int] = 0
 

@@ -45,8 +45,8 @@ def training_precision() -> str:
     asked = mixed_precision()
     if asked not in ("no", "bf16"):
         raise ConfigError(
-            f"{MIXED_PRECISION}={asked}: teachers are fine-tuned in bf16 or fp32 alone; "
-            "repeat with `accelerate launch --mixed_precision bf16`, or with no"
+            f"{MIXED_PRECISION}={asked}: teachers are fine-tuned in bf16 or fp32 alone. "
+            "Repeat with `accelerate launch --mixed_precision bf16`, or with no."
         )
     return "bf16" if asked == "bf16" or has_fast_bf16() else "fp32"
 

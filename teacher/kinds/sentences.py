@@ -240,7 +240,7 @@ def _check_finite(encoder: SentenceEncoder, split: str, rows: Sentences, stored_
         text = encoder.tokenizer.decode(rows.ids[row].tolist(), skip_special_tokens=False)
         raise TeacherError(
             f"{split}, row {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}: teacher {encoder.name}: its vector has "
-            "a number beyond float16; take --vector-codec int8"
+            "a number beyond float16. Take --vector-codec int8."
         )
 
 

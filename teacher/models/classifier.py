@@ -113,7 +113,7 @@ def outputs(
     if target is None:
         raise TeacherError(
             f"teacher {name}: has {config.num_labels} outputs ({', '.join(labels)}), but task {task.name!r} needs "
-            f"{_widths(task)}; was it fine-tuned for this task?"
+            f"{_widths(task)}; Was it fine-tuned for this task?"
         )
     return target, *_label_order(task, target, name, labels, teacher_labels)
 
@@ -150,7 +150,7 @@ def _check_label_numbers(name: str, config: Any, labels: Sequence[str]) -> None:
         if other != number:
             raise TeacherError(
                 f"teacher {name}: its config.json calls output {number} {label!r} in id2label, and {label!r} number "
-                f"{other} in label2id; correct one, or state the order with --teacher-labels"
+                f"{other} in label2id. Correct one, or state the order with --teacher-labels."
             )
 
 
@@ -188,8 +188,8 @@ def _require_padding(task: Task, name: str, config: Any, tokens: LoadedTokenizer
     if _labels(task) == TEXTS and is_causal and config.pad_token_id != tokens.pad_id:
         raise TeacherError(
             f"teacher {name}: answers by the last token before the padding, which is {config.pad_token_id} in its "
-            f"config.json (pad_token_id), but {tokens.pad_id} for its tokenizer; give both the same and save them: "
-            "`tokenizer.pad_token = tokenizer.eos_token`, `model.config.pad_token_id = tokenizer.pad_token_id`"
+            f"config.json (pad_token_id), but {tokens.pad_id} for its tokenizer. Give both the same and save them: "
+            "`tokenizer.pad_token = tokenizer.eos_token`, `model.config.pad_token_id = tokenizer.pad_token_id`."
         )
 
 
@@ -216,8 +216,8 @@ def _label_order(
     order = label_places(task.labels, labels)
     if order is None:
         raise TeacherError(
-            f"teacher {name}: calls its outputs {', '.join(labels)}, but the labels of {task.name!r} are "
-            f"{', '.join(task.labels)}; say which is which with --teacher-labels, in the teacher's order"
+            f"teacher {name}: names its outputs {', '.join(labels)}, but the labels of {task.name!r} are "
+            f"{', '.join(task.labels)}. Say which is which with --teacher-labels, in the teacher's order."
         )
     return labels, order
 
@@ -233,7 +233,7 @@ def _check_problem_type(task: Task, name: str, problem_type: str | None) -> None
     if task.type == "multilabel" and problem_type not in (None, MULTI_LABEL):
         raise TeacherError(
             f"teacher {name}: says which one of its labels holds ({problem_type}), but of the multilabel task "
-            f"{task.name!r} any number may; fine-tune one with `distill finetune-teacher`"
+            f"{task.name!r} any number may. Fine-tune one with `distill finetune-teacher`."
         )
 
 

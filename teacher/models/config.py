@@ -30,7 +30,7 @@ class ModelFlags(Config):
             return self.model_name_or_path, self.model_revision
         if subject.teacher is None:
             kind = "task" if isinstance(subject, Task) else "corpus"
-            raise ConfigError(f"--model-name-or-path: {kind} {subject.name!r} has no default teacher; name one")
+            raise ConfigError(f"--model-name-or-path: {kind} {subject.name!r} has no default teacher. Name one.")
         return subject.teacher.model, self.model_revision or subject.teacher.revision
 
 

@@ -177,7 +177,7 @@ def token_vectors(
         number = int(np.flatnonzero(~finite_V)[0])
         raise TeacherError(
             f"teacher {model.name}: its vector of token {model.tokenizer.id_to_token(number)!r} is NaN or beyond "
-            "float16; try --precision bf16 or fp32, or leave these vectors out with --no-token-vectors"
+            "float16. Try --precision bf16 or fp32, or leave these vectors out with --no-token-vectors."
         )
     return vector_VW
 

@@ -35,7 +35,7 @@ def require_known_family(name: str, model_type: str) -> None:
     if model_type not in FAMILIES:
         raise TeacherError(
             f"teacher {name}: is of the family {model_type!r}, of whose layers nothing can be stored yet, "
-            f"only of those of {', '.join(FAMILIES)}; leave --states, --cls, --attention and --values out"
+            f"only of those of {', '.join(FAMILIES)}. Leave --states, --cls, --attention and --values out."
         )
 
 

@@ -114,7 +114,7 @@ def load_config(name: str, revision: str | None) -> Any:
         TeacherError: if the model's fine-tuning is not finished.
     """
     if (Path(name) / FINETUNE_RECORD).exists() and read_run_record(Path(name) / FINETUNE_RECORD)["state"] != "finished":
-        raise TeacherError(f"teacher {name}: its fine-tuning is not finished; repeat `distill finetune-teacher` first")
+        raise TeacherError(f"teacher {name}: its fine-tuning is not finished. Repeat `distill finetune-teacher` first.")
     require_model_folder(name)
     with reported(_failure(name, "config"), DataError):
         return AutoConfig.from_pretrained(name, revision=revision)
@@ -209,7 +209,7 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
     wrong = [key for key, weight in model.named_parameters() if key not in missing and not weight.isfinite().all()]
     # An fp16 overflow during training leaves them; the first batch would show NaN without the reason.
     if wrong:
-        raise TeacherError(f"model {name}: its weights hold NaN or Inf, in {', '.join(wrong[:3])}; save it anew")
+        raise TeacherError(f"model {name}: its weights hold NaN or Inf, in {', '.join(wrong[:3])}. Save it anew.")
     return model.eval(), missing
 
 
@@ -225,7 +225,7 @@ def require_encoder(name: str, missing: Sequence[str], prefix: str = "") -> None
     if lost:
         raise TeacherError(
             f"teacher {name}: has no weights, or weights of another size, for {', '.join(lost[:3])}: it is no trained "
-            "encoder; take a folder that `save_pretrained` wrote after training"
+            "encoder. Take a folder that `save_pretrained` wrote after training."
         )
 
 
@@ -286,7 +286,7 @@ def require_model_folder(name: str) -> None:
         models = [path.parent for path in folder.glob(f"*/{CONFIG}") if _has(path.parent, *SAFE_WEIGHTS)]
         if models:  # checkpoints of `Trainer`, or modules of old sentence-transformers
             names = ", ".join(str(path) for path in sorted(models, key=lambda path: (len(path.name), path.name)))
-            raise DataError(f"model {name}: has no {CONFIG}, but there are models in it; name one of them: {names}")
+            raise DataError(f"model {name}: has no {CONFIG}, but there are models in it. Name one of them: {names}")
     if _has(folder, *PICKLED_WEIGHTS) and not _has(folder, *SAFE_WEIGHTS):
         raise DataError(
             f"model {name}: has its weights as a pickle ({PICKLED_WEIGHTS[0]}), which may hold any program and is not "
@@ -300,7 +300,7 @@ def _check_fit(name: str, config: Any, tokenizer: Tokenizer, max_seq_length: int
     size = vocabulary_size(tokenizer)
     if size > config.vocab_size:
         raise TeacherError(
-            f"teacher {name}: its tokenizer has ids up to {size - 1}, but the model knows only {config.vocab_size}; "
+            f"teacher {name}: its tokenizer has ids up to {size - 1}, but the model has only {config.vocab_size}; "
             "tokenizer and model do not belong together"
         )
     require_positions(name, config, max_seq_length)
@@ -324,7 +324,7 @@ def _takes_token_types(config: Any) -> bool:
 
 
 def _failure(name: str, part: str) -> str:
-    place = "" if Path(name).is_dir() else " (there is no such folder; the hub was asked)"
+    place = "" if Path(name).is_dir() else " (there is no such folder, and the hub does not have it)"
     return f"model {name}: its {part} cannot be loaded{place}"
 
 

@@ -87,7 +87,7 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
             "Train it first with `distill finetune-teacher --objective mlm`"
         )
     if model.get_output_embeddings() is None:
-        raise TeacherError(f"teacher {name}: {type(model).__name__} does not say which layer is its decoder")
+        raise TeacherError(f"teacher {name}: {type(model).__name__} does not define its decoder layer")
     return MaskedLm(name, revision, model, tokens)
 
 

@@ -53,7 +53,7 @@ def refuse_rounded(name: str, revision: str | None, model: Any) -> None:
             if any(parameter == key or parameter.endswith(f".{key}") for parameter in parameters):
                 raise TeacherError(
                     f"model {name}: its weights are rounded to 8 bits, {key} in {path.name}, without their "
-                    "scales; take the model before it was quantized"
+                    "scales. Take the model before it was quantized."
                 )
 
 

@@ -168,7 +168,7 @@ def _warn_empty(empty_N: Mask, places: Places) -> None:
     starts = [start for _, start in places]
     for (place, start), stop in zip(places, [*starts[1:], len(empty_N)][: len(places)], strict=True):
         if empty_N[start:stop].any():
-            console.warn(f"{place}: no word in {row_numbers(pa.array(empty_N[start:stop]))}; left out")
+            console.warn(f"{place}: no word in {row_numbers(pa.array(empty_N[start:stop]))}. Left out")
 
 
 def _appended(source: Source, rows: pa.Table) -> Source:

@@ -154,8 +154,8 @@ def _type_of(file: Path, table: pa.Table, texts: Sequence[str], label: str) -> T
         return "regression"
     if count * ROWS_PER_CLASS > len(values):
         raise DataError(
-            f"{file}: column {label!r} has {count:,} different values in {len(values):,} rows, so it is no label; "
-            "name the column of labels by --label"
+            f"{file}: column {label!r} has {count:,} distinct values in {len(values):,} rows, so it is no label. "
+            "Name the column of labels by --label."
         )
     return "classification"
 
@@ -185,7 +185,7 @@ def _refuse_other_than_names(file: Path, rows: list[dict[str, Any]], label: str)
         first = next(iter(wrong.values()))
         what = "null" if first is None else f"{first!r:.80}"
         where = rows_in_words([k for k, one in wrong.items() if one == first])
-        raise DataError(f"{file}: a list of column {label!r} holds {what} in {where}; give lists of names of labels")
+        raise DataError(f"{file}: a list of column {label!r} holds {what} in {where}. Give lists of names of labels.")
 
 
 def _labels(file: Path, kind: TaskType, rows: list[dict[str, Any]], label: str) -> tuple[str, ...]:
@@ -221,7 +221,7 @@ def _findings(look: Look, num_rows: int) -> dict[str, str]:
         found["labels"] = _first(look.labels)
     repeated = len(keys) - len(set(keys))
     if repeated:
-        found["repeated texts"] = f"{repeated:,} rows; copies of a text stay in one split"
+        found["repeated texts"] = f"{repeated:,} rows. Copies of a text stay in one split"
     lengths = sorted(sum(map(_num_words, key)) for key in keys)
     found["words"] = f"{lengths[len(lengths) // 2]} in the middle row, {lengths[-1]} in the longest"
     return found

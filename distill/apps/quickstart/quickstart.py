@@ -67,7 +67,9 @@ def quickstart(config: QuickstartConfig) -> Found:
     """
     look, folder, name = look_at(config.file, _texts(config), config.label), config.folder, config.task_name
     if look.type == "token_labels" and not config.has_teacher:
-        raise ConfigError("--model-name-or-path none: labels of words cannot be imported; give an encoder to fine-tune")
+        raise ConfigError(
+            "--model-name-or-path none: labels of words cannot be imported. Give an encoder to fine-tune."
+        )
     for what, finding in look.findings.items():
         console.note(f"{what}: {finding}")
     make_folder(folder / "data" / name)
@@ -185,7 +187,8 @@ def judge(look: Look, evaluation: dict[str, Any], baseline: Baseline | None, has
         if baseline is not None and student[metric] < baseline.scores[metric]:
             yield (
                 f"The student's {metric} is below that of a bag of n-grams ({student[metric]:.3f} against "
-                f"{baseline.scores[metric]:.3f}). With so few labels the bag may be the better choice; unlabelled text "
+                f"{baseline.scores[metric]:.3f}). With so few labels, the bag may be the better choice. "
+                f"Unlabelled text "
                 "(teacher-dump --unlabelled) helps students most."
             )
     first = look.metrics[0]

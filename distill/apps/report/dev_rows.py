@@ -47,7 +47,7 @@ FIDELITY = {
 def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
     """A section per dev split, or one that says that there is none."""
     if set(logit_set.splits) == {"train"}:
-        return [Section("Dev splits", "The set has none.")]
+        return [Section("Dev splits", "The set has no dev splits.")]
     student = load_student(run).to(default_device())
     rows_of = DEV_ROWS.get(student.config.rows)
     if rows_of is None:
@@ -76,7 +76,7 @@ def _rows_of_examples(logit_set: Any, split: str, student: TaskStudent, rows: Ex
     table = logit_set.read(split, COLUMNS, ORIGINALS)
     # The rows are read twice, once for the student and once here, and another process could replace the set in between.
     if keys_sha256(table) != rows.keys_sha256:
-        raise IntegrityError(f"{logit_set.root}: the rows of {split!r} changed while they were read; try again")
+        raise IntegrityError(f"{logit_set.root}: the rows of {split!r} changed while they were read. Try again.")
     return DevRows(table, student_logits(student, rows))
 
 
@@ -136,7 +136,7 @@ def _tables(connection: Connection, target: Target) -> list[Table]:
 
 
 def _classes(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:
-    caption = "What the student answers where the teacher gives an answer: their number, and their share of the answer."
+    caption = "Predictions of the student for each prediction of the teacher: number of rows, and share."
     answers = queries.answers(connection, "teacher", "student")
     both = split_charts.matrix("Student against teacher", answers, target, ("teacher", "student"), caption)
     if not has_gold:
@@ -154,7 +154,7 @@ def _scores(connection: Connection, target: Target, has_gold: bool) -> list[Pict
     limits = queries.score_limits(connection, ["teacher", "student"], target)
     pairs = queries.both_scores_sql(target)
     axes = ("score by the teacher", "score by the student")
-    caption = "A cell's colour is the stronger the more rows lie in it. On the dashed line the two say the same."
+    caption = "Darker cells contain more rows. On the dashed line, both predict the same."
     both = split_charts.density(connection, pairs, limits, "Student against teacher", axes, caption)
     if not has_gold:
         return [both]
@@ -166,10 +166,10 @@ def _only_teacher_right(connection: Connection, target: Target) -> Table:
     rows = queries.only_teacher_right(connection, target)
     if target.has_classes:
         columns = {"row": "source_row", "gold": "label", "student": "student", "confidence": "confidence", **TEXTS}
-        caption = "Rows that the teacher has right and the student wrong, those first of which the student is surest."
+        caption = "Rows on which only the teacher is right. The most confident mistakes of the student come first."
     else:
         columns = {"row": "source_row", "gold": "score", "teacher": "teacher", "student": "student", **TEXTS}
-        caption = "Rows on which the student is farther from gold than the teacher, the farthest first."
+        caption = "Rows on which the student is farther from gold than the teacher. The largest differences come first."
     return split_charts.row_table("The student fails, the teacher does not", rows, columns, target.names, caption)
 
 
@@ -206,7 +206,7 @@ def _risk(certificate: Certificate) -> Picture:
     highest = max(*risk, 2 * certificate.disagreement)
     lines = {"differ": risk, "upper bound": [min(trial.bound, highest) for trial in trials]}
     best = certificate.certified.percent if certificate.certified else None
-    limit = {f"asked for: {certificate.disagreement:g}": certificate.disagreement}
+    limit = {f"target: {certificate.disagreement:g}": certificate.disagreement}
     caption = (
         "Which share of the answers differs from the teacher's, if only so many of the surest are given, and the bound "
         f"of that with {certificate.confidence:.0%} confidence. The circle is the certified threshold."
@@ -229,10 +229,10 @@ def cascade(logits_NC: Floats, teacher_NC: Floats, label_N: Ints) -> Picture:
         accuracy.append(float(student_S[own] + teacher_S[num_rows] - teacher_S[own]) / num_rows)
     levels = {"teacher alone": accuracy[-1], "student alone": accuracy[0]}
     caption = (
-        "Accuracy if the teacher is asked about the rows of which the student is least sure. What it costs is that "
-        "share of the teacher's time; the student's hardly counts."
+        "Accuracy if the teacher predicts the rows with the student's lowest confidence. The cost is about that share "
+        "of the teacher's time."
     )
-    drawn = charts.curves(list(SHARES), {"accuracy": accuracy}, "% asked of the teacher", levels=levels)
+    drawn = charts.curves(list(SHARES), {"accuracy": accuracy}, "% predicted by the teacher", levels=levels)
     figures = [{"percent": share, "accuracy": value} for share, value in zip(SHARES, accuracy, strict=True)]
     return Picture("Student and teacher together", drawn, caption, figures)
 
@@ -278,7 +278,7 @@ def scores_section(evaluation: dict[str, Any]) -> Section:
             rows.append((split, name.replace("_", " "), value, low, high, *others))
         close += [(split, FIDELITY.get(name, name), value) for name, value in parts["fidelity"].items()]
     columns = ("split", "metric", "student", "95 % from", "to", "teacher", "guessing")
-    caption = "95 % from, to: where the score may lie, for dev rows chosen by chance. Guessing: always the same answer."
+    caption = "95 % from, to: bootstrap interval over dev rows. Guessing: always the same prediction."
     tables = (
         Table("Against gold", columns, rows, caption),
         Table("Against its teacher", ("split", "", "student"), close),

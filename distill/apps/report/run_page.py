@@ -78,7 +78,7 @@ def finished_record(path: Path) -> RunRecord:
     record = read_run_record(path)
     if record["state"] != "finished":
         command = record["command"]
-        raise IntegrityError(f"{path.parent}: not finished yet; repeat its command to finish it:\n  {command}")
+        raise IntegrityError(f"{path.parent}: not finished yet. Repeat its command to finish it:\n  {command}")
     return record
 
 
@@ -143,7 +143,7 @@ def pretrained_page(name: str, record: RunRecord) -> Page:
         for key, words in VALIDATION.items()
         if key in held_out[-1]
     }
-    caption = "Cross-entropy (nats) with the masked words and with the teacher; in training with both."
+    caption = "Cross-entropy (nats) to the masked words and to the teacher. The training loss combines both."
     if "vector_loss" in settings:
         caption = f"Distance from the teacher's vectors ({settings['vector_loss']})."
     drawn = [_curves("Loss", steps, losses, caption)]
@@ -188,7 +188,7 @@ def training_section(result: dict[str, Any], evaluation: dict[str, Any]) -> Sect
     history, best = result["history"], result["best"]["epoch"]
     epochs = [entry["epoch"] for entry in history]
     losses = [entry["loss"] for entry in history]
-    caption = f"Mean loss of the training rows. The circle is the epoch that was kept, {best}."
+    caption = f"Mean loss of the training rows. The circle marks the saved epoch, {best}."
     rows = [{"epoch": epoch, "loss": loss} for epoch, loss in zip(epochs, losses, strict=True)]
     drawn = [Picture("Loss", charts.curves(epochs, {"training loss": losses}, "epoch", best), caption, rows)]
     if any(history[0]["metrics"].values()):
@@ -205,7 +205,7 @@ def _dev_scores(history: list[dict[str, Any]], best: int, levels: dict[str, floa
     }
     rows = [{"epoch": epoch} | {name: line[k] for name, line in lines.items()} for k, epoch in enumerate(epochs)]
     first = next(iter(lines))
-    caption = f"Scores after each epoch. The circle is the epoch that was kept, by {chosen_by or first}."
+    caption = f"Scores after each epoch. The circle marks the saved epoch, selected by {chosen_by or first}."
     if levels:
         caption += f" Dashed: {first} of the teacher and of guessing."
     return Picture("Dev scores", charts.curves(epochs, lines, "epoch", best, levels), caption, rows)
@@ -281,7 +281,7 @@ def _table(result: dict[str, Any]) -> Table:
     columns, rows = point_table(result)
     tried = len(result["points"][0]["values"])
     numbered = [(number, *map(str, row[:tried]), *row[tried:]) for number, row in enumerate(rows, 1)]
-    caption = "Mean and standard deviation over the seeds. The pictures below call each line by its number."
+    caption = "Mean and standard deviation over the seeds. The pictures below use the number of each line."
     return Table(result["metric"], ("no.", *columns), numbered, caption)
 
 
@@ -297,9 +297,13 @@ def _failures(failed: dict[str, str]) -> list[Table]:
 def _costs(config: ReportConfig, points: list[Point], runs: list[Path | None], metric: str) -> Section:
     existing = [run for run in runs if run is not None]
     if not existing:
-        return Section("What the scores cost", "The folders of the runs are gone, and with them sizes and speeds.")
+        return Section(
+            "What the scores cost", "The folders of the runs no longer exist, so sizes and speeds are unknown."
+        )
     logit_set, missing = trained_set(config, read_run_record(existing[0] / RUN_RECORD))
-    caption = "A dot a run, a large one at the mean of the seeds, with its number in the table. Better: up and to the"
+    caption = (
+        "Each dot is a run. A large dot is the mean over seeds, with its number in the table. Better: up and to the"
+    )
     sizes = [None if run is None else _num_parameters(run) for run in runs]
     drawn = [_cost("Score against size", points, sizes, "parameters", metric, f"{caption} left.")]
     # Speed needs rows to predict; sizes can be read from the runs alone.
@@ -367,8 +371,8 @@ def masked_words_page(compared: MaskedWords) -> Page:
 
 def _caption() -> str:
     return (
-        "Spearman's rank correlation of the words' importance to the student and to its teacher, the mean over rows, "
-        "and in which share of the rows both name the same most important word; shuffled: the same with the teacher's "
+        "Spearman's rank correlation of the importance of words to the student and to its teacher, averaged over rows, "
+        "and the share of rows where both have the same most important word. Shuffled: the same with the teacher's "
         "words of each row in random order."
     )
 

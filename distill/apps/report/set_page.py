@@ -125,7 +125,7 @@ def _hardest(connection: Connection, table: str, record: SetRecord) -> Table:
     if record.target.bins:
         del columns["gold"]
     rows = queries.hardest(connection, table)
-    caption = "The rows of which the teacher is least sure: the two likeliest classes are nearly as likely."
+    caption = "Rows with the smallest margin between the teacher's two most probable classes."
     return split_charts.row_table("Hardest rows", rows, columns, record.target.names, caption)
 
 
@@ -150,14 +150,14 @@ def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Tab
 def _doubts(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {"row": "source_row", "label": "label", "gold": "gold", "p(label)": "p", **TEXTS}
     rows = queries.label_doubts(connection, table)
-    caption = "Where the teacher is surest that a label holds, or does not, against gold: one of the two is wrong."
+    caption = "Labels on which the teacher contradicts gold with the highest confidence. One of the two is wrong."
     return split_charts.row_table("Likely label errors", rows, columns, record.target.names, caption)
 
 
 def _farthest(connection: Connection, table: str, record: SetRecord) -> Table:
     columns = {"row": "source_row", "gold": "score", "teacher": "predicted", **TEXTS}
     rows = queries.farthest(connection, table, record.target)
-    caption = "One of the two, gold or the teacher, is likely wrong."
+    caption = "Rows with the largest difference between gold and the teacher. One of the two is probably wrong."
     return split_charts.row_table("Farthest from gold", rows, columns, (), caption)
 
 
@@ -183,15 +183,15 @@ def _moves(rows: Rows) -> Table:
 
 
 def _answers(connection: Connection, table: str, target: Target) -> Picture:
-    caption = "What the teacher answers to variants, by its answer to the row that each was made from."
+    caption = "Predictions of the teacher for variants, by its prediction for their original row."
     counts = queries.variant_answers(connection, table)
-    return split_charts.matrix("Change of mind", counts, target, AXES, caption)
+    return split_charts.matrix("Changed predictions", counts, target, AXES, caption)
 
 
 def _scores_of_variants(connection: Connection, table: str, target: Target) -> Picture:
     pairs = queries.variant_scores_sql(table, target)
     limits = queries.score_limits(connection, [table], target)
-    caption = "The teacher's score of each variant, by that of the row it was made from; on the line they are the same."
+    caption = "The teacher's score of each variant by the score of its original row. On the line, both are equal."
     return split_charts.density(connection, pairs, limits, "Change of the score", AXES, caption)
 
 

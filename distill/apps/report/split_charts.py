@@ -32,8 +32,8 @@ def reliability(connection: Connection, table: str, who: str) -> Picture:
     """Confidence against accuracy."""
     bins, error = queries.calibration(connection, table)
     caption = (
-        f"Of the rows on which the {who} is so sure, how many are right. On the dashed line it is as right as it is "
-        f"sure; below it is too sure. A dot's size is its share of the rows. Expected calibration error: {error:.4f}."
+        f"Accuracy of the {who} by its confidence. Points on the dashed line are calibrated, points below it are "
+        f"overconfident. The size of a point is its share of the rows. Expected calibration error: {error:.4f}."
     )
     return Picture(f"Reliability of the {who}", charts.reliability(bins), caption, bins)
 
@@ -42,8 +42,8 @@ def label_reliability(connection: Connection, table: str, who: str) -> Picture:
     """The probability of labels that hold each by itself against how often they do."""
     bins, error = queries.label_calibration(connection, table)
     caption = (
-        f"Of the labels that the {who} finds so likely, each of each row by itself, how many hold. On the dashed line "
-        f"they hold as often as it says. A dot's size is its share of them. Expected calibration error: {error:.4f}."
+        f"Share of correct labels by the probability that the {who} predicts, over every label of every row. Points on "
+        f"the dashed line are calibrated. The size of a point is its share. Expected calibration error: {error:.4f}."
     )
     drawn = charts.reliability(bins, "probability", "share of labels that hold")
     return Picture(f"Reliability of the {who}", drawn, caption, bins)
@@ -52,7 +52,7 @@ def label_reliability(connection: Connection, table: str, who: str) -> Picture:
 def confusion(connection: Connection, table: str, target: Target, who: str) -> Picture:
     """Gold against answers."""
     rows = queries.confusion(connection, table)
-    caption = f"What the {who} takes the rows of each gold class for: their number, and their share of the class."
+    caption = f"Predictions of the {who} for the rows of each gold class: number of rows, and share of the class."
     return matrix(f"Confusion of the {who}", rows, target, ("gold", who), caption)
 
 
@@ -96,7 +96,7 @@ def residuals(connection: Connection, table: str, target: Target, who: str, limi
 def certainty(connection: Connection, table: str, target: Target) -> list[Picture]:
     """How sure the teacher is, by margin and by entropy or label by label, right and wrong answers apart."""
     if target.has_label_lists:
-        caption = "Every label of every row: at 0 and 1 the teacher is sure, at 0.5 it cannot tell whether it holds."
+        caption = "Every label of every row. At 0 and 1 the teacher is certain, at 0.5 it is undecided."
         rows = queries.label_certainty(connection, table)
         return [histogram("Probabilities", rows, (0, 1), "probability of a label", caption, "labels")]
     undecided = log(target.num_logits)
@@ -106,7 +106,7 @@ def certainty(connection: Connection, table: str, target: Target) -> list[Pictur
             queries.certainty(connection, table, "margin", 1.0),
             (0, 1),
             "probability of the best class less that of the second",
-            "The farther right, the surer the teacher; at 0 it cannot choose between two classes.",
+            "Larger margins mean a more confident teacher. At 0, two classes are equally probable.",
         ),
         histogram(
             "Entropy",
@@ -168,7 +168,7 @@ def label_scores(connection: Connection, table: str, target: Target, who: str) -
         "recall": "recall",
         "f1": "f1",
     }
-    caption = "How many rows the label is gold of, and of how many it is predicted; which share of either is both."
+    caption = "Number of rows with the label as gold and as prediction, with precision and recall."
     return row_table(f"The {who} label by label", rows, columns, target.names, caption)
 
 

@@ -23,15 +23,15 @@ from pipeline.training.run_record import read_run_record
 
 NOTHING = ""
 PREFACE = f"""\
-Scores times 100, mean ± standard deviation over seeds; in brackets the 95 % interval by bootstrap over the dev rows, of
-several seeds the means of its ends. All are of dev rows, by which a student's best epoch was chosen, too; small tasks
-have few of them, and differences within the intervals say nothing. Bold is the best but for the teacher.
+Scores times 100, mean ± standard deviation over seeds. The 95 % bootstrap interval over dev rows is in brackets, with
+several seeds the means of its ends. The dev rows also selected a student's best epoch. Small tasks have few of them,
+and differences within the intervals are not significant. Bold is the best score except the teacher's.
 
-- *with the teacher*: share of dev rows with the teacher's label; of a score, the correlation with the teacher's.
-- *bytes*: weights, vocabulary and settings, as they are kept on disk.
-- *sentences a second*: rows from text to label on one core, of the first {MOST_ROWS:,} dev rows at most, by the
-  processor's time. Each was timed in turn with the first student; *times* its speed is what can be compared.
-- *training*: seconds of the whole command, of a baseline those of fitting it; nothing where it was interrupted.
+- *with the teacher*: share of dev rows with the teacher's label, for scores the correlation with the teacher's.
+- *bytes*: weights, vocabulary and settings on disk.
+- *sentences a second*: rows from text to label on one core, for at most the first {MOST_ROWS:,} dev rows, in CPU time.
+  Each system was timed in turn with the first student. Compare *times*, the speed relative to it.
+- *training*: seconds of the whole command, for baselines of the fit. It is empty after an interruption.
 - *set*: bytes of the logit set that a student was trained from."""
 COLUMNS = ("with the teacher", "parameters", "bytes", "sentences a second", "times", "training", "set")
 
@@ -228,7 +228,7 @@ def _task(plan: TaskPlan) -> Results:
         "systems": {},
     }
     if "train" not in splits:
-        return entry | {"left_out": "no training rows are here, so that nothing can be trained or asked"}
+        return entry | {"left_out": "there are no training rows, so nothing can be trained"}
     try:
         return entry | _measured(plan)
     except DistillError as error:

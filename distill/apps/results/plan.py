@@ -267,7 +267,7 @@ def _found(config: ResultsConfig) -> tuple[str, ...]:
     tasks = [load_task(name) for name in task_names()]
     found = tuple(task.name for task in tasks if find_files(task, folder, tuple(task.splits)))
     if not found:
-        raise DataError(f"{folder}: holds no rows of any task that comes with the package; name them with --tasks")
+        raise DataError(f"{folder}: contains no rows of a shipped task. Name your tasks with --tasks.")
     return found
 
 
@@ -341,7 +341,7 @@ def task_problems(experiment: Experiment, chosen: Iterable[str], known: Collecti
     named = [*(("", task) for task in experiment.tasks), *_starts(experiment)]
     unknown = [(place, task) for place, task in named if task not in known]
     return [f"{place}unknown task {task!r}: {did_you_mean(task, known)}" for place, task in unknown] + [
-        f"teacher: {FROM}: {' from '.join(circle)} goes round in a circle; give one of them `{FROM}: null`"
+        f"teacher: {FROM}: {' from '.join(circle)} is a cycle. Give one of them `{FROM}: null`"
         for circle in _circles(experiment, [*experiment.tasks, *chosen])
     ]
 

@@ -65,13 +65,13 @@ SUMMARIES = {
     "/": "Labels of texts, as the hub's inference API gives them",
     "/predict": "Labels of texts, as text-embeddings-inference gives them",
     "/embed": "Representations of texts",
-    "/teacher": "What the teacher said when its answers were stored",
+    "/teacher": "The teacher's stored predictions",
 }
 REFUSALS = {
     400: "No JSON, or no inputs",
     408: "The request did not arrive in time",
     413: "Too long, or too many inputs",
-    422: "Not what is asked for here",
+    422: "A field has a wrong type or value",
     424: "The student cannot read it",
     429: "Too many requests at a time",
 }
@@ -80,7 +80,10 @@ GET = {
     "/ping": ("The same", TEXT),
     "/info": ("The model and its limits", {"application/json": {"schema": {"type": "object"}}}),
     "/metrics": ("Numbers for Prometheus", TEXT),
-    "/runs": ("The students; each answers under /runs/NAME, too", {"application/json": {"schema": {"type": "array"}}}),
+    "/runs": (
+        "The students. Each is also available under /runs/NAME",
+        {"application/json": {"schema": {"type": "array"}}},
+    ),
     "/openapi.json": ("This description", {"application/json": {"schema": {"type": "object"}}}),
 }
 
@@ -318,7 +321,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     Raises:
         RefusedError: if it has more than ``limit`` bytes, or does not arrive in time.
     """
-    too_large = RefusedError(413, "Validation", f"the request has more than {limit:,} bytes; send several")
+    too_large = RefusedError(413, "Validation", f"the request has more than {limit:,} bytes. Send several")
     length = request.headers.get("content-length", "")
     # Truncated first, because int() raises an error for more than 4,300 digits.
     if length.isdigit() and int(length[:20]) > limit:

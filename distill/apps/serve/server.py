@@ -175,7 +175,7 @@ def _watch(work: Callable[[int], None], workers: int) -> None:
         process, status = os.wait()
         worker = running.pop(process)
         if not stopping:
-            console.warn(f"worker {worker} has ended ({os.waitstatus_to_exitcode(status)}); another takes its place")
+            console.warn(f"worker {worker} has ended ({os.waitstatus_to_exitcode(status)}). Another worker replaces it")
             # A worker that fails at once would otherwise be forked thousands of times a second.
             time.sleep(1)
             start(worker)

@@ -29,7 +29,8 @@ class BeyondHalfError(DataError):
 
     def __init__(self, number: float, position: int) -> None:
         super().__init__(
-            f"{number:,.0f} is more than float16 can hold, {MOST_IN_HALF:,.0f}; take --codec sampled, which keeps none"
+            f"{number:,.0f} is more than float16 can hold, {MOST_IN_HALF:,.0f}. Use --codec sampled, which "
+            f"stores no such numbers"
         )
         self.position = position
 

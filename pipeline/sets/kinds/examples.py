@@ -125,7 +125,9 @@ class ExamplesKind(RowKind):
 
     def summary(self, record: SetRecord) -> str:
         """See `RowKind`."""
-        return f"What {record.teacher.name} says about {record.dataset_name}: {record.num_rows:,} rows with its logits."
+        return (
+            f"Predictions of {record.teacher.name} for {record.dataset_name}: {record.num_rows:,} rows with its logits."
+        )
 
     def num_truncated(self, path: Path, reader: "TextReader", room: int, by_windows: bool) -> int:
         """See `RowKind`. Only rows that fill the room are tokenized again."""
@@ -235,13 +237,13 @@ class ExamplesCheck(RowsCheck):
         for split, described in record.splits.items():
             tally, expected = self._tallies[split], described.rows - described.absent
             if tally.originals != expected:
-                problems.append(f"split {split!r}: {tally.originals:,} source rows, but distill.json says {expected:,}")
+                problems.append(f"split {split!r}: {tally.originals:,} source rows, but distill.json has {expected:,}")
             # The hash covers all rows in order. With absent rows or without text it cannot be computed.
             elif not described.absent and record.has_text and tally.rows_sha256 != described.rows_sha256:
                 problems.append(f"split {split!r}: its texts and gold are not those whose hash distill.json gives")
         variants = sum(tally.variants for tally in self._tallies.values())
         if record.augmentation is not None and variants != record.augmentation.rows:
-            problems.append(f"{variants:,} variants, but distill.json says {record.augmentation.rows:,}")
+            problems.append(f"{variants:,} variants, but distill.json has {record.augmentation.rows:,}")
         return problems
 
 
@@ -251,7 +253,7 @@ def _origin_problem(record: SetRecord, shard: Shard, rows: pa.Table) -> str | No
     if record.unlabelled is not None and shard.split == TRAIN:
         is_unlabelled_R = source_R >= record.unlabelled.first_row
     if is_variant_R.any() and (record.augmentation is None or shard.split != record.augmentation.split):
-        return "holds variants, but distill.json tells of none there"
+        return "contains variants, but distill.json lists none"
     gold_R = pc.or_(*(pc.is_valid(rows.column(name)) for name in ("label", "score"))).to_numpy()
     if (variant_R < 0).any() or (gold_R & is_variant_R).any():
         return "a variant has gold, or a number below 0"

@@ -80,7 +80,7 @@ class MaskedWordSet(GroupedSet):
     """An opened set of masked words."""
 
     kind: ClassVar = "masked_words"
-    advice: ClassVar = "for this a set of `distill teacher-dump --signal mlm` is needed"
+    advice: ClassVar = "a set of `distill teacher-dump --signal mlm` is needed here"
 
     def decoder(self) -> Decoder | None:
         """The teacher's last layer, where the codec needs it.
@@ -96,8 +96,9 @@ class MaskedWordSet(GroupedSet):
         if not codec.honours(temperature):
             kept = codec.stored_temperature
             raise ConfigError(
-                f"--temperature {temperature:g}: codec {str(codec)!r} only knows the distribution at {kept:g}; "
-                f"use --temperature {kept:g}, or a set with codec hidden or dense"
+                f"--temperature {temperature:g}: codec {str(codec)!r} stores the distribution only at "
+                f"temperature {kept:g}. "
+                f"Use --temperature {kept:g}, or a set with codec hidden or dense."
             )
 
     def scores(self) -> Scores:
@@ -162,7 +163,7 @@ class MaskedWordsKind(RowKind):
 
     def summary(self, record: SetRecord) -> str:
         """See `RowKind`."""
-        return f"What {record.teacher.name} says about masked words: {record.num_rows:,} masked sequences."
+        return f"Predictions of {record.teacher.name} for masked words: {record.num_rows:,} masked sequences."
 
 
 def _row_columns(vocabulary_size: int) -> list[pa.Field]:

@@ -51,7 +51,7 @@ class SentenceSet(GroupedSet):
     """An opened set of sentences with their vectors."""
 
     kind: ClassVar = "sentences"
-    advice: ClassVar = "for this a set of `distill teacher-dump --signal vectors` is needed"
+    advice: ClassVar = "a set of `distill teacher-dump --signal vectors` is needed here"
 
     @property
     def vectors(self) -> Vectors:

@@ -121,7 +121,7 @@ class TokenLabelSet(GroupedSet):
     """An opened set of labelled words."""
 
     kind: ClassVar = "token_labels"
-    advice: ClassVar = "for this a set of a task of labelled words (type: token_labels) is needed"
+    advice: ClassVar = "a set of a task of labelled words (type: token_labels) is needed here"
 
     def read(self, split: str) -> LabelledWords:
         """The sentences of a split, in the order of their source rows.
@@ -184,7 +184,8 @@ class TokenLabelsKind(RowKind):
     def summary(self, record: SetRecord) -> str:
         """See `RowKind`."""
         return (
-            f"What {record.teacher.name} says about the words of {record.dataset_name}: {record.num_rows:,} sentences."
+            f"Predictions of {record.teacher.name} for the words of {record.dataset_name}: "
+            f"{record.num_rows:,} sentences."
         )
 
     def check(self, record: SetRecord) -> "TokenLabelsCheck":

@@ -94,4 +94,4 @@ student that is a BERT can start from them without the teacher (`distill train-s
         # Resolved, because the set's own folder may be a link; its files may not.
         path = root.resolve() / INIT_FILE
         if not is_plain(path) or path.stat().st_size != self.bytes or sha256(path) != self.sha256:
-            raise IntegrityError(f"{path}: missing, or not the weights that belong to this set; repeat the dump")
+            raise IntegrityError(f"{path}: missing, or not the weights that belong to this set. Repeat the dump.")

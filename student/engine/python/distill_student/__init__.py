@@ -98,7 +98,7 @@ class Predictor:
             _library.distill_close(self._handle)
 
     def __reduce__(self) -> Any:
-        raise TypeError("a Predictor cannot be pickled; open its file again")
+        raise TypeError("a Predictor cannot be pickled. Open its file again.")
 
     def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Predicts labels, or scores.

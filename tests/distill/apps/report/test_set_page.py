@@ -223,7 +223,7 @@ def test_variants_are_told_of(augmented_set: ExampleSet, augmented_page: Page) -
     (row,) = parsed.tables["How often the teacher changes its mind"][1:]
     assert row[:2] == ["mask", str(record.rows)]
     assert len(parsed.tables["A few of them"]) == 1 + len(record.sample)
-    counts = figures_of(augmented_page)["Variants of training rows", "Change of mind"]
+    counts = figures_of(augmented_page)["Variants of training rows", "Changed predictions"]
     assert sum(cell["n"] for cell in counts) == record.rows
 
 
