@@ -102,7 +102,7 @@ def test_the_record_says_what_is_not_known(said: Rows, work: Path, tmp_path: Pat
     card = (found.root / "README.md").read_text()
     assert card == card_text(found.record)
     assert f"SHA-256 `{digest[:16]}…`" in card
-    assert "what the teacher itself reads is unknown" in card
+    assert "own tokenizer is unknown" in card
     facts = set_page(found.root).sections[0].facts
     assert facts is not None
     assert facts["teacher"].startswith("an LLM, known by its answers alone")
