@@ -1,21 +1,25 @@
 """A trained student that reads text, with numpy as its only dependency.
 
 ``Predictor("student.distill").predict(["what a film"])``. The file is written by ``distill export RUN --file FILE``.
+`Predictor.predict` does without numpy, because importing it takes longer than to open a student and to answer.
 """
 
 import ctypes
 import os
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float32]
 
 __all__ = ["DistillError", "Predictor"]
 
-Floats = npt.NDArray[np.float32]
 LIBRARY = Path(__file__).parent / "libdistill_student.so"
 CLASSES, LABELS, SCORE = range(3)
 INPUTS_PER_THREAD = 256  # fewer are read before a thread has started
@@ -115,23 +119,29 @@ class Predictor:
             DistillError: if the texts do not fit the student.
         """
         count, inputs = self._inputs(texts, seconds)
-        answers = np.empty((count, self._num_answers), np.float32)
-        chosen = np.zeros((count, self._num_answers), np.uint8)
-        _check(_library.distill_predict(self._handle, *inputs, _address(answers), _address(chosen)))
+        width = self._num_answers
+        answers, chosen = array("f", bytes(4 * count * width)), bytearray(count * width)
+        holds = (ctypes.c_char * len(chosen)).from_buffer(chosen)
+        _check(_library.distill_predict(self._handle, *inputs, answers.buffer_info()[0], ctypes.addressof(holds)))
+        numbers = answers.tolist()
         if self._kind == SCORE:
-            return [{"score": score} for score in answers[:, 0].tolist()]
-        rows = zip(answers.tolist(), chosen.tolist(), strict=True)
-        return [self._answer(probabilities, holds) for probabilities, holds in rows]
+            return [{"score": score} for score in numbers]
+        rows = range(0, count * width, width)
+        return [self._answer(numbers[row : row + width], chosen[row : row + width]) for row in rows]
 
-    def logits(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> Floats:
+    def logits(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> "Floats":
         """Returns float32 logits [N, C] before softmax, for arguments as of `predict`."""
+        import numpy as np
+
         count, inputs = self._inputs(texts, seconds)
         logits = np.empty((count, self._num_logits), np.float32)
         _check(_library.distill_logits(self._handle, *inputs, _address(logits)))
         return logits
 
-    def encode(self, texts: Sequence[str]) -> Floats:
+    def encode(self, texts: Sequence[str]) -> "Floats":
         """Returns float32 representations [N, F] of texts, not normalised; of a student of pairs each text alone."""
+        import numpy as np
+
         joined = _joined(texts)
         features = np.empty((len(texts), self.num_features), np.float32)
         threads = self._threads_for(len(texts))
@@ -161,7 +171,7 @@ class Predictor:
     def _threads_for(self, count: int) -> int:
         return min(self.threads, 1 + count // INPUTS_PER_THREAD)
 
-    def _answer(self, probabilities: list[float], holds: list[int]) -> dict[str, Any]:
+    def _answer(self, probabilities: list[float], holds: bytearray) -> dict[str, Any]:
         names = [name for name, is_held in zip(self.labels, holds, strict=True) if is_held]
         label = names if self._kind == LABELS else names[0]
         return {"label": label, "probabilities": dict(zip(self.labels, probabilities, strict=True))}
@@ -203,5 +213,5 @@ def _texts(joined: tuple[bytes, Any], count: int) -> Any:
     return ctypes.pointer(texts)
 
 
-def _address(numbers: npt.NDArray[Any]) -> int:
+def _address(numbers: "npt.NDArray[Any]") -> int:
     return int(numbers.ctypes.data)
