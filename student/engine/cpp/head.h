@@ -16,7 +16,20 @@ constexpr int SPAN_WEIGHTS = 4096;  // 16 KB: half of the smallest nearest cache
 
 typedef float Lanes __attribute__((vector_size(4 * LANES)));
 typedef int32_t Numbers __attribute__((vector_size(4 * LANES)));
+
+// Which arithmetic there is for layers of bfloat16 and int8; without it their weights become floats.
+#if defined(__AVX512BF16__)
+constexpr bool HAS_PAIRS = true, HAS_BYTES = true;
 constexpr int OFFSET = 128;  // added to int8 inputs, which the instruction takes without a sign
+#else
+constexpr bool HAS_PAIRS = false;
+constexpr int OFFSET = 0;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+constexpr bool HAS_BYTES = true;
+#else
+constexpr bool HAS_BYTES = false;
+#endif
+#endif
 
 INLINE float as_float(uint32_t bits) {
   float value;
@@ -36,6 +49,9 @@ INLINE uint16_t brain(float value) {
   if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+
+struct PairUnit;
+struct ByteUnit;
 
 struct FloatUnit {
   using Sum = Lanes;
@@ -62,15 +78,25 @@ struct ByteUnit {
     sum = reinterpret_cast<Numbers>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), inputs, bytes));
   }
 };
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+struct ByteUnit {
+  using Sum = Numbers;
+  static INLINE void add(Sum& sum, const uint32_t* weights, uint32_t unit) {
+    const __m256i inputs = _mm256_set1_epi32(static_cast<int>(unit));
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights));
+    // The instruction takes one factor without a sign, so the inputs' signs move to the weights. Two products of at
+    // most 127 * 128 fit its 16 bits, which an offset of the inputs would not leave room for.
+    const __m256i products = _mm256_maddubs_epi16(_mm256_abs_epi8(inputs), _mm256_sign_epi8(bytes, inputs));
+    sum += reinterpret_cast<Numbers>(_mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+  }
+};
 #endif
 
 PackedLayer plan(const Layer& layer) {
   PackedLayer packed{};
   int64_t per_unit = 1;
-#if defined(__AVX512BF16__)
-  if (layer.number == BFLOAT16) packed.arithmetic = PackedLayer::PAIRS, per_unit = 2;
-  if (layer.number == INT8) packed.arithmetic = PackedLayer::BYTES, per_unit = 4;
-#endif
+  if (HAS_PAIRS && layer.number == BFLOAT16) packed.arithmetic = PackedLayer::PAIRS, per_unit = 2;
+  if (HAS_BYTES && layer.number == INT8) packed.arithmetic = PackedLayer::BYTES, per_unit = 4;
   packed.lanes = LANES;
   packed.out = (layer.out + LANES - 1) / LANES * LANES;
   packed.groups = layer.groups;
@@ -245,10 +271,10 @@ void multiply_as(const PackedLayer& packed, const uint32_t* inputs, const float*
 }
 
 void multiply(const PackedLayer& packed, const uint32_t* units, const float* scales, int64_t count, float* out) {
-#if defined(__AVX512BF16__)
-  if (packed.arithmetic == PackedLayer::PAIRS) return multiply_as<PairUnit>(packed, units, scales, count, out);
-  if (packed.arithmetic == PackedLayer::BYTES) return multiply_as<ByteUnit>(packed, units, scales, count, out);
-#endif
+  if constexpr (HAS_PAIRS)
+    if (packed.arithmetic == PackedLayer::PAIRS) return multiply_as<PairUnit>(packed, units, scales, count, out);
+  if constexpr (HAS_BYTES)
+    if (packed.arithmetic == PackedLayer::BYTES) return multiply_as<ByteUnit>(packed, units, scales, count, out);
   multiply_as<FloatUnit>(packed, units, scales, count, out);
 }
 

@@ -96,13 +96,15 @@ def test_answers_and_representations(files: dict[str, Path], name: str) -> None:
     np.testing.assert_allclose(predictor.encode(first), features_NF, rtol=1e-4, atol=1e-4 * np.abs(features_NF).max())
 
 
-# What is written, and how far the level that multiplies bfloat16 and int8 may be away: a share of the logits' spread.
+# What is written, and how far a level that rounds a head's inputs may be away: a share of the logits' spread.
 DTYPES: list[tuple[dict[str, Any], float]] = [
     ({}, 0),
     ({"table_dtype": "float16"}, 0),
     ({"table_dtype": "bfloat16", "head_dtype": "bfloat16"}, 0.02),
     ({"table_dtype": "int8", "head_dtype": "int8"}, 0.05),
 ]
+# The levels that round a head's inputs, too: to bfloat16, to 8 bits.
+ROUNDING = {"avx512bf16": {"bfloat16", "int8"}, "avx2": {"int8"}}
 PROGRAM = """
 import sys; import numpy as np
 from student.engine.python.distill_student import Predictor, _library
@@ -115,21 +117,23 @@ for number in range(int(sys.argv[2])):
 
 
 @pytest.fixture(scope="module")
-def of_all_dtypes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, float, Any]]]:
-    """A folder of numbered files, and of each the student's name, its tolerance and what torch answers."""
+def of_all_dtypes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, str, float, Any]]]:
+    """A folder of numbered files, and of each the student, its head's dtype, its tolerance and what torch answers."""
     folder = tmp_path_factory.mktemp("dtypes")
-    jobs: list[tuple[str, float, Any]] = []
+    jobs: list[tuple[str, str, float, Any]] = []
     np.save(folder / "rows.npy", np.array(ROWS).T)
     for name in STUDENTS:
         for dtypes, tolerance in DTYPES:
             path = folder / f"{len(jobs)}.distill"
             write_engine_file(*made(name), folder, path, **dtypes)
-            jobs.append((name, tolerance, by_torch(name, ROWS, rounded(name, path))))
+            jobs.append(
+                (name, dtypes.get("head_dtype", "float32"), tolerance, by_torch(name, ROWS, rounded(name, path)))
+            )
     return folder, jobs
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_level_of_instructions(of_all_dtypes: tuple[Path, list[tuple[str, float, Any]]], level: str) -> None:
+def test_every_level_of_instructions(of_all_dtypes: tuple[Path, list[tuple[str, str, float, Any]]], level: str) -> None:
     """The environment is read once, so that each level needs a process of its own."""
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     wanted = {"portable": "", "avx2": "avx2", "avx512": "avx512vl", "avx512bf16": "avx512_bf16"}[level]
@@ -139,9 +143,9 @@ def test_every_level_of_instructions(of_all_dtypes: tuple[Path, list[tuple[str, 
     environment = os.environ | {"DISTILL_LEVEL": level, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", PROGRAM, level, str(len(jobs))]
     subprocess.run(command, check=True, env=environment, cwd=folder)
-    for number, (name, tolerance, expected_NC) in enumerate(jobs):
+    for number, (name, head_dtype, tolerance, expected_NC) in enumerate(jobs):
         worst = np.abs(np.load(folder / f"{number}.npy") - expected_NC).max()
-        allowed = 1e-4 + (tolerance if level == "avx512bf16" else 0)
+        allowed = 1e-4 + (tolerance if head_dtype in ROUNDING.get(level, ()) else 0)
         assert worst <= allowed * max(1, np.ptp(expected_NC)), (name, number, worst)
 
 

@@ -168,9 +168,7 @@ def test_the_engine_for_arm_answers_what_python_answers(tmp_path: Path) -> None:
     run(sys.executable, ROOT / "student/engine/build.py", LIBRARY.name, cwd=tmp_path, CXX=ARM["c++"], CXXFLAGS="-O1")
     run(ARM["c"], *INCLUDE, ROOT / "examples/predict.c", "-o", "predict", *LINK, cwd=tmp_path)
     for name in STUDENTS:
-        for number, dtypes in enumerate(
-            ({}, {"table_dtype": "int8", "head_dtype": "int8"}, {"table_dtype": "float16"})
-        ):
+        for number, dtypes in enumerate(({}, {"table_dtype": "int8"}, {"table_dtype": "float16"})):
             path = written(name, tmp_path, **dtypes).rename(tmp_path / f"{number}.distill")
             texts = ["the a b [MASK] é the there", "ab"][: 1 + made(name)[0].config.is_pair]
             found = run(

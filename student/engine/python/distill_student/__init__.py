@@ -6,7 +6,6 @@
 
 import ctypes
 import os
-from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -120,14 +119,13 @@ class Predictor:
         """
         count, inputs = self._inputs(texts, seconds)
         width = self._num_answers
-        answers, chosen = array("f", bytes(4 * count * width)), bytearray(count * width)
-        holds = (ctypes.c_char * len(chosen)).from_buffer(chosen)
-        _check(_library.distill_predict(self._handle, *inputs, answers.buffer_info()[0], ctypes.addressof(holds)))
-        numbers = answers.tolist()
+        answers, chosen = (ctypes.c_float * (count * width))(), (ctypes.c_char * (count * width))()
+        addresses = ctypes.addressof(answers), ctypes.addressof(chosen)
+        _check(_library.distill_predict(self._handle, *inputs, *addresses))
         if self._kind == SCORE:
-            return [{"score": score} for score in numbers]
-        rows = range(0, count * width, width)
-        return [self._answer(numbers[row : row + width], chosen[row : row + width]) for row in rows]
+            return [{"score": score} for score in answers]
+        rows, holds = range(0, count * width, width), chosen.raw
+        return [self._answer(answers[row : row + width], holds[row : row + width]) for row in rows]
 
     def logits(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> "Floats":
         """Returns float32 logits [N, C] before softmax, for arguments as of `predict`."""
@@ -171,7 +169,7 @@ class Predictor:
     def _threads_for(self, count: int) -> int:
         return min(self.threads, 1 + count // INPUTS_PER_THREAD)
 
-    def _answer(self, probabilities: list[float], holds: bytearray) -> dict[str, Any]:
+    def _answer(self, probabilities: list[float], holds: bytes) -> dict[str, Any]:
         names = [name for name, is_held in zip(self.labels, holds, strict=True) if is_held]
         label = names if self._kind == LABELS else names[0]
         return {"label": label, "probabilities": dict(zip(self.labels, probabilities, strict=True))}
