@@ -28,7 +28,6 @@ DTYPES: tuple[tuple[FileTableDtype, HeadDtype], ...] = (
     ("float32", "float32"),
     ("bfloat16", "bfloat16"),
     ("bfloat16", "int8"),
-    ("int8", "int8"),
 )
 ALONE = 200  # calls, so that the clock does not matter
 Read = Callable[..., object]
