@@ -19,7 +19,7 @@ class Table:
     """A table of a result.
 
     Attributes:
-        columns: the headings; empty for pairs of a name and a value.
+        columns: the headings, empty for pairs of a name and a value.
         cells: the rows.
         title: stands above the table; may be empty.
         is_data: whether the rows are somebody's data, whose long texts are truncated on a screen.
@@ -87,7 +87,7 @@ class Result:
     """What a command returns. It reads like the dict or list that ``--json`` prints, and shows itself as tables.
 
     Attributes:
-        values: what ``--json`` prints; None if there is nothing, as in all processes of a launcher but the first.
+        values: what ``--json`` prints, or None if there is nothing, as in all processes of a launcher but the first.
         parts: tables and texts for people.
         messages: notes and warnings.
         exit_code: of the command line; 0 unless the command found what it was to find out about.

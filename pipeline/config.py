@@ -22,7 +22,7 @@ M = TypeVar("M", bound=BaseModel)
 ReportTo = Literal["none", "tensorboard"]
 PLACE: dict[str, Any] = {"decides": False}  # of a field: what lies there decides, and records have its hash
 MOST_SHOWN = 100  # characters of a wrong value
-IN_WORDS = {  # pydantic's own speak of Python
+IN_WORDS = {  # pydantic's messages use Python's terms
     "dict_type": "should be keys with values",
     "model_type": "should be keys with values",
     "int_type": "should be a whole number",
@@ -127,7 +127,7 @@ def parse_yaml(text: str, context: str) -> Any:
 
 
 def parse_settings(kind: type[S], values: Mapping[Any, Any], subject: str) -> S:
-    """Builds settings of what a file says of them, flag by flag.
+    """Builds settings from a file, flag by flag.
 
     Raises:
         ConfigError: with every unknown key, wrong value, and flag of a part that was not chosen.
@@ -191,7 +191,7 @@ def _key_problem(error: Any, model: type[BaseModel]) -> str:
 
 
 def _repr(value: Any) -> str:
-    """As `repr`, but of a list in a list in a list not all: YAML can say in a few lines what fills the memory."""
+    """As `repr`, but of a list in a list in a list not all: a few lines of YAML can fill the memory."""
     shown = reprlib.Repr()
     shown.maxlist = shown.maxdict = shown.maxtuple = shown.maxstring = shown.maxother = MOST_SHOWN
     shown.maxlevel = 2

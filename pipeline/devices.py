@@ -51,7 +51,7 @@ class OneProcess:
 def processes() -> "PartialState | OneProcess":
     """Returns this process with its device, and the processes that share its work.
 
-    Accelerate connects processes without an accelerator only if it is told that there is none, which `torchrun` does
+    Accelerate connects processes without an accelerator only if the lack of one is declared, which `torchrun` does
     not do: each process would consider itself the only one and do all the work. While torch waits for all processes to
     start, Python handles no signals. That takes half an hour if one of them has already ended.
 

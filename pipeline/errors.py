@@ -70,7 +70,7 @@ class IntegrityError(DistillError):
 
 
 class FingerprintMismatchError(DistillError):
-    """What lies on disk was made with other settings than those asked for."""
+    """The data on disk were made with other settings than the requested ones."""
 
 
 class TeacherError(DistillError):
@@ -110,7 +110,7 @@ def passes(error: BaseException) -> bool:
 
 
 def errno_of(error: BaseException) -> int | None:
-    """Returns the system's error number of an error, also if a library only mentions it in words; otherwise None."""
+    """Returns the system's error number of an error, also if a library only mentions it in words, otherwise None."""
     if isinstance(error, OSError):
         return error.errno
     found = OF_RUST.search(str(error))
@@ -130,7 +130,7 @@ def is_lost_process(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """Returns the HTTP status in an error of aiohttp, urllib, gcsfs or httpx; None for any other error."""
+    """Returns the HTTP status in an error of aiohttp, urllib, gcsfs or httpx, or None for any other error."""
     sources = ((error, "status"), (getattr(error, "response", None), "status_code"), (error, "code"))
     numbers = (getattr(source, name, None) for source, name in sources)
     # Attributes of these names may hold other types elsewhere, such as the text `code` of botocore's errors.
@@ -166,7 +166,7 @@ def short(value: object) -> str:
 def setting_changes(
     there: Mapping[str, object], now: Mapping[str, object], show: Callable[[object], str] = repr
 ) -> str:
-    """Lists the settings in which what lies on disk differs from what is asked for, a line each; empty if none."""
+    """Lists the settings in which the data on disk differ from the request, one per line. Empty if there are none."""
     return "\n".join(
         f"  - {key}: {show(there.get(key))} there, {show(now.get(key))} now"
         for key in sorted(there.keys() | now.keys())
@@ -185,7 +185,7 @@ def raise_all(kind: type[DistillError], context: str, problems: Sequence[str]) -
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Describes which limit of the machine caused an error, such as disk space or memory; None if no limit did."""
+    """Describes which limit of the machine caused an error, such as disk space or memory, or None if no limit did."""
     for seen in chain_of(error):
         reason = _reason(seen)
         if reason is not None:

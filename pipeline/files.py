@@ -20,7 +20,7 @@ from pipeline.errors import DataError, DistillError, IntegrityError, PassingErro
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 TEMPORARY_SUFFIX = ".distill-tmp"
 UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
-# The second pattern matches the temporary files that safetensors creates next to the file it is asked to write.
+# The second pattern matches the temporary files that safetensors creates next to the file it writes.
 TEMPORARIES = (f".*{TEMPORARY_SUFFIX}", ".tmp??????")
 
 
@@ -60,7 +60,7 @@ def library_writes(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_path(path: Path, durable: bool = True) -> Iterator[Path]:
-    """Yields a temporary path that is renamed to ``path`` if the block succeeds; see `write_atomically`."""
+    """Yields a temporary path that is renamed to ``path`` if the block succeeds. See `write_atomically`."""
     temporary = _temporary(path)
     try:
         with library_writes(path):
@@ -245,7 +245,7 @@ def sha256(path: Path) -> str:
 
 
 def write_error(path: Path, error: OSError) -> DistillError:
-    """Turns an operating system error of a write into one that says what to do."""
+    """Turns an operating system error of a write into a message with a remedy."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         advice = "the disk is full. Free some space and repeat the command: finished work is kept"
     elif error.errno in UNWRITABLE:

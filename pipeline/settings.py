@@ -50,7 +50,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_flags(cls, /, **values: Any) -> Self:
-        """Returns the settings that flat values describe; see `pipeline.flat_settings.build`."""
+        """Returns the settings that flat values describe. See `pipeline.flat_settings.build`."""
         from pipeline.flat_settings import build  # which takes trees apart and needs this file
 
         return build(cls, values)
@@ -178,7 +178,7 @@ def flags(kind: type[Settings]) -> dict[str, Flag]:
 
 
 def members_of(field: FieldInfo) -> tuple[type[Settings], ...]:
-    """Returns the classes of settings that a field may hold; none for a leaf."""
+    """Returns the classes of settings that a field may hold, or none for a leaf."""
     annotation = field.annotation
     options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
     return tuple(one for one in options if isinstance(one, type) and issubclass(one, Settings))
@@ -202,7 +202,7 @@ def _either(one: Any, other: Any) -> Any:
 
 
 def _words(annotation: Any) -> tuple[Any, ...]:
-    """The words that a flag may be; none if it is not one of given words."""
+    """The words that a flag may be, or none if it is not one of given words."""
     if typing.get_origin(annotation) is typing.Literal:
         return typing.get_args(annotation)
     return next(filter(None, map(_words, typing.get_args(annotation))), ()) if _is_union(annotation) else ()

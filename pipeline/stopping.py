@@ -135,7 +135,7 @@ def _interrupt_until(is_left: threading.Event, interrupt: Callable[[], object], 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Work that is done to its end, or for the `GRACE_SECONDS`, before SIGTERM stops the command; see `is_stopping`."""
+    """Work that is done to its end, or for the `GRACE_SECONDS`, before SIGTERM stops the command. See `is_stopping`."""
     _state.is_uninterrupted = True
     try:
         yield
@@ -151,7 +151,7 @@ def is_stopping() -> bool:
 
 
 def stop_between(items: Iterable[T]) -> Iterator[T]:
-    """The same items, each of which is worked on to its end before SIGTERM stops the command; see `uninterrupted`."""
+    """The same items, each of which is worked on to its end before SIGTERM stops the command. See `uninterrupted`."""
     for item in items:
         with uninterrupted():
             yield item

@@ -14,7 +14,7 @@ WRITTEN = {"output", "output_dir", "parquet", "onnx", "html", "store"}  # flags 
 
 
 def string_problem(text: str) -> str | None:
-    """Returns what keeps a text from being written or handed on, with the remedy; None if nothing does."""
+    """Returns what keeps a text from being written or handed on, with the remedy, or None if nothing does."""
     if "\0" in text:
         return f"holds a NUL character, {_shown(text)}. Remove it."
     if not text.isascii():
@@ -26,7 +26,7 @@ def string_problem(text: str) -> str | None:
 
 
 def flag_problem(name: str, value: object) -> str | None:
-    """Returns what is wrong with the strings in a flag's value; None if nothing is.
+    """Returns what is wrong with the strings in a flag's value, or None if nothing is.
 
     Args:
         name: of the flag's field.

@@ -88,7 +88,7 @@ class BertStart:
 
 
 def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) -> BertStart | None:
-    """Returns the BERT that a student starts from; None if the student is no bert or starts from noise.
+    """Returns the BERT that a student starts from, or None if the student is no bert or starts from noise.
 
     Of several sets the teacher of the first one counts.
 
@@ -259,7 +259,7 @@ def _copy(source: torch.Tensor, parameter: torch.nn.Parameter, name: str) -> Non
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The files of the weights in a BERT's folder; none if there is neither one file nor an index.
+    """The files of the weights in a BERT's folder, or none if there is neither one file nor an index.
 
     Raises:
         IntegrityError: if an index names no files of this folder.

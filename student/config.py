@@ -1,7 +1,7 @@
 """Settings of training a student; free of torch, so that ``--help`` is quick.
 
 `TrainSettings` is a tree of parts: a function takes the part that it needs. On the command line, in Python, recipes and
-grids of sweeps all parts' flags stand side by side; see `pipeline.settings`.
+grids of sweeps all parts' flags stand side by side. See `pipeline.settings`.
 """
 
 from collections.abc import Mapping, Set
@@ -384,7 +384,7 @@ class Epochs(Settings):
 
 
 def num_bigrams(encoder: EncoderSettings, num_rows: int) -> int | None:
-    """Returns for how many pairs of tokens vectors are asked for; None for as many as are usual."""
+    """Returns for how many pairs of tokens vectors are asked for, or None for as many as are usual."""
     asked: int | None = getattr(encoder, "num_bigrams", None)
     return 0 if asked is None and num_rows > ROWS_OF_BIGRAMS else asked
 

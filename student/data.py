@@ -52,7 +52,7 @@ class Examples:
     Attributes:
         ids1: the first sentences' tokens.
         ids2: the second sentences' tokens, or None for single sentences.
-        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where there is none; see `gold_arrays`.
+        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where there is none. See `gold_arrays`.
         score_N: float32 gold scores, NaN where there is none.
         teacher_NC: float32 logits of the teacher, or of the mixture of teachers.
         weight_N: float32 weights of the rows in the loss, 1 in the mean.

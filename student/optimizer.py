@@ -299,7 +299,7 @@ def _rates(group: dict[str, Any], scale: float) -> Rates:
 
 
 class RowOptimizer(TrainOptimizer):
-    """Moves the rows of tables that a batch uses, and other parameters; see `RowAdam`."""
+    """Moves the rows of tables that a batch uses, and other parameters. See `RowAdam`."""
 
     inner: RowAdam
 
@@ -336,7 +336,7 @@ def make_optimizer(settings: Optimizer, encoder: Encoder, *parts: nn.Module) -> 
 def rows_of_batch(
     optimizer: TrainOptimizer | None, encoder: Encoder, ids_T: torch.Tensor, starts_S: torch.Tensor | None = None
 ) -> UsedRows | None:
-    """Returns the receiver of the gradients of the embedding rows in a batch; None for dense gradients."""
+    """Returns the receiver of the gradients of the embedding rows in a batch, or None for dense gradients."""
     # A GPU reads whole tables faster than it groups tokens.
     if not isinstance(optimizer, RowOptimizer) or not optimizer.by_rows:
         return None

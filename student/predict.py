@@ -56,7 +56,7 @@ class Predictor:
         info: what it answers, and for which inputs.
         student: from a folder the torch module.
         reader: from a folder what makes ids of its texts, a `TextReader`.
-        threshold: the margin below which it abstains; None if it never does.
+        threshold: the margin below which it abstains, or None if it never does.
         bias_C: added to the logits before labels are chosen: thresholds of a multi-label student, costs; or None.
         is_quick: whether some dozens of sentences take it a millisecond or two.
 
@@ -127,7 +127,7 @@ class Predictor:
         ]
 
     def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
-        """What the student says, as numbers: for many sentences several times as fast as dicts.
+        """The student's logits as an array, which for many sentences is several times as fast as dicts.
 
         Args:
             sentences1: the (first) sentences, or pairs of texts, as of a call.
@@ -151,7 +151,7 @@ class Predictor:
         return [(name,) for name in ("sentence1", "sentence2")[: 1 + self.info.is_pair]]
 
     def input_problem(self, value: object) -> str | None:
-        """What is wrong with an input; None if nothing is."""
+        """What is wrong with an input, or None if nothing is."""
         return None if isinstance(value, str) else "not text"
 
     def check_column(self, table: pa.Table, path: str, name: str, problems: list[str], first_row: int) -> None:
@@ -161,7 +161,7 @@ class Predictor:
         checked_text(table, path, name, problems, first_row)
 
     def explain(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> list[Prediction]:
-        """Predicts, and tells of each word what the answer loses without it: one more sequence is read per word.
+        """Predicts, and computes the effect of each word by leaving it out, which takes one more sequence per word.
 
         Args:
             sentences1: the (first) sentences.
@@ -195,7 +195,7 @@ class Predictor:
         raise NotImplementedError
 
     def text_columns(self) -> list[tuple[str, ...]] | None:
-        """Returns what its task calls the columns of texts; None if that is not known."""
+        """Returns what its task calls the columns of texts, or None if that is not known."""
         raise NotImplementedError
 
     def hashes(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Recipes: settings of ``distill train-student`` as a YAML file, shipped ones and one's own."""
+"""Recipes: settings of ``distill train-student`` as a YAML file, shipped ones and those of users."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

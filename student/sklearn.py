@@ -25,7 +25,7 @@ Texts = Sequence[str] | Sequence[Sequence[str]]  # sentences, or of pairs two in
 
 
 class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Learns from a set's logits what its teacher said of texts.
+    """Learns from a set's logits for the given texts.
 
     Args:
         set: a set: a path, or a name in the store.
@@ -51,7 +51,7 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Trains on the set's rows, or on those of them that have these texts.
 
         Args:
-            X: texts that the teacher was asked about, such as the training part of a split. (default: all rows)
+            X: texts of the set, such as the training part of a split. (default: all rows)
             y: how answers are written: labels by their names, by their numbers in the set's order, or as booleans where
                 there are two. What is learnt is the set's own gold. (default: names)
 
@@ -161,7 +161,7 @@ def _columns(X: Texts) -> tuple[list[str], ...]:
 
 
 def _num_texts(row: Any) -> int | None:
-    """How many texts a row is a list of, 0 if it is one itself; None if it is anything else."""
+    """How many texts a row is a list of, 0 if it is one itself, or None if it is anything else."""
     if isinstance(row, str):
         return 0
     is_list = isinstance(row, Sequence | np.ndarray) and len(row) in (1, 2)

@@ -77,7 +77,7 @@ def starts_from_teacher(embedding: EmbeddingKind, init: InitKind | None, root: P
 
 
 def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:
-    """SHA-256 of the weights to start from, for the record of a run; None without ``run``, or if those are a BERT's.
+    """SHA-256 of the weights to start from, for the record of a run, or None without ``run``, or if those are a BERT's.
 
     Raises:
         ConfigError: if the folder holds no weights, or naming every way in which its embeddings differ.

@@ -29,7 +29,7 @@ class TrainingData:
     Attributes:
         kind: of its rows.
         logit_set: opened by the kind.
-        query: the SQL text that chose the training rows; None if they are all.
+        query: the SQL text that chose the training rows, or None if they are all.
         splits: the rows of each split, as the kind reads them.
         facts: what the set decides of students.
         teachers: of several, how they compare.
@@ -43,7 +43,7 @@ class TrainingData:
     teachers: dict[str, Comparison]
 
     def start(self, embedding: EmbeddingKind, start: Start) -> VocabularyVectors | None:
-        """Returns the token vectors that a student starts from, those of the first set; None for another start.
+        """Returns the token vectors that a student starts from, those of the first set, or None for another start.
 
         Raises:
             ConfigError: if they shall start from token vectors, and there are none.
@@ -55,7 +55,7 @@ class TrainingData:
 
     @cached_property
     def token_vectors(self) -> VocabularyVectors | None:
-        """The teacher's vector of each vocabulary entry, from the first set; None if the set has no token vectors.
+        """The teacher's vector of each vocabulary entry, from the first set, or None if the set has no token vectors.
 
         Raises:
             IntegrityError: if the file was changed.
@@ -99,7 +99,7 @@ def source_of(settings: TrainSettings) -> Source:
     """Returns the sets that one student is trained from.
 
     Raises:
-        ConfigError: if that was not said.
+        ConfigError: if neither flag is given.
     """
     if isinstance(settings.source, OneTask | Sets):
         return settings.source
@@ -122,7 +122,7 @@ def read_data(source: Source, logit_set: LogitSet) -> TrainingData:
 
 
 def build_student_config(settings: TrainSettings, logit_set: LogitSet, facts: Facts) -> tuple[Any, BertStart | None]:
-    """The architecture that settings ask for, and what a bert starts from; errors as of `TaskKind.build_config`."""
+    """The architecture that the settings describe, and the start of a bert. Errors as in `TaskKind.build_config`."""
     start = settings.start
     # The file is checked here, because its vectors are read only after the set.
     if isinstance(start, FromWords) and not start.init_vectors.is_file():

@@ -169,7 +169,7 @@ def _importance_to(run: str, logit_set: ExampleSet, rows: list[MaskedRow]) -> li
 
 
 def compared(teacher: Sequence[Floats64], student: Sequence[Floats64]) -> dict[str, Any]:
-    """Compares the importance of words row by row; see `MaskedWords.results`."""
+    """Compares the importance of words row by row. See `MaskedWords.results`."""
     random = np.random.default_rng(SEED)
     correlation_N = np.array([spearmanr(np.stack([a, b])[:, None])[0] for a, b in zip(teacher, student, strict=True)])
     # The most important word is what people look at, so its agreement is reported beside the correlation.

@@ -51,7 +51,7 @@ class Check:
     """What a check has found.
 
     Attributes:
-        rows: number of rows asked about.
+        rows: number of checked rows.
         same_weights: whether the teacher has the weights that the set names.
         live: two runs now.
         stored: the first run now against the set.
@@ -68,17 +68,17 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the teacher says what is stored."""
+        """Whether the teacher's outputs equal the stored ones."""
         return self.same_weights and self.stored.largest <= self.tolerance
 
 
 def check(config: CheckConfig) -> Check:
-    """How far a set's teacher, asked again about a sample of its rows, is from what the set holds.
+    """The differences between a set's logits and those of its teacher today, on a sample of rows.
 
     Raises:
         ConfigError: if the set is of another task.
         DataError: if the teacher is not where it was.
-        IntegrityError: if a file of the set is not what its record says.
+        IntegrityError: if a file of the set does not match its record.
     """
     logit_set = ExampleSet.open(find_set(config.set, config.store), config.allow_unverified)
     record = logit_set.record
@@ -115,7 +115,7 @@ def check(config: CheckConfig) -> Check:
 
 
 def _load(task: Task, record: SetRecord, name_or_path: str | None, revision: str | None) -> Teacher:
-    """The teacher of a set, from where it was or from where the flags say that it lies now."""
+    """The teacher of a set, from its old folder or from the one in the flags."""
     name = name_or_path or record.teacher.name
     revision = revision or (None if name_or_path else record.teacher.revision)
     labels = record.teacher.labels if record.target.has_labels else ()

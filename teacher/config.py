@@ -94,7 +94,7 @@ class JobFlags(Settings):
         """Which of the jobs that share the work this command is.
 
         Raises:
-            ConfigError: if no launcher tells the numbers.
+            ConfigError: if no launcher sets the numbers.
         """
         if self.shard_index == "auto":
             return launched_job(self.num_shards if "num_shards" in self.model_fields_set else None)
@@ -195,7 +195,7 @@ class LabelLogits(Settings):
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The teacher's label order as given; empty if it was not."""
+        """The teacher's label order as given, empty if it was not."""
         return names_of(self.teacher_labels)
 
 
@@ -215,7 +215,7 @@ class TextLogits(LabelLogits):
 
     @classmethod
     def member_for(cls, options: Sequence[type[Settings]], name: str, given: Mapping[str, Any]) -> type[Settings]:
-        """The variants that the task's manifest asks for, if all training rows are there and no set is extended."""
+        """The variants set in the task's manifest, if all training rows are there and no set is extended."""
         splits, named = names_of(given.get("splits")), given.keys() & {"task", "manifest"}
         if name != "variants" or not named or "extend" in given or (splits and TRAIN not in splits):
             return options[0]
@@ -234,7 +234,7 @@ class TextLogits(LabelLogits):
 
     @property
     def adds_by_default(self) -> bool:
-        """Whether the manifest asks for the variants, and no flag."""
+        """Whether the variants come from the manifest and not from a flag."""
         return self.method is not None and "augment" not in self.variants.model_fields_set
 
     def set_name(self, task: str) -> str:

@@ -13,7 +13,7 @@ from pipeline.text.tokenizer import SPLITTER, wordpiece
 def create_tiny_bert(
     folder: Path, sentences: Iterable[str], hidden_size: int = 64, num_layers: int = 2, seed: int = 0
 ) -> None:
-    """Writes an untrained BERT encoder and a tokenizer that knows every word of the sentences.
+    """Writes an untrained BERT encoder and a tokenizer with every word of the sentences.
 
     Args:
         folder: where to; loads with ``AutoModel`` and ``AutoTokenizer``.

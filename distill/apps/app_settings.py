@@ -130,7 +130,7 @@ class ResultsConfig(JsonFlags):
 
     @property
     def task_names(self) -> tuple[str, ...]:
-        """The tasks asked for by name."""
+        """The tasks named by the flag."""
         return tuple(name.strip() for name in (self.tasks or "").split(",") if name.strip())
 
 

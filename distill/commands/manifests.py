@@ -1,4 +1,4 @@
-"""``distill tasks`` and ``distill corpora``: what comes with the package, and manifests of one's own."""
+"""``distill tasks`` and ``distill corpora``: shipped ones, and manifests of users."""
 
 from pathlib import Path
 
@@ -74,6 +74,6 @@ def corpora_show(config: ShowCorpusConfig) -> Result:
 
 def _manifest(manifest: BaseModel) -> Result:
     """A manifest as JSON, and as YAML that reads back."""
-    # Without defaults the output is short and remains a valid manifest to start one's own from.
+    # Without defaults the output is short and remains a valid manifest to start from.
     values = manifest.model_dump(mode="json", exclude_defaults=True)
     return Result(values).add(Text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True)))

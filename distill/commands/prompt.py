@@ -35,10 +35,10 @@ Rows: from mnli limit 5; its columns: describe mnli; questions to it: from calib
 
 
 def run_prompt(connection: duckdb.DuckDBPyConnection, answer: Callable[[str], None], history: Path) -> None:
-    """Reads queries and answers them until the user leaves; what is wrong with one is told, and the next is asked for.
+    """Reads queries and answers them until the user leaves; errors are printed, and the prompt continues.
 
     Args:
-        connection: tells names to complete.
+        connection: provides names for completion.
         answer: runs one query and prints its rows.
         history: a file for what was typed.
     """

@@ -93,7 +93,7 @@ def _explain(config: SqlConfig) -> Result:
 
 
 def _query(config: SqlConfig) -> str | None:
-    """The text of the query; None if the prompt is to read it."""
+    """The text of the query, or None if the prompt is to read it."""
     if config.file is not None:
         try:
             return config.file.read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ class Launcher:
 
     Attributes:
         index: number of this job.
-        first: number of the first job; 0 for all where there is no such variable.
+        first: number of the first job, or 0 for all where there is no such variable.
         last: number of the last job, where there is such a variable.
         count: how many jobs there are, where there is such a variable.
     """
@@ -41,7 +41,7 @@ class Job:
     Attributes:
         index: which, from 0.
         count: of how many.
-        source: the variables that say so, for people; empty if flags do.
+        source: the names of the variables with the numbers, for messages. Empty if flags set them.
     """
 
     index: int = 0
@@ -50,7 +50,7 @@ class Job:
 
 
 def launched_job(num_jobs: int | None) -> Job:
-    """The job that a launcher's variables say this process is.
+    """The job of this process by a launcher's variables.
 
     Args:
         num_jobs: how many jobs there are, if the user has given it.

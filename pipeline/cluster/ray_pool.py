@@ -76,7 +76,7 @@ class RayFlags(Settings):
 
     @property
     def resources(self) -> dict[str, float] | None:
-        """What each worker takes, by name; None if the flag is not given."""
+        """What each worker takes, by name, or None if the flag is not given."""
         return None if self.ray_resources is None else _amounts(self.ray_resources)
 
 
@@ -93,7 +93,7 @@ class RayWriteFlags(RayFlags):
 
 
 def _amounts(text: str) -> dict[str, float] | None:
-    """An object of amounts that Ray knows: whole ones, and parts of 1 from 0.0001 on; None if the text is none."""
+    """A JSON object of amounts that Ray accepts: whole ones, and parts of 1 from 0.0001 on, or None if invalid."""
     try:
         amounts: Any = json.loads(text)
     except ValueError:
@@ -125,7 +125,7 @@ class WorkerTask(Generic[Result]):
 
 @dataclass
 class _Worker:
-    """A worker as the driver knows it: Ray's handle, on which machine, and what it has done."""
+    """The driver's view of a worker: Ray's handle, its machine, and its finished work."""
 
     actor: Any
     place: str = ""
@@ -371,7 +371,7 @@ def workers_that_fit(resources: Mapping[str, float], machines: Sequence[Mapping[
 
     Args:
         resources: what a worker takes, by name.
-        machines: as Ray tells them.
+        machines: as Ray lists them.
     """
     there = [machine["Resources"] for machine in machines if machine["Alive"]]
     return sum(int(min(has.get(name, 0) / amount for name, amount in resources.items())) for has in there)

@@ -16,7 +16,7 @@ SEEN_WITHIN_S = 90.0
 
 @contextmanager
 def marked(folder: Path) -> Iterator[Path]:
-    """A file in ``folder`` for the time of the block, by which others can tell that the folder is this one.
+    """A file in ``folder`` for the time of the block, by which other machines identify the folder.
 
     Raises:
         DataError: if the folder cannot be written.

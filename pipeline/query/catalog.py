@@ -326,7 +326,7 @@ def _states(store: Path) -> States:
 
 
 def _known_states(path: Path) -> Known:
-    """The states in which a catalog found the sets; none if it is not there or cannot be used."""
+    """The states in which a catalog found the sets, or none if it is not there or cannot be used."""
     if not path.is_file():
         return {}
     try:

@@ -69,7 +69,7 @@ class Diff:
 
     @property
     def is_empty(self) -> bool:
-        """Whether both sets say the same of the same rows."""
+        """Whether both sets have the same outputs for the same rows."""
         return not any(split[name] for split in self.splits for name in DIFFERING)
 
 
@@ -77,8 +77,8 @@ def diff(config: DiffConfig) -> Diff:
     """Compares two sets, key by key.
 
     Raises:
-        ConfigError: if their logits mean different things, or nothing tells whether their texts are the same.
-        IntegrityError: if a file is not what its record says.
+        ConfigError: if their logits mean different things, or their texts cannot be compared.
+        IntegrityError: if a file does not match its record.
     """
     roots = [find_set(name, config.store) for name in (config.a, config.b)]
     a, b = (_open(root, config.allow_unverified) for root in roots)
@@ -113,7 +113,7 @@ def _open(root: Path, allow_unverified: bool) -> SetRecord:
 
 
 def _same_text(roots: list[Path], a: SetRecord, b: SetRecord) -> str:
-    """The SQL that says whether both texts are the same: by their hash, which covers the tokenizer, or themselves."""
+    """The SQL that compares both texts: by their hash, which covers the tokenizer, or themselves."""
     if a.tokenizer.sha256 == b.tokenizer.sha256:
         return SAME_HASH
     if a.has_text and b.has_text:

@@ -19,7 +19,7 @@ def read_chosen(logit_set: ExampleSet, query: str, columns: Sequence[str]) -> pa
     """Runs a query over the training rows of a set, or of the sets of a mixture.
 
     The query sees a view per set, named as in the catalog, with its training rows and no others (and the view
-    ``examples`` if there is one set). It returns ``source_row`` and ``variant``, and if it likes ``weight`` and
+    ``examples`` if there is one set). It returns ``source_row`` and ``variant``, and optionally ``weight`` and
     ``logits``; columns of the set besides are ignored.
 
     Args:

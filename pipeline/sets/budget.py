@@ -41,7 +41,7 @@ class Line:
         codec: its name and settings.
         bytes_per_position: of the rows in the files, everything counted.
         kl: mean KL divergence of what is stored from the whole distribution, nats; of top-k, of its share.
-        kept_mass: of the whole distribution, by temperature; None where the codec does not honour it.
+        kept_mass: of the whole distribution, by temperature, or None where the codec does not honour it.
         calibration_error: of the likeliest token's stored probability, in ten bins, against what stood there.
         unbiased: whether the stored distribution is right in expectation.
         corpus_bytes: of all the positions.

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData
 
 CARD_FILE = "README.md"
-TEXT_COLUMNS = """| `sentence1`, `sentence2` | the text; `sentence2` is null for single sentences |
+TEXT_COLUMNS = """| `sentence1`, `sentence2` | the text. `sentence2` is null for single sentences |
 | `ids1`, `ids2` | token ids of each sentence, without special tokens, as the teacher read them (`tokenizer.json`) |
 | `text_hash` | 16 bytes over text and tokenizer |"""
 TEXT_FREE_COLUMNS = (
-    "| `text_hash` | 16 bytes over text and tokenizer. The texts are not in this set: who has them puts them beside "
-    "the logits with `distill join`. The hash confirms a guess: who can guess a text sees that it is among these |"
+    "| `text_hash` | 16 bytes over text and tokenizer. The texts are not in this set. `distill join` joins your copy "
+    "of them with the logits. Hashes are not anonymous: anyone who guesses a text can check whether it is in the set |"
 )
 SIZE_CATEGORIES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
 
@@ -61,7 +61,7 @@ def write_card_and_record(root: Path, record: SetRecord) -> None:
 
 
 def _untruncated(record: SetRecord) -> str:
-    """What windows make sure of: the notes tell of the only rows that they do not read whole."""
+    """What windows guarantee. The notes list the only rows that are not read completely."""
     if record.windows is None:
         return ""
     whole = "a pair's longer sentence beside its shorter one" if record.is_pair else "nothing was cut"

@@ -76,7 +76,7 @@ def _has_content(path: Path, source: Path, digest: str) -> bool:
 
 
 def forget_lost_files(root: Path, names: Container[str] | None = None) -> SetRecord:
-    """Removes files of layers that are not what a set's record says, and their lines in it, which it gives.
+    """Removes files of layers that do not match a set's record, and their lines in it, which it gives.
 
     Args:
         root: the set's folder.
@@ -172,7 +172,7 @@ def record_layers(root: Path, record: SetRecord, signals: Iterable[LayerSignal])
 
 @dataclass(frozen=True)
 class LayerStore:
-    """What some layers said about the rows of a split.
+    """The outputs of some layers for the rows of a split.
 
     Attributes:
         signal: how it is stored.
@@ -207,7 +207,7 @@ class LayerStore:
         return np.where(here[place_N] == asked, place_N, -1)
 
     def rows(self, layer: int, place_B: Ints, most_tokens: int | None = None) -> list[Floats]:
-        """What a layer said about rows, an array of float32 each.
+        """The outputs of a layer for rows, one float32 array per row.
 
         Args:
             layer: its number.
@@ -229,7 +229,7 @@ class LayerStore:
     def tokens(self, layer: int, place_B: Ints) -> tuple[Floats, Ints]:
         """The states of a layer of rows, token after token: [T, H] of float32, and where each row begins, [B + 1].
 
-        Of ``states`` and ``cls``; see `rows`.
+        Of ``states`` and ``cls``. See `rows`.
         """
         rows = self.rows(layer, place_B)
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
@@ -237,7 +237,7 @@ class LayerStore:
 
 
 def open_layers(logit_set: ExampleSet, name: LayersName, split: str, layers: tuple[int, ...] = ()) -> LayerStore:
-    """Reads what layers said about the rows of a split, once its files have been checked.
+    """Reads the layer outputs for the rows of a split after checking its files.
 
     Args:
         logit_set: a set with the signal.

@@ -148,7 +148,7 @@ class ExampleSet(LogitSet):
         return "examples"
 
     def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
-        """What the teacher says of a split's source rows, logits [N, C], and their gold, see `gold_arrays`."""
+        """The teacher's logits [N, C] for a split's source rows, and their gold, see `gold_arrays`."""
         rows = self.read(split, ("label", "score", "logits"), ORIGINALS)
         return logits_of(rows, self.record.target.num_logits), *gold_arrays(self.record.target, rows)
 
@@ -228,7 +228,7 @@ class GroupedSet(LogitSet):
             yield split, {name: sum(part[name] for part in sums) for name in sums[0]}
 
     def check_shards(self, shards: list[Shard]) -> None:
-        """Raises IntegrityError unless files are byte for byte what the record says, and have a set's columns."""
+        """Raises IntegrityError unless files are byte for byte as recorded, and have a set's columns."""
         require_shards(self.root, self.record, shards)
 
     def read_group(self, group: Group) -> pa.Table:
@@ -323,7 +323,7 @@ def load_set_tokenizer(root: Path, record: TokenizerRecord) -> Tokenizer:
     """Reads the tokenizer of the set in ``root``.
 
     Raises:
-        IntegrityError: if the file is not that tokenizer, or of another size than the record says.
+        IntegrityError: if the file is not that tokenizer, or if its size differs from the record.
     """
     path = root / TOKENIZER_FILE
     tokenizer = load_tokenizer(path, record.sha256)

@@ -159,7 +159,7 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
 
 
 def _hashes(record: SetRecord) -> dict[str, str]:
-    """The SHA-256 of what is in a set's files, by their paths, as far as its record tells."""
+    """The SHA-256 of what is in a set's files, by their paths, if its record lists them."""
     return {shard.path: shard.sha256 for shard in record.shards if shard.sha256} | record.signals.hashes()
 
 
@@ -178,7 +178,7 @@ def _recoded(source: ExampleSet, name: LayersName, codec: str) -> tuple[LayerSig
 
 
 def _wanted(old: LayerSignal, codec: str) -> LayerSignal | None:
-    """A signal in another codec, without its files; None if it cannot be made of what is stored."""
+    """A signal in another codec, without its files, or None if it cannot be made of what is stored."""
     if not isinstance(old, States):
         is_smaller = (old.how, codec) == ("float32", "u8")
         return old.model_copy(update={"codec": codec, "shards": ()}) if is_smaller else None
@@ -227,7 +227,7 @@ def _write(source: ExampleSet, root: Path, record: SetRecord, old: LayerSignal, 
 def _read(
     source: ExampleSet, old: LayerSignal, shard: Shard, bases: Mapping[int, Basis]
 ) -> Iterator[tuple[pa.Table, dict[int, list[Floats]]]]:
-    """The row groups of a file, with what each layer says in float32."""
+    """The row groups of a file, with each layer's outputs in float32."""
     for rows in read_groups(source.root / shard.path):
         problem = old.rows_problem(rows)
         raise_all(IntegrityError, str(source.root / shard.path), [problem] if problem else [])

@@ -68,13 +68,13 @@ class SetRecord(Part):
 
     Attributes:
         kind: of its rows.
-        signals: what it said about them, and how that is stored.
+        signals: the teacher's outputs for them, and how these are stored.
         task: what a reader needs to know of the task, for examples, and for sentences of one.
-        corpus: the same of the corpus, for tokens, and for sentences of one.
+        corpus: the corpus of masked words, and of sentences from a corpus.
         masking: how the corpus was masked.
         windows: how the teacher read rows that are longer than it takes, if not cut.
         source: where the rows were read.
-        settings: everything that decides the rows and what the teacher says; their hash is the fingerprint.
+        settings: everything that determines the rows and the teacher's outputs. Their hash is the fingerprint.
         scores: the teacher's metrics on gold labels, per split.
         notes: what is unusual, such as a partial split.
         versions: of the libraries it was written with.

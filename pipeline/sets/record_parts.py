@@ -39,7 +39,7 @@ Time = Annotated[str, Field(pattern=TIME_PATTERN), AfterValidator(_real_time)]
 
 
 class Part(BaseModel):
-    """Base class for parts of a set's record: immutable, and without keys that this release does not know."""
+    """Base class for parts of a set's record: immutable, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
@@ -49,7 +49,7 @@ class SplitRecord(Part):
 
     Attributes:
         rows: how many there are.
-        expected_rows: what the task's manifest says of the whole split.
+        expected_rows: the number in the task's manifest.
         rows_sha256: hash of their texts and gold.
         absent: how many of them the set does not have.
     """
@@ -289,7 +289,7 @@ class AugmentationRecord(Part):
         method: its name.
         settings: all that decides the rows.
         source_rows: the task's own rows of the split.
-        tried: variants asked for, in all.
+        tried: requested variants in total.
         generated: those that the method did not give up.
         unchanged: dropped, as an original reads the same.
         repeated: dropped, as an earlier variant reads the same.

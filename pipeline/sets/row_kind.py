@@ -97,11 +97,11 @@ class RowKind(ABC):
 
     @abstractmethod
     def encodings(self, record: SetRecord) -> dict[str, Any]:
-        """The arguments of `pyarrow.parquet.ParquetWriter` that say how each column is encoded."""
+        """The arguments of `pyarrow.parquet.ParquetWriter` that set the encoding of each column."""
 
     @abstractmethod
     def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
-        """What is wrong inside some rows of a shard, apart from their keys; None if nothing is."""
+        """What is wrong inside some rows of a shard, apart from their keys, or None if nothing is."""
 
     def open(self, root: Path, record: SetRecord) -> LogitSet:
         """The opened set of a record that may be used, see `usable_record`."""
@@ -112,7 +112,7 @@ class RowKind(ABC):
         return RowsCheck(record)
 
     def file_problem(self, path: Path) -> str | None:
-        """What is wrong with a shard's file as a whole; None if nothing is, or only its rows tell."""
+        """What is wrong with a shard's file as a whole; None if there is nothing wrong with it, apart from its rows."""
         return None
 
     def batches(self, record: SetRecord, path: Path) -> Iterator[tuple[str, pa.Table]]:
@@ -193,7 +193,7 @@ def ids_problem(record: SetRecord, name: str, ids: pa.Array) -> str | None:
 
 
 def signals_problem(record: SetRecord, rows: pa.Table) -> str | None:
-    """What is wrong with the columns of the signals, such as a number that is not finite; None if nothing is."""
+    """What is wrong with the columns of the signals, such as a number that is not finite, or None if nothing is."""
     problems = (signal.problem(rows) for signal in record.signals.stored)
     return next((problem for problem in problems if problem), None)
 

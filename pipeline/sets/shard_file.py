@@ -24,7 +24,7 @@ Statistics = dict[str, float]  # sums over the rows of a shard
 
 
 def footer_of(record: SetRecord, shard: Shard) -> Footer:
-    """What the footer of a shard says: the fingerprint of the run that wrote it and the rows it stands for."""
+    """The content of a shard's footer: the fingerprint of the run that wrote it and the rows it stands for."""
     place = shard.model_dump(include={"split", "index", "count", "start", "stop"})
     writer = {"format_version": record.format_version, "fingerprint": record.fingerprint}
     # Files that --extend reuses keep the footer of the version that wrote them.
@@ -84,13 +84,13 @@ def check_bytes(root: Path, shard: Shard) -> list[str]:
 
 
 def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer) -> str | None:
-    """What is wrong with the file of a shard as far as its metadata tell, and the splits of its rows.
+    """What is wrong with the file of a shard by its metadata, and the splits of its rows.
 
     Args:
         path: the file.
         shard: which rows it stands for, and how many it has.
         expected: its columns.
-        footer: what it must say that it belongs to.
+        footer: the content that identifies its set.
     """
     metadata = read_metadata(path)
     # Comparing 100,000s of hostile columns takes hours.
@@ -130,7 +130,7 @@ def bomb_problem(metadata: pq.FileMetaData, path: Path) -> str | None:
     """Says if a small file would become a huge table; honest shards shrink by tens of times at most.
 
     Raises:
-        OSError: if what is said of a column contradicts the schema.
+        OSError: if the metadata of a column contradict the schema.
     """
     num_bytes, columns = path.stat().st_size, list(_columns(metadata, path))
     unpacked = sum(column.total_uncompressed_size for column in columns)
@@ -144,7 +144,7 @@ def bomb_problem(metadata: pq.FileMetaData, path: Path) -> str | None:
 
 
 def _columns(metadata: pq.FileMetaData, path: Path) -> Iterator[pq.ColumnChunkMetaData]:
-    """What metadata say of each column of each row group.
+    """The metadata of each column of each row group.
 
     A reader of no rows looks at them first: it raises where pyarrow, asked for them, would end the process.
     """

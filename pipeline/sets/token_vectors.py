@@ -41,7 +41,7 @@ class VocabularyVectors:
 
     Attributes:
         vector_VW: float16, by id.
-        count_V: int64, how often the training rows use it; 0 where that is not told.
+        count_V: int64, how often the training rows use it, or 0 where that is not told.
         speaker: who said it.
     """
 
@@ -102,7 +102,7 @@ def take_over_token_vectors(source: Path, source_record: SetRecord, root: Path, 
 
 
 def read_token_vectors(root: Path, record: SetRecord) -> VocabularyVectors | None:
-    """Reads a set's token vectors; None if it has none.
+    """Reads a set's token vectors, or None if it has none.
 
     Raises:
         IntegrityError: if the file is missing or was changed, or is not what it should be.
@@ -125,7 +125,7 @@ def check_token_vectors(root: Path, record: SetRecord) -> None:
 
 
 def token_vectors_problem(root: Path, record: SetRecord) -> str | None:
-    """What is wrong with the token vectors of a set that has them; None if nothing is."""
+    """What is wrong with the token vectors of a set that has them, or None if nothing is."""
     signal, path = record.signals.token_vectors, root / VOCABULARY_FILE
     assert signal is not None, "asked of a set that has them"
     if not is_plain(path):
@@ -187,7 +187,7 @@ def _rows_problem(rows: pa.Table, tokens: list[str | None], start: int, width: i
 
 
 def _recorded(root: Path, record: SetRecord, speaker: TokenVectorSource) -> SetRecord | None:
-    """The record with the file that lies there; None if it is not whole, or not this set's or this speaker's."""
+    """The record with the file that lies there, or None if it is not whole, or not this set's or this speaker's."""
     path = root / VOCABULARY_FILE
     try:
         num_rows, kind = read_metadata(path).num_rows, pq.read_schema(path).field("vector").type
@@ -229,7 +229,7 @@ def _footer(record: SetRecord, speaker: TokenVectorSource) -> Footer:
 
 
 def _tokens(root: Path, record: SetRecord) -> list[str | None]:
-    """Every entry of a set's vocabulary by its id; None for an id that no token has."""
+    """Every entry of a set's vocabulary by its id, or None for an id that no token has."""
     tokenizer = load_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
     tokens: list[str | None] = [None] * record.tokenizer.vocabulary_size
     for token, number in tokenizer.get_vocab(with_added_tokens=True).items():

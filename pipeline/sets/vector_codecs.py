@@ -60,7 +60,7 @@ class Basis:
 
     @property
     def variance_lost(self) -> float | None:
-        """The share of the variance that its components leave out, of what it was fitted to; 0 if there was none."""
+        """The share of the variance that its components leave out, of what it was fitted to, or 0 if there was none."""
         if self.variance_H is None:
             return None
         whole, squares = float(self.variance_H.sum()), float((self.mean_H**2).sum())
@@ -151,7 +151,7 @@ class VectorCodec(Part):
 
     @property
     def basis_bytes(self) -> int:
-        """Bytes of the numbers of its basis; 0 if it needs none."""
+        """Bytes of the numbers of its basis, or 0 if it needs none."""
         return 0
 
     @abstractmethod
@@ -167,7 +167,7 @@ class VectorCodec(Part):
         """The vectors of some rows, [N, H] of float32."""
 
     def problem(self, rows: pa.Table) -> str | None:
-        """What is wrong with stored columns; None if nothing is."""
+        """What is wrong with stored columns, or None if nothing is."""
         column = rows.column("vector").combine_chunks()
         if column.null_count or column.flatten().null_count:
             return "a number of a vector is null"

@@ -40,7 +40,7 @@ class RowsCheck:
         """Adds up sound rows of a shard."""
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
-        """What is wrong with a shard as a whole, once its rows are sound; None if nothing is."""
+        """What is wrong with a shard as a whole, once its rows are sound, or None if nothing is."""
         return None
 
     def split_problems(self) -> list[str]:
@@ -48,7 +48,7 @@ class RowsCheck:
         return []
 
     def shard_problem(self, shard: Shard, path: Path) -> str | None:
-        """What is wrong inside a shard, up to the first batch of rows that is wrong; None if nothing is."""
+        """What is wrong inside a shard, up to the first batch of rows that is wrong, or None if nothing is."""
         problem = self._kind.file_problem(path)
         if problem:
             return problem
@@ -250,7 +250,7 @@ def sound_rows(
 
 
 def layer_file_problem(root: Path, record: SetRecord, signal: LayerSignal, shard: Shard) -> str | None:
-    """What is wrong with a signal's file, but for its rows; None if nothing is."""
+    """What is wrong with a signal's file, but for its rows, or None if nothing is."""
     problems = check_bytes(root, shard)
     if problems:
         return problems[0].removeprefix(f"{shard.path}: ")

@@ -207,7 +207,7 @@ def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
 
 
 def _note_of_truncated_rows(root: Path, record: SetRecord) -> str | None:
-    """How many rows of a complete set are longer than the teacher reads; None if none is, or there are no texts."""
+    """How many rows of a complete set are longer than the teacher reads, or None if none is, or there are no texts."""
     if not record.row_kind.can_be_truncated or not record.has_text:
         return None
     reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))

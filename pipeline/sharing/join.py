@@ -67,7 +67,7 @@ class Joined:
         extra: one's source rows that the set knows nothing of, by split.
         missing: rows of the set whose text is not in one's data: source row and variant, by split.
         other_gold: one's source rows whose gold is another than in the set, by split.
-        variants: how the variants were made that the set has, and whose texts nobody has here; None if it has none.
+        variants: how the variants were made that the set has, and whose texts nobody has here, or None if it has none.
     """
 
     root: Path
@@ -85,7 +85,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     Raises:
         ConfigError: if the set has its text, or is of another task.
         DataError: if not one row matches.
-        IntegrityError: if a file of the set is not what its record says.
+        IntegrityError: if a file of the set does not match its record.
     """
     root = find_set(config.set, config.store)
     advice = "it has its text. `distill join` is for sets that were pushed --without-text"

@@ -54,7 +54,7 @@ class Place:
     root: str
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
-        """Reads a small file; None if there is none.
+        """Reads a small file, or None if there is none.
 
         Raises:
             IntegrityError: if it is larger than ``max_bytes``.
@@ -73,7 +73,7 @@ class Place:
         return content
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The files of a folder, by their path inside the set, with their bytes; none if there is no such folder."""
+        """The files of a folder, by their path inside the set, with their bytes, or none if there is no such folder."""
         with self._reported():
             # fsspec caches listings, and another process may have pushed or removed files in the meantime.
             self.fs.invalidate_cache()

@@ -166,7 +166,7 @@ def _read_journal(place: Place) -> Journal | None:
 
 
 def _other_set(place: Place, content: bytes, record: SetRecord, replace: bool) -> SetRecord | None:
-    """The set at the destination; None if it cannot be read and shall be replaced."""
+    """The set at the destination, or None if it cannot be read and shall be replaced."""
     try:
         old = parse_set_record(content, f"{place.url}/{FILE_NAME}")
     except DistillError:
@@ -209,7 +209,7 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
 
     Raises:
         ConfigError: if the set cannot do without.
-        IntegrityError: if a shard is not what the record says.
+        IntegrityError: if a shard does not match the record.
     """
     if not record.row_kind.may_lack_text:
         raise ConfigError(f"{root}: holds {record.contents}. Its sequences are its text, so nothing would be left")

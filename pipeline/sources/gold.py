@@ -255,7 +255,7 @@ def _split(task: Task, text: str) -> list[Any]:
 
 
 def list_in_text(text: str) -> list[Any] | None:
-    """The list that a text is, in JSON or as Python prints it, which pandas does in CSV; None if it is no list."""
+    """The list that a text is, in JSON or as Python prints it, which pandas does in CSV, or None if it is no list."""
     if not (text.startswith("[") and text.endswith("]")):
         return None
     try:
@@ -266,7 +266,7 @@ def list_in_text(text: str) -> list[Any] | None:
 
 
 def _flags_of_labels(task: Task, lists: Sequence[list[Any] | None]) -> list[list[int] | None] | None:
-    """Lists that have 0 or 1 for each label, as numbers; None if any of the lists has something else."""
+    """Lists that have 0 or 1 for each label, as numbers, or None if any of the lists has something else."""
     if any(_spelt(name) in YES_OR_NO for name in task.labels) or all(row is None for row in lists):
         return None
     flags: list[list[int] | None] = []

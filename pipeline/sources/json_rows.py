@@ -59,7 +59,7 @@ def names_of(rows: Sequence[Numbered]) -> list[str]:
 
 
 def quick_array(path: Path) -> pa.Table | None:
-    """The objects of an array, read by Arrow; None if that cannot, or should not be trusted to, read it.
+    """The objects of an array, read by Arrow, or None if that cannot, or should not be trusted to, read it.
 
     Arrow reads objects on lines. So commas between objects become ends of lines. Where a text has such a comma, too, an
     end of a line within it is an error, and Python reads the array.
@@ -140,7 +140,7 @@ def count_objects(data: bytes) -> int:
 
 
 def _quick_table(data: bytes, schema: pa.Schema, takes_all: bool) -> pa.Table | None:
-    """A block of lines, read by Arrow; None if that cannot, or should not be trusted to, read it.
+    """A block of lines, read by Arrow, or None if that cannot, or should not be trusted to, read it.
 
     It reads several objects in a line, and crashes where null stands between objects.
     """
@@ -294,7 +294,7 @@ def _inferred_table(place: str, rows: Sequence[Numbered], columns: Sequence[str]
 
 
 def _odd_value(place: str, rows: Sequence[Numbered], name: str, before: pa.Schema) -> str | None:
-    """Says which value of a column is the first that does not fit those before; None if all do."""
+    """Says which value of a column is the first that does not fit those before, or None if all do."""
     values = [row.get(name) for _, row in rows]
     kind = before.field(name).type if name in before.names else pa.null()
 

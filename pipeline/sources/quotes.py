@@ -61,8 +61,8 @@ class QuoteFaults(NamedTuple):
     """What is wrong with the quotes of a file.
 
     Attributes:
-        unclosed: the line, from 1, of the quote within which the file ends; None if it ends outside quotes.
-        fault: the first field whose closing quote has text behind it, in words; None if there is none.
+        unclosed: the line, from 1, of the quote within which the file ends, or None if it ends outside quotes.
+        fault: the first field whose closing quote has text behind it, in words, or None if there is none.
     """
 
     unclosed: int | None

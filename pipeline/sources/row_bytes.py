@@ -50,7 +50,7 @@ def ending(path: Path) -> str:
 
 
 def codec(path: Path) -> str | None:
-    """The ending that says how a file is compressed; None for one that is not."""
+    """The ending that says how a file is compressed, or None for one that is not."""
     last = path.suffix.lower()
     return last if last in CODECS else None
 

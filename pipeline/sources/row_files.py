@@ -107,7 +107,7 @@ class RowFile:
             return self._opened.num_rows()
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads all rows at once; errors as of `batches`."""
+        """Reads all rows at once. Errors as of `batches`."""
         with reading(self.path):
             return pa.concat_tables(self.batches(columns), promote_options="permissive")
 

@@ -21,7 +21,7 @@ def connect(path: str = ":memory:", **options: Any) -> duckdb.DuckDBPyConnection
 
 
 def disk_error(error: duckdb.Error) -> OSError | None:
-    """Returns the system error that a DuckDB message contains in words, such as a full disk; otherwise None."""
+    """Returns the system error that a DuckDB message contains in words, such as a full disk, otherwise None."""
     message = str(error)
     code = next((code for code in sorted(PASSING) if os.strerror(code) in message), None)
     return None if code is None else OSError(code, os.strerror(code))

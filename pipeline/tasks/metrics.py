@@ -29,20 +29,20 @@ def tallies(predicted_NC: Bools, gold_NC: Ints) -> Floats64:
 
 
 def micro_f1(counts_3RC: Floats64) -> Floats64:
-    """F1 of all labels taken together [R]; 0 where none is predicted or gold."""
+    """F1 of all labels taken together [R], or 0 where none is predicted or gold."""
     right_R, predicted_R, gold_R = counts_3RC.sum(axis=-1)
     # 2 TP / (2 TP + FP + FN): predicted and gold counts together contain TP twice.
     return ratio(2 * right_R, predicted_R + gold_R)
 
 
 def macro_f1(counts_3RC: Floats64) -> Floats64:
-    """The mean F1 of the labels that are predicted or gold somewhere [R]; 0 where there is none."""
+    """The mean F1 of the labels that are predicted or gold somewhere [R], or 0 where there is none."""
     _, predicted_RC, gold_RC = counts_3RC
     return ratio(label_f1(counts_3RC).sum(axis=-1), (predicted_RC + gold_RC > 0).sum(axis=-1).astype(np.float64))
 
 
 def label_f1(counts_3RC: Floats64) -> Floats64:
-    """F1 of each label [R, C]; 0 where it is neither predicted nor gold."""
+    """F1 of each label [R, C], or 0 where it is neither predicted nor gold."""
     right_RC, predicted_RC, gold_RC = counts_3RC
     return ratio(2 * right_RC, predicted_RC + gold_RC)
 
@@ -68,7 +68,7 @@ OF_LABELS: dict[str, Callable[[Floats64], Floats64]] = {"micro_f1": micro_f1, "m
 
 
 def ratio(top_R: Floats64, bottom_R: Floats64) -> Floats64:
-    """The quotients; 0 where the lower side is 0."""
+    """The quotients, or 0 where the lower side is 0."""
     return np.divide(top_R, bottom_R, out=np.zeros_like(top_R), where=bottom_R > 0)
 
 
@@ -78,7 +78,7 @@ def accuracy(counts_RCC: Floats64) -> Floats64:
 
 
 def f1(counts_RCC: Floats64) -> Floats64:
-    """F1 of class 1 [R]; 0 where no row is of class 1 on either side."""
+    """F1 of class 1 [R], or 0 where no row is of class 1 on either side."""
     return ratio(2 * counts_RCC[:, 1, 1], counts_RCC[:, 1, :].sum(axis=1) + counts_RCC[:, :, 1].sum(axis=1))
 
 
@@ -89,7 +89,7 @@ def macro_f1_of_classes(counts_RCC: Floats64) -> Floats64:
 
 
 def matthews_correlation(counts_RCC: Floats64) -> Floats64:
-    """Matthews' correlation of any number of classes [R] (Gorodkin 2004); 0 where one side has a single class."""
+    """Matthews' correlation of any number of classes [R] (Gorodkin 2004), or 0 where one side has a single class."""
     total_R, right_R = counts_RCC.sum(axis=(1, 2)), counts_RCC.trace(axis1=1, axis2=2)
     gold_RC, predicted_RC = counts_RCC.sum(axis=2), counts_RCC.sum(axis=1)
     covariance_R = right_R * total_R - (gold_RC * predicted_RC).sum(axis=1)
@@ -99,7 +99,7 @@ def matthews_correlation(counts_RCC: Floats64) -> Floats64:
 
 
 def pearson(pairs_2RN: Floats64) -> Floats64:
-    """Pearson's correlation of predicted and gold scores [R]; 0 where one side is constant."""
+    """Pearson's correlation of predicted and gold scores [R], or 0 where one side is constant."""
     a_RN, b_RN = pairs_2RN - pairs_2RN.mean(axis=-1, keepdims=True)
     correlation_R = ratio((a_RN * b_RN).sum(axis=1), np.sqrt((a_RN**2).sum(axis=1) * (b_RN**2).sum(axis=1)))
     # Rounding can give 1.0000000000000002.
@@ -139,11 +139,11 @@ def score_logits(
         metrics: names of the task's metrics.
         target: what the logits mean.
         logits_NC: float32, before softmax, in the task's label order.
-        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where unknown; see `gold_arrays`.
+        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where unknown. See `gold_arrays`.
         score_N: float32 raw gold scores, NaN where unknown.
 
     Returns:
-        One value per metric, between -1 and 1; empty if no row has gold. A correlation with a constant is 0. Of labels
+        One value per metric, between -1 and 1, empty if no row has gold. A correlation with a constant is 0. Of labels
         that are apart, those count as predicted whose logit is above 0.
     """
     known = has_gold(target, label_N, score_N)
@@ -179,7 +179,7 @@ def glue_score(scores: dict[str, float]) -> float | None:
 
 
 def majority_scores(metrics: tuple[Metric, ...], target: Target, label_N: Ints, score_N: Floats) -> dict[str, float]:
-    """The metrics of always answering the commonest gold label alone; 0 for correlations with a score."""
+    """The metrics of always answering the commonest gold label alone, or 0 for correlations with a score."""
     known = has_gold(target, label_N, score_N)
     if not known.any():
         return {}
@@ -278,7 +278,7 @@ def bootstrap_intervals(
         score_N: float32 raw gold scores, NaN where unknown.
 
     Returns:
-        ``[low, high]`` per metric; empty if no row has gold.
+        ``[low, high]`` per metric, empty if no row has gold.
     """
     random = np.random.default_rng(SEED)
     known = has_gold(target, label_N, score_N)

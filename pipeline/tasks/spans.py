@@ -73,13 +73,13 @@ def word_tallies(names: Sequence[str], predicted: Ragged, gold: Ragged) -> Talli
 
 
 def word_scores(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, float]:
-    """The metrics of all sentences; empty without one. Of words right, predicted and gold, F1 is their accuracy."""
+    """The metrics of all sentences, empty without one. Of words right, predicted and gold, F1 is their accuracy."""
     found = {name: tallies[name] for name in metrics}
     return {name: float(micro_f1(t.sum(axis=1, keepdims=True))[0]) for name, t in found.items() if t.shape[1]}
 
 
 def word_intervals(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, list[float]]:
-    """The 95 % interval of each metric, from resamples of the sentences with a fixed seed; empty without one."""
+    """The 95 % interval of each metric, from resamples of the sentences with a fixed seed, empty without one."""
     found = {name: tallies[name] for name in metrics if tallies[name].shape[1]}
     return {
         name: percentile_interval(micro_f1(resampled_tallies(np.random.default_rng(SEED), t)))

@@ -98,7 +98,7 @@ class TargetType(ABC):
         has_labels: whether the logits are those of labels.
         metrics: the metrics that fit.
         meaning: what the logits are, for messages.
-        why_no_classes: why a row has no single label, said of its task; empty if a row has one.
+        why_no_classes: why a row has no single label, said of its task, empty if a row has one.
         problem_type: as the configs of transformers name it.
         gold_type: the Arrow type of the column ``label``.
     """

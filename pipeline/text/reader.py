@@ -199,7 +199,7 @@ class _Sentences:
 
 
 def _joined(sentences: Sequence[str]) -> tuple[bytes, Ints] | None:
-    """All sentences and where each starts [S]; None if the library will not take one of them."""
+    """All sentences and where each starts [S], or None if the library will not take one of them."""
     try:
         return end_to_end(sentences)
     except (TypeError, UnicodeEncodeError):

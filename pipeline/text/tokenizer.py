@@ -136,7 +136,7 @@ class Tokenized:
         ids: all ids, special tokens included: what the teacher reads.
         type_ids: 0 for the first sentence, 1 for the second, as long as ``ids``.
         ids1: the first sentence's ids alone, cut as the teacher's input is cut.
-        ids2: the second sentence's ids alone; empty for single sentences.
+        ids2: the second sentence's ids alone, empty for single sentences.
     """
 
     ids: list[int]
@@ -244,7 +244,7 @@ def frame_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 
 def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
-    """The special tokens before, between and after the two sentences of a pair; None if there are none between.
+    """The special tokens before, between and after the two sentences of a pair, or None if there are none between.
 
     BERT's are ``[CLS]``, ``[SEP]`` and ``[SEP]``.
 
@@ -305,7 +305,7 @@ class Piece:
 
 
 def frame_of(tokenizer: Tokenizer, is_pair: bool) -> list[Piece] | None:
-    """Returns the pieces of an input, read from an example; None if it lacks a sentence or any special token.
+    """Returns the pieces of an input, read from an example, or None if it lacks a sentence or any special token.
 
     Where nothing is put around sentences, an empty one changes the type of the other.
     """
@@ -353,7 +353,7 @@ def require_known_ids(tokenizer: Tokenizer, ids: Ragged, context: str) -> None:
 
 
 def _unknown_id(tokenizer: Tokenizer) -> int | None:
-    """The id of the token for unknown words; None if there is none, as where every byte is a token."""
+    """The id of the token for unknown words, or None if there is none, as where every byte is a token."""
     model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
     # Unigram models store the id of the unknown token and the other models its text.
     if model["type"] == "Unigram":

@@ -131,7 +131,7 @@ def tensors_sha256(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def check_tensors(path: Path) -> str:
-    """The checksum of a safetensors file as `write_tensors` returned it; empty if it has none, as files of others.
+    """The checksum of a safetensors file as `write_tensors` returned it, empty if it has none, as files of others.
 
     Raises:
         ValueError: if the content does not match the checksum.

@@ -22,7 +22,7 @@ Metrics = dict[str, dict[str, float]]  # split -> metric -> value
 
 
 def kind_of_folder(folder: Path) -> Literal["run", "sweep"] | None:
-    """Whether a folder is that of a run or of a sweep, by the record in it; None if it is neither."""
+    """Whether a folder is that of a run or of a sweep, by the record in it, or None if it is neither."""
     if (folder / SWEEP_RECORD).is_file():
         return "sweep"
     return "run" if (folder / RUN_RECORD).is_file() else None

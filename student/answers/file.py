@@ -71,7 +71,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
 
 
 def read_texts(config: PredictConfig, predictor: Predictor) -> SentenceColumns:
-    """All texts of a file, the first sentences and the second ones or None; errors as of `predict_file`."""
+    """All texts of a file, the first sentences and the second ones or None. Errors as of `predict_file`."""
     assert config.file is not None
     rows, names = open_texts(config, predictor)
     _, schema = look_at_rows(predictor, rows, names, names)

@@ -39,8 +39,8 @@ def answer_columns(
     Args:
         target: what the logits mean.
         logits_NC: float32 logits before softmax.
-        threshold: the margin above which the student answers; None if it always does.
-        bias_C: added to the logits before labels are chosen; see `Predictor`.
+        threshold: the margin above which the student answers, or None if it always does.
+        bias_C: added to the logits before labels are chosen. See `Predictor`.
 
     Returns:
         Of classes ``label`` (string), ``probabilities`` (a struct of float32, by label) and ``margin`` (float32, the
@@ -58,7 +58,7 @@ def answer_columns(
 
 
 def chosen(target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None) -> pa.Array:
-    """Returns the label of each row, or for a multi-label task the list of its labels; see `answer_columns`."""
+    """Returns the label of each row, or for a multi-label task the list of its labels. See `answer_columns`."""
     if target.has_classes:
         return labels(target, _moved(logits_NC, bias_C), threshold)
     holds_NC = holding(logits_NC, bias_C)
@@ -110,7 +110,7 @@ def margins(p_NC: Floats) -> Floats:
 
 
 def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats | None:
-    """Returns the bias that is added to the logits [C]; None without costs and thresholds.
+    """Returns the bias that is added to the logits [C], or None without costs and thresholds.
 
     Args:
         run: whose thresholds are taken, of a multi-label student.
@@ -190,7 +190,7 @@ def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
 
 
 def stored_thresholds(folder: Path) -> dict[str, float]:
-    """The thresholds of a student by label: of its run's record, or of the file beside it; empty if there are none.
+    """The thresholds of a student by label: of its run's record, or of the file beside it, empty if there are none.
 
     Raises:
         IntegrityError: if what holds them is damaged.
@@ -208,7 +208,7 @@ def stored_thresholds(folder: Path) -> dict[str, float]:
 
 
 def thresholds_file(folder: Path) -> dict[str, bytes]:
-    """The file that goes with a student when it is saved elsewhere, by its name; none if it has no thresholds."""
+    """The file that goes with a student when it is saved elsewhere, by its name, or none if it has no thresholds."""
     stored = stored_thresholds(folder)
     return {THRESHOLDS_FILE: with_checksum(json.dumps(stored, indent=2)).encode()} if stored else {}
 

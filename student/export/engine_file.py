@@ -41,7 +41,7 @@ class Layers(NamedTuple):
     """A head as the engine computes it.
 
     Attributes:
-        hidden: the layer whose numbers are not below 0; None where there is none.
+        hidden: the layer whose numbers are not below 0, or None where there is none.
         normalises: whether a LayerNorm stands before the last layer.
         weight_CH: of the last layer.
         bias_C: likewise.

@@ -100,7 +100,7 @@ def _export_html(path: Path, config: ExportConfig, student: Student, record: Run
 
 
 def _occurrences(config: ExportConfig, student: Student, record: RunRecord) -> Ints | None:
-    """Returns the number of occurrences of each token in the training rows [V]; None if their set is gone."""
+    """Returns the number of occurrences of each token in the training rows [V], or None if their set is gone."""
     # Counts decide how coarsely a token's row may be rounded. Without the set, all rows are rounded alike.
     settings = record["settings"]
     try:

@@ -92,7 +92,7 @@ def packed(weight_RF: Floats, neutral_F: Floats, step: float, count_R: Ints | No
         weight_RF: float32.
         neutral_F: float32, what a row of zeros stands for.
         step: between two numbers, in typical deviations from the neutral row (their root mean square).
-        count_R: how often each row is used, at least 1; None for all alike.
+        count_R: how often each row is used, at least 1, or None for all alike.
     """
     # Deviations from the neutral row are small and centred on 0, so four bits go much further.
     deviation_RF = weight_RF - neutral_F
@@ -116,8 +116,8 @@ class CoarseStudent:
         student: answers as the page does.
         ids_R: the tokens that have a row, rising.
         tables: of the parts that there are, a row per token of ``ids_R``.
-        bigrams: the vectors of the student's pairs of tokens; None without any.
-        mlp: the MLP's first weights; None for a linear head.
+        bigrams: the vectors of the student's pairs of tokens, or None without any.
+        mlp: the MLP's first weights, or None for a linear head.
     """
 
     student: Student
@@ -366,7 +366,7 @@ def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
         alphabet: those that pieces consist of; all others are `BEYOND`.
 
     Returns:
-        Rising code points from which on another text stands for the characters; None for each character itself.
+        Rising code points from which on another text stands for the characters, or None for each character itself.
     """
     runs: Runs = []
     for plane in range(NUM_PLANES):

@@ -82,7 +82,7 @@ def check_exportable(student: TaskStudent) -> None:
 
 
 def write_onnx(student: TaskStudent, path: Path) -> float:
-    """Writes the file, once it has said what torch says on other batches and lengths than those it was made from.
+    """Writes the file, once its outputs equal torch's on other batches and lengths than those it was made from.
 
     Its inputs are ``ids1`` (and ``ids2``), int64 [batch, length], padded at the end with the student's ``pad_id``; its
     output is ``logits``, float32 [batch, logits], of a student that labels words [batch, length, logits]. The student's
@@ -97,7 +97,7 @@ def write_onnx(student: TaskStudent, path: Path) -> float:
 
     Raises:
         ConfigError, MissingDependencyError: see `check_exportable`.
-        IntegrityError: if the file does not say what the student says.
+        IntegrityError: if the file's outputs differ from the student's.
     """
     check_exportable(student)
     import onnxruntime
@@ -148,7 +148,7 @@ def _graph(student: TaskStudent) -> nn.Module:
 
 
 def _logits(student: TaskStudent, ids: tuple[torch.Tensor, ...]) -> tuple[np.ndarray, Any]:
-    """What torch says, and which numbers of the file's output that is."""
+    """Torch's outputs, and which numbers of the file's outputs they are."""
     with torch.inference_mode():
         if not isinstance(student, TokenLabelStudent):
             return student(*ids).numpy(), ...

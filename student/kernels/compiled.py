@@ -247,7 +247,7 @@ def reduce_backward(
         with_max: as for `reference.reduce`.
 
     Returns:
-        grad_vectors_TE, grad_forward_TM, grad_backward_TM; None where there is no table.
+        grad_vectors_TE, grad_forward_TM, grad_backward_TM, or None where there is no table.
     """
     batch = KernelBatch.of(tables, ids_T, starts_S, with_max)
     check_values(_kernels(), batch, ids_T, starts_S)

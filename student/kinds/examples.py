@@ -58,7 +58,7 @@ BATCH_SIZE = 256
 
 
 class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
-    """Whole inputs, texts or pairs of them; see `TaskKind`."""
+    """Whole inputs, texts or pairs of them. See `TaskKind`."""
 
     student = Student
     set_type = ExampleSet
@@ -254,7 +254,7 @@ def check_same_task(config: StudentConfig, logit_set: ExampleSet) -> None:
 def evaluate_split(
     student: Student, examples: Examples, bias_C: Floats | None = None, own: Collection[Metric] | None = None
 ) -> dict[str, Any]:
-    """All that `evaluate` tells of one split.
+    """All results of `evaluate` for one split.
 
     Args:
         student: on its device.

@@ -1,4 +1,4 @@
-"""What stage two asks of a kind of row that students of tasks learn from."""
+"""What stage two requires from a kind of row that students of tasks learn from."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -71,7 +71,7 @@ class TaskKind(ABC, Generic[L, R, S]):
 
     @abstractmethod
     def build_config(self, settings: TrainSettings, logit_set: L, facts: Facts) -> tuple[TaskConfig, BertStart | None]:
-        """The architecture that settings ask for, and what a bert starts from.
+        """The architecture that the settings describe, and what a bert starts from.
 
         Raises:
             ConfigError: naming every flag that does not fit.
@@ -79,7 +79,7 @@ class TaskKind(ABC, Generic[L, R, S]):
         """
 
     def training_query(self, chosen: Where | Query | None, logit_set: L) -> str | None:
-        """The SQL text that chooses the training rows; None for all of them."""
+        """The SQL text that chooses the training rows, or None for all of them."""
         return None
 
     @abstractmethod
@@ -142,7 +142,7 @@ class TaskKind(ABC, Generic[L, R, S]):
             settings: those of its loss and batches.
             student: is trained in place.
             splits: ``train``, and dev splits.
-            optimizer: takes the gradients of the rows of tables that a batch uses; None for those of whole tables.
+            optimizer: takes the gradients of the rows of tables that a batch uses, or None for those of whole tables.
             layers: what its layers learn from beside the logits.
             write: writes the student to a folder. (default: its own way)
         """
@@ -161,7 +161,7 @@ class TaskKind(ABC, Generic[L, R, S]):
     def evaluate_split(
         self, student: S, rows: R, bias_C: Floats | None = None, own: Collection[Metric] | None = None
     ) -> dict[str, Any]:
-        """All that `student.evaluate.evaluate` tells of one split.
+        """All results of `student.evaluate.evaluate` for one split.
 
         Args:
             student: on its device.

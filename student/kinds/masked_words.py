@@ -188,7 +188,7 @@ def log_frequencies(token_set: MaskedWordSet) -> torch.Tensor:
     """Log of each token's share of the masked words of the train split, every count one higher: [V], float32.
 
     Raises:
-        IntegrityError: if a shard is not what the record says.
+        IntegrityError: if a shard does not match the record.
     """
     count_V = np.ones(token_set.record.codec.vocabulary_size, dtype=np.int64)
     for shard in token_set.shards("train"):
@@ -199,7 +199,7 @@ def log_frequencies(token_set: MaskedWordSet) -> torch.Tensor:
 
 @torch.no_grad()
 def start_without_context(head: nn.Linear, log_frequency_V: torch.Tensor) -> None:
-    """Makes a head say the frequencies whatever its input: they are its bias, and its weights are 0."""
+    """Makes a head predict the frequencies for every input: they are its bias, and its weights are 0."""
     head.weight.zero_()
     head.bias.copy_(log_frequency_V)
 
@@ -227,7 +227,7 @@ def evaluate_masked_words(config: EvaluatePretrained) -> dict[str, dict[str, flo
 def scores_and_control(
     student: MaskedWordStudent, token_set: MaskedWordSet, log_frequency_V: torch.Tensor
 ) -> dict[str, dict[str, float]]:
-    """The scores of `evaluate_mlm` on the rows held out, and what `control` tells of them."""
+    """The scores of `evaluate_mlm` on the rows held out, and the results of `control`."""
     return {
         "validation": evaluate_mlm(student, token_set, "validation"),
         "control": control(student, token_set, "validation", log_frequency_V),
@@ -348,7 +348,7 @@ def others(number: int, random: np.random.Generator) -> Ints:
 
 
 def _mean_features(student: MaskedWordStudent, token_set: MaskedWordSet, split: str) -> torch.Tensor | None:
-    """The mean of the features of a split's positions [F], float32; None if it has no row."""
+    """The mean of the features of a split's positions [F], float32, or None if it has no row."""
     sum_F, positions = torch.zeros(student.head.in_features, dtype=torch.float64, device=student.device), 0
     for part in scored_positions(student, token_set, split):
         sum_F += part.features_PF.double().sum(dim=0)

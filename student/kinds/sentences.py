@@ -173,7 +173,7 @@ def held_out_split(record: SetRecord) -> str | None:
 
 
 def held_out_scores(student: SentenceStudent, sentence_set: SentenceSet) -> Metrics:
-    """The scores on what is held out; empty if nothing is."""
+    """The scores on what is held out, empty if nothing is."""
     split = held_out_split(sentence_set.record)
     return {} if split is None else {split: evaluate_vectors(student, sentence_set, split)}
 
@@ -246,7 +246,7 @@ def gram_divergence(predicted_BH: torch.Tensor, stored_BH: torch.Tensor, tempera
     vectors may be turned or stretched against the teacher's: their similarities count alone.
 
     Returns:
-        The mean over the batch, nats; 0 for a sentence alone.
+        The mean over the batch, nats, or 0 for a sentence alone.
     """
     others_BO = ~torch.eye(len(predicted_BH), dtype=torch.bool, device=predicted_BH.device)
 

@@ -43,7 +43,7 @@ NOT_FOR_WORDS = "is not for labelled words"  # with a label each, nothing is poo
 
 
 class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
-    """Sentences of labelled words; see `TaskKind`."""
+    """Sentences of labelled words. See `TaskKind`."""
 
     student = TokenLabelStudent
     set_type = TokenLabelSet
@@ -181,7 +181,7 @@ def evaluate_split(
     rows: LabelledWords,
     bias_C: Floats | None = None,
 ) -> dict[str, Any]:
-    """All that `student.evaluate.evaluate` tells of one split.
+    """All results of `student.evaluate.evaluate` for one split.
 
     Args:
         student: on its device.

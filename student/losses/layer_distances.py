@@ -154,7 +154,7 @@ def first_signal(record: SetRecord) -> LayersName:
 
 
 def named_layers(flag: str | None) -> tuple[int, ...]:
-    """The numbers in a flag such as 2,4,6; none without it."""
+    """The numbers in a flag such as 2,4,6, or none without it."""
     return tuple(int(layer) for layer in flag.split(",")) if flag else ()
 
 

@@ -53,7 +53,7 @@ class LayerTargets:
         store: the layers.
         examples: the rows, as the student reads them.
         lengths_N: tokens that the teacher must have read of a row for its tokens to be compared. (default: any)
-        frame: what it reads around the sentences; None for a student that reads that, too.
+        frame: what it reads around the sentences, or None for a student that reads that, too.
 
     Attributes:
         is_known_N: which rows the signal is of.

@@ -70,7 +70,7 @@ class LayerLoss(nn.Module):
         targets: the teacher's stored layers, by signal.
         weight_N: float32, multiplies each training row's loss.
         filters: what of the states of all tokens is compared. (default: all)
-        kind_N: what `Contrast` needs; None where it is not among the distances.
+        kind_N: what `Contrast` needs, or None where it is not among the distances.
 
     Attributes:
         is_known_N: which training rows all signals are of.
@@ -126,7 +126,7 @@ class LayerLoss(nn.Module):
         return student.features(ids_T, starts_S, sparse_grads), LayerOutputs(nowhere_NL, states)
 
     def _map(self, signal: LayersName, layer: int, student: Student, width: int) -> nn.Linear | None:
-        """Returns the map from a student's state to the teacher's width; None where no map is needed."""
+        """Returns the map from a student's state to the teacher's width, or None where no map is needed."""
         if signal not in ("states", "cls"):
             return None
         own = self._width_of_first(student) if signal == "cls" else student.encoder.token_size
@@ -144,7 +144,7 @@ class LayerLoss(nn.Module):
         return student.encoder.token_size if self._is_bert else student.num_features
 
     def forward(self, features_BF: Tensor, layers: LayerOutputs, starts_S: Tensor, rows: Ints) -> Tensor:
-        """Returns the weighted mean over the rows whose teacher layers are stored, a scalar; 0 without such rows.
+        """Returns the weighted mean over the rows whose teacher layers are stored, a scalar, or 0 without such rows.
 
         Args:
             features_BF: what the student's head reads.

@@ -37,14 +37,14 @@ class EncoderConfig(BaseModel):
 
     Attributes:
         embedding: which of `ENCODERS`.
-        matrix_size: side of the matrices; 0 for none (CBOW).
-        vector_size: size of the vectors; 0 for none (CMOW).
+        matrix_size: side of the matrices, or 0 for none (CBOW).
+        vector_size: size of the vectors, or 0 for none (CMOW).
         pooling: whether the vectors' maxima stand beside their sum.
         window_size: tokens that are read together; features of longer texts are joined from windows. None for all.
         num_bigrams: how many pairs of neighbouring tokens have a vector of their own.
         bigram_size: numbers of such a vector.
-        lstm: of the encoders that are LSTMs; None for others.
-        bert: the sizes of a BERT's layers, which are ``vector_size`` wide; None for others.
+        lstm: of the encoders that are LSTMs, or None for others.
+        bert: the sizes of a BERT's layers, which are ``vector_size`` wide, or None for others.
         pooler: what makes a representation of a BERT's states; None for its own, the tanh of a layer on the last one's.
         initializer_range: standard deviation of the noise that sums and products start from.
         table_dtype: how the embedding tables are stored.
@@ -184,7 +184,7 @@ class StudentConfig(EncoderConfig):
         pairing: how it brings two sentences together; of no meaning for one.
         special_ids: the tokens before, between and after two sentences read as one sequence (pairing ``joint``); for a
             bert also those before and after a single sentence.
-        hidden_size: width of the head, an MLP or an LSTM; None for the LSTM means as wide as its input.
+        hidden_size: width of the head, an MLP or an LSTM, or None for the LSTM means as wide as its input.
         metrics: the task's metrics.
     """
 
@@ -373,7 +373,7 @@ class TokenLabelConfig(EncoderConfig):
 
 TaskConfig = StudentConfig | TokenLabelConfig
 Pretrained = MaskedWordConfig | SentenceConfig
-# Keys are the ``kind`` in a config.json. Students of texts came first and have none, so their files stay readable.
+# Keys are the ``kind`` in a config.json. Students of texts came first and have no such key, so their files still load.
 CONFIGS: dict[str, type[EncoderConfig]] = {
     "mlm": MaskedWordConfig,
     "vectors": SentenceConfig,

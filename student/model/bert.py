@@ -74,7 +74,7 @@ class BertLayer(nn.Module):
             states_NLH: of all tokens.
             asked_NQH: of those whose new states are wanted.
             is_token_NL: which are no padding.
-            told: is given scores and values.
+            told: receives scores and values.
 
         Returns:
             float32 [N, Q, H].

@@ -135,7 +135,7 @@ def look(one: Padded, other: Padded) -> tuple[torch.Tensor, torch.Tensor]:
     """Attends each token to the other sentence: the mean of its states, weighted by the softmax of X Yᵀ.
 
     Returns:
-        Of the first sentences' tokens seen_NLD, of the second ones' seen_NKD; 0 where the other sentence is empty.
+        Of the first sentences' tokens seen_NLD, of the second ones' seen_NKD, or 0 where the other sentence is empty.
     """
     (x_NLD, is_x_NL), (y_NKD, is_y_NK) = one, other
     scores_NLK = x_NLD @ y_NKD.mT

@@ -19,7 +19,7 @@ from student.run_config import TableDtype
 
 
 class BigramSums(nn.Module):
-    """The sum of the vectors of the pairs in a sequence; 0 if it has none.
+    """The sum of the vectors of the pairs in a sequence, or 0 if it has no pairs.
 
     Vectors start from 0.
 

@@ -20,7 +20,7 @@ NOISE = 0.01
 
 
 def build_config(settings: TrainSettings, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:
-    """The architecture that settings ask for, for a task with these facts.
+    """The architecture that the settings describe, for a task with these facts.
 
     Args:
         settings: the settings.
@@ -54,7 +54,7 @@ def build_config(settings: TrainSettings, facts: Facts, inherited: Inherited | N
 
 
 def build_token_label_config(settings: LabelSettings, facts: Facts) -> TokenLabelConfig:
-    """The architecture that settings ask for, for a task of labelled words with these facts.
+    """The architecture that the settings describe, for a task of labelled words with these facts.
 
     Raises:
         ConfigError: naming every flag that does not fit.

@@ -3,7 +3,7 @@
 from importlib.resources import files
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from pipeline.console import size
 from pipeline.training.run_record import RunRecord
@@ -57,14 +57,14 @@ def embedding_summary(config: EncoderConfig) -> str:
 
 CARD_FILE = "README.md"
 KINDS = {
-    "bert": "A BERT of few layers, a student of **{task}**",
-    "lstm": "A student of **{task}**, of LSTMs",
-    "biattentive": "A student of **{task}**, of LSTMs with attention between sentences",
+    "bert": "A BERT with few layers, a student of **{task}**",
+    "lstm": "A student of **{task}** with LSTMs",
+    "biattentive": "A student of **{task}** with LSTMs and attention between sentences",
 }
 SUMS = "A student of **{task}** without attention or layers"
 NEEDS = (
     "It needs `distill-offline` and neither transformers nor the teacher.",
-    "It needs `distill-offline`, or transformers, to which it is a `BertForSequenceClassification`.",
+    "It needs `distill-offline`, or transformers, which loads it as a `BertForSequenceClassification`.",
 )
 
 
@@ -78,8 +78,14 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
         record: the content of ``run.json``, if there is one; it holds the scores and the command.
     """
     family = (config.embedding,) if config.embedding in KINDS else ("cmow", "matrix-embeddings")
+    results = _eval_results(config, record) if record else []
     data = ModelCardData(
-        library_name="distill", pipeline_tag=config.pipeline_tag, tags=["distillation", *family, config.task]
+        library_name="distill",
+        pipeline_tag=config.pipeline_tag,
+        tags=["distillation", *family, config.task],
+        metrics=[*dict.fromkeys(result.metric_type for result in results)] or None,
+        model_name=f"{config.task} student" if results else None,
+        eval_results=results or None,
     )
     return filled(
         files("student.model").joinpath("card.md").read_text(encoding="utf-8"),
@@ -93,6 +99,22 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
         record=record,
         thresholds=record["result"].get("thresholds", {}) if record else {},
     )
+
+
+def _eval_results(config: TaskConfig, record: RunRecord) -> list[EvalResult]:
+    """Returns the scores as entries of the hub's ``model-index``."""
+    return [
+        EvalResult(
+            task_type=config.pipeline_tag,
+            dataset_type=config.task,
+            dataset_name=config.task,
+            dataset_split=split,
+            metric_type=metric,
+            metric_value=value,
+        )
+        for split, parts in record["result"]["evaluation"].items()
+        for metric, value in parts["gold"].items()
+    ]
 
 
 def filled(template: str, data: ModelCardData, **values: Any) -> str:

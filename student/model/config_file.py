@@ -50,7 +50,7 @@ def why_none(path: Path) -> str:
     folder = path.parent
     if not folder.exists():
         return f"{folder}: no such folder"
-    # A folder without a config is often that of a run in its first epoch, and the message should say so.
+    # A folder without a config is often that of a run in its first epoch, and the message should mention that.
     record = read_run_record(folder / RUN_RECORD) if (folder / RUN_RECORD).is_file() else {}
     others = students_in(folder)
     if record.get("state") == "running" and not others:
@@ -74,7 +74,7 @@ def read_encoder_config(path: Path) -> EncoderConfig:
 
 
 def read_task_config(path: Path) -> TaskConfig:
-    """Reads the ``config.json`` of a student of a task, of whatever kind of row; errors as of `read_config`."""
+    """Reads the ``config.json`` of a student of a task, of whatever kind of row. Errors as of `read_config`."""
     config = read_encoder_config(path)
     return config if isinstance(config, StudentConfig | TokenLabelConfig) else read_config(path)
 
@@ -118,7 +118,7 @@ def _own_part(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind(values: dict[str, Any]) -> type[EncoderConfig] | None:
-    """The class of the architecture in a ``config.json``; None for a student of texts, which has no ``kind``."""
+    """The class of the architecture in a ``config.json``, or None for a student of texts, which has no ``kind``."""
     kind = values.get("kind")
     return CONFIGS.get(kind) if isinstance(kind, str) else None
 

@@ -91,7 +91,7 @@ class MatrixProduct(nn.Module):
 
 
 class MatrixEncoder(Encoder):
-    """[sum of v_t ; max of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1 ; sum of pairs], with the parts that the shape asks for.
+    """[sum of v_t ; max of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1 ; sum of pairs], with the parts of the shape.
 
     A sentence's representation does not depend on how far it is padded, nor on its batch. The backward product has its
     own matrices Y; a backward sum would equal the forward one.
@@ -289,7 +289,7 @@ class MatrixEncoder(Encoder):
         return tables, ids_T, padding
 
     def weights(self) -> Tables:
-        """Returns the stored numbers of the tables of vectors, matrices and backward matrices; None if absent."""
+        """Returns the stored numbers of the tables of vectors, matrices and backward matrices, or None if absent."""
         return self._of_each(lambda part: part.table.weight)
 
     def _of_each(self, numbers: Callable[[PooledVectors | MatrixProduct], torch.Tensor]) -> Tables:
@@ -311,7 +311,7 @@ class MatrixEncoder(Encoder):
         put_side_by_side([part.table.weight for part in self.parts()])
 
     def tables(self) -> list[nn.Embedding]:
-        """Returns the tables that can be trained; none if they are stored as float16 or int8."""
+        """Returns the tables that can be trained, or none if they are stored as float16 or int8."""
         return [part.table for part in self.parts() if isinstance(part.table, nn.Embedding)]
 
 

@@ -52,8 +52,8 @@ class EncoderShape:
         bigram_size: numbers of such a vector.
         lstm: of the encoders that are LSTMs.
         bert: the sizes of a BERT.
-        pooler: what makes a representation of a BERT's states; None for its own.
-        separator_id: the token after which a BERT begins to read a second sentence; None if there is no second one.
+        pooler: what makes a representation of a BERT's states, or None for its own.
+        separator_id: the token after which a BERT begins to read a second sentence, or None if there is no second one.
         dropout: in a BERT's layers.
     """
 
@@ -85,7 +85,7 @@ class Encoder(nn.Module):
     Attributes:
         pad_id: the token that stands for none.
         size: F, of a sequence.
-        token_size: P, of a token; 0 if nothing is known of one.
+        token_size: P, of a token, or 0 if nothing is known of one.
         start_deviation: standard deviation of the numbers of vectors that start from others, a teacher's above all.
         counts_less: whether vectors that start from a teacher's are shorter the more frequent their token is: in a sum.
         has_neutral_rows: whether a token whose rows are those of the padding says nothing; then tokens that no training
@@ -145,11 +145,11 @@ class Encoder(nn.Module):
         """The tables with a row per token; the rows of those that need gradients are trained, used by the same ids."""
 
     def bigram_table(self) -> nn.Embedding | None:
-        """The table of pairs of tokens that is trained; None if there is none."""
+        """The table of pairs of tokens that is trained, or None if there is none."""
         return None
 
     def bigram_rows(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor | None:
-        """The rows of that table that `reduce` reads, int64, for its arguments; None without a table."""
+        """The rows of that table that `reduce` reads, int64, for its arguments, or None without a table."""
         return None
 
     @property
@@ -168,7 +168,7 @@ class Encoder(nn.Module):
         return 0
 
     def vector_table(self) -> nn.Embedding | None:
-        """The table of tokens' vectors that may start from a teacher's; None if there is none."""
+        """The table of tokens' vectors that may start from a teacher's, or None if there is none."""
         return None
 
     @torch.no_grad()

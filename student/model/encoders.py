@@ -60,7 +60,7 @@ class EncoderKind:
         return self.pairing == "attention"
 
     def parameters(self, encoder: EncoderSettings, reads_tokens: bool) -> dict[str, Any]:
-        """The fields of `EncoderConfig` that settings ask for; a matrix or a vector that this kind has not is 0.
+        """The fields of `EncoderConfig` that the settings describe; a matrix or a vector that this kind has not is 0.
 
         Args:
             encoder: the settings, of this kind.

@@ -24,7 +24,7 @@ class EncoderSettings(Settings):
 
 
 class WithNoise(EncoderSettings):
-    """Tables that start from noise of a size of one's own choice; LSTMs' are drawn from -0.25 to 0.25."""
+    """Tables that start from noise with a chosen standard deviation. LSTMs' are drawn from -0.25 to 0.25."""
 
     initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the initial random tables.")
 

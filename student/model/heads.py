@@ -24,7 +24,7 @@ class Pairing:
 
     Attributes:
         words: its name in cards.
-        compare: makes one representation [..., F * width] of the two sentences' [..., F]; None if the encoder reads
+        compare: makes one representation [..., F * width] of the two sentences' [..., F], or None if the encoder reads
             both.
         width: of the result, as a multiple of one sentence's.
         is_one: whether both are read as one sequence, with the tokenizer's special tokens around them.
@@ -64,9 +64,9 @@ class HeadShape:
 
     Attributes:
         num_logits: C.
-        hidden_size: its width; None for the head's own.
+        hidden_size: its width, or None for the head's own.
         side: D, of the squares that parts of the representation are laid out in.
-        vector_size: of the encoder's vectors; 0 for none.
+        vector_size: of the encoder's vectors, or 0 for none.
         dropout: on the representation, or on what the head makes of it.
     """
 

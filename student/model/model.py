@@ -94,7 +94,7 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
             IntegrityError: if a file is missing or damaged, or of a newer format, or it is another kind of student.
         """
         config = cls.read_config(folder / CONFIG_FILE)
-        # The size is checked before any tensor is made, because a config of a few bytes can ask for terabytes.
+        # The size is checked before any tensor is made, because a config of a few bytes can describe terabytes.
         check_room(folder, config.least_bytes)
         student = cls(config)
         load_weights(folder, student)
@@ -122,7 +122,7 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
         return cls.load(folder if folder.is_dir() else Path(snapshot_download(model_id, **download)))
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
-        """A card for a student that has none yet."""
+        """A card for a student without one."""
         return ModelCard(card_text(self.config, num_parameters(self), num_bytes(self)))
 
 
@@ -246,7 +246,7 @@ class TokenLabelStudent(TaskStudent):
 
 
 def beside(alone_TF: torch.Tensor, starts_S: torch.Tensor) -> list[torch.Tensor]:
-    """Returns the features of each token's left neighbour, of the token, and of its right neighbour; 0 if absent."""
+    """Returns the features of each token's left neighbour, of the token, and of its right neighbour, or 0 if absent."""
     sentence_T = torch.arange(len(starts_S) - 1, device=starts_S.device).repeat_interleave(starts_S.diff())
     # Sentences lie end to end, so a neighbour counts only if it belongs to the same sentence.
     is_one_T1 = (sentence_T[1:] == sentence_T[:-1]).unsqueeze(1)
@@ -259,7 +259,7 @@ STUDENTS: dict[KindName, type[TaskStudent]] = {"examples": Student, "token_label
 
 
 def load_student(folder: Path) -> TaskStudent:
-    """Reads a student of a task, of whatever kind of row, in evaluation mode; errors as of `TaskStudent.load`."""
+    """Reads a student of a task, of whatever kind of row, in evaluation mode. Errors as of `TaskStudent.load`."""
     return STUDENTS[read_task_config(folder / CONFIG_FILE).rows].load(folder)
 
 

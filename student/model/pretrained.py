@@ -122,7 +122,7 @@ class SentenceStudent(PretrainedStudent[SentenceConfig]):
 
 
 def build_masked_word_config(settings: MaskedWordSettings, record: SetRecord) -> MaskedWordConfig:
-    """The architecture that settings ask for, for a set of tokens.
+    """The architecture that the settings describe, for a set of tokens.
 
     Raises:
         ConfigError: naming every flag that does not fit.
@@ -136,7 +136,7 @@ def build_masked_word_config(settings: MaskedWordSettings, record: SetRecord) ->
 
 
 def build_sentence_config(settings: SentenceSettings, record: SetRecord, width: int) -> SentenceConfig:
-    """The architecture that settings ask for, for a set of sentences whose vectors have this width.
+    """The architecture that the settings describe, for a set of sentences whose vectors have this width.
 
     Raises:
         ConfigError: naming every flag that does not fit.

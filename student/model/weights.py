@@ -121,7 +121,7 @@ def read_weights(folder: Path, part: str = "") -> Tensors:
 
 
 def students_in(folder: Path) -> str:
-    """The students in a folder that is none itself, as the end of a message; empty if there are none."""
+    """The students inside a folder that is not a student, as the end of a message. Empty without any."""
     names = ", ".join(str(path.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}")))
     return f"; there are students in it, name one of them: {names}" if names else ""
 

@@ -11,7 +11,7 @@ def compose(kind: str, backend: str, footer: str, data: str = "") -> str:
 
     Args:
         kind: what it is called.
-        backend: JavaScript that makes ``backend``, which the page asks: see ``distill/apps/serve/server.js``.
+        backend: JavaScript that defines ``backend``, which the page calls. See ``distill/apps/serve/server.js``.
         footer: its last line, HTML.
         data: tags that stand before its script.
     """

@@ -102,7 +102,7 @@ def make_trials(
         seeds: of each of them.
         grid: what is tried.
         folder: the sweep's.
-        make: the architecture that settings ask for.
+        make: the architecture that the settings describe.
 
     Raises:
         ConfigError: naming everything that does not fit the sets, before anything is trained.

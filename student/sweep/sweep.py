@@ -214,7 +214,7 @@ def _record(trial: Trial) -> RunRecord:
 
 
 def _of_tasks(records: Sequence[tuple[Trial, RunRecord]]) -> dict[str, list[Scored]]:
-    """Returns the best epochs' scores of each task with gold in dev; empty for runs of one task."""
+    """Returns the best epochs' scores of each task with gold in dev, empty for runs of one task."""
     found: dict[str, list[Scored]] = {}
     for trial, record in records:
         for name in record.get(STUDENTS, ()):

@@ -1,4 +1,4 @@
-"""What a file says of each of its rows, as logits in the task's order of labels.
+"""The predictions in a file for each of its rows, as logits in the task's order of labels.
 
 A row's answer is a list of numbers, or an object from label to number; in CSV such a thing as JSON. A missing or empty
 one says that the teacher did not answer. Shapes: N rows of the file, A of them with an answer, C logits.
@@ -103,7 +103,7 @@ def names_of_outputs(config: ImportConfig, target: Target, of_file: tuple[str, .
     """The order of labels in lists of numbers: by ``--teacher-labels``, else as the file names them, or the task's.
 
     Raises:
-        ConfigError: if what is told are not the task's labels.
+        ConfigError: if the given labels are not the task's.
     """
     stated = names_of(config.teacher_labels)
     if not stated and not of_file:
@@ -165,7 +165,7 @@ def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> 
 
 
 def _parsed(value: Any) -> Any:
-    """A list of numbers, or a mapping without its nulls, which are how Arrow says that a key is not there.
+    """A list of numbers, or a mapping without its nulls, which is how Arrow represents a missing key.
 
     What is no answer is among `MISSING`, and what cannot be read the error.
     """

@@ -48,7 +48,7 @@ class ImportConfig(OwnDataFlags, StoreFlags, JsonFlags):
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The splits asked for; empty for all."""
+        """The requested splits, empty for all."""
         return names_of(self.splits)
 
     def set_name(self, task: str) -> str:

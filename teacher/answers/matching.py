@@ -79,7 +79,7 @@ def _sentences(rows: pa.Table) -> list[tuple[str, str | None]]:
 
 
 def _texts(rows: pa.Table, place: str, task: Task, is_needed: bool) -> list[tuple[str, str | None]] | None:
-    """The texts of rows with an answer; None if there are none and they are not needed."""
+    """The texts of rows with an answer, or None if there are none and they are not needed."""
     columns, problems = dict[str, pa.Array](), list[str]()
     for name, own in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
         accepted = dict.fromkeys([*(own or ()), name])

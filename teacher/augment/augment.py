@@ -40,7 +40,7 @@ class Augmentation:
         method: how they are made.
         task: whose rows get them.
         store: the folder of sets, where they are kept.
-        name: theirs in the store; None for that of the task and the method.
+        name: theirs in the store, or None for that of the task and the method.
     """
 
     method: Method

@@ -42,7 +42,7 @@ class Proposer:
 
     Attributes:
         lm: the model.
-        words: of its vocabulary, by token; None for pieces of words.
+        words: of its vocabulary, by token, or None for pieces of words.
         method: the flags.
         settings: all that decides the candidates.
     """
@@ -98,7 +98,7 @@ def find_sites(
         sentences: every sentence once.
         state: of the processes.
         store: the folder of sets.
-        cluster: whose workers compute them; None for this process.
+        cluster: whose workers compute them, or None for this process.
     """
     settings = {**proposer.settings, "rules": RULES, "sentences": _texts_sha256(sentences)}
     # The folder's name contains the fingerprint, so other settings get another folder and nothing has to be refused.

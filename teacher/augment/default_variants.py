@@ -9,7 +9,7 @@ from teacher.augment.augment import Augmentation
 
 
 def announce_default_variants(wanted: Augmentation, root: Path) -> None:
-    """Prints a note that variants are added although no flag asks for them.
+    """Prints a note that variants are added although no flag requests them.
 
     Raises:
         ConfigError: if the set in ``root`` was begun without them.

@@ -69,7 +69,7 @@ class MaskPosEditor:
     mask: str = MASK
 
     def edit(self, sentences: Sequence[str], source_rows: Ints, side: int, variants: Ints) -> list[list[Edited | None]]:
-        """Variants of sentences, as `Editor.edit` says; None for one without a word left as it was."""
+        """Variants of sentences. See `Editor.edit`, or None for one without a word left as it was."""
         spans = [words_in(text) for text in sentences]
         lengths = np.array([len(row) for row in spans])
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -123,7 +123,7 @@ class MaskPosEditor:
         return Edited(edited, frozenset(kinds), len(replacements), stop - first)
 
     def _instead(self, tag: str | None, change: float, choose: float) -> str | None:
-        """What stands in a word's place; None if it stays."""
+        """What stands in a word's place, or None if it stays."""
         if change < self.mask_probability:
             return self.mask
         if change >= self.mask_probability + self.pos_probability or tag not in self.pools.numbers:
@@ -217,7 +217,7 @@ class MaskEachEditor:
     mask: str
 
     def edit(self, sentences: Sequence[str], source_rows: Ints, side: int, variants: Ints) -> list[list[Edited | None]]:
-        """Variants of sentences, as `Editor.edit` says; None for one beyond the last word."""
+        """Variants of sentences. See `Editor.edit`, or None for one beyond the last word."""
         return [self._edited(text, len(variants)) for text in sentences]
 
     def _edited(self, text: str, count: int) -> list[Edited | None]:

@@ -73,7 +73,7 @@ class Method(SeedFlags):
 
     Attributes:
         name: of the method.
-        usual_variants: variants of a row, where neither the flags nor the task tell their number.
+        usual_variants: variants of a row, if neither the flags nor the task set their number.
         for_training: whether its variants are to be learnt from: of the rows of ``train``, each text once. Otherwise
             they are for looking at: of some rows of one split, which all keep theirs.
     """
@@ -134,14 +134,14 @@ class Method(SeedFlags):
 
     @property
     def num_rows(self) -> int | None:
-        """How many rows of the split get variants, from its start; None for all."""
+        """How many rows of the split get variants, from its start, or None for all."""
         return None
 
     def variants_of(self, task: Task) -> int:
-        """How many variants are wanted: as the flag says, or the task, or as usual.
+        """The number of variants: from the flag, the task, or the default.
 
         Raises:
-            ConfigError: if the task tells the number for a method that there is not.
+            ConfigError: if the task sets the number for an unknown method.
         """
         unknown = next((name for name in task.num_variants if name not in METHODS), None)
         if unknown is not None:
@@ -235,7 +235,7 @@ class MaskPos(Method):
         return tuple((FIRST, SECOND, BOTH)[n % 3] for n in range(num_variants))
 
     def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
-        """Finds a tagger, where parts of speech are asked for; the editor needs the words of each.
+        """Finds a tagger, if parts of speech are needed; the editor needs the words of each.
 
         Raises:
             MissingDependencyError: if there is none.
@@ -265,7 +265,7 @@ class SplitFlags(Settings):
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The splits asked for; empty if none is named."""
+        """The requested splits, empty if none is named."""
         return names_of(self.splits)
 
 
@@ -318,7 +318,7 @@ METHODS: dict[str, type[Method]] = {method.name: method for method in (TinyBert,
 
 
 def default_method(task: Task) -> str | None:
-    """How the variants that the task's manifest asks for are made; None if it asks for none.
+    """How the variants set in the task's manifest are made. None without such an entry.
 
     Raises:
         ConfigError: if there is no such method to learn from.

@@ -89,7 +89,7 @@ def whole_words(lm: MaskedLm) -> list[str | None]:
     """The vocabulary, with None for what is no word by itself: pieces of words and special tokens.
 
     Raises:
-        TeacherError: if its pieces do not say whether they begin a word.
+        TeacherError: if its pieces do not mark the start of a word.
     """
     tokenizer = lm.tokens.tokenizer
     model = json.loads(tokenizer.to_str())["model"]

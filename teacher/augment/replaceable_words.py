@@ -30,7 +30,7 @@ class Edited(NamedTuple):
 
     Attributes:
         text: what it reads now.
-        kinds: what was done to it; empty if nothing was.
+        kinds: what was done to it, empty if nothing was.
         changed: number of words that are others now.
         words: number of its words before.
     """

@@ -120,7 +120,7 @@ class TinyBertEditor:
     seed: int
 
     def edit(self, sentences: Sequence[str], source_rows: Ints, side: int, variants: Ints) -> list[list[Edited | None]]:
-        """Variants of sentences, as `Editor.edit` says; none is given up."""
+        """Variants of sentences. See `Editor.edit`; none is given up."""
         numbers = self.numbers_NS[source_rows, side]
         start, stop = self.sites.start.take(numbers), self.sites.stop.take(numbers)
         site_S = _places(self.sites.start.offsets, numbers)

@@ -29,7 +29,7 @@ class MaskingPlan:
         probability: share of a sequence's tokens that a copy masks, at least one.
         num_copies: copies of each sequence. Their positions are disjoint until every one has been masked once.
         mask_id: the mask token.
-        weight_V: how likely a token is chosen, against the others of its sequence; 0 for special tokens.
+        weight_V: how likely a token is chosen, against the others of its sequence, or 0 for special tokens.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""A corpus as a teacher reads it: which documents belong to a split, cut and masked as the flags say."""
+"""A corpus as a teacher reads it: which documents belong to a split, truncated and masked according to the flags."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from teacher.models.masked_lm import MlmTokenizer
 VALIDATION = "validation"
 SPLITS = (VALIDATION, TRAIN)
 COUNTED_DOCUMENTS = 50_000
-MOST_LOOKED_AT = 64  # batches of sequences, for words that the tokenizer knows
+MOST_LOOKED_AT = 64  # batches of sequences, for words in the tokenizer's vocabulary
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def nothing_to_mask(text: Text, where: str) -> DataError:
 
 
 def require_known_words(text: Text, tokens: LoadedTokenizer, name: str) -> None:
-    """Raises DataError if a model's tokenizer does not know most words of documents spread over a corpus."""
+    """Raises DataError if a model's tokenizer lacks most words of documents spread over a corpus."""
     for ranges in text.samples():
         parts = (part.ids for start, stop in ranges for part in text.sequences(tokens, TRAIN, start, stop))
         ids = list(islice(parts, MOST_LOOKED_AT))

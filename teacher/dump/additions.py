@@ -27,7 +27,7 @@ from teacher.models.loaded import sentence_encoder_of
 def load_token_encoder(
     wanted: TaskTokenVectors, task: Task, teacher: Teacher, max_seq_length: int
 ) -> SentenceEncoder | None:
-    """Loads the encoder whose token vectors are stored, on the teacher's device; None if the teacher's own are.
+    """Loads the encoder whose token vectors are stored, on the teacher's device, or None if the teacher's own are.
 
     It is the one that ``--token-vectors-from`` or the task's manifest names. Without, the encoder of sentences that
     the teacher was fine-tuned from, if it was one and is still there.
@@ -83,8 +83,8 @@ def add_token_vectors(
         record: its record, verified.
         wanted: the flags.
         teacher: its teacher, on its device.
-        encoder: what is asked in place of the teacher, if anything.
-        old: a set of the same teacher, whose vectors need not be asked for.
+        encoder: the encoder used instead of the teacher, if any.
+        old: a set of the same teacher, whose vectors are reused.
         max_tokens: most tokens per batch.
 
     Returns:
@@ -119,7 +119,7 @@ def add_token_vectors(
 
 
 def add_encoders_token_vectors(root: Path, record: SetRecord, encoder: SentenceEncoder, max_tokens: int) -> SetRecord:
-    """Puts what an encoder says of its vocabulary into its set of sentences; what it has stays.
+    """Adds an encoder's vectors of its vocabulary to its set of sentences. Existing ones stay.
 
     Call it inside `inference_mode`, in one process.
 
@@ -153,7 +153,7 @@ WHOLE = ("embeddings.", "pooler.")  # stored in addition to the chosen layers
 
 
 def init_bytes(layers: Sequence[int], name: str, shape: Any) -> int:
-    """Bytes of the weights of layers of a teacher with this transformers config; 0 without layers.
+    """Bytes of the weights of layers of a teacher with this transformers config, or 0 without layers.
 
     Raises:
         TeacherError: if it is no BERT, as which alone a student can start.
@@ -171,7 +171,7 @@ def init_bytes(layers: Sequence[int], name: str, shape: Any) -> int:
 
 
 def check_same_init(root: Path, layers: tuple[int, ...]) -> None:
-    """Raises FingerprintMismatchError if the set in ``root`` carries weights of layers but those asked for."""
+    """Raises FingerprintMismatchError if the set in ``root`` has weights of other layers than requested."""
     is_there = (root / INIT_FILE).exists() and (root / FILE_NAME).exists()
     recorded = read_set_record(root).signals.init if is_there else None
     if recorded is not None and layers and layers != recorded.layers:
@@ -190,14 +190,14 @@ def add_init_layers(
     old: LogitSet | None,
     is_alone: bool,
 ) -> SetRecord | None:
-    """Puts weights into a set once it is verified: those asked for, or that it had and lost, or those of an old set.
+    """Puts weights into a set once it is verified: the requested ones, those it lost, or those of an old set.
 
     Args:
         root: the set's folder.
         record: its record; None in all processes but one.
         wanted: the layers that the flags name, if any.
         teacher: its teacher.
-        old: a set of the same teacher, whose weights are taken over unless other layers are asked for.
+        old: a set of the same teacher, whose weights are reused unless other layers are requested.
         is_alone: whether no other job may be writing the same.
 
     Returns:

@@ -38,7 +38,7 @@ SPARE = 1.2
 
 
 def corpus_budget(config: BudgetCorpus) -> list[Line]:
-    """What each codec costs and loses on a corpus, a line each, measured on what the teacher says about its start.
+    """What each codec costs and loses on a corpus, a line each, measured on the teacher's outputs for its start.
 
     Raises:
         DataError: if the corpus has no text of the lengths wanted, or too little.
@@ -125,7 +125,7 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
 
 
 def _tell_of_variants(task: Task, num_rows: int, source: Source) -> None:
-    """A note on the rows that a dump adds by default, and of which it stores layers if it is told to."""
+    """A note on the rows that a dump adds by default, and whose layers it can store."""
     method = default_method(task)
     if method is None or TRAIN not in source.splits:
         return

@@ -49,7 +49,7 @@ class Executor(Protocol):
 
 
 class ThisProcess:
-    """This process alone, for answers that need no teacher; see `Executor`."""
+    """This process alone, for answers that need no teacher. See `Executor`."""
 
     job = Job(0, 1)
     is_main = True
@@ -161,7 +161,7 @@ def _my_shards(root: Path, record: SetRecord, executor: Executor) -> list[Shard]
 
 
 def _finished(dump: Dump, kind: KindName) -> SetRecord:
-    """Completes and verifies a set if all its shards exist; otherwise returns its record unchanged."""
+    """Completes and verifies a set if all its shards exist, otherwise returns its record unchanged."""
     # Read again, because another job may have finished the set in the meantime.
     record = read_record_of(dump.root, kind, "another set has taken its place")
     missing = unfinished_shards(dump.root, record)

@@ -34,7 +34,7 @@ RunShards = Callable[[WorkerTask[Files]], Iterator[Files]]  # returns the files 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of this command, or the workers of its cluster; see `Executor`."""
+    """The processes of this command, or the workers of its cluster. See `Executor`."""
 
     state: PartialState
     job: Job

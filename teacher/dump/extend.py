@@ -48,12 +48,12 @@ def open_old(name: str, store: Path, root: Path, kind: type[LogitSet], layers: C
 
     Raises:
         ConfigError: if that is the new set itself, or one with variants.
-        IntegrityError: if a file of it is not what its record says.
+        IntegrityError: if a file of it does not match its record.
     """
     old = kind.open(find_set(name, store))
     if old.root.resolve() == root.resolve():
         raise ConfigError(f"--extend {name}: the new version needs a --name of its own; the old one stays")
-    # With gaps a range of source rows does not say which rows a file has, and reuse relies on that.
+    # With gaps a range of source rows does not determine the rows of a file, and reuse relies on that.
     if any(described.absent for described in old.record.splits.values()):
         raise ConfigError(f"--extend {name}: has rows without logits, so that it cannot be extended")
     if old.record.augmentation is not None:
@@ -106,7 +106,7 @@ def take_over(root: Path, record: SetRecord, old: LogitSet) -> None:
 
 
 def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
-    """What the old set says of those texts that it holds."""
+    """The logits of the old set for the texts that it contains."""
     files = [old.root / shard.path for shard in old.record.shards]
     distinct = np.unique(np.concatenate(hashes))
     # Built from the raw bytes, because a list of millions of Python objects would take gigabytes.

@@ -158,7 +158,7 @@ class InitLayers(Settings):
     )
 
     def numbers(self, depth: int) -> tuple[int, ...]:
-        """The layers, ascending, of a teacher with so many; none without the flag.
+        """The layers, ascending, of a teacher with so many, or none without the flag.
 
         Raises:
             ConfigError: if the teacher has not one of them.

@@ -51,7 +51,7 @@ BLOCKS: dict[LayersName, type[Blocks]] = {"attention": Attention, "values": Valu
 
 
 def planned_layers(wanted: StoredLayers, name: str, shape: Any, root: Path) -> tuple[LayerSignal, ...]:
-    """The signals that flags ask for, and those that the set in ``root`` has already.
+    """The signals requested by flags, and those that the set in ``root`` already has.
 
     Args:
         wanted: the flags.
@@ -74,7 +74,7 @@ def planned_layers(wanted: StoredLayers, name: str, shape: Any, root: Path) -> t
 
 
 def wanted_layers(wanted: StoredLayers, name: str, shape: Any) -> list[LayerSignal]:
-    """The signals that flags ask for, of a teacher with this transformers config; see `planned_layers`."""
+    """The signals requested by flags, for a teacher with this transformers config. See `planned_layers`."""
     if not wanted.signals:
         return []
     require_known_family(name, shape.model_type)

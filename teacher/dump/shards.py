@@ -38,7 +38,7 @@ class ShardJob(ABC):
 
     Attributes:
         record: of the set.
-        model: the teacher; None for answers that are known already.
+        model: the teacher, or None for answers that are known already.
         precision: of its arithmetic.
         max_tokens: most padded tokens per batch.
     """

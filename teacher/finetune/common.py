@@ -34,14 +34,14 @@ def new_accelerator(*handlers: KwargsHandler) -> Accelerator:
     """Joins the processes of this command, and leaves precision to `autocast`, so that scores stay in fp32.
 
     Raises:
-        ConfigError: if it is asked for a precision that nothing is trained in.
+        ConfigError: if the precision is not supported for training.
     """
     training_precision()
     return Accelerator(cpu=processes().device.type == "cpu", mixed_precision="no", kwargs_handlers=list(handlers))
 
 
 def training_precision() -> str:
-    """What the products of a training step are computed in: bf16 where that is fast or asked for, else fp32."""
+    """What the products of a training step are computed in: bf16 if that is fast or requested, else fp32."""
     asked = mixed_precision()
     if asked not in ("no", "bf16"):
         raise ConfigError(
@@ -75,7 +75,7 @@ class AcceleratedOptimizer(TrainOptimizer):
     Args:
         accelerator: this process and the others.
         model: as the accelerator has prepared it.
-        inner: likewise.
+        inner: as `outer`.
         max_grad_norm: gradients are clipped to this norm.
     """
 

@@ -41,7 +41,7 @@ class Split:
     Attributes:
         rows: the source rows, N of them.
         lengths_N: tokens per row.
-        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where there is none; see `gold_arrays`.
+        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where there is none. See `gold_arrays`.
         score_N: float32 gold scores, NaN where there is none.
     """
 
@@ -69,7 +69,7 @@ class ExampleTask(BatchedTask):
         forward: gives logits_BC of the classifier for its inputs as keywords, in all processes.
 
     Raises:
-        DataError: if no training row has gold, or the teacher's tokenizer does not know the words.
+        DataError: if no training row has gold, or the teacher's tokenizer lacks the words.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ def training_source(task: Task, data: Path | None) -> Source:
 
 
 def rows_of(source: Source, share: float | None) -> dict[str, pa.Table]:
-    """The rows of the splits, with this share of the training rows held out, if it is given; see `hold_out`."""
+    """The rows of the splits, with this share of the training rows held out, if it is given. See `hold_out`."""
     return source.splits if share is None else hold_out(source.splits, share)
 
 

@@ -235,7 +235,7 @@ def _contents(text: Text, lm: MaskedLm) -> dict[str, Any]:
 
 
 def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:
-    """Masked sequences of held-out documents, at most so many documents, evenly spread; None if there is none."""
+    """Masked sequences of held-out documents, at most so many documents, evenly spread, or None if there is none."""
     every, total = text.flags.validation_every, text.documents.num_documents
     # A multiple of `every`, so that each chosen document is in the validation split.
     step = every * -(-total // (every * VALIDATION_DOCUMENTS))

@@ -41,7 +41,7 @@ class TokenLabelTask(BatchedTask):
         forward: gives logits_BLC of the classifier for its inputs as keywords, in all processes.
 
     Raises:
-        DataError: if no training row has gold and a token, or the teacher's tokenizer does not know the words.
+        DataError: if no training row has gold and a token, or the teacher's tokenizer lacks the words.
     """
 
     def __init__(

@@ -55,5 +55,5 @@ def open_dump(config: DumpSettings, command: str) -> TeacherDump:
 
 
 def dump(config: DumpSettings, command: str) -> SetRecord | None:
-    """Writes the set that settings describe, or goes on with it; see `run_dump`."""
+    """Writes the set that settings describe, or goes on with it. See `run_dump`."""
     return run_dump(open_dump(config, command), Processes.of(config.run.jobs, config.run.cluster))

@@ -205,7 +205,7 @@ class ExamplesDump(TaskDump):
 
 
 def wanted_variants(logits: TextLogits, task: Task, place: SetPlace, usual_name: str) -> Augmentation | None:
-    """Returns which variants the flags, or else the task's manifest, ask for; None for none.
+    """Returns the variants set by the flags or the task's manifest. None if there are none.
 
     Raises:
         ConfigError: if the set was begun without those of the manifest.

@@ -182,7 +182,7 @@ def _basis(
 
 
 def _has_basis(root: Path) -> bool:
-    """Whether a basis is there, and the one that the set's record tells of, if it was begun."""
+    """Whether a basis is there, and the one in the set's record, if it was started."""
     path, vectors = root / BASIS_FILE, None
     if path.exists() and (root / FILE_NAME).exists():
         vectors = read_set_record(root).signals.vectors

@@ -104,7 +104,7 @@ def check_word_labels(
     target: Target, name: str, labels: tuple[str, ...], rows: LabelledWords, is_stated: bool = False
 ) -> None:
     """Checks a teacher's order of labels by the words that have gold and a token, see `check_label_order`."""
-    # Only first tokens carry labels, and words that were truncated away have none.
+    # Only first tokens carry labels, and truncated words have no first token.
     gold_T = rows.gold_T
     has_gold_T = gold_T != NO_LABEL
     no_score = np.full(int(has_gold_T.sum()), np.nan, dtype=np.float32)

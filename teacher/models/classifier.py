@@ -64,7 +64,7 @@ def load_teacher(
         task: whose logits are wanted.
         name: hub id or folder.
         revision: hub revision.
-        teacher_labels: its order of labels as the user states it; empty if not.
+        teacher_labels: its order of labels as the user states it, empty if not.
         max_seq_length: longest input that it will be given, in tokens.
         windows: how it reads longer ones than fit a window, whatever ``max_seq_length`` is.
 
@@ -97,7 +97,7 @@ def outputs(
         task: whose logits are wanted.
         name: of the teacher.
         config: its transformers config.
-        teacher_labels: its order of labels as the user states it; empty if not.
+        teacher_labels: its order of labels as the user states it, empty if not.
 
     Raises:
         ConfigError: if what is stated are not the task's labels.

@@ -80,7 +80,7 @@ def load_encoder(name: str, revision: str | None, max_seq_length: int, pooling: 
 
 
 def stated_pooling(name: str, revision: str | None) -> Pooling | None:
-    """Returns the pooling that sentence-transformers has saved with a model; None if none, or another one.
+    """Returns the pooling that sentence-transformers has saved with a model, or None if none, or another one.
 
     Raises:
         DataError: if its file cannot be read.

@@ -36,7 +36,7 @@ def label_places(names: Sequence[str], labels: Sequence[str]) -> tuple[int, ...]
 
 
 def stated_labels(stated: Sequence[str], labels: Sequence[str]) -> tuple[str, ...]:
-    """A task's labels in the order in which ``--teacher-labels`` names them; see `label_places`.
+    """A task's labels in the order in which ``--teacher-labels`` names them. See `label_places`.
 
     Raises:
         ConfigError: unless each is named once.

@@ -126,7 +126,7 @@ def is_sentence_encoder(name: str, revision: str | None) -> bool:
 
 
 def sentence_encoder_of(name: str) -> str | None:
-    """The encoder of sentences that a teacher in a folder was fine-tuned from; None if it was no such."""
+    """The encoder of sentences that a teacher in a folder was fine-tuned from, or None if it was no such."""
     path = Path(name) / FINETUNE_RECORD
     return read_run_record(path).get("result", {}).get(SENTENCE_ENCODER) if path.exists() else None
 
@@ -178,7 +178,7 @@ def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length:
 def load_weights(auto_model: Any, name: str, revision: str | None, **settings: Any) -> tuple[Any, list[str]]:
     """A model in evaluation mode with float32 weights, and the names of the weights that it should have and has not.
 
-    A weight of another size is none: where ``settings`` let it pass, the model has a new one.
+    A weight of another size does not count: where ``settings`` let it pass, the model has a new one.
 
     Args:
         auto_model: the transformers class that makes it, such as ``AutoModelForMaskedLM``.

@@ -70,7 +70,7 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
         name: hub id or folder.
         revision: hub revision.
         max_seq_length: longest input it will be given.
-        new_head: put a new prediction head on an encoder that has none, to be trained.
+        new_head: put a new prediction head on an encoder without one, to be trained.
 
     Raises:
         DataError: if the model cannot be found or read.
@@ -92,7 +92,7 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
 
 
 def decoder_of(lm: MaskedLm) -> Decoder:
-    """The weights and biases of the model's last layer, float32, zero biases where it has none."""
+    """The weights and biases of the model's last layer, float32, zero biases if it has no biases."""
     layer = lm.model.get_output_embeddings()
     bias_V = layer.bias if layer.bias is not None else layer.weight.new_zeros(len(layer.weight))
     return Decoder(layer.weight.detach().float(), bias_V.detach().float())

@@ -41,7 +41,7 @@ def add_unlabelled(task: Task, source: Source, wanted: Unlabelled) -> tuple[Sour
         wanted: which text, how many rows of it, and what pairs are made of.
 
     Raises:
-        ConfigError: if there is no such place, or pairs are asked for for single sentences.
+        ConfigError: if there is no such place, or pairs are requested for single sentences.
         DataError: if there is no ``train``, or the text cannot be read or gives no row.
     """
     place, pairs = wanted.unlabelled, wanted.unlabelled_pairs

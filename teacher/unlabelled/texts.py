@@ -52,7 +52,7 @@ def find_texts(place: str, task: Task, max_rows: int | None, seed: int, wants_pa
     """The text in a file or a folder, or of a corpus that is known by name.
 
     Args:
-        place: what ``--unlabelled`` says.
+        place: the value of ``--unlabelled``.
         task: whose columns the text may have.
         max_rows: rows that are wanted, for a corpus.
         seed: of the choice of a corpus's documents.

@@ -25,7 +25,7 @@ def peer_readers(
     """Every peer in every precision that this machine computes fast in.
 
     Args:
-        peers: what `peer_config` knows them by, and their names for people.
+        peers: the names of `peer_config`, and their names for people.
         tokenizer: the student's.
         max_seq_length: most tokens per input.
         device: where they read.

@@ -42,7 +42,7 @@ class Sentences:
         paper: ids of `ROWS` sentences of `PAPER_LENGTH` tokens, uniformly random.
         realistic: ids of `ROWS` sentences, their lengths log-normal, their ids uniformly random.
         texts: `ROWS` texts of such lengths, of the tokenizer's words by Zipf's law.
-        seconds: the second sentences of pairs; None for single sentences.
+        seconds: the second sentences of pairs, or None for single sentences.
     """
 
     paper: Ragged
@@ -92,7 +92,7 @@ def _texts(random: np.random.Generator, tokenizer: Tokenizer) -> list[str]:
 
 
 def made_up_tokenizer(size: int) -> Tokenizer:
-    """A WordPiece tokenizer that knows so many tokens; its words have two syllables or three."""
+    """A WordPiece tokenizer with this many tokens. Its words have two syllables or three."""
     words = chain(product(SYLLABLES, repeat=2), product(SYLLABLES, repeat=3))
     return wordpiece(islice(chain(".", ("".join(word) for word in words)), size - len(SPECIAL_TOKENS)))
 
@@ -111,7 +111,7 @@ class Reader:
         num_parameters: how many numbers were trained.
         encoding: prepares sentences given as ids; a call of what it returns makes their vectors. None if its vectors
             are made of text only.
-        predict: what it says of texts, or of pairs of them.
+        predict: returns its predictions for texts or pairs.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Reader:
 
 
 def wait_for(device: torch.device) -> None:
-    """Returns when a GPU has done all that it was told to do."""
+    """Returns when a GPU has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -134,7 +134,7 @@ def random_student(
     padding_idx: int = 0,
     tokenizer_json: str = "{}",
 ) -> Student:
-    """The student that the flags ask for, with random weights, for a task with these labels."""
+    """The student described by the flags, with random weights, for a task with these labels."""
     facts = {
         "task": "bench",
         "target": Target(kind="classes", names=labels),

@@ -141,7 +141,7 @@ def speeds(
 
 
 def _work(reader: Reader, measure: str, sentences: Sentences) -> Work | None:
-    """What the reader does with the first rows of what is to be read; None if it cannot."""
+    """What the reader does with the first rows of what is to be read, or None if it cannot."""
     if measure == "text":
         first, second = sentences.texts, sentences.seconds
         return lambda rows: lambda: reader.predict(first[:rows], second[:rows] if second else None)
@@ -190,7 +190,7 @@ def interleaved(
         alternatives: what is timed, by name; a call returns when its work is done, on a GPU too.
         rounds: how many are timed.
         advance: called after every call.
-        clock: tells seconds; that of the process, for work on one thread, does not mind what else the machine does.
+        clock: returns seconds; that of the process, for work on one thread, does not mind what else the machine does.
     """
     names = list(alternatives)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -215,7 +215,7 @@ def fitting_rows(
         make: prepares work on a number of rows.
         most: rows that are not exceeded.
         seconds: how long a turn may take.
-        clock: tells seconds.
+        clock: returns seconds.
 
     Returns:
         Rows of a call, a power of two or ``most``, and how many calls make a turn; at least one of each.
@@ -234,7 +234,7 @@ def fitting_rows(
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name, if the system provides it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -260,7 +260,7 @@ def speed_tables(speeds: Sequence[Speed]) -> list[Table]:
 
 
 def as_json(speeds: Sequence[Speed], settings: dict[str, Any]) -> dict[str, Any]:
-    """The figures for machines: what was measured on, how it was asked for, and every speed."""
+    """The figures for machines: what was measured on, the command, and every speed."""
     machine = {
         "processor": processor(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,

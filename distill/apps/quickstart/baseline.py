@@ -64,7 +64,7 @@ def fit_baseline(train: Rows, test: Rows, target: Target, metrics: tuple[Metric,
 
 
 def _features() -> Any:
-    """Words and pairs of words, and characters of words: the latter know inflections and misspellings."""
+    """Words and pairs of words, and characters of words: the latter cover inflections and misspellings."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_union
 

@@ -33,8 +33,8 @@ class Look:
         texts: names of the columns of text, one or two.
         label: name of the column of labels.
         rows: of each row its texts and its label, as a manifest's task reads them.
-        labels: all labels in their order; empty for scores.
-        score_range: the lowest and the highest score; None for labels.
+        labels: all labels in their order, empty for scores.
+        score_range: the lowest and the highest score, or None for labels.
         findings: what a user should know, by name.
     """
 
@@ -57,7 +57,7 @@ class Look:
 
     @property
     def largest_share(self) -> float:
-        """The share of rows with the most frequent label of a classification; 0 for other tasks."""
+        """The share of rows with the most frequent label of a classification, or 0 for other tasks."""
         if self.type != "classification":
             return 0.0
         return max(Counter(row[self.label] for row in self.rows).values()) / len(self.rows)

@@ -43,7 +43,7 @@ class Found:
     Attributes:
         look: what the file holds.
         evaluation: of the student's test split, as ``distill evaluate --json`` prints it.
-        baseline: the bag of n-grams; None where there is none for such a task, or scikit-learn is missing.
+        baseline: the bag of n-grams, or None where there is none for such a task, or scikit-learn is missing.
         sizes: bytes on disk by system.
         judgements: what a user should do about the scores.
         commands: the next commands.

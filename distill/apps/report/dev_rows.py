@@ -45,7 +45,7 @@ FIDELITY = {
 
 
 def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
-    """A section per dev split, or one that says that there is none."""
+    """A section per dev split, or one that reports that there are no dev splits."""
     if set(logit_set.splits) == {"train"}:
         return [Section("Dev splits", "The set has no dev splits.")]
     student = load_student(run).to(default_device())
@@ -60,7 +60,7 @@ def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
 
 @dataclass(frozen=True)
 class DevRows:
-    """Rows that a student and its teacher both say something of.
+    """Rows with predictions of both a student and its teacher.
 
     Attributes:
         table: their keys, texts, gold and the teacher's logits.

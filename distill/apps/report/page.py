@@ -15,7 +15,7 @@ TEXT_LENGTH = 180
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing with a sentence that says how to read it.
+    """A drawing with a sentence that explains it.
 
     Attributes:
         svg: inline SVG, of `distill.apps.svg`.
@@ -51,7 +51,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole report; ``kind`` says of what."""
+    """A whole report. ``kind`` is what it describes."""
 
     kind: str
     title: str
@@ -98,5 +98,5 @@ def clipped(text: str | None, length: int = TEXT_LENGTH) -> str:
 
 
 def name_of(names: tuple[str, ...], number: int) -> str:
-    """A class's name; its number where it has none."""
+    """A class's name; its number if it has no name."""
     return names[number] if 0 <= number < len(names) else str(number)

@@ -183,7 +183,7 @@ def only_teacher_right(connection: duckdb.DuckDBPyConnection, target: Target) ->
 
 
 def changed_mind(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
-    """By origin of the variants how many there are, and how far what the teacher says moves."""
+    """By origin of the variants how many there are, and how far the teacher's outputs move."""
     if target.has_classes:
         return fetch(connection, f"from variant_agreement({table})")
     if target.has_label_lists:

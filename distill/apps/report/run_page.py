@@ -42,7 +42,7 @@ CONTROL = {
 def run_page(config: ReportConfig, folder: Path) -> Page:
     """Describes a finished run; of several tasks each with its scores.
 
-    Its set is read again for the pictures of the dev splits; if it is gone, the page says so and does without.
+    Its set is read again for the pictures of the dev splits. If it no longer exists, the page reports that instead.
 
     Raises:
         IntegrityError: if the run is damaged or not finished.
@@ -171,7 +171,7 @@ def pretrained_page(name: str, record: RunRecord) -> Page:
 
 
 def _context(scores: dict[str, float], control: dict[str, float]) -> list[Table]:
-    """What the student owes to the context, if the run has told it."""
+    """What the student owes to the context, if the run recorded it."""
     if not control:
         return []
     lines = [("the student", scores["gold_loss"]), *((words, control[key]) for key, words in CONTROL.items())]

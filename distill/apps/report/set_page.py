@@ -80,7 +80,7 @@ def _scores(record: SetRecord) -> Section:
 
 
 def _dev_first(record: SetRecord) -> list[str]:
-    # Dev splits first: scores on training rows say little about a teacher that was fine-tuned on them.
+    # Dev splits first: scores on training rows are not informative about a teacher that was fine-tuned on them.
     return sorted(record.splits, key=lambda split: split == "train")
 
 

@@ -114,7 +114,7 @@ def scores(
     Args:
         metrics: names of the task's metrics.
         target: what the system's logits mean.
-        logits_NC: what it says of the rows.
+        logits_NC: its logits for the rows.
         teacher: what the teacher's logits mean; scores may be bins there.
         rows: with gold and the teacher's logits.
 

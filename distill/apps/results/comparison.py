@@ -145,7 +145,7 @@ def _cost(cell: Cell) -> list[str]:
 
 
 def _values(cell: Cell, metric: str, split: str | None) -> list[float]:
-    """The values of a metric by seed; none if there is no such score."""
+    """The values of a metric by seed, or none if there is no such score."""
     seeds = cell.get("splits", {"": []})
     return [seed["scores"][metric] for seed in seeds[split or next(iter(seeds))] if metric in seed["scores"]]
 
@@ -219,7 +219,7 @@ def planned(config: ResultsConfig) -> list[str]:
 
 
 def _task(plan: TaskPlan) -> Results:
-    """All that is told of a task; what fails does not keep the others from being computed."""
+    """All results of a task. A failure does not prevent the others."""
     splits, sizes = plan.source.splits, plan.task.splits
     entry: Results = {
         "metrics": list(plan.task.metrics),
@@ -297,7 +297,7 @@ def _student(plan: TaskPlan, cells: TaskCells, name: str, reads: tuple[Path, ...
 
 
 def _baseline(plan: TaskPlan, cells: TaskCells, name: str, baseline: Baseline, reads: tuple[Path, ...]) -> Cell | None:
-    """A baseline's cell, or why there is none; None if it is not for such a task."""
+    """A baseline's cell, or why there is none, or None if it is not for such a task."""
     encoder, vectors = plan.config.model_name_or_path, plan.config.output_dir / "model2vec"
     if baseline.only_single and (plan.task.is_pair or plan.task.type != "classification"):
         return None

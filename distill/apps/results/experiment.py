@@ -43,16 +43,16 @@ class Parts(BaseModel):
 
 
 class Experiment(Parts):
-    """What a file says, of all tasks and of some."""
+    """The content of a file, for all tasks and for some."""
 
     tasks: dict[str, Parts] = Field(default_factory=dict)
 
     def teacher_of(self, task: str) -> Settings:
-        """What is said of a task's teacher."""
+        """The settings of a task's teacher."""
         return self.teacher | self.tasks.get(task, Parts()).teacher
 
     def start_of(self, task: str) -> str | None:
-        """The task whose teacher a task's own starts from; None if it starts from the encoder."""
+        """The task whose teacher a task's own starts from, or None if it starts from the encoder."""
         return self.teacher_of(task).get(FROM)
 
     def without_teacher(self, task: str) -> Self:
@@ -72,7 +72,7 @@ class Experiment(Parts):
 
 
 class TaskParts:
-    """What an experiment says of one task, as flags of the three commands.
+    """An experiment's settings of one task, as flags of the three commands.
 
     Args:
         experiment: the whole of it.
@@ -80,7 +80,7 @@ class TaskParts:
         context: the file, for messages.
 
     Raises:
-        ConfigError: naming a setting that its command does not know or take.
+        ConfigError: naming a setting that its command does not support.
     """
 
     def __init__(self, experiment: Experiment, task: str, context: str) -> None:

@@ -54,7 +54,7 @@ def run_once(command: Command) -> dict[str, Any]:
         Its result: ``seconds`` (None if it went on from an earlier try).
 
     Raises:
-        DistillError: if it fails; it has said why.
+        DistillError: if it fails. It has printed the reason.
     """
     settings = {"command": command.line, "reads": content_sha256(command.reads)}
     work = Workspace(
@@ -102,8 +102,8 @@ class TaskPlan:
         task: its manifest.
         manifest: the manifest's file, if it is not one that comes with the package.
         source: its rows.
-        parts: what the experiment says of it.
-        start: the task whose teachers its own start from, each from that with its seed; None for the encoder.
+        parts: the experiment's settings for it.
+        start: the task whose teachers its own start from, each from that with its seed, or None for the encoder.
         absent_start: the task that ``start`` would be, if its training rows were here.
     """
 
@@ -136,7 +136,7 @@ class TaskPlan:
         return [*(self.start.chain if self.start else ()), self]
 
     def finetune(self) -> list[Command]:
-        """The commands that make this task's teachers; none if they are there."""
+        """The commands that make this task's teachers, or none if they are there."""
         if self.config.teachers is not None:
             return []
         commands, rows = [], self._rows_sha256()
@@ -149,7 +149,7 @@ class TaskPlan:
         return commands
 
     def started_from(self, teacher: Path) -> Path | None:
-        """The teacher that one of this task's is fine-tuned from; None if that is the encoder."""
+        """The teacher that one of this task's is fine-tuned from, or None if that is the encoder."""
         return self.start.teachers_folder / teacher.name if self.start else None
 
     def teacher(self) -> Path:
@@ -221,7 +221,7 @@ class TaskPlan:
 
 
 def weights_of(folder: Path) -> tuple[Path, ...]:
-    """The files with a model's weights; none if the model is not a folder here."""
+    """The files with a model's weights, or none if the model is not a folder here."""
     return tuple(sorted(path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern)))
 
 
@@ -230,7 +230,7 @@ def plans(config: ResultsConfig) -> list[TaskPlan]:
 
     Raises:
         ConfigError: if a task, a manifest or the experiment is wrong.
-        DataError: if rows that were asked for are not there.
+        DataError: if requested rows do not exist.
     """
     experiment, context = load_experiment(config.experiment)
     tasks = {task.name: (task, manifest) for task, manifest in chosen(config)}
@@ -276,7 +276,7 @@ class Planner:
 
     Args:
         config: the settings.
-        experiment: what the file says.
+        experiment: the content of the file.
         context: the file, for messages.
         tasks: the tasks that are compared, and their manifests, by name.
 

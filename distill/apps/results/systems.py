@@ -84,7 +84,7 @@ def bytes_of(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Rows:
-    """A split's texts, gold, and what the teacher said.
+    """A split's texts, gold, and the teacher's logits.
 
     Attributes:
         texts1: the (first) sentences, N of them.

@@ -115,7 +115,7 @@ async def hub(served: Served, config: ServeConfig, body: HubRequest) -> bytes:
 
 
 async def teacher(served: Served, config: ServeConfig, body: PredictRequest) -> bytes:
-    """What the teacher said of each input when the set was made; null for what it was not asked about."""
+    """The teacher's stored prediction for each input. Null for inputs that are not in the set."""
     texts = checked_texts(body.rows(), served.student.is_pair, config.max_client_batch_size)
     found = served.stored.find(texts) if served.stored else [None] * len(texts)
     target = served.student.target
@@ -308,7 +308,7 @@ class App:
 
 
 def _cors(config: ServeConfig) -> list[Middleware]:
-    """What lets pages of other origins ask; a browser needs it for answers and refusals alike."""
+    """Headers that allow requests from pages of other origins. Browsers need them for responses and errors alike."""
     if not config.cors_allow_origin:
         return []
     origins = list(config.cors_allow_origin)

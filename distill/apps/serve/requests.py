@@ -32,7 +32,7 @@ class RefusedError(Exception):
 
 
 class Body(BaseModel):
-    """The body of a request; what it does not know it ignores, as text-embeddings-inference does."""
+    """The body of a request; unknown keys are ignored, as in text-embeddings-inference."""
 
     model_config = ConfigDict(strict=True)
     shape: ClassVar = ""  # of the inputs, in words
@@ -85,7 +85,7 @@ class TextPair(BaseModel):
 
 
 class HubParameters(BaseModel):
-    """What the hub's clients can ask for beside a text."""
+    """The parameters that the hub's clients can send with a text."""
 
     top_k: Annotated[int, Field(ge=1)] | None = None
     function_to_apply: Scale | None = None
@@ -124,7 +124,7 @@ def parsed(kind: type[Q], body: bytes) -> Q:
     """Reads the body of a request.
 
     Raises:
-        RefusedError: if it is no JSON (400), or asks for something else (422).
+        RefusedError: if it is not JSON (400), or does not fit (422).
     """
     try:
         return kind.model_validate_json(body)

@@ -55,7 +55,7 @@ class Worker:
         self._thread, self._busy, self._is_quick = ThreadPoolExecutor(1), Lock(), is_quick
 
     async def do(self, work: Callable[[], T], is_short: bool = False) -> T:
-        """What the work returns or raises; ``is_short`` says that it is for a few short texts."""
+        """What the work returns or raises; ``is_short`` marks work for a few short texts."""
         if is_short and self._is_quick and self._busy.acquire(blocking=False):
             try:
                 return work()
@@ -182,7 +182,7 @@ class Served:
         return rankings(self.student.target, self.predictor.logits(first, second), scale)
 
     def info(self, config: ServeConfig) -> dict[str, Any]:
-        """What text-embeddings-inference tells of a model."""
+        """text-embeddings-inference's description of a model."""
         is_classifier = self.student.target.has_labels
         names = self.student.target.names if is_classifier else ("score",)
         labels = {

@@ -29,7 +29,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(config: ServeConfig) -> None:
-    """Serves students until it is told to stop, then answers what has come.
+    """Serves students until it is stopped, then answers the pending requests.
 
     Raises:
         ConfigError: naming every run that is not there, or if nothing can listen there.

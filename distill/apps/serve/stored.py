@@ -20,7 +20,7 @@ from student.trained_sets import trained_sets
 
 
 class Stored:
-    """A teacher's answers, found by the text that it was asked about.
+    """A teacher's answers, found by text.
 
     Args:
         logit_set: its set.
@@ -37,7 +37,7 @@ class Stored:
         self._tokenizer_sha256 = logit_set.record.tokenizer.sha256
 
     def find(self, texts: Texts) -> list[Floats | None]:
-        """The teacher's logits [C] for each input, or None if it was never asked about it."""
+        """The teacher's logits [C] for each input, or None if the set does not contain it."""
         seconds: Sequence[str | None] = texts.second or [None] * len(texts)
         pairs = zip(texts.first, seconds, strict=True)
         wanted_N = np.array([text_hash(self._tokenizer_sha256, *pair) for pair in pairs], dtype="S16")

@@ -29,7 +29,7 @@ def codec_for(flags: AnyCodecFlags, vocabulary_size: int, hidden_size: int | Non
     Args:
         flags: its name and its settings.
         vocabulary_size: of the teacher's last layer, V.
-        hidden_size: of its input, H; None where it is not at hand.
+        hidden_size: of its input, H, or None where it is not at hand.
 
     Raises:
         ConfigError: if the flags do not fit these sizes.

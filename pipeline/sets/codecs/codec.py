@@ -70,7 +70,7 @@ class Codec(Part):
 
     @abstractmethod
     def problem(self, columns: Columns) -> str | None:
-        """What is wrong with stored columns; None if nothing is."""
+        """What is wrong with stored columns, or None if nothing is."""
 
     @property
     def stored_temperature(self) -> float:

@@ -25,7 +25,7 @@ MOST_IN_HALF = 65_504.0  # the greatest number of float16
 
 
 class BeyondHalfError(DataError):
-    """A number that float16 cannot hold, of a position that the error knows."""
+    """A number that float16 cannot hold, at a position that the error stores."""
 
     def __init__(self, number: float, position: int) -> None:
         super().__init__(

@@ -231,7 +231,7 @@ def _masking_problem(record: SetRecord, rows: MaskedRows) -> str | None:
 
 
 def tokens_table(codec: Codec, split: str, rows: MaskedRows, predictions: Mapping[str, pa.Array]) -> pa.Table:
-    """Puts rows and what the teacher said about their positions together.
+    """Joins rows with the teacher's outputs at their positions.
 
     Args:
         codec: how it is stored.

@@ -77,7 +77,7 @@ class LabelledWords:
         pieces: Pieces,
         teacher_TC: Floats,
     ) -> "LabelledWords":
-        """Puts the columns of sentences together with their tokens and what is said of these."""
+        """Puts the columns of sentences together with their tokens and the outputs for these."""
         num_words_N = pc.list_value_length(words).to_numpy().astype(np.int64)
         has_gold_N = label.is_valid().to_numpy()
         return cls(names, pieces, num_words_N, ragged(label), has_gold_N, teacher_TC)

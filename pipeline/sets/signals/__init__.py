@@ -40,13 +40,13 @@ class Signals(Part):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the finished files that they have beside the shards of the rows, as far as the record tells."""
+        """Bytes of the finished files that they have beside the shards of the rows, if the record lists them."""
         files = [file.bytes or 0 for signal in self.layer_signals for file in signal.shards]
         files += [self.token_vectors.file.bytes] if self.token_vectors else []
         return sum(files) + (self.init.bytes if self.init else 0)
 
     def hashes(self) -> dict[str, str]:
-        """The SHA-256 of the files that they have beside the shards of the rows, as far as the record tells."""
+        """The SHA-256 of the files that they have beside the shards of the rows, if the record lists them."""
         return {path: digest for signal in self.stored for path, digest in signal.hashes().items()}
 
     def without_token_vectors(self) -> Self:

@@ -27,7 +27,7 @@ class Signal(Part):
 
     Attributes:
         title: what a set with it holds.
-        task_category: what the hub calls a model that says it.
+        task_category: the hub's name for models with such outputs.
         is_in_rows: whether it is in the files of the rows; what has its own comes last, and a set may get it later.
     """
 
@@ -48,19 +48,19 @@ class Signal(Part):
         return ""
 
     def card_section(self) -> str:
-        """What the card says of it besides."""
+        """Another section of the card about it."""
         return ""
 
     def configs(self) -> list[dict[str, Any]]:
-        """What `datasets.load_dataset` can read of it besides the rows, as the card's front matter says it."""
+        """What `datasets.load_dataset` can read of it besides the rows, for the card's front matter."""
         return []
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What a page about the set tells of it, by name."""
+        """The facts about it that a page shows, by name."""
 
     def problem(self, rows: pa.Table) -> str | None:
-        """Returns what is wrong with the signal's columns of some rows; None if nothing is."""
+        """Returns what is wrong with the signal's columns of some rows, or None if nothing is."""
         return None
 
     def files(self) -> dict[str, int]:
@@ -68,7 +68,7 @@ class Signal(Part):
         return {}
 
     def hashes(self) -> dict[str, str]:
-        """The SHA-256 of those of its files that the record tells."""
+        """The SHA-256 of its files that the record lists."""
         return {}
 
     def check_files(self, root: Path) -> None:
@@ -144,14 +144,14 @@ class LayerSignal(Signal):
 
     @abstractmethod
     def numbers_problem(self, stored: Stored) -> str | None:
-        """What is wrong with stored numbers; None if nothing is."""
+        """What is wrong with stored numbers, or None if nothing is."""
 
     @abstractmethod
     def num_bytes(self, length_R: Ints) -> float:
         """About how many bytes a layer of rows of so many tokens takes on disk."""
 
     def num_floats(self, length_R: Ints) -> Ints:
-        """How many numbers the teacher says of a layer of rows of so many tokens."""
+        """The number of a layer's outputs for rows of these lengths in tokens."""
         return self.sizes(length_R)[""]
 
     def num_cut_off(self, rows: pa.Table) -> int:
@@ -218,7 +218,7 @@ class LayerSignal(Signal):
         return {end: _flat(rows.column(f"{self.name}_{layer}{end}")) for end in self.column_types()}
 
     def rows_problem(self, rows: pa.Table) -> str | None:
-        """What is wrong with some rows of its files, but for their keys; None if nothing is."""
+        """What is wrong with some rows of its files, but for their keys, or None if nothing is."""
         length = rows.column("length")
         if length.null_count:
             return "a length is null"
@@ -274,7 +274,7 @@ class LayerSignal(Signal):
 
     @abstractmethod
     def column_meanings(self) -> dict[str, str]:
-        """What the card says of the columns of a layer, by the endings of their names."""
+        """The card's description of the columns of a layer, by the endings of their names."""
 
     def layers_text(self) -> str:
         """Its layers, in a few words."""

@@ -34,7 +34,7 @@ class States(LayerSignal):
         codec: how states are stored.
         basis_sha256: hash of the signal's ``basis.safetensors``, for a codec that needs one.
         variance_lost: what that basis leaves out of the states that it was fitted to, a share of their variance for
-            each layer; None where that was not kept.
+            each layer, or None where that was not kept.
     """
 
     name: ClassVar[LayersName] = "states"

@@ -48,6 +48,18 @@ def test_front_matter_is_what_the_hub_reads(opinion_run: Path) -> None:
     assert {"distillation", "cmow", "opinion"} <= set(data["tags"])
 
 
+def test_the_hub_reads_the_scores_of_every_split(opinion_run: Path) -> None:
+    entries, evaluation = (
+        front_matter(card_of(opinion_run))["eval_results"],
+        record_of(opinion_run)["result"]["evaluation"],
+    )
+    listed = {(entry.dataset_split, entry.metric_type): entry.metric_value for entry in entries}
+    assert listed == {
+        (split, name): value for split, parts in evaluation.items() for name, value in parts["gold"].items()
+    }
+    assert {entry.dataset_name for entry in entries} == {"opinion"}
+
+
 @pytest.mark.parametrize("run_name", ["opinion_run", "roles_run"])
 def test_a_card_holds_scores_interval_and_command(run_name: str, request: pytest.FixtureRequest) -> None:
     run: Path = request.getfixturevalue(run_name)
