@@ -53,7 +53,7 @@ def num_processes() -> int:
 
 
 def mixed_precision() -> str:
-    """The precision that ``accelerate launch --mixed_precision`` asks for, in small letters; ``no`` without it."""
+    """The precision that ``accelerate launch --mixed_precision`` requests, in small letters, or ``no``."""
     return os.environ.get(MIXED_PRECISION, "no").lower()
 
 

@@ -78,7 +78,7 @@ class Flag:
         choices: for the flag that names a union's member, all names.
         is_of_choice: whether only parts have it that need not be chosen.
         is_open: of the flag that names a union's member, whether other flags decide which one holds without it.
-        text: what the command says of it, where that is not what its part says.
+        text: the command's help, if it differs from that of its part.
     """
 
     name: str

@@ -33,7 +33,7 @@ def html_table(columns: Sequence[str], cells: Sequence[Sequence[Any]], title: st
     """Returns a table for a notebook; nothing in it is taken for HTML.
 
     Args:
-        columns: the headings; without any the table has none.
+        columns: the headings, or none.
         cells: a value for each column of each row.
         title: stands above; may be empty.
     """

@@ -93,7 +93,7 @@ def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) ->
     Of several sets the teacher of the first one counts.
 
     Raises:
-        ConfigError: if there is no such BERT, it is none, has not these layers, or reads other tokens.
+        ConfigError: if there is no such BERT, it is another model, lacks these layers, or reads other tokens.
         IntegrityError: if its files are damaged.
     """
     first = logit_set.sets[0]
@@ -130,7 +130,7 @@ def copy_layers(start: BertStart, encoder: Encoder) -> None:
         stored = {_plain(name): read for name, read in weights.items()}
         for name, parameter in encoder.named_parameters():
             source = _source(name, start.layers)
-            # The pooler may be missing, because BERTs without a classification head have none.
+            # The pooler may be missing, because BERTs without a classification head have no pooler.
             if source in stored:
                 _copy(stored[source](), parameter, source)
             elif not name.startswith("pooler."):

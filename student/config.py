@@ -39,7 +39,7 @@ LAYERS = r"^\d+(,\d+)*$"
 FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set
 LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
 BERT_LEARNING_RATE = 5e-5
-FEWEST_EPOCHS, MOST_EPOCHS = 3, 20  # where no flag tells how many
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 20  # if no flag sets the number
 ROWS_READ = 1_000_000  # in all epochs, where these are between the two
 ROWS_OF_BIGRAMS = 10_000  # of more rows products learn by themselves which token follows which
 
@@ -357,7 +357,7 @@ class Optimizer(Settings):
         return self.learning_rate or LEARNING_RATES[self.optimizer]
 
     def for_encoder(self, embedding: EmbeddingKind) -> "Optimizer":
-        """The same with the rate that an encoder asks for, which for layers that know something already is lower."""
+        """The same with the encoder's learning rate, which is lower for pretrained layers."""
         is_tuned = embedding == "bert" and self.optimizer == "adam" and self.learning_rate is None
         return self.model_copy(update={"learning_rate": BERT_LEARNING_RATE}) if is_tuned else self
 
@@ -378,19 +378,19 @@ class Epochs(Settings):
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
 
     def for_rows(self, num_rows: int) -> "Epochs":
-        """The same with as many epochs as so many training rows ask for, if the flags leave that open."""
+        """The same with the number of epochs for so many training rows, if the flags leave it open."""
         usual = max(FEWEST_EPOCHS, min(MOST_EPOCHS, ROWS_READ // max(1, num_rows)))
         return self.model_copy(update={"num_train_epochs": self.num_train_epochs or usual})
 
 
 def num_bigrams(encoder: EncoderSettings, num_rows: int) -> int | None:
-    """Returns for how many pairs of tokens vectors are asked for, or None for as many as are usual."""
+    """Returns the requested number of bigrams, or None for the default."""
     asked: int | None = getattr(encoder, "num_bigrams", None)
     return 0 if asked is None and num_rows > ROWS_OF_BIGRAMS else asked
 
 
 class RunPlaces(StoreFlags, UnverifiedFlags, JsonFlags):
-    """Where a run finds and puts things: nothing that a recipe says."""
+    """Locations of a run's inputs and outputs, which are never part of a recipe."""
 
     output_dir: Path | None = Field(
         None, description="Folder of the run. Default: runs/NAME-OF-SET.", json_schema_extra=PLACE
@@ -429,7 +429,7 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
         return None if self.layer_losses is None else self.layer_losses.for_encoder(self.encoder)
 
     def for_rows(self, num_rows: int) -> Self:
-        """The settings with what so many rows and the encoder ask for, if that was left open."""
+        """The settings with the defaults for so many rows and the encoder."""
         optimizer = self.optimizer.for_encoder(self.encoder.embedding)
         return self.model_copy(update={"optimizer": optimizer, "epochs": self.epochs.for_rows(num_rows)})
 

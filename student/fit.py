@@ -403,7 +403,7 @@ def _new_students(
         for student in students:
             if has_head_for(start.init_from, student.config):
                 copy_head(start.init_from, student)
-    # Unused rows hold noise, which a new text's tokens would multiply into the product. A copied student has none.
+    # Unused rows hold noise, which a new text's tokens would multiply into the product. A copied student lacks them.
     else:
         neutralise_untrained(students[0], *trains)
     # Vectors from files and teachers come last, since they give even unused tokens a meaning.

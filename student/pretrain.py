@@ -100,7 +100,7 @@ def pretrain(config: PretrainSettings, command: str) -> RunRecord:
 def _settings(task: "PretrainTask[Any, Any]") -> dict[str, Any]:
     """What decides the weights; where the set and the run lie does not."""
     of_set = {"logit_set_fingerprint": task.opened.record.fingerprint} | task.settings
-    return {"bidirectional": True} | deciding(task.config) | of_set  # a cbow's record says so, too
+    return {"bidirectional": True} | deciding(task.config) | of_set  # a cbow's record has it, too
 
 
 class PretrainTask(TrainTask[B], Generic[B, S]):

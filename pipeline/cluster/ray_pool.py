@@ -209,7 +209,7 @@ def on_cluster(flags: RayFlags) -> Iterator[Any]:
 
 
 def _local(flags: RayFlags) -> dict[str, Any]:
-    """What only a cluster that is started here is told; it lets as many work as were asked for, also on few CPUs."""
+    """Arguments for a cluster that is started here. They allow the requested number of workers, also on few CPUs."""
     if flags.ray != LOCAL:
         return {}
     return {"include_dashboard": False, "num_cpus": max(flags.ray_workers or 1, os.cpu_count() or 1)}
@@ -350,7 +350,7 @@ def _raise_error(answer: Any, name: str = "") -> None:
 
 
 def workers_to_start(flags: RayFlags, resources: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:
-    """How many workers to start: as many as are asked for or fit, see `workers_that_fit`; 1 where machines may come.
+    """The number of workers to start: as requested or as many as fit (`workers_that_fit`); 1 where machines may come.
 
     Raises:
         ConfigError: if none fits on a cluster that is this machine alone.

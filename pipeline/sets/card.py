@@ -88,7 +88,7 @@ def _card_data(record: SetRecord) -> "DatasetCardData":
 
 
 OPEN = re.compile(r"\b(CC0|CC[ -]BY(-SA)?|Apache|MIT|BSD|GFDL|public domain|ODC-By|PDDL)\b", re.IGNORECASE)
-# A name such as "CC BY-NC" contains an open licence but is none, and a wrong yes would publish protected texts.
+# A name such as "CC BY-NC" contains an open licence but is not open, and a wrong yes would publish protected texts.
 DOUBTS = re.compile(
     r"\b(other|unknown|terms|non[- ]?commercial|NC|ND|internal|research|not|only|proprietary)\b", re.IGNORECASE
 )

@@ -59,7 +59,7 @@ def share_files(source: Path, root: Path, hashes: Mapping[str, str], recorded: M
         source: the other set's folder, whose files are sound.
         root: the set's folder.
         hashes: the SHA-256 of each file that is shared, by its path.
-        recorded: the same of what the set's own record tells of; a file of which that says otherwise is its own, and
+        recorded: the same for the set's own record. A file that differs from it is not part of the set, and
             stays.
     """
     for path, digest in hashes.items():
@@ -90,7 +90,7 @@ def forget_lost_files(root: Path, names: Container[str] | None = None) -> SetRec
 
 
 def forget_basis(root: Path, signal: States) -> None:
-    """Removes a signal's lost basis, and what the set's record says of it and of the files written with it.
+    """Removes a signal's lost basis, and the record's entries of it and of the files written with it.
 
     So a command that is killed before these are written anew goes on with the new basis.
     """
@@ -122,7 +122,7 @@ def layer_file(
 
 @contextmanager
 def group_writer(path: Path, signal: LayerSignal, footer: Footer) -> Iterator[Callable[[pa.Table], None]]:
-    """What writes row groups to a file of a signal; its footer tells how many numbers were cut off."""
+    """Writes row groups to a file of a signal. The footer stores how many numbers were clipped."""
     schema = signal.file_schema()
     leaves = {f"{field.name}.list.element": field.type.value_type for field in schema if pa.types.is_list(field.type)}
     # Parquet has no 8-bit type and stores four bytes per number. A dictionary's indices stay at one byte.

@@ -353,7 +353,7 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
 
 
 def read_record_of(root: Path, kind: KindName, advice: str) -> SetRecord:
-    """Reads the ``distill.json`` of a set that must be of one kind of rows, or else says the ``advice``.
+    """Reads the ``distill.json`` of a set that must be of one kind of rows, or else raises with the ``advice``.
 
     Raises:
         ConfigError: if it is of another kind.

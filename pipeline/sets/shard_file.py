@@ -146,7 +146,7 @@ def bomb_problem(metadata: pq.FileMetaData, path: Path) -> str | None:
 def _columns(metadata: pq.FileMetaData, path: Path) -> Iterator[pq.ColumnChunkMetaData]:
     """The metadata of each column of each row group.
 
-    A reader of no rows looks at them first: it raises where pyarrow, asked for them, would end the process.
+    A reader of no rows looks at them first: it raises where pyarrow would end the process.
     """
     with pq.ParquetFile(path, metadata=metadata, pre_buffer=False, buffer_size=4096) as file:
         for number in range(metadata.num_row_groups):

@@ -58,7 +58,7 @@ class VocabularyVectors:
 def with_token_vectors(
     root: Path, record: SetRecord, vectors: Callable[[], Vectors], speaker: TokenVectorSource = TEACHER
 ) -> SetRecord:
-    """Puts token vectors into a verified set that has none, or a damaged file of them, or those of another speaker.
+    """Puts token vectors into a verified set without any, or with a damaged file, or with those of another encoder.
 
     Args:
         root: the set's folder.
@@ -95,14 +95,14 @@ def take_over_token_vectors(source: Path, source_record: SetRecord, root: Path, 
     """Puts the token vectors of a set, if it has any, into a verified one of the same teacher; returns its record.
 
     Raises:
-        IntegrityError: if they are not what the record of the first set says.
+        IntegrityError: if they do not match the record of the first set.
     """
     stored = read_token_vectors(source, source_record)
     return record if stored is None else with_token_vectors(root, record, lambda: stored.vector_VW, stored.speaker)
 
 
 def read_token_vectors(root: Path, record: SetRecord) -> VocabularyVectors | None:
-    """Reads a set's token vectors, or None if it has none.
+    """Reads a set's token vectors, or returns None without any.
 
     Raises:
         IntegrityError: if the file is missing or was changed, or is not what it should be.

@@ -128,7 +128,7 @@ def read_basis(path: Path, num_components: int, width: int, prefix: str = "") ->
 
 
 class VectorCodec(Part):
-    """How vectors are stored, with its settings, as a set's record says it.
+    """The codec of vectors with its settings, as in a set's record.
 
     Attributes:
         card_line: its columns, as rows of the card's table.
@@ -179,7 +179,7 @@ class VectorCodec(Part):
 
 
 class Float32Codec(VectorCodec):
-    """Column ``vector``: float32, as the teacher said them."""
+    """Column ``vector``: float32, as the teacher outputs them."""
 
     card_line: ClassVar[str] = "| `vector` | {width} numbers |"
 
@@ -330,7 +330,7 @@ def vector_codec_for(flags: AnyVectorCodecFlags, width: int) -> Float16Codec | I
     """Returns the codec that the flags name, for vectors of so many numbers.
 
     Raises:
-        ConfigError: if more components are asked for than there are.
+        ConfigError: if more components are requested than exist.
     """
     if isinstance(flags, PcaFlags):
         if flags.pca_dims > width:
@@ -343,7 +343,7 @@ def state_codec(text: str, width: int) -> Float32Codec | Float16Codec | Int8Code
     """The codec of a name such as ``float16`` or ``pca-64``, for states of so many numbers.
 
     Raises:
-        ConfigError: if more components are asked for than there are.
+        ConfigError: if more components are requested than exist.
     """
     name, _, dims = text.partition("-")
     if name == "pca":

@@ -167,14 +167,14 @@ def _chain(ranges: list[tuple[int, int]], num_rows: int) -> list[tuple[int, int]
 
 
 def layer_footer(record: SetRecord, signal: LayerSignal, shard: Shard) -> Footer:
-    """What the footer of a signal's file says: the rows that it stands for, as theirs, and how the signal is stored."""
+    """The content of the footer of a signal's file: its rows, and how the signal is stored."""
     return footer_of(record, shard) | {"signal": signal.name, "stored": signal.stored_as()}
 
 
 def check_layers(root: Path, record: SetRecord) -> None:
-    """Raises IntegrityError, listing what is wrong, unless what layers say is what the record says of it.
+    """Raises IntegrityError, listing what is wrong, unless the layer outputs match the record.
 
-    While the set's rows are being verified, files that are still to be written are not asked for.
+    While the set's rows are being verified, files that are still to be written are not required.
     """
     if not record.signals.layer_signals:
         return
@@ -220,9 +220,9 @@ def sound_rows(
     specials: int,
     layers: tuple[int, ...] = (),
 ) -> Iterator[pa.Table]:
-    """The row groups of a signal's file, each once it is known to be what the record and the examples say of it.
+    """The row groups of a signal's file, each after a check against the record and the examples.
 
-    No number is read before the file is known to hold as many as the examples' lengths ask for.
+    No number is read before the file is known to have as many as the examples' lengths require.
 
     Args:
         root: the set's folder.

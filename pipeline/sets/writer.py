@@ -113,7 +113,7 @@ def shards_to_write(root: Path, record: SetRecord) -> tuple[SetRecord, list[Shar
 def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> SetRecord:
     """Takes a finished set of which shards were lost or damaged back to ``staged``, their checksums forgotten.
 
-    What it has of the vocabulary is recorded again at the end, as in a new set. What layers say stays as it is: if a
+    Its token vectors are recorded again at the end, as in a new set. Its layer outputs stay: if a
     file of theirs was lost, too, it is written once the rows are verified.
     """
     lost = {shard.path for shard in unfinished}
@@ -225,7 +225,7 @@ def _note_of_truncated_rows(root: Path, record: SetRecord) -> str | None:
 
 
 def is_done(root: Path, shard: Shard, footer: Footer) -> bool:
-    """Whether a shard's file is there and says in its footer what it must, and is what was recorded if it was."""
+    """Whether a shard's file exists, has the right footer, and matches its record if there is one."""
     path = root / shard.path
     if not path.is_file() or (shard.sha256 is not None and check_bytes(root, shard)):
         return False

@@ -1,4 +1,4 @@
-"""``distill join``: one's own texts beside the logits of a set without text, matched by the hash of the text.
+"""``distill join``: your own texts with the logits of a set without text, matched by the hash of the text.
 
 Every row of one's data whose text the set knows gets its logits; gold is one's own. What did not match, such as
 variants and unlabelled rows, is told row by row. Where every row of the data has logits, the result is the set that the
@@ -64,10 +64,10 @@ class Joined:
         root: the new set.
         record: of the new set.
         matched: number of one's rows that have logits now, by split.
-        extra: one's source rows that the set knows nothing of, by split.
+        extra: your source rows that the set does not contain, by split.
         missing: rows of the set whose text is not in one's data: source row and variant, by split.
         other_gold: one's source rows whose gold is another than in the set, by split.
-        variants: how the variants were made that the set has, and whose texts nobody has here, or None if it has none.
+        variants: how the variants of the set were made, whose texts are not available here, or None without variants.
     """
 
     root: Path
@@ -80,7 +80,7 @@ class Joined:
 
 
 def join(config: JoinConfig, command: str) -> Joined:
-    """Writes a set with one's own texts and the logits of a set without.
+    """Writes a set with your own texts and the logits of a set without text.
 
     Raises:
         ConfigError: if the set has its text, or is of another task.
@@ -129,7 +129,7 @@ def _task_of(root: Path, record: SetRecord, config: JoinConfig) -> Task:
 
 
 def _keys(source: Source, record: SetRecord) -> pa.Table:
-    """Key, text hash and gold of every row of one's own."""
+    """Key, text hash and gold of every row of your own."""
     parts = []
     for split, rows in source.splits.items():
         hashes = pa.array(text_hashes(rows, record.tokenizer.sha256), pa.binary(TEXT_HASH_BYTES))
@@ -205,7 +205,7 @@ def _shards(record: SetRecord, split: str, num_rows: int) -> list[Shard]:
 
 
 def _rows(record: SetRecord, shard: Shard, source: Source, reader: TextReader, matched: pa.Table) -> pa.Table:
-    """The rows of a shard: texts, ids and gold of one's own, logits of the set."""
+    """The rows of a shard: your own texts, ids and gold, and the logits of the set."""
     in_shard = matched.filter(
         pc.and_(
             pc.equal(matched.column("split"), shard.split),
@@ -240,7 +240,7 @@ def _by_split(missing: pa.Table, record: SetRecord) -> dict[str, list[tuple[int,
 
 
 def _other_gold(source: Source, matched: pa.Table) -> dict[str, list[int]]:
-    """Rows whose text has another gold in the set than here; variants have none."""
+    """Rows whose text has another gold in the set than here. Variants have no gold."""
     other = matched.filter(matched.column("other_gold"))
     return {
         split: other.filter(pc.equal(other.column("split"), split)).column("source_row").to_pylist()

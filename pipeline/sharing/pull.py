@@ -47,7 +47,7 @@ def pull(config: PullConfig) -> Pulled:
     """Fetches a set, verifies it and puts it into the store.
 
     Raises:
-        IntegrityError: if it is not what it says it is; nothing of it is usable then.
+        IntegrityError: if it does not match its record. Nothing of it is usable then.
         ConfigError: if another set has its name here.
         DataError: if the place cannot be reached, or the disk is full.
     """
@@ -109,7 +109,7 @@ def _pull(config: PullConfig, place: Place, record: SetRecord, root: Path) -> Pu
 
 
 def _record_there(place: Place) -> SetRecord:
-    """The record at the place, once what it says can be true as far as sizes tell."""
+    """The record at the place, after a check of its sizes."""
     content = place.read(FILE_NAME, MAX_RECORD_BYTES)
     if content is None:
         unfinished = place.read(JOURNAL, MAX_RECORD_BYTES) is not None

@@ -182,7 +182,7 @@ def _other_set(place: Place, content: bytes, record: SetRecord, replace: bool) -
 
 
 def _known(place: Place, old: SetRecord | None, journal: Journal | None, files: dict[str, SetFile]) -> FileHashes:
-    """The files that are at the destination as they should be, by what the record or the journal there says."""
+    """The files at the destination that match the record or the journal there."""
     hashes: FileHashes = {shard.path: shard.sha256 or "" for shard in old.shards} if old else {}
     hashes |= old.signals.hashes() if old else {}
     hashes |= journal.arrived if journal else {}

@@ -1,4 +1,4 @@
-"""The files of a set: whether they are what its record says, which of them travel, and several transfers at once."""
+"""The files of a set: whether they match its record, which of them are transferred, and several transfers at once."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -45,7 +45,7 @@ def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
     """Every file of a set but its ``distill.json``, by its path inside the set.
 
     Raises:
-        IntegrityError: if a shard, the tokenizer, or what a signal has beside them is not what the record says.
+        IntegrityError: if a shard, the tokenizer, or another file of a signal does not match the record.
     """
     # Checked before the upload: a damaged shard would otherwise be found only by those who pull it.
     require_shards(root, record, record.shards)

@@ -43,7 +43,7 @@ class Documents:
     Attributes:
         description: where it came from, for the record.
         parts: files, or the hub's table, in order.
-        num_documents: rows in all parts; at most as many as were asked for.
+        num_documents: rows in all parts; at most the requested number.
     """
 
     description: str

@@ -111,7 +111,7 @@ def scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
 def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
     """A column of lists, or of texts with `label_separator` between labels; null where there is no gold.
 
-    An empty list or text says that none of the labels holds. What is wrong is added to the problems.
+    An empty list or text means that none of the labels applies. What is wrong is added to the problems.
     """
     if pa.types.is_string(raw.type):
         values = [None if text is None or text == UNKNOWN_TEXT else _split(task, text) for text in raw.to_pylist()]

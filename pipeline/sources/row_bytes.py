@@ -44,19 +44,19 @@ MAGIC = {  # what begins files that people give by mistake, and what they are
 
 
 def ending(path: Path) -> str:
-    """The ending that says what a file holds, in small letters: ``.csv`` of ``Train.CSV.gz``."""
+    """The ending of a file's format, in small letters: ``.csv`` of ``Train.CSV.gz``."""
     stem = path.with_suffix("") if codec(path) else path
     return stem.suffix.lower()
 
 
 def codec(path: Path) -> str | None:
-    """The ending that says how a file is compressed, or None for one that is not."""
+    """The ending of a file's compression, or None."""
     last = path.suffix.lower()
     return last if last in CODECS else None
 
 
 def stem(path: Path) -> str:
-    """A file's name without the endings that say what it holds."""
+    """A file's name without the endings of its format and compression."""
     return (path.with_suffix("") if codec(path) else path).stem
 
 

@@ -135,7 +135,7 @@ def open_rows(
         label_column: name for the column of the labels that a text in fastText's format has.
 
     Raises:
-        DataError: if there is no such file, or it is not what its ending says.
+        DataError: if there is no such file, or its content does not match its ending.
     """
     if path.is_dir():
         there = row_files(path, FORMATS)

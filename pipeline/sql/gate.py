@@ -244,7 +244,7 @@ def distinct(columns: Sequence[str]) -> list[str]:
 
 
 def with_hex(value: Any) -> Any:
-    """A value with hexadecimal digits in place of bytes, at any depth, as JSON and CSV have none."""
+    """A value with hexadecimal digits in place of bytes, at any depth, because JSON and CSV have no bytes."""
     if isinstance(value, list | tuple):
         return [with_hex(part) for part in value]
     if isinstance(value, dict):

@@ -125,7 +125,7 @@ def _is_query(node: dict[str, Any]) -> bool:
 def refuse_for_words(
     connection: duckdb.DuckDBPyConnection, questions: Iterable[dict[str, Any]], local: Collection[str]
 ) -> None:
-    """Raises QueryError for a question that is asked of labelled words and cannot be.
+    """Raises QueryError for a question that labelled words do not support.
 
     Args:
         connection: the database with the views.
@@ -147,7 +147,7 @@ def _refusal(call: dict[str, Any], view: str, rows: str, of_words: str) -> str:
 
 
 def _names(call: dict[str, Any]) -> Iterator[str]:
-    """What a macro is asked about, by name or as a text in quotes."""
+    """The argument of a macro, by name or as a text in quotes."""
     for argument in call["arguments"]:
         expression = argument["expression"]
         yield from expression.get("column_names", [])[-1:]

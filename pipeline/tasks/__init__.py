@@ -1,1 +1,1 @@
-"""Tasks and corpora: what their YAML says, what their logits mean, and how answers are scored."""
+"""Tasks and corpora: their YAML files, the meaning of their logits, and the scores of predictions."""

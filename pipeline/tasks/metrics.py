@@ -194,7 +194,7 @@ def majority_scores(metrics: tuple[Metric, ...], target: Target, label_N: Ints, 
 
 
 def class_summary(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str, float]:
-    """What the metrics do not tell of three labels or more: the mean F1 over labels, and how many are ever predicted.
+    """What the metrics leave out for three labels or more: the mean F1 over labels, and how many are ever predicted.
 
     ``macro_f1`` is over the labels that gold or the prediction has. Empty for other targets, and without gold.
     """

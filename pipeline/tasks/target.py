@@ -98,7 +98,7 @@ class TargetType(ABC):
         has_labels: whether the logits are those of labels.
         metrics: the metrics that fit.
         meaning: what the logits are, for messages.
-        why_no_classes: why a row has no single label, said of its task, empty if a row has one.
+        why_no_classes: why a row of the task has no single label, empty if it has one.
         problem_type: as the configs of transformers name it.
         gold_type: the Arrow type of the column ``label``.
     """
@@ -267,7 +267,7 @@ def gold_arrays(target: Target, rows: pa.Table) -> tuple[Ints, Floats]:
         score_N: the score of each row.
 
     Raises:
-        IntegrityError: if a list of labels holds what is none.
+        IntegrityError: if a list of labels contains something else.
     """
     score = rows.column("score").cast(pa.float32()).fill_null(float("nan")).to_numpy()
     return target.type.labels(target, rows.column("label").combine_chunks()), np.array(score, dtype=np.float32)

@@ -30,7 +30,7 @@ METRICS: dict[TaskType, Any] = {
 }
 # The label of a word that is in no span.
 OUTSIDE = "O"
-MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation; the teacher knows which
+MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation. The teacher stage defines them
 M = TypeVar("M", bound=BaseModel)
 N = TypeVar("N", bound="Manifest")
 Names = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
@@ -116,10 +116,10 @@ class Task(Manifest):
         type: ``multilabel`` if any number of labels may hold of a row, each by itself; ``token_labels`` if each of its
             words has a label.
         label_separator: what stands between the labels of a row where a multi-label source has them in one text.
-        augment: the method of augmentation whose variants a dump has unless told otherwise: one that was seen to better
+        augment: the method of augmentation that a dump uses by default: one that was seen to improve
             the task's students.
         num_variants: how many variants of a row a method of augmentation makes, where it is not the usual number.
-        token_vectors_from: whose vectors of the vocabulary a dump stores unless told otherwise: ``teacher``, for a task
+        token_vectors_from: the source of the token vectors that a dump stores by default: ``teacher``, for a task
             whose students were seen to gain by its own.
     """
 
@@ -229,7 +229,7 @@ def own_manifest(model: type[N], path: Path, name: str | None, flag: str) -> N:
     Args:
         model: of a task or a corpus.
         path: the YAML file.
-        name: what ``flag`` says that it describes, if anything.
+        name: the name given by ``flag``, if any.
         flag: for the message.
 
     Raises:
@@ -280,11 +280,11 @@ def corpus_names() -> list[str]:
 
 
 def load_corpus(name: str | None = None, manifest: Path | None = None, data: Path | None = None) -> Corpus:
-    """Reads a shipped corpus by name or a user's own from a YAML file; a name of one's own goes with ``data``.
+    """Reads a shipped corpus by name or a user's own from a YAML file. A user's own name needs ``data``.
 
     Args:
         name: a shipped corpus, or what to call the text in ``data``.
-        manifest: YAML file with a corpus of one's own.
+        manifest: YAML file with a user's corpus.
         data: where its text lies, if the user says so.
 
     Raises:

@@ -206,7 +206,7 @@ def tokenizer_sha256(tokenizer_json: str) -> str:
 
 
 def pad_id(tokenizer: Tokenizer) -> int:
-    """Id of the padding token; one past the vocabulary where the tokenizer has none."""
+    """Id of the padding token; one past the vocabulary if the tokenizer has no such token."""
     ids = (tokenizer.token_to_id(token) for token in PAD_TOKENS)
     # GPT-like tokenizers have no padding token, so students add a row past the vocabulary.
     return next((i for i in ids if i is not None), vocabulary_size(tokenizer))

@@ -26,7 +26,7 @@ class Pieces:
 
     Attributes:
         ids: the tokens.
-        word_ids: of each token the number of its word in the sentence; a word may have none.
+        word_ids: for each token the number of its word in the sentence. A word may have no token.
     """
 
     ids: Ragged

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from pipeline.errors import IntegrityError
 from pipeline.files import write_atomically
 
-# A damaged length field could ask for terabytes, so the header that is read has a limit.
+# A damaged length field could request terabytes, so the header that is read has a limit.
 MAX_HEADER_BYTES = 2**24
 # The checksum is part of the file that it covers, so it is computed with zeros in its place.
 CHECKSUM, UNKNOWN = "sha256", "0" * 64
@@ -131,7 +131,7 @@ def tensors_sha256(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def check_tensors(path: Path) -> str:
-    """The checksum of a safetensors file as `write_tensors` returned it, empty if it has none, as files of others.
+    """The checksum of a safetensors file as `write_tensors` returned it, empty for foreign files.
 
     Raises:
         ValueError: if the content does not match the checksum.

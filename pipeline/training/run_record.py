@@ -105,7 +105,7 @@ def tracker(report_to: ReportTo, folder: Path) -> Iterator[Callable[[Entry], Non
     if report_to == "none":
         yield lambda entry: None
         return
-    # TensorBoard takes seconds to import, and only runs that asked for it should wait.
+    # TensorBoard takes seconds to import, and only runs that use it should wait.
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder / TENSORBOARD_FOLDER)) as writer:

@@ -32,7 +32,7 @@ class Trial(BaseModel):
     Attributes:
         percent: share of the rows that it was chosen to answer.
         threshold: margins above it are answered.
-        bound: of the share of answers that differ, with the confidence asked for.
+        bound: on the share of predictions that differ, at the requested confidence.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -129,7 +129,7 @@ def upper_bound(wrong: int, count: int, confidence: float) -> float:
 def fewest_rows(num_rows: int, disagreement: float, confidence: float) -> int:
     """Returns the number of answers at which the trials begin, which is fixed before any answer is compared.
 
-    So many that a quarter of the disagreement asked for would very likely pass, lest bad luck with the first few end it
+    Enough that a quarter of the allowed disagreement would very likely pass, lest bad luck with the first few end it
     all; but at most a fifth of the rows, and at least as many as could pass without any.
     """
     from scipy.special import bdtr
@@ -169,7 +169,7 @@ def read_certificate(run: Path) -> Certificate:
     """The certificate of a run.
 
     Raises:
-        ConfigError: if it has none, or one of other weights.
+        ConfigError: if it has no certificate, or one for other weights.
         IntegrityError: if it is damaged.
     """
     path = run / CERTIFICATE_FILE

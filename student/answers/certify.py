@@ -28,7 +28,7 @@ COLUMNS = (*KEYS, "text_hash")
 
 
 def certify(config: CertifyConfig) -> Certificate:
-    """Finds the least margin above which a run's student speaks for its teacher, and writes the proof into its folder.
+    """Finds the smallest margin above which a student agrees with its teacher, and writes the proof into its folder.
 
     Where there is none nothing is written, and an earlier proof stays. The rows are originals of the training split
     that it was not trained on; rows with the same text, or of which a variant was trained on, are left out.

@@ -23,7 +23,7 @@ INFO = "distill"  # key of the metadata that holds a `FileInfo`
 
 
 class FileInfo(StudentInfo):
-    """What a file holds beside what the engine reads.
+    """The content of a file that the engine does not read.
 
     Attributes:
         num_special_tokens: that stand around the texts of an input.

@@ -214,7 +214,7 @@ def thresholds_file(folder: Path) -> dict[str, bytes]:
 
 
 def as_logits(thresholds: Mapping[str, float], target: Target) -> Floats:
-    """Thresholds by label as logits [C]; 0 of a label that has none."""
+    """Thresholds by label as logits [C], or 0 for a label without one."""
     p_C = np.array([thresholds.get(name, 0.5) for name in target.names])
     # `log1p` keeps thresholds near 0 exact, where 1 - p would round.
     return np.asarray(np.log(p_C) - np.log1p(-p_C), dtype=np.float32)

@@ -232,12 +232,12 @@ def _revived(
 
 
 def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.device) -> Floats:
-    """What a part of a student says of inputs, asked about a batch of them at a time.
+    """The outputs of a part of a student for inputs, computed in batches.
 
     Args:
         ask: given ids_T and starts_S, as `Student.logits` takes them.
         parts: the inputs' N sequences, of two per input the second ones apart.
-        width: how many numbers it says of an input.
+        width: the number of outputs per input.
         device: the student's.
 
     Returns:

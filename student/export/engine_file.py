@@ -105,7 +105,7 @@ def write_engine_file(
 
 
 def _info(student: Student, tokenizer: Tokenizer, run: Path) -> str:
-    """What `EnginePredictor` needs beside what the engine reads."""
+    """The data of `EnginePredictor` that the engine does not read."""
     config = student.config
     record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
     info = FileInfo(

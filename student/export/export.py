@@ -32,7 +32,7 @@ T = TypeVar("T", bound=TaskStudent)
 
 
 def export(config: ExportConfig) -> dict[str, Any]:
-    """Writes what the flags ask for, and measures it on the dev splits of the student's logit set.
+    """Writes the files that the flags name, and measures them on the dev splits of the student's logit set.
 
     Returns:
         ``bytes`` of the weights, or of the HTML file, and ``scores`` per split and metric, each ``before`` and
@@ -40,7 +40,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
         of a logit from torch.
 
     Raises:
-        ConfigError: if the flags ask for nothing or do not fit the run.
+        ConfigError: if the flags name nothing to write or do not fit the run.
         FingerprintMismatchError: if the output folder holds something else.
         IntegrityError: if the run is damaged, or the ONNX file's logits differ from the student's.
     """

@@ -194,7 +194,7 @@ def check_writable(student: Student, tokenizer: Tokenizer) -> None:
     """Tells early what `write_html` could not do.
 
     Raises:
-        ConfigError: if JavaScript could not compute the student's head or its windows, tell what its logits mean, or
+        ConfigError: if JavaScript could not compute the student's head or its windows, interpret its logits, or
             read text as its tokenizer does, or if a weight is not finite.
     """
     problems, head = tokenizer_problems(tokenizer), student.config.head

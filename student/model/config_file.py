@@ -62,7 +62,7 @@ def read_encoder_config(path: Path) -> EncoderConfig:
     """Reads the ``config.json`` of a student of any kind.
 
     Raises:
-        IntegrityError: if it is none.
+        IntegrityError: if it is not one.
     """
     kind = _kind_in(path.parent)
     if kind is None:
@@ -83,7 +83,7 @@ def read_token_label_config(path: Path) -> TokenLabelConfig:
     """Reads the ``config.json`` of a student that labels words.
 
     Raises:
-        IntegrityError: if it is none.
+        IntegrityError: if it is not one.
     """
     config = read_encoder_config(path)
     if not isinstance(config, TokenLabelConfig):

@@ -88,7 +88,7 @@ class Encoder(nn.Module):
         token_size: P, of a token, or 0 if nothing is known of one.
         start_deviation: standard deviation of the numbers of vectors that start from others, a teacher's above all.
         counts_less: whether vectors that start from a teacher's are shorter the more frequent their token is: in a sum.
-        has_neutral_rows: whether a token whose rows are those of the padding says nothing; then tokens that no training
+        has_neutral_rows: whether a token with the rows of the padding has no effect; then tokens that no training
             row uses are made so.
     """
 

@@ -205,7 +205,7 @@ class TokenLabelStudent(TaskStudent):
 
     @property
     def reads_alone(self) -> bool:
-        """Whether the head reads each token and its neighbours by themselves, too, beside what was read up to it."""
+        """Whether the head also reads each token and its neighbours, besides everything before it."""
         return ENCODERS[self.config.embedding].has_sums
 
     @property

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 SQLITE = "sqlite:///"
-# These errors may pass by themselves, so the command ends with the exit code that asks for another try.
+# These errors may be temporary, so the command ends with the exit code for a retry.
 PASSING = {"SQLITE_BUSY", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_LOCKED"}
 # Once the database was open, a failed open concerns SQLite's journal files, for example on a full disk.
 WRITTEN = PASSING | {"SQLITE_CANTOPEN"}

@@ -128,7 +128,7 @@ class Method(SeedFlags):
         """The split whose rows get variants.
 
         Raises:
-            ConfigError: if the task has none, several are named, or train where nobody shall learn from them.
+            ConfigError: if the task has no such split, several are named, or train for an analysis method.
         """
         return TRAIN
 

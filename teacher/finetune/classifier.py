@@ -176,7 +176,7 @@ def train_tasks(
     """The classifiers as one model, what each of them learns, by its name, and what moves them.
 
     Raises:
-        DataError: if no training row of a task has gold, or a teacher's tokenizer does not know its words.
+        DataError: if no training row of a task has gold, or a teacher's tokenizer lacks its words.
     """
     model = Classifiers([teacher.model for _, _, teacher in parts])
     prepared, inner = accelerator.prepare(model, adamw(model, optimizer))

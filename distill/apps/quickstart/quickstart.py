@@ -146,7 +146,7 @@ def _make_set(config: QuickstartConfig, folder: Path, name: str, look: Look) -> 
 
 
 def _gold_answers(look: Look) -> list[dict[str, Any]]:
-    """Gold as the answers of a teacher; of a text with several labels their mean, since it is asked once."""
+    """Gold as the predictions of a teacher. Texts with several labels get their mean."""
     golds = defaultdict[tuple[str, ...], list[Any]](list)
     for row in look.rows:
         golds[tuple(row[name] for name in look.texts)].append(row[look.label])

@@ -190,7 +190,7 @@ def results(config: ResultsConfig, command: str) -> Results:
 
     Returns:
         The content of ``results.json``, of which ``RESULTS.md`` is made: ``command``, ``machine``, ``about`` the
-        systems, and ``tasks`` by name. What has failed is told there as ``failed``, and tried again the next time.
+        systems, and ``tasks`` by name. Failures are listed there as ``failed`` and repeated the next time.
 
     Raises:
         ConfigError: if the experiment or a task is wrong.

@@ -56,7 +56,7 @@ class Experiment(Parts):
         return self.teacher_of(task).get(FROM)
 
     def without_teacher(self, task: str) -> Self:
-        """The same, but for what is said of this task's teacher alone."""
+        """The same without the settings of this task's teacher."""
         own = self.tasks[task].model_copy(update={"teacher": {}})
         return self.model_copy(update={"tasks": self.tasks | {task: own}})
 

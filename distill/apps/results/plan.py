@@ -312,7 +312,7 @@ class Planner:
         if self._has_rows(start, plan.task):
             return replace(plan, start=self.plan(start))
         name, absent = plan.task.name, f"no training rows of {start!r} in {_folder(self._config)}"
-        if self._config.experiment is not None:  # which asks for it; the plan of the package only prefers it
+        if self._config.experiment is not None:  # which requires it. The built-in plan only prefers it
             advice = f"put them there, in a folder {start!r}, or leave `{FROM}` out"
             raise DataError(f"{self._context}: teacher of {name}: {FROM}: {start}: {absent}; {advice}")
         console.warn(f"{name}: its teacher starts from the encoder, and not from that of {start}: {absent}")

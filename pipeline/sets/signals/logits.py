@@ -44,7 +44,7 @@ class Logits(Signal):
 
     def problem(self, rows: pa.Table) -> str | None:
         """See `Signal`."""
-        # Nulls become NaN in numpy, but the message should tell the two apart.
+        # Nulls become NaN in numpy, but the message should distinguish the two.
         if rows.column("logits").null_count or rows.column("logits").combine_chunks().flatten().null_count:
             return "a logit is null"
         finite_R = np.isfinite(logits_of(rows, self.target.num_logits)).all(axis=1)

@@ -137,7 +137,7 @@ class States(LayerSignal):
         return self.bases_in(path)
 
     def with_basis(self, path: Path) -> Self:
-        """The signal with what a record says of its basis, which lies there.
+        """The signal with a record's entries of its basis, which exists.
 
         Raises:
             IntegrityError: if it is missing or damaged, or has other bases.

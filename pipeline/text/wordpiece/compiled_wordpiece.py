@@ -254,7 +254,7 @@ def apply_to_characters(tokenizer: Tokenizer, characters: Sequence[str]) -> list
 
 
 def _is_independent(character: str) -> bool:
-    """Whether neighbours cannot matter: not a mark, nor a character that this Python does not know."""
+    """Whether neighbours cannot matter: not a mark, nor a character that is unknown to this Python."""
     category = unicodedata.category(character)
     return category[0] != "M" and category not in {"Cn", "Cs"}
 
