@@ -997,6 +997,7 @@ def sweep(
     early_stopping_patience: int = 5,
     warmup_steps: int = 0,
     per_device_train_batch_size: int = 32,
+    weights: Literal["float32", "rounded"] | None = None,
     output_dir: str | Path | None = None,
     recipe: str | None = None,
     store: str | Path = ...,
@@ -1073,6 +1074,8 @@ def sweep(
         early_stopping_patience: Number of epochs without improvement after which training stops.
         warmup_steps: Steps of linear warm-up.
         per_device_train_batch_size: Rows per step.
+        weights: Weights on disk: rounded (about 5 bits a number), or float32. (default: rounded; float32 for lstm,
+            biattentive and bert)
         output_dir: Folder of the run. Default: runs/NAME-OF-SET.
         recipe: Settings from a shipped recipe (a task's name) or a YAML file.
         store: Folder of logit sets (DISTILL_STORE).
@@ -1152,6 +1155,7 @@ def train_student(
     early_stopping_patience: int = 5,
     warmup_steps: int = 0,
     per_device_train_batch_size: int = 32,
+    weights: Literal["float32", "rounded"] | None = None,
     output_dir: str | Path | None = None,
     recipe: str | None = None,
     store: str | Path = ...,
@@ -1221,6 +1225,8 @@ def train_student(
         early_stopping_patience: Number of epochs without improvement after which training stops.
         warmup_steps: Steps of linear warm-up.
         per_device_train_batch_size: Rows per step.
+        weights: Weights on disk: rounded (about 5 bits a number), or float32. (default: rounded; float32 for lstm,
+            biattentive and bert)
         output_dir: Folder of the run. Default: runs/NAME-OF-SET.
         recipe: Settings from a shipped recipe (a task's name) or a YAML file.
         store: Folder of logit sets (DISTILL_STORE).

@@ -1,6 +1,6 @@
 """Answers as a student does, with numpy alone: ``python examples/student_in_numpy.py runs/sst2 "a fine film ."``.
 
-For students of one label a text with a BERT tokenizer, tables of float32, no windows and an MLP or a linear head; of
+For students of one label a text with a BERT tokenizer, rounded or float32 weights, no windows, MLP or linear head; of
 pairs two texts each, by DiffCat or concatenate-compare. Shapes: L tokens, E and M = D * D numbers of a token's vector
 and matrix, F features, C labels.
 """
@@ -9,12 +9,13 @@ import json
 import re
 import sys
 import unicodedata
+import zlib
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-DTYPES = {"F32": np.float32, "I32": np.int32}
+DTYPES = {"F32": np.float32, "I32": np.int32, "I8": np.int8, "U8": np.uint8, "BF16": np.uint16}
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -32,11 +33,25 @@ def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]
 def weights_of(run: Path) -> dict[str, np.ndarray]:
     """A student's weights, those of an encoder that it shares with students of other tasks among them."""
     weights, texts = read_safetensors(run / "model.safetensors")
-    if "encoder_sha256" not in texts:
-        return weights
-    encoder, its_texts = read_safetensors(run / "encoder.safetensors")
-    assert its_texts["sha256"] == texts["encoder_sha256"], "the encoder is of another epoch than the head"
-    return weights | encoder
+    if "encoder_sha256" in texts:
+        encoder, its_texts = read_safetensors(run / "encoder.safetensors")
+        assert its_texts["sha256"] == texts["encoder_sha256"], "the encoder is of another epoch than the head"
+        weights |= encoder
+    names = [name.removesuffix(".shape") for name in weights if name.endswith(".shape")]
+    return weights | {name: matrix_of(name, weights) for name in names}
+
+
+def matrix_of(name: str, parts: dict[str, np.ndarray]) -> np.ndarray:
+    """A rounded matrix: a neutral row, and in some rows what is added to it, in whole steps."""
+    rows, (num_rows, num_columns) = parts[f"{name}.rows"], parts[f"{name}.shape"]
+    content = zlib.decompress(parts[f"{name}.numbers"].tobytes())
+    numbers = np.frombuffer(content, np.int8).reshape(len(rows), num_columns)
+    # bfloat16 is the first half of float32.
+    steps = (parts[f"{name}.steps"].astype(np.uint32) << 16).view(np.float32)
+    neutral = np.eye(int(num_columns**0.5)).reshape(-1) if "matrices.table" in name else np.zeros(num_columns)
+    matrix = np.tile(neutral.astype(np.float32), (num_rows, 1))
+    matrix[rows] += numbers * steps[:, None]
+    return matrix
 
 
 def words_of(text: str, normalizer: dict[str, bool]) -> list[str]:

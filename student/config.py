@@ -33,6 +33,7 @@ HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"]
 SoftLoss = Literal["kl", "mse"]
 OptimizerKind = Literal["adam", "adadelta"]
 ClassWeights = Literal["balanced"]
+Weights = Literal["float32", "rounded"]
 LayerLossName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
 LAYER_LOSSES = get_args(LayerLossName)
 LAYERS = r"^\d+(,\d+)*$"
@@ -389,6 +390,16 @@ def num_bigrams(encoder: EncoderSettings, num_rows: int) -> int | None:
     return 0 if asked is None and num_rows > ROWS_OF_BIGRAMS else asked
 
 
+class Storage(Settings):
+    """How a student is stored."""
+
+    weights: Weights | None = Field(
+        None,
+        description="Weights on disk: rounded (about 5 bits a number), or float32. (default: rounded; float32 for "
+        "lstm, biattentive and bert)",
+    )
+
+
 class RunPlaces(StoreFlags, UnverifiedFlags, JsonFlags):
     """Locations of a run's inputs and outputs, which are never part of a recipe."""
 
@@ -415,6 +426,7 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
     best: BestEpoch = Field(default_factory=BestEpoch)
     optimizer: Optimizer = Field(default_factory=Optimizer)
     epochs: Epochs = Field(default_factory=Epochs)
+    storage: Storage = Field(default_factory=Storage)
 
     @classmethod
     def complete(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -467,6 +479,7 @@ class LabelSettings(RunPlaces, ReportFlags, SeedFlags):
     best: BestEpoch = Field(default_factory=BestEpoch)
     optimizer: Optimizer = Field(default_factory=Optimizer)
     epochs: Epochs = Field(default_factory=Epochs)
+    storage: Storage = Field(default_factory=Storage)
 
 
 class SweepSettings(Settings):

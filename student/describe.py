@@ -16,7 +16,7 @@ from student.model.build_config import build_config
 from student.model.card import summary
 from student.model.config_file import read_task_config
 from student.model.model import TaskStudent, num_bytes, num_parameters
-from student.model.weights import CONFIG_FILE
+from student.model.weights import CONFIG_FILE, stored_bytes
 from student.recipe import load_recipe
 
 # A recipe names a task but no set, so the vocabulary of the usual teacher stands in for the set's.
@@ -27,7 +27,8 @@ def describe(run_or_recipe: str) -> dict[str, Any]:
     """Describes the student of a run, or the one a recipe makes with bert-base-uncased's vocabulary.
 
     Returns:
-        ``architecture`` in words, ``parameters`` by part with their ``total``, ``bytes`` of the weights, and
+        ``architecture`` in words, ``parameters`` by part with their ``total``, ``bytes`` of the weights (of a
+        recipe as float32), and
         ``multiply_adds``: ``per_token`` and ``per_input``; of attention also ``per_pair_of_tokens``, of which an input
         of L tokens has L².
 
@@ -35,7 +36,11 @@ def describe(run_or_recipe: str) -> dict[str, Any]:
         ConfigError: if there is neither such a folder nor such a recipe.
         IntegrityError: if the folder has no student.
     """
-    return describe_config(_config_of(run_or_recipe))
+    config, folder = _config_of(run_or_recipe), Path(run_or_recipe)
+    described = describe_config(config)
+    # How much room rounded weights take only the file shows.
+    is_known = config.weights == "rounded" and folder.is_dir()
+    return described | {"bytes": stored_bytes(folder)} if is_known else described
 
 
 def describe_config(config: TaskConfig) -> dict[str, Any]:

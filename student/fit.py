@@ -281,7 +281,8 @@ class PrunedStudents:
             for folder, student in whole.items():
                 student.save(folder)
         else:
-            save_sharing({folder: (student.config_json, student) for folder, student in whole.items()})
+            is_rounded = self.students[0].config.weights == "rounded"
+            save_sharing({folder: (student.config_json, student) for folder, student in whole.items()}, is_rounded)
 
 
 def fit(

@@ -22,7 +22,7 @@ from student.config import Where, num_bigrams
 from student.layers import layer_loss_settings
 from student.model.card import CARD_FILE, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
-from student.model.model import TaskStudent, num_bytes, num_parameters
+from student.model.model import TaskStudent, bytes_on_disk, num_parameters
 from student.start import FLAG, has_head_for, source_sha256
 from student.training_data import StudentTraining, source_of
 
@@ -69,6 +69,8 @@ def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | No
         "hidden_size": student_config.hidden_size,
         "hidden_dropout": student_config.hidden_dropout,
         "token_dropout": settings.head.token_dropout,
+        # Float32 is recorded as None, as it was before there was a choice.
+        "weights": None if student_config.weights == "float32" else student_config.weights,
         "learning_rate": optimizer.rate,
         # Adam is recorded as None, as it was before there was a choice, so that such records stay comparable.
         "optimizer": None if optimizer.optimizer == "adam" else optimizer.optimizer,
@@ -116,7 +118,7 @@ def write_tokenizer(training: StudentTraining) -> None:
 
 def write_card(training: StudentTraining, student: TaskStudent, record: RunRecord) -> None:
     """Writes the card beside the weights; ``record`` holds the result."""
-    sizes = (num_parameters(student), num_bytes(student))
+    sizes = (num_parameters(student), bytes_on_disk(student, training.folder))
     write_text(training.folder / CARD_FILE, card_text(student.config, *sizes, record))
 
 

@@ -68,7 +68,7 @@ def quickstart(config: QuickstartConfig) -> Result:
     for judgement in found.judgements:
         result.warn(judgement)
     result.add(Text("next:\n" + "".join(f"  {line}\n" for line in found.commands)))
-    return result.note(f"manifest, splits, teacher, logit set, run, report.html and student lie in {config.folder}/")
+    return result.note(f"manifest, splits, teacher, logit set, report.html and student lie in {config.folder}/")
 
 
 @command(ResultsConfig)

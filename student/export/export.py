@@ -22,7 +22,7 @@ from student.export.onnx_file import check_exportable, write_onnx
 from student.kinds import KINDS
 from student.model.card import CARD_FILE, card_text
 from student.model.embeddings import MatrixEncoder, matrix_encoder
-from student.model.model import Student, TaskStudent, load_student, num_bytes, num_parameters
+from student.model.model import Student, TaskStudent, bytes_on_disk, load_student, num_bytes, num_parameters
 from student.model.tables import SmallDtype, SmallTable, TokenTable
 from student.model.weights import WEIGHTS_FILE
 from student.run_config import ExportConfig
@@ -64,7 +64,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
         exported = with_small_tables(student, tables)
     rows = _dev_rows(config, student, record)
     before, after = _evaluations(student, exported, rows)
-    result = _compared(before, after) | {"bytes": {"before": num_bytes(student), "after": num_bytes(exported)}}
+    result = _compared(before, after) | {"bytes": _bytes(config, student, exported)}
     if config.onnx is not None:
         make_folder(config.onnx.parent)
         difference = write_onnx(exported, config.onnx)
@@ -84,7 +84,7 @@ def _export_file(path: Path, config: ExportConfig, student: TaskStudent) -> dict
     write_engine_file(
         student, tokenizer, config.run, path, config.table_dtype or "float32", config.head_dtype or "float32"
     )
-    return {"scores": {}, "bytes": {"before": num_bytes(student), "after": path.stat().st_size}}
+    return {"scores": {}, "bytes": {"before": bytes_on_disk(student, config.run), "after": path.stat().st_size}}
 
 
 def _export_html(path: Path, config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _export_html(path: Path, config: ExportConfig, student: Student, record: Run
     made = coarse(student, _occurrences(config, student, record))
     write_html(made, tokenizer, config.run.absolute().name, path)
     scores = _compared(*_evaluations(student, made.student, rows))
-    return scores | {"bytes": {"before": num_bytes(student), "after": path.stat().st_size}}
+    return scores | {"bytes": {"before": bytes_on_disk(student, config.run), "after": path.stat().st_size}}
 
 
 def _occurrences(config: ExportConfig, student: Student, record: RunRecord) -> Ints | None:
@@ -124,6 +124,11 @@ def _evaluations(
     return before, {split: kind.evaluate_split(exported, part) for split, part in rows.items()}
 
 
+def _bytes(config: ExportConfig, student: TaskStudent, exported: TaskStudent) -> dict[str, int]:
+    before = bytes_on_disk(student, config.run)
+    return {"before": before, "after": before if exported is student else num_bytes(exported)}
+
+
 def _compared(before: dict[str, Evaluation], after: dict[str, Evaluation]) -> dict[str, Any]:
     scores = {
         split: {name: {"before": value, "after": after[split]["gold"][name]} for name, value in e["gold"].items()}
@@ -141,7 +146,7 @@ def with_small_tables(student: T, dtype: SmallDtype) -> T:
     """
     # Neutral rows need no storage: all of them share the padding's row.
     used_R, encoder = student.encoder.used_ids(), matrix_encoder(student.encoder)
-    small = type(student)(student.config.model_copy(update={"table_dtype": dtype, "used_rows": len(used_R)}))
+    small = type(student)(student.config.model_copy(update=_smaller(dtype, len(used_R))))
     small.head.load_state_dict(student.head.state_dict())
     small_encoder = matrix_encoder(small.encoder)
     assert small_encoder.rows is not None
@@ -153,6 +158,11 @@ def with_small_tables(student: T, dtype: SmallDtype) -> T:
         _fill(small_encoder.bigrams.table, encoder.bigrams.table.weight, dtype)
     small.companions = dict(student.companions)
     return small.eval()
+
+
+def _smaller(dtype: SmallDtype, used_rows: int) -> dict[str, Any]:
+    # Small tables are stored as they are: rounding them again would change them.
+    return {"table_dtype": dtype, "used_rows": used_rows, "weights": "float32"}
 
 
 def _fill(table: TokenTable, weight_RF: torch.Tensor, dtype: SmallDtype) -> None:

@@ -11,12 +11,13 @@ from pipeline.arrays import Ragged, side_by_side
 from pipeline.sets.record_parts import KindName
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import OUTSIDE, Metric
-from student.config import HeadKind, PairingKind
+from student.config import HeadKind, PairingKind, Weights
 from student.model.bert_shape import BertShape
 from student.model.encoder import EncoderShape, LstmShape
 from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingKind, PoolerKind, PoolingKind
 from student.model.heads import HEADS, PAIRINGS, HeadShape
+from student.model.rounded import MOST_WIDENED
 from student.pretrain_config import VectorMap
 from student.run_config import TableDtype
 
@@ -51,6 +52,7 @@ class EncoderConfig(BaseModel):
         used_rows: how many tokens have a row that is not neutral, the padding among them: those that were trained, or
             started from the teacher's vectors. Tables that are not of float32 have no row for the others. None if that
             was not counted.
+        weights: how the weights are stored on disk; in memory they are float32.
         tokenizer_sha256: the tokenizer its ids belong to.
         rows: the kind of rows that it learns from.
         not_for_texts: what it is, for a command that needs a student of whole texts.
@@ -79,6 +81,7 @@ class EncoderConfig(BaseModel):
     initializer_range: float = Field(0.01, ge=0)
     table_dtype: TableDtype = "float32"
     used_rows: int | None = Field(None, ge=1)
+    weights: Weights = "float32"
 
     @model_validator(mode="after")
     def _has_its_sizes(self) -> Self:
@@ -92,6 +95,8 @@ class EncoderConfig(BaseModel):
             raise ValueError(f"pooling is {self.pooling!r}, and embedding {self.embedding!r} has no sums of vectors")
         if not kind.has_sums and (self.window_size is not None or self.table_dtype != "float32"):
             raise ValueError(f"windows and smaller tables are not for embedding {self.embedding!r}")
+        if self.weights == "rounded" and (not kind.has_sums or self.table_dtype != "float32"):
+            raise ValueError(f"weights are rounded, with {self.table_dtype} tables of embedding {self.embedding!r}")
         if bool(self.num_bigrams) != bool(self.bigram_size) or (self.num_bigrams and not kind.has_sums):
             raise ValueError(f"{self.num_bigrams} pairs of {self.bigram_size} for embedding {self.embedding!r}")
         if self.lstm and self.lstm.channels == 2 and "channels" not in kind.sizes:
@@ -134,6 +139,10 @@ class EncoderConfig(BaseModel):
     def least_bytes(self) -> int:
         """Bytes that the weights have at least: of the tables, and of what reads a representation."""
         is_float = self.table_dtype == "float32"
+        if self.weights == "rounded":
+            # Neutral rows take no bytes, so the bytes only limit how many there may be.
+            of_token = self.matrix_size**2 + self.vector_size
+            return 4 * of_token * self.num_tokens // MOST_WIDENED + of_token * self._readers
         # The estimate counts the smallest encoding, because it must never exceed the true size.
         of_tables = 4 * self.num_tokens if is_float else self.used_rows or self.num_tokens
         of_token = self.matrix_size**2 + self.vector_size

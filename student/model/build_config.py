@@ -6,7 +6,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.settings import flag_name
 from pipeline.tasks.task import Metric
-from student.config import Head, LabelSettings, Loss, PairingKind, Start, TokenHead, TrainSettings
+from student.config import Head, LabelSettings, Loss, PairingKind, Start, Storage, TokenHead, TrainSettings, Weights
 from student.model.architecture import MOST_COMPARED, Facts, StudentConfig, TokenLabelConfig
 from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
 from student.model.encoders import ENCODERS
@@ -49,6 +49,7 @@ def build_config(settings: TrainSettings, facts: Facts, inherited: Inherited | N
         "special_ids": facts["special_ids"] if kind.is_bert or _is_joint(head, encoder, facts) else None,
         "window_size": getattr(encoder, "window_size", None),
         "token_dropout": head.token_dropout,
+        "weights": _weights(settings.storage, encoder),
     }
     return parse_model(StudentConfig, values, "wrong flags")
 
@@ -68,6 +69,7 @@ def build_token_label_config(settings: LabelSettings, facts: Facts) -> TokenLabe
     values = {name: value for name, value in facts.items() if name != "special_ids"} | {
         "metrics": metrics_of(metric, facts["metrics"]),
         **encoder_values(settings.encoder, settings.head, labels_tokens=True),
+        "weights": _weights(settings.storage, settings.encoder),
     }
     return parse_model(TokenLabelConfig, values, "wrong flags")
 
@@ -88,6 +90,14 @@ def encoder_values(encoder: EncoderSettings, head: TokenHead, labels_tokens: boo
         "hidden_size": head.hidden_size or head_kind.default_width,
         "hidden_dropout": kind.hidden_dropout if head.hidden_dropout is None else head.hidden_dropout,
     }
+
+
+def _weights(storage: Storage, encoder: EncoderSettings) -> Weights:
+    """How weights are stored: as given, or rounded where that was measured to cost nothing."""
+    has_sums = ENCODERS[encoder.embedding].has_sums
+    if storage.weights == "rounded" and not has_sums:
+        raise ConfigError(f"--weights rounded: is not for --embedding {encoder.embedding}. Use float32.")
+    return storage.weights or ("rounded" if has_sums else "float32")
 
 
 def metrics_of(first: Metric | None, metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:

@@ -18,6 +18,8 @@ def summary(config: TaskConfig) -> dict[str, str]:
     words = {"embedding": embedding_summary(config)}
     if config.table_dtype != "float32":
         words["tables"] = f"{config.table_dtype} tables"
+    if config.weights == "rounded":
+        words["weights"] = "rounded on disk"
     if config.used_rows is not None:
         words["tokens"] = used_summary(config)
     if config.pairing and config.is_pair:

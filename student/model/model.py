@@ -30,7 +30,7 @@ from student.model.encoders import ENCODERS
 from student.model.heads import HEADS, PAIRINGS
 from student.model.products import SparseGrads
 from student.model.tables import SmallTable
-from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights
+from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights, stored_bytes
 
 
 class TaskStudent(nn.Module, PyTorchModelHubMixin):
@@ -84,7 +84,8 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
 
     def save(self, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
-        save_weights(folder, self.config_json, self, is_bert=self.config.is_hugging_face)
+        is_rounded = self.config.weights == "rounded"
+        save_weights(folder, self.config_json, self, self.config.is_hugging_face, is_rounded)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -273,6 +274,12 @@ def num_parameters(module: nn.Module) -> int:
 def num_bytes(module: nn.Module) -> int:
     """Bytes of all that is stored of a module."""
     return sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+
+
+def bytes_on_disk(student: TaskStudent, folder: Path) -> int:
+    """Bytes of a student's weights in its folder."""
+    # How much room rounded weights take only the file shows.
+    return stored_bytes(folder) if student.config.weights == "rounded" else num_bytes(student)
 
 
 def default_device() -> torch.device:

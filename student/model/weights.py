@@ -19,6 +19,7 @@ from pipeline.errors import IntegrityError
 from pipeline.files import link_or_copy, write_atomically, write_text
 from pipeline.record_file import with_checksum
 from pipeline.training.checkpoint import check_tensors, state_of, write_tensors
+from student.model.rounded import MOST_WIDENED, rounded, widened
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE, ENCODER_FILE = "model.safetensors", "encoder.safetensors"
@@ -30,7 +31,9 @@ SUSPICIOUS_BYTES = 2**26
 Tensors = dict[str, torch.Tensor]
 
 
-def save_weights(folder: Path, config_json: str, model: nn.Module, is_bert: bool = False) -> None:
+def save_weights(
+    folder: Path, config_json: str, model: nn.Module, is_bert: bool = False, is_rounded: bool = False
+) -> None:
     """Writes ``config.json`` and ``model.safetensors``, each whole or not at all.
 
     Args:
@@ -38,22 +41,25 @@ def save_weights(folder: Path, config_json: str, model: nn.Module, is_bert: bool
         config_json: an object with an indent of 2.
         model: the model.
         is_bert: whether its file is one that `transformers` reads.
+        is_rounded: whether its weights are rounded.
     """
     _save_config(folder, config_json)
-    tensors = state_of(model)
+    tensors = _state(model, is_rounded)
     write_tensors(folder / WEIGHTS_FILE, _renamed(tensors, HUGGING_FACE) if is_bert else tensors)
 
 
-def save_sharing(models: Mapping[Path, tuple[str, nn.Module]]) -> None:
+def save_sharing(models: Mapping[Path, tuple[str, nn.Module]], is_rounded: bool = False) -> None:
     """Writes models that share their encoder, each into a folder of its own, the encoder's bytes once.
 
     Killed in between, it may leave a folder with the head of another epoch, which `read_weights` refuses.
 
     Args:
         models: the text of the config and the model of each folder.
+        is_rounded: whether their weights are rounded.
     """
     first = next(iter(models))
-    encoder = {name: tensor for name, tensor in state_of(models[first][1]).items() if name.startswith(ENCODER)}
+    whole = _state(models[first][1], is_rounded)
+    encoder = {name: tensor for name, tensor in whole.items() if name.startswith(ENCODER)}
     # The encoder is written before the heads, since each head names the checksum of its encoder.
     checksum = write_tensors(first / ENCODER_FILE, encoder)
     for folder, (config_json, model) in models.items():
@@ -61,7 +67,7 @@ def save_sharing(models: Mapping[Path, tuple[str, nn.Module]]) -> None:
         if folder != first:
             # A hard link saves the encoder's bytes for each further task.
             write_atomically(folder / ENCODER_FILE, partial(link_or_copy, first / ENCODER_FILE))
-        head = {name: tensor for name, tensor in state_of(model).items() if name not in encoder}
+        head = {name: tensor for name, tensor in _state(model, is_rounded).items() if name not in encoder}
         write_tensors(folder / WEIGHTS_FILE, head, {ENCODER_CHECKSUM: checksum})
 
 
@@ -75,13 +81,17 @@ def check_room(folder: Path, least_bytes: int) -> None:
     Raises:
         IntegrityError: if a few lines would fill the memory.
     """
-    paths = [path for path in (folder / WEIGHTS_FILE, folder / ENCODER_FILE) if path.exists()]
-    there = sum(path.stat().st_size for path in paths)
+    paths, there = _weight_files(folder), stored_bytes(folder)
     # Compressed or sparse formats are not read, so weights cannot be larger than their files.
     if least_bytes > there + SUSPICIOUS_BYTES:
         named = " and ".join(path.name for path in paths) or WEIGHTS_FILE
         message = f"describes at least {least_bytes:,} bytes of weights, but {named} has {there:,}"
         raise IntegrityError(f"{folder / CONFIG_FILE}: {message}")
+
+
+def stored_bytes(folder: Path) -> int:
+    """Returns the bytes of a folder's weights on disk, those of a shared encoder among them."""
+    return sum(path.stat().st_size for path in _weight_files(folder))
 
 
 def load_weights(folder: Path, model: nn.Module) -> None:
@@ -126,6 +136,14 @@ def students_in(folder: Path) -> str:
     return f"; there are students in it, name one of them: {names}" if names else ""
 
 
+def _weight_files(folder: Path) -> list[Path]:
+    return [path for path in (folder / WEIGHTS_FILE, folder / ENCODER_FILE) if path.exists()]
+
+
+def _state(model: nn.Module, is_rounded: bool) -> Tensors:
+    return rounded(state_of(model)) if is_rounded else state_of(model)
+
+
 def _save_config(folder: Path, config_json: str) -> None:
     write_text(folder / CONFIG_FILE, with_checksum(config_json))
 
@@ -135,7 +153,9 @@ def _read(path: Path, part: str) -> tuple[Tensors, dict[str, str]]:
         # Filtering names before reading keeps a whole encoder out of memory if only the head is wanted.
         ours = {name: _ours(name) for name in file.keys()}  # noqa: SIM118
         tensors = {name: file.get_tensor(stored) for stored, name in ours.items() if name.startswith(part)}
-        return tensors, file.metadata() or {}
+        # A limit by the file's size: a few bytes could ask for neutral rows that fill the memory.
+        most_numbers = (MOST_WIDENED * path.stat().st_size + SUSPICIOUS_BYTES) // 4
+        return widened(tensors, most_numbers), file.metadata() or {}
 
 
 def _renamed(tensors: Tensors, prefixes: Mapping[str, str]) -> Tensors:

@@ -105,7 +105,8 @@ def test_a_trained_run(opinion_run: Path, opinion_set: ExampleSet) -> None:
 def test_a_recipe_and_its_run_are_described_alike(tmp_path: Path) -> None:
     recipe, run = tmp_path / "own.yaml", tmp_path / "run"
     recipe.write_text(
-        "{task: rte, matrix_size: 3, vector_size: 4, hidden_size: 6, pooling: sum, num_bigrams: 0, alpha: 0.1}"
+        "{task: rte, matrix_size: 3, vector_size: 4, hidden_size: 6, pooling: sum, num_bigrams: 0, alpha: 0.1,"
+        " weights: float32}"
     )
     target = Target(kind="classes", names=("same", "other"))
     sizes = {"vocabulary_size": 30522, "is_pair": True, "pairing": "compare"}

@@ -1,4 +1,4 @@
-"""The steps of ``distill quickstart``: split, fine-tune, dump, train, evaluate, report, export; and a judgement.
+"""The steps of ``distill quickstart``: split, fine-tune, dump, train, evaluate, report; and a judgement.
 
 Every step is an ordinary `distill` command that is printed, so that a user can repeat it, change it or go on from it.
 The test split chooses nothing: teacher and student hold training rows out for that.
@@ -77,12 +77,11 @@ def quickstart(config: QuickstartConfig) -> Found:
     for split, rows in splits_of(look).items():
         write_atomically(folder / "data" / name / f"{split}.parquet", partial(_write_rows, look, rows))
     _make_set(config, folder, name, look)
-    run = f"runs/{name}"
+    run = "student"
     run_step(folder, "train-student", "--task", name, "--store", STORE, "--held-out", HELD_OUT, "--output-dir", run)
     evaluation = json.loads(run_step(folder, "evaluate", run, "--json"))[TEST]
     run_step(folder, "report", run, "--output", "report.html")
-    run_step(folder, "export", run, "--output-dir", "student", "--tables", "int8")
-    baseline, sizes = _baseline(folder / STORE / name, look), {"student": bytes_of(folder / "student")}
+    baseline, sizes = _baseline(folder / STORE / name, look), {"student": bytes_of(folder / run)}
     if config.has_teacher:
         sizes["teacher"] = bytes_of(folder / "teacher")
     judgements = list(judge(look, evaluation, baseline, config.has_teacher))
