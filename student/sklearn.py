@@ -139,7 +139,7 @@ def classes_as(y: Any, names: Sequence[str]) -> np.ndarray:
         if not is_label or (bool in kinds and (len(kinds) > 1 or len(names) != len((False, True)))):
             labels = ", ".join(f"{number} {name!r}" for name, number in zip(names, known, strict=True))
             raise DataError(
-                f"y: row {place} (from 0) is {value!r}, which is no label: {labels}. Give names or numbers."
+                f"y: row {place} (from 0) is {value!r:.80}, which is no label: {labels}. Give names or numbers."
             )
     if is_text:
         return np.array(names)
@@ -156,7 +156,7 @@ def _columns(X: Texts) -> tuple[list[str], ...]:
     rows = listed(X)
     for number, row in enumerate(rows):
         if _num_texts(row) is None or _num_texts(row) != _num_texts(rows[0]):
-            raise DataError(f"row {number} (from 0) is {row!r}; each has to be a text, or each a pair of texts")
+            raise DataError(f"row {number} (from 0) is {row!r:.80}; each has to be a text, or each a pair of texts")
     return (rows,) if not rows or isinstance(rows[0], str) else tuple(map(list, zip(*rows, strict=True)))
 
 

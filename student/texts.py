@@ -36,5 +36,5 @@ def unzipped(rows: list[Any]) -> tuple[list[str], list[str]]:
     """
     for number, row in enumerate(rows):
         if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
-            raise DataError(f"sentence {number} (from 0) is {row!r}, not a pair of texts")
+            raise DataError(f"sentence {number} (from 0) is {row!r:.80}, not a pair of texts")
     return [first for first, _ in rows], [second for _, second in rows]

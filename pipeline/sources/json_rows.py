@@ -310,7 +310,7 @@ def _odd_value(place: str, rows: Sequence[Numbered], name: str, before: pa.Schem
     bad = bisect_left(range(len(values)), True, key=lambda row: fails(row + 1))
     wanted = "" if pa.types.is_null(kind) else f" ({kind})"
     return (
-        f"{place}, line {rows[bad][0]}: {name!r} is {values[bad]!r}, which is not of the type of the rows "
+        f"{place}, line {rows[bad][0]}: {name!r} is {values[bad]!r:.80}, which is not of the type of the rows "
         f"before{wanted}; a column has one type"
     )
 

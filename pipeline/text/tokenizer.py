@@ -394,7 +394,7 @@ def require_text(parts: Iterable[Sequence[Any]], first_row: int) -> None:
     for sentences in parts:
         for row, text in enumerate(sentences, first_row):
             if not isinstance(text, str):
-                raise DataError(f"sentence {row} (from 0) is {text!r}, not text")
+                raise DataError(f"sentence {row} (from 0) is {text!r:.80}, not text")
             if not _is_unicode(text):
                 what = "half a surrogate pair, as bytes make that are not UTF-8"
                 raise DataError(f"sentence {row} (from 0) has {what}: {text[:MOST_SHOWN]!r}")

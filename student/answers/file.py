@@ -216,7 +216,7 @@ def _check_inputs(predictor: Predictor, row: Row, names: Sequence[str], line: in
         value = row.get(name)
         problem = predictor.input_problem(value)
         if problem is not None:
-            raise DataError(f"{PLACE}, line {line}: {name!r} is {value!r}, {problem}")
+            raise DataError(f"{PLACE}, line {line}: {name!r} is {value!r:.80}, {problem}")
 
 
 def _answers(predictor: Predictor, rows: list[Row], names: Sequence[str], kept: dict[str, str]) -> Iterator[Row]:

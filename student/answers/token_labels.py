@@ -84,7 +84,7 @@ class TokenLabelPredictor(TorchPredictor):
             raise ConfigError(f"this student of {self.info.task!r} labels words, and takes no pairs")
         for number, sentence in enumerate(sentences1):
             if (problem := self.input_problem(sentence)) is not None:
-                raise DataError(f"sentence {number} (from 0) is {sentence!r}, {problem}")
+                raise DataError(f"sentence {number} (from 0) is {sentence!r:.80}, {problem}")
         # Words are joined by spaces as in training, so tokens get the same context.
         texts = [sentence if isinstance(sentence, str) else " ".join(sentence) for sentence in sentences1]
         places = [
@@ -133,7 +133,7 @@ class TokenLabelPredictor(TorchPredictor):
 
         for number, value in enumerate(plain(table.column(name)).to_pylist(), first_row):
             if (problem := self.input_problem(value)) is not None:
-                problems.append(f"{path}: row {number} of {name!r} is {value!r}, {problem}")
+                problems.append(f"{path}: row {number} of {name!r} is {value!r:.80}, {problem}")
                 return
 
     def _logits_of(self, pieces: Pieces) -> Floats:

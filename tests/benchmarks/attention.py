@@ -47,9 +47,9 @@ def main(folder: str) -> None:
     theirs = BertModel.from_pretrained(folder).eval()
     modules = {**students, folder: theirs}
     rows: dict[str, list[float]] = {name: [num_parameters(module)] for name, module in modules.items()}
-    lengths = (16, 64, 128)
+    lengths, vocabulary = (16, 64, 128), min(VOCABULARY, theirs.config.vocab_size)
     for length in lengths:
-        ids_NL = torch.randint(1000, VOCABULARY, (TOKENS // length, length))
+        ids_NL = torch.randint(vocabulary, (TOKENS // length, length))
         calls = {name: partial(made.encoder, ids_NL) for name, made in students.items()}
         with torch.no_grad():
             seconds = interleaved({**calls, folder: partial(theirs, ids_NL)}, rounds=2, clock=process_time)

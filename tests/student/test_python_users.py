@@ -176,3 +176,12 @@ def test_no_inputs_have_no_answers(roles_run: Path, opinion_run: Path) -> None:
         assert predictor.logits(np.array([])).shape == (0, 2)
         assert predictor.columns([])["label"].to_pylist() == []
     assert Predictor(roles_run)([], []) == []
+
+
+def test_a_long_value_that_is_no_text_is_shortened(roles_run: Path) -> None:
+    long = {"text": "x" * 10_000}
+    for predictor, rows in ((Predictor(FOLDER / "run"), ["a", long]), (Predictor(roles_run), [("a", "b"), long])):
+        with pytest.raises(DataError) as error:
+            predictor(rows)
+        assert "1 (from 0)" in str(error.value)
+        assert len(str(error.value)) < 200
