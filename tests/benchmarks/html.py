@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from pipeline import console
-from tests.helpers.browser import Tab, browser_tab
+from tests.helpers.browser import PROGRAM, Tab, browser_tab
 
 REPEATS = 5
 
@@ -37,6 +37,8 @@ def answered_s(tab: Tab) -> float:
 
 def main(page: Path, texts: list[str]) -> None:
     """Prints the best of some repetitions."""
+    if PROGRAM is None:
+        raise SystemExit("this benchmark needs Chromium or Google Chrome on the PATH")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, browser_tab(Path(folder)) as tab:
         tab.do("Performance.enable", timeDomain="threadTicks")
         opened = min(opened_s(tab, page, texts[0]) for _ in range(REPEATS))
