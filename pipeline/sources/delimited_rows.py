@@ -107,7 +107,7 @@ def _check_quotes(path: Path, watch: Any) -> None:
     unclosed, fault = quote_faults(path)
     if unclosed is not None:
         raise DataError(
-            f"{path}: ends within quotes that begin in line {unclosed}; the file is cut off, or a quote is missing "
+            f"{path}: ends within quotes that begin in line {unclosed}. The file is cut off, or a quote is missing "
             "there"
         )
     if fault is not None:

@@ -103,7 +103,7 @@ def test_columns_that_nobody_names_are_not_looked_at(tmp_path: Path) -> None:
         ("train.json", b'{\n "text": "a",\n "label": 0\n}\n', ("line 1", "[ ]")),
         ("train.json", b'[{"text": "a", "label": 0},\n', ("array",)),
         ("train.json", b'[{"text": "a", "label": 0}, 3]', ("element 2",)),
-        ("train.jsonl", b'{"text": "a", "label": 0}\n{"text": "b', ("line 2", "cut off")),
+        ("train.jsonl", b'{"text": "a", "label": 0}\n{"text": "b', ("line 2",)),
         ("train.csv.gz", gzip.compress(b"text,label\na,0\n" * 99, mtime=0)[:-20], ("cut off",)),
         ("train.csv.xz", lzma.compress(b"text,label\na,0\n" * 99)[:-20], ("cut off",)),
         ("train.csv", gzip.compress(b"text,label\na,0\n", mtime=0), ("gzip", ".gz")),
