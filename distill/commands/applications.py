@@ -64,11 +64,11 @@ def quickstart(config: QuickstartConfig) -> Result:
     rows = [[who, *(own[metric] for metric in metrics), f"{sizes[who] / 1e6:,.1f} MB"] for who, own in scores.items()]
     values = {"findings": found.look.findings, "scores": scores, "bytes": sizes, "judgements": found.judgements}
     result = Result(values | {"folder": str(config.folder), "next": found.commands})
-    result.table(["", *metrics, "on disk"], rows, "the test split, which chose nothing")
+    result.table(["", *metrics, "on disk"], rows, "the held-out test split")
     for judgement in found.judgements:
         result.warn(judgement)
     result.add(Text("next:\n" + "".join(f"  {line}\n" for line in found.commands)))
-    return result.note(f"manifest, splits, teacher, logit set, report.html and student lie in {config.folder}/")
+    return result.note(f"manifest, splits, teacher, logit set, report.html and student are in {config.folder}/")
 
 
 @command(ResultsConfig)
