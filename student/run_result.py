@@ -100,11 +100,20 @@ def result(training: StudentTraining, student: TaskStudent, history: list[Entry]
         "history": history,
         "best": best,
         "used_rows": student.config.used_rows,
+        "size": _size(training, student),
         "thresholds": thresholds,
         "evaluation": {split: training.kind.evaluate_split(student, rows, bias_C, own) for split, rows in dev.items()},
         "versions": {name: version(name) for name in LIBRARIES},
     }
     return found | ({"teachers": training.data.teachers} if training.data.teachers else {})
+
+
+def _size(training: StudentTraining, student: TaskStudent) -> dict[str, int]:
+    """Returns the student's parameters and bytes on disk, and the parameters of its teacher if there is one teacher."""
+    found = {"parameters": num_parameters(student), "bytes": bytes_on_disk(student, training.folder)}
+    teachers = [one.record.teacher.num_parameters for one in training.data.logit_set.sets]
+    # Imported answers have a teacher of unknown size.
+    return found | ({"teacher_parameters": teachers[0]} if len(teachers) == 1 and teachers[0] is not None else {})
 
 
 def write_tokenizer(training: StudentTraining) -> None:

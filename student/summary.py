@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.console import show
+from pipeline.console import show, size
+from pipeline.training.run_record import RunRecord
 
 SCORE_COLUMNS = ("split", "metric", "student", "95 % interval", "teacher", "guessing")
 
@@ -23,6 +24,15 @@ def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
         if parts["glue"] is not None and parts["glue"] not in parts["gold"].values():
             rows.append([split, "mean", parts["glue"], None, None, None])
     return rows
+
+
+def size_line(record: RunRecord) -> str | None:
+    """Returns a student's size and its teacher's in words; None if the run did not record it."""
+    sizes = record.get("result", {}).get("size")
+    if sizes is None:
+        return None
+    teacher = f"; teacher: {sizes['teacher_parameters']:,} parameters" if "teacher_parameters" in sizes else ""
+    return f"student: {sizes['parameters']:,} parameters, {size(sizes['bytes'])} on disk{teacher}"
 
 
 def point_table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:

@@ -7,11 +7,11 @@ from distill.commands.command import called, command, needs_libraries
 from distill.result import Result
 from pipeline import console
 from pipeline.errors import ConfigError, short
-from pipeline.training.run_record import Entry
+from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, read_run_record
 from student.config import SweepSettings, TrainSettings
 from student.pretrain_config import FiltersConfig, PretrainSettings
 from student.run_config import DescribeConfig, EvaluateConfig, MaskedWordsConfig, ReproduceConfig
-from student.summary import SCORE_COLUMNS, point_table, score_rows
+from student.summary import SCORE_COLUMNS, point_table, score_rows, size_line
 
 if TYPE_CHECKING:
     from student.word_importance import MaskedWords
@@ -59,7 +59,8 @@ def train_student(config: TrainSettings) -> Result:
     record = train(config, called())
     result = record["result"]
     best = f"best of {len(result['history'])} epochs is epoch {result['best']['epoch']}"
-    return _add_evaluation(Result(record), f"{', '.join(record['logit_sets'])}: {best}", result["evaluation"])
+    shown = _add_evaluation(Result(record), f"{', '.join(record['logit_sets'])}: {best}", result["evaluation"])
+    return _add_size(shown, record)
 
 
 @command(SweepSettings)
@@ -90,7 +91,14 @@ def evaluate(config: EvaluateConfig) -> Result:
     from student.evaluate import evaluate as evaluate_run
 
     evaluation = evaluate_run(config)
-    return _add_evaluation(Result(evaluation), str(config.run), evaluation)
+    return _add_size(
+        _add_evaluation(Result(evaluation), str(config.run), evaluation), read_run_record(config.run / RUN_RECORD)
+    )
+
+
+def _add_size(result: Result, record: RunRecord) -> Result:
+    line = size_line(record)
+    return result if line is None else result.note(line)
 
 
 def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any]) -> Result:

@@ -72,6 +72,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
     if config.output_dir is not None:
         # The exported run reports the scores of its own weights and not those of the original.
         record["result"]["evaluation"] = after
+        record["result"]["size"] = record["result"].get("size", {}) | {"bytes": num_bytes(exported)}
         _write_folder(exported, record, config.output_dir)
     return result
 

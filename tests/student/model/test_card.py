@@ -9,12 +9,13 @@ from huggingface_hub import ModelCard
 
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
-from pipeline.training.run_record import RunRecord
+from pipeline.training.run_record import RunRecord, read_run_record
 from student.export.export import with_small_tables
 from student.fit import train
 from student.model.card import card_text
 from student.model.model import Student, num_bytes, num_parameters
 from student.predict import Predictor
+from student.summary import size_line
 from teacher.kinds import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.students import tiny_config
@@ -160,6 +161,18 @@ def test_a_student_with_small_tables_comes_back(opinion_run: Path, tmp_path: Pat
     Student.from_pretrained(tmp_path / "small").save_pretrained(tmp_path / "again")
     for name in KEPT:
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "small" / name).read_bytes()
+
+
+def test_a_run_records_its_size_and_its_teachers(opinion_run: Path, opinion_set: ExampleSet) -> None:
+    teacher = opinion_set.record.teacher.num_parameters
+    record = read_run_record(opinion_run / "run.json")
+    student = Student.load(opinion_run)
+    expected = {"parameters": num_parameters(student), "bytes": num_bytes(student), "teacher_parameters": teacher}
+    assert record["result"]["size"] == expected
+    assert f"{teacher:,} parameters" in card_of(opinion_run).text
+    assert all(f"{expected[key]:,}" in str(size_line(record)) for key in ("parameters", "teacher_parameters"))
+    del record["result"]["size"]  # as runs have it that were trained before
+    assert size_line(record) is None
 
 
 def test_a_changed_student_saves_its_change(opinion_run: Path, tmp_path: Path) -> None:
