@@ -51,6 +51,9 @@ docs: install
 	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
+gpu: install
+	$(BIN)/python -m tests.gpu
+
 sanitize: install
 	tests/sanitize.sh $(abspath $(BIN)/python)
 
