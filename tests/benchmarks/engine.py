@@ -39,8 +39,9 @@ def readers(folder: Path, lines: Sequence[str], is_pair: bool) -> dict[str, Read
     text = tokenizer.to_str()
     write_text(folder / TOKENIZER_FILE, text)
     one = random_student(TrainSettings.from_flags(), tokenizer.get_vocab_size(), ("a", "b"), pad_id(tokenizer), text)
-    student = Student(one.config.model_copy(update={"is_pair": is_pair})).eval()
-    student.save(folder)
+    # Saved and loaded, since rounding on disk changes the weights.
+    Student(one.config.model_copy(update={"is_pair": is_pair})).save(folder)
+    student = Student.load(folder)
     found: dict[str, Read] = {"Predictor": Predictor(folder).logits}
     for tables, head in DTYPES:
         path = folder / f"{tables}-{head}.distill"

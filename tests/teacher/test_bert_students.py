@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertModel
 
 from pipeline.errors import ConfigError, IntegrityError
@@ -27,7 +27,7 @@ from student.pretrain_config import PretrainSettings
 from student.training_data import task_facts
 from teacher.tiny import create_tiny_bert
 from tests.helpers.messages import naming
-from tests.helpers.students import tiny_config, weights
+from tests.helpers.students import tiny_config
 from tests.helpers.word_tasks import make_louder
 
 PAIRS = [("anna paid ben .", "ben paid anna ."), ("the food", "was lovely , and so was all of it ."), ("anna", "ben")]
@@ -111,6 +111,11 @@ def test_the_run_is_a_folder_that_transformers_loads_with_the_same_logits(runs: 
     assert predictor.encode(first).shape == (3, 32)
 
 
+def stored(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of a folder under the names that `transformers` gives them."""
+    return load_file(folder / WEIGHTS_FILE)
+
+
 def test_a_run_starts_from_its_teachers_layers_unless_another_bert_is_named(
     roles_set: ExampleSet, work: Path, deep: Path, tmp_path: Path
 ) -> None:
@@ -118,10 +123,13 @@ def test_a_run_starts_from_its_teachers_layers_unless_another_bert_is_named(
     record = train(bert_config(roles_set, tmp_path / "teachers", **still), "")
     chosen = train(bert_config(roles_set, tmp_path / "deep", init_from=deep, init_layers="4,1", **still), "")
     assert (record["settings"]["init_layers"], chosen["settings"]["init_layers"]) == ([1], [4, 1])
-    teacher, student = weights(work / "teachers" / "roles"), weights(tmp_path / "teachers")
+    teacher, student = (
+        stored(work / "teachers" / "roles"),
+        stored(tmp_path / "teachers"),
+    )
     copied = {name for name in teacher if torch.allclose(teacher[name], student[name], rtol=0, atol=1e-20)}
     assert teacher.keys() - copied == {"classifier.weight", "classifier.bias"} == student.keys() - copied
-    deep_weights, student = weights(deep), weights(tmp_path / "deep")
+    deep_weights, student = stored(deep), stored(tmp_path / "deep")
     for name, number in (("bert.encoder.layer.0.", 3), ("bert.encoder.layer.1.", 0)):
         parts = [key.removeprefix(name) for key in student if key.startswith(name)]
         assert len(parts) == 16
@@ -135,7 +143,7 @@ def test_a_bert_run_can_be_started_from_and_trained_on(roles_set: ExampleSet, ru
     shape = {"num_train_epochs": 1, "init_from": runs / "roles"}
     record = train(bert_config(roles_set, tmp_path, **shape), "")
     assert record["settings"]["init_layers"] == [1, 2]
-    before, after = weights(runs / "roles"), weights(tmp_path)
+    before, after = stored(runs / "roles"), stored(tmp_path)
     words = "bert.embeddings.word_embeddings.weight"
     ids = load_examples(roles_set, "train")
     used = np.unique(np.concatenate([part.flat for part in ids.sequences]))
@@ -147,18 +155,18 @@ def test_a_bert_run_can_be_started_from_and_trained_on(roles_set: ExampleSet, ru
 
 def test_old_names_fewer_bytes_and_a_missing_pooler_are_read(runs: Path, deep: Path, tmp_path: Path) -> None:
     shutil.copytree(deep, tmp_path / "old")
-    old = {name: name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for name in weights(deep)}
-    stored = {"bert." + old[name]: t for name, t in weights(deep).items() if not name.startswith("pooler.")}
-    save_file({name: tensor.half() for name, tensor in stored.items()}, tmp_path / "old" / WEIGHTS_FILE)
+    old = {name: name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for name in stored(deep)}
+    renamed = {"bert." + old[name]: t for name, t in stored(deep).items() if not name.startswith("pooler.")}
+    save_file({name: tensor.half() for name, tensor in renamed.items()}, tmp_path / "old" / WEIGHTS_FILE)
     encoder = Student.load(runs / "roles").encoder
     pooler = encoder.state_dict()["pooler.dense.weight"].clone()
     copy_layers(BertStart(tmp_path / "old", weight_files(tmp_path / "old"), (3, 2), encoder_sizes(encoder)), encoder)
     state = encoder.state_dict()
     for name, source in (("embeddings.LayerNorm.bias",) * 2, ("encoder.layer.1.output.dense.weight",) * 2):
-        torch.testing.assert_close(state[name], weights(deep)[source].half().float())
+        torch.testing.assert_close(state[name], stored(deep)[source].half().float())
     assert torch.equal(state["pooler.dense.weight"], pooler)
-    stored.pop("bert.encoder.layer.1.output.dense.weight")
-    save_file(stored, tmp_path / "old" / WEIGHTS_FILE)
+    renamed.pop("bert.encoder.layer.1.output.dense.weight")
+    save_file(renamed, tmp_path / "old" / WEIGHTS_FILE)
     with pytest.raises(IntegrityError, match=naming("old/model.safetensors: ", "encoder.layer.1.output.dense.weight")):
         copy_layers(
             BertStart(tmp_path / "old", weight_files(tmp_path / "old"), (3, 2), encoder_sizes(encoder)), encoder

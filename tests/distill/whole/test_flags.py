@@ -26,7 +26,7 @@ TRAINING = (
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--num-bigrams --pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature "
     "--class-weights --num-train-epochs --metric-for-best-model --held-out --early-stopping-patience --learning-rate "
-    "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified"
+    "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --weights"
 )
 CODEC = "--codec --num-samples --temperature --top-k"
 CORPUS = (

@@ -147,5 +147,5 @@ def test_texts_are_cut_for_people_and_whole_for_machines(shelf: Path, monkeypatc
 
 def test_a_date_that_python_has_not_is_no_traceback(shelf: Path) -> None:
     result = invoke("sql", "select '290000-01-01'::date as day", "--store", shelf)
-    assert (result.exit_code, "cast" in result.stderr) == (2, True)
+    assert (result.exit_code, "::varchar" in result.stderr) == (2, True)
     assert "290000-01-01" in invoke("sql", "select '290000-01-01'::date::varchar as day", "--store", shelf).stdout

@@ -173,7 +173,7 @@ def test_what_cannot_be_compared_is_refused(
 def test_exit_codes_and_json(opinion_set: ExampleSet, roles_set: ExampleSet, tmp_path: Path) -> None:
     other = with_logits(opinion_set, tmp_path, 0.0, LN3)
     same = run(opinion_set.root, opinion_set.root)
-    assert (same.exit_code, "same" in same.stderr) == (0, True)
+    assert (same.exit_code, "equal" in same.stderr) == (0, True)
     differ = run(opinion_set.root, other.root, "--json")
     values = json.loads(differ.stdout)
     assert (differ.exit_code, values["same"]) == (1, False)

@@ -16,7 +16,7 @@ def test_it_is_refused_where_most_tokens_are_unknown(texts: list[str], is_known:
     if is_known:
         require_known(tokenizer, inputs, "model x")
     else:
-        with pytest.raises(DataError, match=naming("model x: ", "75%", "2 rows")):
+        with pytest.raises(DataError, match=naming("model x: ", "75%", "2 checked rows")):
             require_known(tokenizer, inputs, "model x")
 
 

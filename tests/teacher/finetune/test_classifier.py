@@ -225,7 +225,7 @@ def test_rows_without_gold_are_skipped(learn_words: Run, word_task: MakeTask, tm
 
 def test_an_encoder_that_knows_none_of_the_words_is_refused(learn_words: Run, word_task: MakeTask, work: Path) -> None:
     word_task(("ash", "birch"), rows=20)
-    with pytest.raises(DataError, match=naming("bert: ", "100%", "20 rows")):
+    with pytest.raises(DataError, match=naming("bert: ", "100%", "20 checked rows")):
         learn_words(model_name_or_path=str(work / "bert"))
 
 
