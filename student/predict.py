@@ -5,7 +5,7 @@ Shapes: N inputs, F features, C logits.
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
@@ -39,6 +39,18 @@ class StudentInfo(BaseModel):
     is_pair: bool
     max_seq_length: int
     table_dtype: str
+
+    @classmethod
+    def of(cls, config: Any, **more: Any) -> Self:
+        """The info of a student with a config, and what a subclass adds."""
+        return cls(
+            task=config.task,
+            target=config.target,
+            is_pair=getattr(config, "is_pair", False),  # a student of labelled words reads one text
+            max_seq_length=config.max_seq_length,
+            table_dtype=config.table_dtype,
+            **more,
+        )
 
 
 class Predictor:
@@ -100,7 +112,10 @@ class Predictor:
         costs: Mapping[str, float] | None = None,
         task: str | None = None,
     ) -> None:
-        """Opens the student."""
+        self._open(run, abstain, costs or {}, task)
+
+    def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
+        """Sets the attributes."""
         raise NotImplementedError
 
     def __call__(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> list[Prediction]:
@@ -196,6 +211,14 @@ class Predictor:
 
     def text_columns(self) -> list[tuple[str, ...]] | None:
         """Returns what its task calls the columns of texts, or None if that is not known."""
+        raise NotImplementedError
+
+    def certified_threshold(self) -> float:
+        """Returns the margin below which it is to abstain.
+
+        Raises:
+            ConfigError: if there is no certificate.
+        """
         raise NotImplementedError
 
     def hashes(self) -> dict[str, str]:

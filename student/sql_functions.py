@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from duckdb.func import ARROW
 
 from pipeline.arrays import Floats
-from pipeline.errors import ConfigError, QueryError, did_you_mean
+from pipeline.errors import QueryError, did_you_mean
 from pipeline.tasks.target import softmax
 from student.answers.thresholds import labels
 from student.predict import Predictor
@@ -57,19 +57,13 @@ class _Student:
     """A student that answers one thread at a time: a tokenizer is not safe for several, and torch uses all cores."""
 
     def __init__(self, run: Path) -> None:
-        self.run, self.predictor, self.lock = run, Predictor(run), Lock()
+        self.predictor, self.lock = Predictor(run), Lock()
         self.target = self.predictor.info.target
         self.labels_words = "spans" in self.predictor.answer_names
 
     @cached_property
     def threshold(self) -> float:
-        if self.run.is_file():
-            raise ConfigError(
-                f"predict_or_abstain: {self.run} is a file, which has no certificate; use the folder of its run"
-            )
-        from student.answers.certificate import certified_threshold
-
-        return certified_threshold(self.run)
+        return self.predictor.certified_threshold()
 
     def logits(self, texts: tuple[pa.ChunkedArray, ...]) -> Floats:
         with self.lock:

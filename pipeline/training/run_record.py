@@ -28,6 +28,13 @@ def kind_of_folder(folder: Path) -> Literal["run", "sweep"] | None:
     return "run" if (folder / RUN_RECORD).is_file() else None
 
 
+def text_columns(run: Path) -> list[tuple[str, ...]] | None:
+    """The names of the columns of a run's texts, as accepted for each text, or None if it recorded none."""
+    record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
+    columns = record.get(TEXT_COLUMNS)
+    return None if columns is None else list(map(tuple, columns))
+
+
 def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:
     """Adds the result to a run's record and marks it finished."""
     # The record is read again, because a second process may have changed it since the start.

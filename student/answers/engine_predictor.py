@@ -45,13 +45,7 @@ class EnginePredictor(Predictor):
 
     info: FileInfo
 
-    def __init__(
-        self,
-        run: str | Path,
-        abstain: bool = False,
-        costs: Mapping[str, float] | None = None,
-        task: str | None = None,
-    ) -> None:
+    def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
         self.path = Path(run)
         if abstain:
             raise ConfigError(f"--abstain: {run} is a file, which has no certificate; give the folder of its run")
@@ -61,7 +55,7 @@ class EnginePredictor(Predictor):
         self.info = read_info(self.path)
         if (self._engine.task, self._engine.is_pair) != (self.info.task, self.info.is_pair):
             raise IntegrityError(f"{run}: its two descriptions of the student differ; export it again")
-        self._costs = dict(costs or {})
+        self._costs = dict(costs)
         self.threshold, self.is_quick = None, True
         self.bias_C = bias_of(self.info.thresholds, self.info.target, self._costs)
 
@@ -104,6 +98,10 @@ class EnginePredictor(Predictor):
     def text_columns(self) -> list[tuple[str, ...]] | None:
         """See `Predictor`."""
         return None if self.info.text_columns is None else list(self.info.text_columns)
+
+    def certified_threshold(self) -> float:
+        """See `Predictor`."""
+        raise ConfigError(f"{self.path}: is a file, which has no certificate. Give the folder of its run.")
 
     def hashes(self) -> dict[str, str]:
         """See `Predictor`."""

@@ -52,16 +52,10 @@ class TokenLabelPredictor(TorchPredictor):
     student_type: ClassVar[type[TaskStudent]] = TokenLabelStudent
     answer_names: ClassVar[Set[str]] = set(ANSWERS.names)
 
-    def __init__(
-        self,
-        run: str | Path,
-        abstain: bool = False,
-        costs: Mapping[str, float] | None = None,
-        task: str | None = None,
-    ) -> None:
+    def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
         if abstain:
             raise ConfigError("--abstain: a certificate is about whole texts, not for labelled words")
-        super().__init__(run, costs=costs, task=task)
+        super()._open(run, abstain, costs, task)
 
     def __call__(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> list[Prediction]:
         """Labels the words of sentences, which are read whole, however long.

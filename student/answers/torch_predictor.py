@@ -21,7 +21,7 @@ from pipeline.files import sha256
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
-from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
+from pipeline.training.run_record import text_columns
 from student.answers.certificate import certified_threshold, model_hashes
 from student.answers.thresholds import label_bias
 from student.kernels import compiled
@@ -129,28 +129,14 @@ class TorchPredictor(Predictor):
 
     student_type: ClassVar[type[TaskStudent]] = Student
 
-    def __init__(
-        self,
-        run: str | Path,
-        abstain: bool = False,
-        costs: Mapping[str, float] | None = None,
-        task: str | None = None,
-    ) -> None:
+    def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
         if abstain and costs:
             raise ConfigError("costs: a certificate is about the likeliest label; abstain without them")
-        folder = Path(run) / (task or "")
+        self.folder = folder = Path(run) / (task or "")
         student = self.student_type.load(folder)
-        config = student.config
-        self.info = StudentInfo(
-            task=config.task,
-            target=config.target,
-            is_pair=getattr(config, "is_pair", False),
-            max_seq_length=config.max_seq_length,
-            table_dtype=config.table_dtype,
-        )
-        self.folder = folder
-        self.threshold = certified_threshold(folder) if abstain else None
-        self.bias_C = label_bias(folder, student.config.target, costs or {})
+        self.info = StudentInfo.of(student.config)
+        self.threshold = self.certified_threshold() if abstain else None
+        self.bias_C = label_bias(folder, student.config.target, costs)
         tokenizer = load_tokenizer(folder / TOKENIZER_FILE, student.config.tokenizer_sha256)
         self.reader = TextReader.of(tokenizer)
         self._answer_with(student)
@@ -191,9 +177,11 @@ class TorchPredictor(Predictor):
 
     def text_columns(self) -> list[tuple[str, ...]] | None:
         """See `Predictor`."""
-        record = read_run_record(self.folder / RUN_RECORD) if (self.folder / RUN_RECORD).is_file() else {}
-        columns = record.get(TEXT_COLUMNS)
-        return None if columns is None else list(map(tuple, columns))
+        return text_columns(self.folder)
+
+    def certified_threshold(self) -> float:
+        """See `Predictor`."""
+        return certified_threshold(self.folder)
 
     def hashes(self) -> dict[str, str]:
         """See `Predictor`."""

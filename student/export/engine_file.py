@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import write_atomically
-from pipeline.training.run_record import RUN_RECORD, TEXT_COLUMNS, read_run_record
+from pipeline.training.run_record import text_columns
 from student.answers.engine_predictor import INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.html_file import Runs, characters, tokenizer_problems
@@ -107,15 +107,10 @@ def write_engine_file(
 def _info(student: Student, tokenizer: Tokenizer, run: Path) -> str:
     """The data of `EnginePredictor` that the engine does not read."""
     config = student.config
-    record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
-    info = FileInfo(
-        task=config.task,
-        target=config.target,
-        is_pair=config.is_pair,
-        max_seq_length=config.max_seq_length,
-        table_dtype=config.table_dtype,
+    info = FileInfo.of(
+        config,
         num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
-        text_columns=record.get(TEXT_COLUMNS),
+        text_columns=text_columns(run),
         thresholds=stored_thresholds(run) if config.target.has_label_lists else {},
     )
     return info.model_dump_json()
