@@ -58,13 +58,12 @@ def names_of(rows: Sequence[Numbered]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(row for _, row in rows)))
 
 
-def quick_array(path: Path) -> pa.Table | None:
+def quick_array(data: bytes) -> pa.Table | None:
     """The objects of an array, read by Arrow, or None if that cannot, or should not be trusted to, read it.
 
     Arrow reads objects on lines. So commas between objects become ends of lines. Where a text has such a comma, too, an
     end of a line within it is an error, and Python reads the array.
     """
-    data = _array_bytes(path)
     body = memoryview(without_bom(data).strip(BLANK))[1:-1].tobytes().strip(BLANK)
     if not data.rstrip(BLANK).endswith(b"]") or not (body.startswith(b"{") and body.endswith(b"}")):
         return None
@@ -219,13 +218,16 @@ def _not_json(line: bytes, error: ValueError) -> str:
     return f"not JSON: {error}"
 
 
-def array_rows(path: Path) -> list[Numbered]:
+def array_rows(path: Path, data: bytes) -> list[Numbered]:
     """The objects of an array, with their numbers from 1.
+
+    Args:
+        path: the file, for messages.
+        data: its bytes.
 
     Raises:
         DataError: if the file is no array, or naming the element that is no object with columns.
     """
-    data = _array_bytes(path)
     try:
         with without_collector():
             values = parse_json(without_bom(data), may_be_nan=True)
@@ -244,7 +246,8 @@ def array_rows(path: Path) -> list[Numbered]:
         return list(enumerate(values, start=1))
 
 
-def _array_bytes(path: Path) -> bytes:
+def array_bytes(path: Path) -> bytes:
+    """The bytes of an array's file, decompressed; raises DataError if they are too many."""
     with open_bytes(path) as stream:
         data = stream.read(MAX_ARRAY_BYTES + 1)
     if len(data) > MAX_ARRAY_BYTES:

@@ -25,6 +25,7 @@ from pipeline.errors import DataError
 from pipeline.sources.class_names import class_names, named
 from pipeline.sources.delimited_rows import QUOTED, UNQUOTED, delimited_names, delimited_tables
 from pipeline.sources.json_rows import (
+    array_bytes,
     array_rows,
     array_table,
     count_objects,
@@ -239,10 +240,11 @@ def _json(path: Path, naming: Naming) -> Opened:
 
 
 def _json_array(path: Path) -> Opened:
-    quick = quick_array(path)
+    data = array_bytes(path)
+    quick = quick_array(data)
     if quick is not None:
         return _whole_table(quick)
-    rows = array_rows(path)
+    rows = array_rows(path, data)
 
     def read(columns: Sequence[str] | None, schema: pa.Schema | None, start: int) -> Batches:
         return from_row([array_table(path, rows, columns, schema)], start)

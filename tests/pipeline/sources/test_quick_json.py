@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import DataError
-from pipeline.sources.json_rows import NULL_BETWEEN, array_rows, array_table, num_object_lines, quick_array
+from pipeline.sources.json_rows import NULL_BETWEEN, array_bytes, array_rows, array_table, num_object_lines, quick_array
 from pipeline.sources.line_rows import count_lines
 from pipeline.sources.row_files import open_rows
 
@@ -36,7 +36,7 @@ BETWEEN = [", ", ",", ",\n", " ,\t", "\n", "", ",\x0b", ", null,", " null ", "],
 
 
 def slow(path: Path) -> pa.Table:
-    return array_table(path, array_rows(path), None, None)
+    return array_table(path, array_rows(path, array_bytes(path)), None, None)
 
 
 @st.composite
@@ -57,7 +57,7 @@ def arrays(draw: st.DrawFn) -> str:
 def test_an_array_is_read_as_python_reads_it(text: str, tmp_path_factory: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "rows.json"
     path.write_text(text, encoding="utf-8")
-    table = quick_array(path)
+    table = quick_array(array_bytes(path))
     if table is not None:
         expected = slow(path)
         assert table.schema == expected.schema
@@ -70,7 +70,7 @@ def test_arrays_as_programs_write_them_are_read_quickly(indent: int | None, sepa
     rows = [{"text": f"{k} größer, {{}} \n", "label": k % 2, "score": k / 3, "tags": ["a"] * k} for k in range(5)]
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(rows, indent=indent, separators=separators))
-    table = quick_array(path)
+    table = quick_array(array_bytes(path))
     assert table is not None
     assert table.to_pylist() == rows
     assert open_rows(path).table(["label", "text"]).to_pylist() == [
