@@ -43,6 +43,7 @@ from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, corpus_config, dump_config, vectors_config
 from tests.helpers.layer_dumps import EVERY, write
+from tests.helpers.new_teachers import save_new_teacher
 from tests.helpers.students import tiny_config
 
 torch.set_num_threads(1)
@@ -116,10 +117,7 @@ def roles(work: Path) -> Task:
 def teachers(work: Path) -> Path:
     """A folder with a classifier per task: the tiny BERT with a random head."""
     for name in ("opinion", "roles"):
-        task = load_task(manifest=work / f"{name}.yaml")
-        torch.manual_seed(1)
-        teacher = new_classifier(task, make_target(task), str(work / "bert"), None, 32)
-        save_teacher(teacher.model, teacher.name, teacher.revision, work / "teachers" / name)
+        save_new_teacher(work / f"{name}.yaml", work / "bert", work / "teachers" / name)
     return work / "teachers"
 
 

@@ -5,13 +5,11 @@ from pathlib import Path
 import torch
 
 from distill.apps.demo import write_demo_data
-from pipeline.tasks.target import make_target
-from pipeline.tasks.task import load_task
 from teacher.finetune.common import save_teacher
-from teacher.models.classifier import new_classifier
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 from tests.helpers.entities import write_entities
+from tests.helpers.new_teachers import save_new_teacher
 
 TASKS = ("opinion", "roles", "entities")
 
@@ -23,15 +21,14 @@ def make_world(folder: Path, rows: int, hidden_size: int, num_layers: int) -> No
     create_tiny_bert(folder / "bert", sentences, hidden_size=hidden_size, num_layers=num_layers)
     (folder / "corpus.txt").write_text("\n".join(sentence.capitalize() for sentence in sentences[:rows]) + "\n")
     for name in TASKS:
-        torch.manual_seed(0)
-        task = load_task(manifest=folder / f"{name}.yaml")
-        teacher = new_classifier(task, make_target(task), str(folder / "bert"), None, 32)
-        if name == "entities":
-            with (
-                torch.no_grad()
-            ):  # most words have the first label; a dump refuses labels in an order that gold disproves
-                teacher.model.classifier.bias[0] += 5
-        save_teacher(teacher.model, teacher.name, teacher.revision, folder / "teachers" / name)
+        # Most words have the first label, and a dump refuses labels in an order that gold disproves.
+        change = prefer_the_first if name == "entities" else lambda head: None
+        save_new_teacher(folder / f"{name}.yaml", folder / "bert", folder / "teachers" / name, seed=0, change=change)
     torch.manual_seed(0)
     lm = load_masked_lm(str(folder / "bert"), None, 32, new_head=True)
     save_teacher(lm.model, lm.name, None, folder / "teachers" / "mlm")
+
+
+def prefer_the_first(head: torch.nn.Linear) -> None:
+    """Makes the first label likelier than the others."""
+    head.bias[0] += 5

@@ -3,19 +3,16 @@
 from pathlib import Path
 
 import pyarrow as pa
-import torch
+from torch.nn import init
 
 from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.writer import complete_and_verify, start_set, write_shard
-from pipeline.tasks.target import make_target
-from pipeline.tasks.task import load_task
 from teacher.config import DumpSettings
-from teacher.finetune.common import save_teacher
 from teacher.kinds import dump
-from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.entities import write_entities
+from tests.helpers.new_teachers import save_new_teacher
 
 TRAIN_ROWS, VALIDATION_ROWS = 60, 30
 
@@ -23,12 +20,9 @@ TRAIN_ROWS, VALIDATION_ROWS = 60, 30
 def write_random_teacher(folder: Path, train_rows: int = TRAIN_ROWS) -> Path:
     """Writes rows, manifest, encoder and a classifier of words with a random head into a folder; returns the latter."""
     create_tiny_bert(folder / "bert", write_entities(folder, train_rows, VALIDATION_ROWS), hidden_size=32, num_layers=1)
-    task = load_task(manifest=folder / "entities.yaml")
-    torch.manual_seed(1)
-    teacher = new_classifier(task, make_target(task), str(folder / "bert"), None, 32)
-    torch.nn.init.normal_(teacher.model.classifier.weight)
-    save_teacher(teacher.model, teacher.name, teacher.revision, folder / "teacher")
-    return folder / "teacher"
+    return save_new_teacher(
+        folder / "entities.yaml", folder / "bert", folder / "teacher", change=lambda head: init.normal_(head.weight)
+    )
 
 
 def dump_entities(folder: Path, **changes: object) -> TokenLabelSet:

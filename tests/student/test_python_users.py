@@ -95,7 +95,8 @@ assert there == (predictor(["a"]), 10**6, 1), there
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 def test_a_forked_process_answers() -> None:
     arguments = [sys.executable, "-c", FORKED, str(FOLDER / "run")]
-    subprocess.run(arguments, env=os.environ | {"OMP_NUM_THREADS": "2"}, check=True, timeout=120)
+    done = subprocess.run(arguments, env=os.environ | {"OMP_NUM_THREADS": "2"}, check=True, timeout=120)
+    assert done.returncode == 0
 
 
 def columns(texts: list[str]) -> Iterator[Any]:

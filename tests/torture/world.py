@@ -4,15 +4,13 @@ import json
 import shutil
 from pathlib import Path
 
-import torch
+from torch.nn import init
 
 from distill.apps.demo import write_demo_data
-from pipeline.tasks.target import make_target
-from pipeline.tasks.task import load_task
 from teacher.finetune.common import save_teacher
-from teacher.models.classifier import new_classifier
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
+from tests.helpers.new_teachers import save_new_teacher
 from tests.torture.cases import DUMP, HELD_OUT, LAYERS, SEVERAL, STUDENT, TOKENS, run_all
 
 TRAIN_ROWS, VALIDATION_ROWS = 24, 12
@@ -41,11 +39,13 @@ def make_world(folder: Path, is_short: bool) -> None:
     """Fills a folder with everything that the cases name, or those of the short form."""
     sentences = write_demo_data(folder, TRAIN_ROWS, VALIDATION_ROWS)
     create_tiny_bert(folder / "bert", sentences, hidden_size=32, num_layers=1)
-    task = load_task(manifest=folder / "opinion.yaml")
-    torch.manual_seed(1)
-    teacher = new_classifier(task, make_target(task), str(folder / "bert"), None, 32)
-    torch.nn.init.constant_(teacher.model.classifier.bias[1:], 2)  # so sure that a student agrees, for `certify`
-    save_teacher(teacher.model, teacher.name, teacher.revision, folder / "teachers" / "opinion")
+    # So sure that a student agrees, for `certify`.
+    save_new_teacher(
+        folder / "opinion.yaml",
+        folder / "bert",
+        folder / "teachers" / "opinion",
+        change=lambda head: init.constant_(head.bias[1:], 2),
+    )
     (folder / "texts.jsonl").write_bytes((folder / "data/opinion/validation.jsonl").read_bytes())
     run_all(folder, *SHORT)
     if is_short:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.query.catalog import CATALOG_FILE, build_catalog
+from pipeline.sets.reader import ExampleSet
 from tests.helpers.commands import invoke
 from tests.helpers.permissions import unwritable
 
@@ -27,6 +28,10 @@ def read_only(shelf: Path) -> Iterator[Path]:
 
 def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def fingerprint(folder: Path) -> str:
+    return ExampleSet.open(folder).record.fingerprint
 
 
 def ends_well(*arguments: object) -> str:
@@ -79,3 +84,4 @@ def test_it_is_copied(read_only: Path) -> None:
     ends_well("pull", f"file://{there}", "--store", other, "--name", "again")
     for name in ("opinion", "again"):
         ends_well("verify", name, "--store", other)
+        assert fingerprint(other / name) == fingerprint(read_only / "opinion")

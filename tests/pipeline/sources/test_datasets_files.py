@@ -17,20 +17,9 @@ from pipeline.sources.source import load_word_source
 from pipeline.tasks.task import Corpus, Task
 from teacher.unlabelled.texts import find_texts
 from tests.helpers.messages import naming
+from tests.helpers.own_tasks import task_of
 
 TEXTS = ["dull", "fine", "poor"]
-
-
-def task_of(**changes: Any) -> Task:
-    values = {
-        "name": "mine",
-        "type": "classification",
-        "columns": {"sentence1": "text", "label": "label"},
-        "labels": ["bad", "good"],
-        "metrics": ["accuracy"],
-        "splits": {"train": None, "validation": None},
-    }
-    return Task.model_validate(values | changes)
 
 
 def dataset(feature: Any, values: list[Any], texts: list[Any] | None = None) -> datasets.Dataset:

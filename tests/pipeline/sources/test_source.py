@@ -9,6 +9,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from pipeline.sources import load_source, rows_sha256, sentences
 from pipeline.tasks.task import Task, load_task
+from tests.helpers import own_tasks
 from tests.helpers.messages import naming
 
 HARD_TEXTS = ['a "quoted" word', "two\nlines, one row", "ÅÄÖ 日本語 👍", "NA", "null", "3.50", "tab\there"]
@@ -16,15 +17,7 @@ PAIR = {"sentence1": "a", "sentence2": "b", "label": "label"}
 
 
 def task_of(**changes: Any) -> Task:
-    values = {
-        "name": "mine",
-        "type": "classification",
-        "columns": {"sentence1": "text", "label": "label"},
-        "labels": ["no", "yes"],
-        "metrics": ["accuracy"],
-        "splits": {"train": None},
-    }
-    return Task.model_validate(values | changes)
+    return own_tasks.task_of(**{"labels": ["no", "yes"], "splits": {"train": None}} | changes)
 
 
 def regression() -> Task:

@@ -23,23 +23,12 @@ from pipeline.sources.row_files import FORMATS, open_rows
 from pipeline.sources.source import load_word_source
 from pipeline.tasks.task import Task
 from tests.helpers.messages import naming
+from tests.helpers.own_tasks import task_of
 from tests.helpers.row_formats import PACKERS, WRITERS, lines, parquet
 
 TEXTS = ["a fine film", 'with "quotes", and\na line', "größer"]
 ROWS = [{"text": text, "label": k % 2, "more": k} for k, text in enumerate(TEXTS)]
 TABLE = pa.Table.from_pylist(ROWS)
-
-
-def task_of(**changes: Any) -> Task:
-    values = {
-        "name": "mine",
-        "type": "classification",
-        "columns": {"sentence1": "text", "label": "label"},
-        "labels": ["bad", "good"],
-        "metrics": ["accuracy"],
-        "splits": {"train": None, "validation": None},
-    }
-    return Task.model_validate(values | changes)
 
 
 def write(path: Path, data: bytes) -> Path:
