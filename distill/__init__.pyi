@@ -458,6 +458,11 @@ def dump_teacher(
 def evaluate(
     run: str | Path,
     *,
+    data: str | Path | None = None,
+    text: str | None = None,
+    text2: str | None = None,
+    label: str | None = None,
+    manifest: str | Path | None = None,
     cost: str | Sequence[str] = (),
     set: str | None = None,
     store: str | Path = ...,
@@ -467,6 +472,11 @@ def evaluate(
 
     Args:
         run: Folder of a run.
+        data: File of rows with gold to evaluate on: Parquet, CSV, TSV, JSON or JSON lines. Default: --set.
+        text: Column of the texts in --data. Default: as in the task's files.
+        text2: Column of the second texts in --data, if rows are pairs. Default: as in the task's files.
+        label: Column of the gold in --data. Default: as in the task's files.
+        manifest: YAML file of the task, which names the columns of --data.
         cost: Cost of missing a label, as LABEL=NUMBER. Repeat for more. Default: 1 for every label.
         set: Logit set to evaluate on. Default: the run's own.
         store: Folder of logit sets (DISTILL_STORE).

@@ -54,7 +54,7 @@ class Examples:
         ids2: the second sentences' tokens, or None for single sentences.
         label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where there is none. See `gold_arrays`.
         score_N: float32 gold scores, NaN where there is none.
-        teacher_NC: float32 logits of the teacher, or of the mixture of teachers.
+        teacher_NC: float32 logits of the teacher, or of the mixture of teachers. Rows of a file have none: [0, C].
         weight_N: float32 weights of the rows in the loss, 1 in the mean.
         key_N2: int64, source row and variant of each row.
         keys_sha256: hash of the keys of all rows that were read, also of those held out of these.

@@ -40,6 +40,29 @@ class EvaluatePretrained(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
 class EvaluateConfig(CostFlags, EvaluatePretrained):
     """Flags of ``distill evaluate``."""
 
+    data: Path | None = Field(
+        None,
+        description="File of rows with gold to evaluate on: Parquet, CSV, TSV, JSON or JSON lines. Default: --set.",
+    )
+    text: str | None = Field(None, description="Column of the texts in --data. Default: as in the task's files.")
+    text2: str | None = Field(
+        None, description="Column of the second texts in --data, if rows are pairs. Default: as in the task's files."
+    )
+    label: str | None = Field(None, description="Column of the gold in --data. Default: as in the task's files.")
+    manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --data.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        columns = {"--text": self.text, "--text2": self.text2, "--label": self.label, "--manifest": self.manifest}
+        problems = []
+        if self.data is None:
+            problems += [f"{flag}: is for --data FILE, which is missing" for flag, given in columns.items() if given]
+        elif self.set is not None:
+            problems.append("--set: rows are read either from a set or from --data. Remove one of them")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
 
 class ReproduceConfig(RunFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill reproduce``."""

@@ -16,7 +16,7 @@ from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
-from pipeline.training.run_record import TEXT_COLUMNS, Entry, RunRecord
+from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry, RunRecord
 from student.answers.thresholds import as_logits, best_thresholds
 from student.config import Where, num_bigrams
 from student.layers import layer_loss_settings
@@ -31,12 +31,14 @@ NO_DEV = "has no dev split to select the best epoch: the last one is saved"
 
 
 def context(training: StudentTraining) -> dict[str, Any]:
-    """Returns the paths of a run's sets, and the names of the text columns in files of its task."""
+    """Returns the paths of a run's sets, and the names of the columns in files of its task."""
     logit_set = training.data.logit_set
     found: dict[str, Any] = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
     task = logit_set.sets[0].record.task
     if task is not None and task.text_columns is not None:
         found[TEXT_COLUMNS] = [list(names) for names in task.text_columns]
+    if task is not None and task.label_columns is not None:
+        found[LABEL_COLUMNS] = list(task.label_columns)
     return found
 
 

@@ -19,7 +19,7 @@ def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
     for split, parts in evaluation.items():
         for name, value in parts["gold"].items():
             interval = "{:.3f} to {:.3f}".format(*parts["interval"][name])
-            rows.append([split, name, value, interval, parts["teacher"][name], parts["majority"][name]])
+            rows.append([split, name, value, interval, parts["teacher"].get(name), parts["majority"][name]])
         # GLUE's number is the mean of a task's metrics. With a single metric it would repeat that row.
         if parts["glue"] is not None and parts["glue"] not in parts["gold"].values():
             rows.append([split, "mean", parts["glue"], None, None, None])

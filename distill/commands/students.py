@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LABEL_COLUMNS = ("gold", "predicted", "precision", "recall", "f1")
 MOST_LABELS = 20  # labels in the table
+MOST_COLUMNS = 8  # of a matrix of labels, which has to fit a terminal
 
 
 @command(PretrainSettings)
@@ -88,12 +89,18 @@ def evaluate(config: EvaluateConfig) -> Result:
         scores = evaluate_pretrained(config)
         rows = [[split, name, value] for split, values in scores.items() for name, value in values.items()]
         return Result(scores).table(["", "metric", "student"], rows, str(config.run))
+    if config.data is not None:
+        from student.labelled_file import evaluate_file
+
+        return _evaluated(config, evaluate_file(config))
     from student.evaluate import evaluate as evaluate_run
 
-    evaluation = evaluate_run(config)
-    return _add_size(
-        _add_evaluation(Result(evaluation), str(config.run), evaluation), read_run_record(config.run / RUN_RECORD)
-    )
+    return _evaluated(config, evaluate_run(config))
+
+
+def _evaluated(config: EvaluateConfig, evaluation: dict[str, Any]) -> Result:
+    result = _add_evaluation(Result(evaluation), str(config.run), evaluation, with_labels=True)
+    return _add_size(result, read_run_record(config.run / RUN_RECORD))
 
 
 def _add_size(result: Result, record: RunRecord) -> Result:
@@ -101,7 +108,8 @@ def _add_size(result: Result, record: RunRecord) -> Result:
     return result if line is None else result.note(line)
 
 
-def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any]) -> Result:
+def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any], with_labels: bool = False) -> Result:
+    """Adds the scores of each split, and those of its labels if there are many, or with a matrix if wanted."""
     if not evaluation:
         return result.note(f"{title}. There is no dev split to score it on")
     others: list[list[Any]] = []
@@ -114,9 +122,24 @@ def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any]) -> R
     result.table(SCORE_COLUMNS, score_rows(evaluation), title).table(["split", "also", "student"], others)
     for split, parts in evaluation.items():
         by_label = parts.get("by_label", {})
-        if len(by_label) > 2 or parts.get("decided"):
+        if len(by_label) > 2 or parts.get("decided") or (with_labels and by_label):
             add_labels(result, split, by_label)
+        if with_labels and parts.get("confusion"):
+            _add_confusion(result, split, parts["confusion"])
     return result
+
+
+def _add_confusion(result: Result, split: str, counts: dict[str, dict[str, int]]) -> None:
+    """Adds how often each gold label got each prediction; of many labels the most frequent mistakes."""
+    labels = list(dict.fromkeys([*counts, *(name for row in counts.values() for name in row)]))
+    if len(labels) <= MOST_COLUMNS:
+        rows = [[name, *(counts.get(name, {}).get(other, 0) for other in labels)] for name in labels]
+        result.table(["gold \\ predicted", *labels], rows, f"{split}: rows by gold label and prediction")
+        return
+    mistakes = [(n, gold, other) for gold, row in counts.items() for other, n in row.items() if gold != other]
+    worst = sorted(mistakes, key=lambda one: -one[0])[:MOST_LABELS]
+    title = f"{split}: the most frequent confusions. --json has all"
+    result.table(["gold", "predicted", "rows"], [[gold, other, n] for n, gold, other in worst], title)
 
 
 def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]) -> None:

@@ -134,6 +134,7 @@ class TaskRecord(Part):
     Attributes:
         text_columns: names that the column of the (first) sentences may have in its files, and that of the second ones;
             None in sets of before this was noted.
+        label_columns: names that the column of the gold may have in its files; None also if each label has a column.
     """
 
     name: str
@@ -142,6 +143,7 @@ class TaskRecord(Part):
     metrics: tuple[Metric, ...] = Field(min_length=1)
     licence: str
     text_columns: tuple[Names, ...] | None = Field(None, min_length=1, max_length=2)
+    label_columns: Names | None = None
 
 
 class TeacherRecord(Part):

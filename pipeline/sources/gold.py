@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Hashable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
     wrong = [k for k, value in enumerate(distinct) if value not in numbers or isinstance(value, bool)]
     for k in wrong[:MAX_EXAMPLES]:
         rows = row_numbers(pc.equal(encoded.indices, k).fill_null(False))
-        problems.append(f"{place}: label {_as_written(distinct[k])} in {rows} {_not_a_label(task)}")
+        problems.append(f"{place}: label {_as_written(distinct[k])} in {rows} {_not_a_label(task, distinct[k])}")
     if wrong:
         return pa.nulls(len(raw), pa.int32())
     found = pa.array([numbers[value] for value in distinct], pa.int32()).take(encoded.indices)
@@ -221,7 +222,7 @@ def _numbered(
     wrong = dict.fromkeys(item for row in lists for item in row or () if not _is_known(item, numbers))
     for item in list(wrong)[:MAX_EXAMPLES]:
         rows = row_numbers(pa.array([item in (row or ()) for row in lists]))
-        problems.append(f"{place}: label {item!r} in {rows} {_not_a_label(task)}")
+        problems.append(f"{place}: label {item!r} in {rows} {_not_a_label(task, item)}")
     if wrong:
         return [None] * len(lists)
     return [None if row is None else [numbers[item] for item in row] for row in lists]
@@ -236,10 +237,12 @@ def _label_numbers(task: Task) -> dict[Any, int]:
     return (numerals or {key: n for n in range(len(task.labels)) for key in (n, str(n))}) | names
 
 
-def _not_a_label(task: Task) -> str:
-    """What is wrong with a value that is no label."""
+def _not_a_label(task: Task, value: Any) -> str:
+    """What is wrong with a value that is no label, and the label that it resembles."""
     numbered = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
-    return f"is neither a name nor a number of the task's labels ({numbered})"
+    close = get_close_matches(value, task.labels, n=1) if isinstance(value, str) else []
+    meant = f". Did you mean {close[0]!r}?" if close else ""
+    return f"is neither a name nor a number of the task's labels ({numbered}){meant}"
 
 
 def _as_written(label: Any) -> str:

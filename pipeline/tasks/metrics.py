@@ -226,6 +226,25 @@ def scores_by_label(target: Target, logits_NC: Floats, label_N: Ints) -> dict[st
     return scores_by_name(target.names, label_tallies(target, logits_NC, label_N))
 
 
+def confusion_by_name(names: Sequence[str], counts_CC: Ints) -> dict[str, dict[str, int]]:
+    """How many rows of each gold label have each prediction, see `confusion`; numbers of 0 are left out."""
+    return {
+        name: {names[k]: int(count_C[k]) for k in np.flatnonzero(count_C).tolist()}
+        for name, count_C in zip(names, counts_CC, strict=True)
+        if count_C.any()
+    }
+
+
+def confusion_of_labels(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str, dict[str, int]]:
+    """How many rows of each gold label have each prediction. Empty for targets without a single label for each row."""
+    if not target.has_classes:
+        return {}
+    known = label_N != NO_LABEL
+    return confusion_by_name(
+        target.names, confusion(label_N[known], logits_NC[known].argmax(axis=1), target.num_logits)
+    )
+
+
 def bin_scores(metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, score_N: Floats) -> dict[str, float]:
     """Other readings of binned scores than the expected score against raw gold, by the metric's name and the reading.
 

@@ -12,8 +12,8 @@ from pipeline.files import write_text
 from pipeline.record_file import read_record, write_record
 
 RUN_RECORD, SWEEP_RECORD, FINETUNE_RECORD = "run.json", "sweep.json", "finetune.json"
-# A run records the names of the text columns, so that `predict --file` finds them without the task's manifest.
-TEXT_COLUMNS = "text_columns"
+# A run records the names of the columns, so that `predict --file` and `evaluate --data` need no manifest.
+TEXT_COLUMNS, LABEL_COLUMNS = "text_columns", "label_columns"
 # A run of several tasks lists the folders of its students here. Other runs lack this key.
 STUDENTS = "students"
 RunRecord = dict[str, Any]
@@ -33,6 +33,12 @@ def text_columns(run: Path) -> list[tuple[str, ...]] | None:
     record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
     columns = record.get(TEXT_COLUMNS)
     return None if columns is None else list(map(tuple, columns))
+
+
+def label_columns(run: Path) -> tuple[str, ...]:
+    """The names that the column of gold may have in files of a run's task, empty if it recorded none."""
+    record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
+    return tuple(record.get(LABEL_COLUMNS, ()))
 
 
 def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:

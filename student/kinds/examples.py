@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from tokenizers import Tokenizer
 from torch import nn
@@ -14,18 +15,21 @@ from pipeline.devices import to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.reader import ExampleSet
+from pipeline.sources import sentences
 from pipeline.tasks.metrics import (
     bin_scores,
     bootstrap_intervals,
     class_summary,
+    confusion_of_labels,
     fidelity,
     glue_score,
     majority_scores,
     score_logits,
     scores_by_label,
 )
-from pipeline.tasks.target import NO_LABEL
+from pipeline.tasks.target import NO_LABEL, gold_arrays
 from pipeline.tasks.task import Metric
+from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import frame_ids, special_ids
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
@@ -110,6 +114,21 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
     def read_dev(self, logit_set: ExampleSet, split: str) -> Examples:
         """See `load_dev`."""
         return load_dev(logit_set, split)
+
+    def of_source(self, rows: pa.Table, reader: TextReader, config: StudentConfig) -> Examples:
+        """See `TaskKind`."""
+        ids1, *others = reader.read(*sentences(rows), config.max_seq_length)
+        number_N = np.arange(rows.num_rows)
+        examples = Examples(
+            ids1,
+            others[0] if others else None,
+            *gold_arrays(config.target, rows),
+            np.empty((0, config.target.num_logits), dtype=np.float32),
+            np.ones(rows.num_rows, dtype=np.float32),
+            np.stack([number_N, np.zeros_like(number_N)], axis=1),
+            "",
+        )
+        return as_read(examples, config)
 
     def read_first(self, logit_set: ExampleSet, split: str, number: int) -> Examples:
         """See `TaskKind`."""
@@ -258,11 +277,11 @@ def evaluate_split(
 
     Args:
         student: on its device.
-        examples: the rows.
+        examples: the rows; without a teacher its logits have no rows.
         bias_C: added to the logits before labels are chosen.
         own: the task's metrics, without one by which alone the best epoch was chosen. (default: all of the student's)
     """
-    config = student.config
+    config, teacher_NC = student.config, examples.teacher_NC
     student_NC = student_logits(student, examples)
     gold = (examples.label_N, examples.score_N)
     scores = score_logits(config.metrics, config.target, student_NC, *gold)
@@ -270,14 +289,15 @@ def evaluate_split(
     return {
         "gold": scores,
         "interval": bootstrap_intervals(config.metrics, config.target, student_NC, *gold),
-        "teacher": score_logits(config.metrics, config.target, examples.teacher_NC, *gold),
+        "teacher": score_logits(config.metrics, config.target, teacher_NC, *gold) if len(teacher_NC) else {},
         "majority": majority_scores(config.metrics, config.target, *gold),
         "glue": glue_score({name: value for name, value in scores.items() if own is None or name in own}),
         "labels": class_summary(config.target, student_NC, examples.label_N),
         "decided": {} if bias_C is None else score_logits(config.metrics, config.target, decided_NC, *gold),
         "by_label": scores_by_label(config.target, decided_NC, examples.label_N),
+        "confusion": confusion_of_labels(config.target, decided_NC, examples.label_N),
         "bins": bin_scores(config.metrics, config.target, student_NC, examples.score_N),
-        "fidelity": fidelity(config.target, student_NC, examples.teacher_NC),
+        "fidelity": fidelity(config.target, student_NC, teacher_NC),
     }
 
 

@@ -5,10 +5,13 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+import pyarrow as pa
+
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.sets.reader import LogitSet
 from pipeline.tasks.task import TRAIN, Metric
+from pipeline.text.reader import TextReader
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from student.bert_start import BertStart
@@ -98,6 +101,14 @@ class TaskKind(ABC, Generic[L, R, S]):
         """The rows of a split that students are scored on."""
         return self.read(logit_set, split)
 
+    def of_source(self, rows: pa.Table, reader: TextReader, config: Any) -> R:
+        """Returns the rows of a checked source as a student reads them. They have no teacher.
+
+        Raises:
+            ConfigError: if files of rows of this kind cannot be read.
+        """
+        raise ConfigError(f"--data: students of {self.set_type.kind} are evaluated on logit sets. Use --set.")
+
     @abstractmethod
     def read_first(self, logit_set: L, split: str, number: int) -> R:
         """The first rows of a split, at most that many, to be read for their speed."""
@@ -161,7 +172,7 @@ class TaskKind(ABC, Generic[L, R, S]):
     def evaluate_split(
         self, student: S, rows: R, bias_C: Floats | None = None, own: Collection[Metric] | None = None
     ) -> dict[str, Any]:
-        """All results of `student.evaluate.evaluate` for one split.
+        """All results of `student.evaluate.evaluate` for one split, of rows without a teacher those that need none.
 
         Args:
             student: on its device.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from pipeline.arrays import Bools, Floats, Ints, Ragged
@@ -21,7 +22,8 @@ from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.spans import scores_by_span, word_intervals, word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import OUTSIDE, TRAIN, Metric
-from pipeline.text.word_pieces import Pieces
+from pipeline.text.reader import TextReader
+from pipeline.text.word_pieces import Pieces, read_pieces
 from pipeline.training.batches import held_out_rows
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
@@ -57,6 +59,13 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
     def read(self, logit_set: TokenLabelSet, split: str) -> LabelledWords:
         """See `TaskKind`."""
         return logit_set.read(split)
+
+    def of_source(self, rows: pa.Table, reader: TextReader, config: TokenLabelConfig) -> LabelledWords:
+        """See `TaskKind`."""
+        words, target = rows.column("sentence1"), config.target
+        pieces = read_pieces(reader, words.to_pylist())
+        no_teacher = np.empty((0, target.num_logits), dtype=np.float32)
+        return LabelledWords.of(target.names, words, rows.column("label"), pieces, no_teacher)
 
     def read_first(self, logit_set: TokenLabelSet, split: str, number: int) -> LabelledWords:
         """See `TaskKind`."""
@@ -196,12 +205,13 @@ def evaluate_split(
     return {
         "gold": word_scores(metrics, tallies),
         "interval": word_intervals(metrics, tallies),
-        "teacher": word_scores(metrics, rows.tallies(rows.teacher_TC)),
+        "teacher": word_scores(metrics, rows.tallies(rows.teacher_TC)) if len(rows.teacher_TC) else {},
         "majority": word_scores(metrics, rows.tallies(outside_TC)),
         "glue": None,
         "labels": {},
         "decided": {} if bias_C is None else word_scores(metrics, decided),
         "by_label": scores_by_span(rows.names, decided),
+        "confusion": rows.confusion(student_TC if bias_C is None else student_TC + bias_C),
         "bins": {},
         "fidelity": fidelity(student.config.target, student_TC, rows.teacher_TC),
     }

@@ -192,6 +192,7 @@ def task_record(task: Task) -> TaskRecord:
         metrics=task.metrics,
         licence=task.licence,
         text_columns=task.columns.texts,
+        label_columns=task.columns.label,
     )
 
 

@@ -25,6 +25,7 @@ from pipeline.sets.verify import RowsCheck
 from pipeline.sources.source import hash_rows
 from pipeline.sql.database import words_view_name
 from pipeline.sql.gate import parquet
+from pipeline.tasks.metrics import confusion, confusion_by_name
 from pipeline.tasks.spans import Tallies, word_scores, word_tallies
 from pipeline.tasks.target import LABEL_LISTS, NO_LABEL
 from pipeline.tasks.task import OUTSIDE
@@ -55,7 +56,7 @@ class LabelledWords:
         num_words_N: how many words each has.
         gold: the number of each word's label; none of a sentence without gold.
         has_gold_N: which sentences have gold.
-        teacher_TC: float32 logits of the teacher.
+        teacher_TC: float32 logits of the teacher. Sentences of a file have none: [0, C].
     """
 
     names: tuple[str, ...]
@@ -99,6 +100,12 @@ class LabelledWords:
         """What scores of logits are made of, over the sentences that have gold."""
         known = np.flatnonzero(self.has_gold_N)
         return word_tallies(self.names, self.predicted(logits_TC).take(known), self.gold.take(known))
+
+    def confusion(self, logits_TC: Floats) -> dict[str, dict[str, int]]:
+        """How many words of each gold label have each prediction, over the sentences that have gold."""
+        known = np.flatnonzero(self.has_gold_N)
+        predicted, gold = self.predicted(logits_TC).take(known).flat, self.gold.take(known).flat
+        return confusion_by_name(self.names, confusion(gold, predicted, len(self.names)))
 
     @property
     def sequences(self) -> tuple[Ragged, ...]:

@@ -22,6 +22,7 @@ from pipeline.tasks.task import load_task
 from student.answers.thresholds import stored_thresholds
 from student.evaluate import evaluate
 from student.fit import train
+from student.labelled_file import evaluate_file
 from student.model.model import Student
 from student.predict import Predictor
 from student.run_config import EvaluateConfig
@@ -257,3 +258,16 @@ def test_variants_have_no_labels(folder: Path, work: Path) -> None:
     assert variants.column("label").null_count == variants.num_rows
     made = invoke("report", root, "--store", folder / "store", "--output", folder / "masked.html")
     assert made.exit_code == 0, made.output
+
+
+def test_a_file_has_the_scores_of_the_split_with_its_rows(folder: Path, topics: ExampleSet, tmp_path: Path) -> None:
+    expected = evaluate(EvaluateConfig.from_flags(run=folder / "run"))["validation"] | {"teacher": {}, "fidelity": {}}
+    flags = {"run": folder / "run", "data": folder / "validation.csv", "manifest": folder / "topics.yaml"}
+    (parts,) = evaluate_file(EvaluateConfig.from_flags(**flags)).values()
+    assert parts == expected
+    rows = topics.read("validation", ("sentence1", "label")).to_pylist()
+    columns = {"sentence1": [row["sentence1"] for row in rows]}
+    columns |= {topic: [k in row["label"] for row in rows] for k, topic in enumerate(TOPICS)}
+    pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
+    (parts,) = evaluate_file(EvaluateConfig.from_flags(run=folder / "run", data=tmp_path / "wide.parquet")).values()
+    assert parts == expected

@@ -26,6 +26,7 @@ from student.config import LabelSettings, TrainSettings
 from student.evaluate import evaluate
 from student.fit import train
 from student.kinds.token_labels import TokenLabelKind, TokenLabelTask
+from student.labelled_file import evaluate_file
 from student.model.build_config import build_token_label_config
 from student.model.model import TokenLabelStudent, beside
 from student.predict import Predictor
@@ -470,3 +471,12 @@ def test_its_predictor_travels(run: Path) -> None:
     texts = ["anna paid ben .", "", ["ben", "smiled"]]
     for other in (copy.deepcopy(predictor), pickle.loads(pickle.dumps(predictor))):  # noqa: S301
         assert other(iter(texts)) == predictor(texts)
+
+
+def test_a_file_of_labelled_words_has_the_scores_of_the_split_with_its_rows(folder: Path, run: Path) -> None:
+    expected = evaluate(EvaluateConfig.from_flags(run=run))["validation"]
+    (parts,) = evaluate_file(EvaluateConfig.from_flags(run=run, data=folder / "validation.jsonl")).values()
+    assert parts == expected | {"teacher": {}, "fidelity": {}}
+    rows = [json.loads(line) for line in (folder / "validation.jsonl").read_text().splitlines()]
+    for name in LABELS:
+        assert sum(parts["confusion"].get(name, {}).values()) == sum(row["tags"].count(name) for row in rows)
