@@ -463,6 +463,7 @@ def evaluate(
     text2: str | None = None,
     label: str | None = None,
     manifest: str | Path | None = None,
+    baseline: bool = False,
     cost: str | Sequence[str] = (),
     set: str | None = None,
     store: str | Path = ...,
@@ -477,6 +478,7 @@ def evaluate(
         text2: Column of the second texts in --data, if rows are pairs. Default: as in the task's files.
         label: Column of the gold in --data. Default: as in the task's files.
         manifest: YAML file of the task, which names the columns of --data.
+        baseline: Also fit a linear model on n-grams of words and characters of the training rows, and score it.
         cost: Cost of missing a label, as LABEL=NUMBER. Repeat for more. Default: 1 for every label.
         set: Logit set to evaluate on. Default: the run's own.
         store: Folder of logit sets (DISTILL_STORE).

@@ -32,12 +32,12 @@ USUAL_LABELS = ("label", "labels", "score", "tags", "ner_tags")
 ANY_SCORE = (-math.inf, math.inf)  # a student does not store the range of its task's scores
 
 
-def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
+def evaluate_file(config: EvaluateConfig) -> tuple[dict[str, Any], pa.Table]:
     """Evaluates a run on the rows of a file.
 
     Returns:
         By the name of the file what `student.evaluate.evaluate` gives for a split. ``teacher`` and ``fidelity`` are
-        empty, since a file has no teacher.
+        empty, since a file has no teacher. And the rows, with the columns of a `Source`'s splits.
 
     Raises:
         ConfigError: if the run has several tasks, the manifest is of another task, or a named column is missing.
@@ -47,14 +47,13 @@ def evaluate_file(config: EvaluateConfig) -> dict[str, Any]:
     _require_one_task(config.run)
     predictor = Predictor(config.run, costs=read_costs(config.cost))
     student = predictor.student
-    rows = read_labelled(config, predictor)
+    rows = _read_labelled(config, predictor)
     kind = KINDS[student.config.rows]
     read = kind.of_source(rows, predictor.reader, student.config)
-    return {config.data.name: kind.evaluate_split(student, read, predictor.bias_C)}
+    return {config.data.name: kind.evaluate_split(student, read, predictor.bias_C)}, rows
 
 
-def read_labelled(config: EvaluateConfig, predictor: Predictor) -> pa.Table:
-    """The rows of ``--data``, with the columns of a `Source`'s splits. Errors as of `evaluate_file`."""
+def _read_labelled(config: EvaluateConfig, predictor: Predictor) -> pa.Table:
     assert config.data is not None
     task = _task_of_file(config, config.data, predictor)
     load = load_word_source if task.type == "token_labels" else load_source

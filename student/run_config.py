@@ -50,6 +50,10 @@ class EvaluateConfig(CostFlags, EvaluatePretrained):
     )
     label: str | None = Field(None, description="Column of the gold in --data. Default: as in the task's files.")
     manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --data.")
+    baseline: bool = Field(
+        False,
+        description="Also fit a linear model on n-grams of words and characters of the training rows, and score it.",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

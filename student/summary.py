@@ -9,21 +9,33 @@ from pipeline.training.run_record import RunRecord
 SCORE_COLUMNS = ("split", "metric", "student", "95 % interval", "teacher", "guessing")
 
 
+def score_columns(evaluation: dict[str, Any]) -> list[str]:
+    """The columns of `score_rows`."""
+    return [*SCORE_COLUMNS, *(["n-grams"] if _has_baseline(evaluation) else [])]
+
+
 def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
-    """A row of `SCORE_COLUMNS` for each split and metric, and one for their mean where there are several.
+    """A row of `score_columns` for each split and metric, and one for their mean where there are several.
 
     Args:
-        evaluation: what `student.evaluate.evaluate` gives.
+        evaluation: what `student.evaluate.evaluate` gives, with the scores of a ``baseline`` or without.
     """
     rows: list[list[Any]] = []
+    with_baseline = _has_baseline(evaluation)
     for split, parts in evaluation.items():
         for name, value in parts["gold"].items():
             interval = "{:.3f} to {:.3f}".format(*parts["interval"][name])
-            rows.append([split, name, value, interval, parts["teacher"].get(name), parts["majority"][name]])
+            others = [parts["teacher"].get(name), parts["majority"][name]]
+            baseline = [parts["baseline"]["scores"][name]] if with_baseline else []
+            rows.append([split, name, value, interval, *others, *baseline])
         # GLUE's number is the mean of a task's metrics. With a single metric it would repeat that row.
         if parts["glue"] is not None and parts["glue"] not in parts["gold"].values():
-            rows.append([split, "mean", parts["glue"], None, None, None])
+            rows.append([split, "mean", parts["glue"], *[None] * (3 + with_baseline)])
     return rows
+
+
+def _has_baseline(evaluation: dict[str, Any]) -> bool:
+    return any("baseline" in parts for parts in evaluation.values())
 
 
 def size_line(record: RunRecord) -> str | None:

@@ -54,13 +54,7 @@ def quickstart(config: QuickstartConfig) -> Result:
 
     needs_teacher_libraries()
     found = run_quickstart(config)
-    metrics = found.look.metrics
-    scores = {"student": found.evaluation["gold"], "teacher": found.evaluation["teacher"]}
-    scores = scores if config.has_teacher else {"student": scores["student"]}
-    sizes = dict(found.sizes)
-    if found.baseline is not None:
-        scores["words and characters, TF-IDF"] = found.baseline.scores
-        sizes["words and characters, TF-IDF"] = found.baseline.num_bytes
+    metrics, scores, sizes = found.look.metrics, found.scores, found.sizes
     rows = [[who, *(own[metric] for metric in metrics), f"{sizes[who] / 1e6:,.1f} MB"] for who, own in scores.items()]
     values = {"findings": found.look.findings, "scores": scores, "bytes": sizes, "judgements": found.judgements}
     result = Result(values | {"folder": str(config.folder), "next": found.commands})

@@ -7,13 +7,15 @@ from distill.commands.command import called, command, needs_libraries
 from distill.result import Result
 from pipeline import console
 from pipeline.errors import ConfigError, short
-from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, read_run_record
+from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, read_run_record
 from student.config import SweepSettings, TrainSettings
 from student.pretrain_config import FiltersConfig, PretrainSettings
 from student.run_config import DescribeConfig, EvaluateConfig, MaskedWordsConfig, ReproduceConfig
-from student.summary import SCORE_COLUMNS, point_table, score_rows, size_line
+from student.summary import point_table, score_columns, score_rows, size_line
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from student.word_importance import MaskedWords
 
 LABEL_COLUMNS = ("gold", "predicted", "precision", "recall", "f1")
@@ -55,13 +57,20 @@ def _add_history(result: Result, history: list[Entry], title: str) -> Result:
 @command(TrainSettings)
 def train_student(config: TrainSettings) -> Result:
     """Train a student from a logit set."""
+    from distill.apps.judge import judge, judge_rows
     from student.fit import train
 
     record = train(config, called())
     result = record["result"]
     best = f"best of {len(result['history'])} epochs is epoch {result['best']['epoch']}"
-    shown = _add_evaluation(Result(record), f"{', '.join(record['logit_sets'])}: {best}", result["evaluation"])
-    return _add_size(shown, record)
+    judgements = {split: judge(parts) for split, parts in result["evaluation"].items()}
+    if judgements and STUDENTS not in record:
+        folder = config.output_dir or Path("runs") / "+".join(Path(one).name for one in record["logit_sets"])
+        next(iter(judgements.values())).extend(judge_rows(folder, record))
+    shown = Result(record | {"judgements": judgements})
+    _add_evaluation(shown, f"{', '.join(record['logit_sets'])}: {best}", result["evaluation"])
+    _add_size(shown, record)
+    return _add_judgements(shown, {split: {"judgements": lines} for split, lines in judgements.items()})
 
 
 @command(SweepSettings)
@@ -89,18 +98,31 @@ def evaluate(config: EvaluateConfig) -> Result:
         scores = evaluate_pretrained(config)
         rows = [[split, name, value] for split, values in scores.items() for name, value in values.items()]
         return Result(scores).table(["", "metric", "student"], rows, str(config.run))
+    if config.baseline:
+        needs_libraries("distill evaluate --baseline", "results", "sklearn")
     if config.data is not None:
         from student.labelled_file import evaluate_file
 
-        return _evaluated(config, evaluate_file(config))
+        return _evaluated(config, *evaluate_file(config))
     from student.evaluate import evaluate as evaluate_run
 
-    return _evaluated(config, evaluate_run(config))
+    return _evaluated(config, evaluate_run(config), None)
 
 
-def _evaluated(config: EvaluateConfig, evaluation: dict[str, Any]) -> Result:
+def _evaluated(config: EvaluateConfig, evaluation: dict[str, Any], rows: "pa.Table | None") -> Result:
+    from distill.apps.judge import judge
+
+    if config.baseline:
+        from distill.apps.baseline import baseline_scores
+
+        names = dict.fromkeys(name for parts in evaluation.values() for name in parts["gold"])
+        scores, num_bytes = baseline_scores(config, tuple(names), rows)
+        for split, values in scores.items():
+            evaluation[split]["baseline"] = {"scores": values, "bytes": num_bytes}
+    for parts in evaluation.values():
+        parts["judgements"] = judge(parts)
     result = _add_evaluation(Result(evaluation), str(config.run), evaluation, with_labels=True)
-    return _add_size(result, read_run_record(config.run / RUN_RECORD))
+    return _add_judgements(_add_size(result, read_run_record(config.run / RUN_RECORD)), evaluation)
 
 
 def _add_size(result: Result, record: RunRecord) -> Result:
@@ -119,13 +141,21 @@ def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any], with
         others += [[split, f"{name.replace('_', ' ')} {decided}", v] for name, v in parts.get("decided", {}).items()]
         others += [[split, name, value] for name, value in parts["bins"].items()]
         others += [[split, f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]
-    result.table(SCORE_COLUMNS, score_rows(evaluation), title).table(["split", "also", "student"], others)
+    result.table(score_columns(evaluation), score_rows(evaluation), title).table(["split", "also", "student"], others)
     for split, parts in evaluation.items():
         by_label = parts.get("by_label", {})
         if len(by_label) > 2 or parts.get("decided") or (with_labels and by_label):
             add_labels(result, split, by_label)
         if with_labels and parts.get("confusion"):
             _add_confusion(result, split, parts["confusion"])
+    return result
+
+
+def _add_judgements(result: Result, evaluation: dict[str, Any]) -> Result:
+    """Adds what to do about the scores of each split."""
+    for split, parts in evaluation.items():
+        for line in parts["judgements"]:
+            result.warn(f"{split}: {line}")
     return result
 
 

@@ -32,8 +32,13 @@ def finetune_teacher(config: FinetuneSettings) -> Result:
         record = finetune(config, called())
     if not record:
         return Result()
-    result = Result(record)
+    from distill.apps.judge import judge_teacher
+
     best, unit = record["result"]["best"], "step" if is_corpus else "epoch"
+    judgements = judge_teacher(best)
+    result = Result(record | {"judgements": judgements})
+    for line in judgements:
+        result.warn(line)
     rows = [
         [entry[unit], split, name, value, "best" if entry[unit] == best[unit] else ""]
         for entry in record["result"]["history"]

@@ -105,7 +105,7 @@ create or replace macro label_errors(t) as table
     select split, source_row, variant, label, class as likely, p_label, p_class, sentence1, sentence2
     from confident where class <> label order by p_class - p_label desc, split, source_row, variant;
 
--- dev rows with the text of a training row, the first of them beside each: scores flatter there
+-- dev rows with the text of a training row, the first of them beside each: scores flatter there; empty texts are no evidence
 create or replace macro dev_in_train(t) as table
     with learnt as (
         select sentence1, sentence2, min(source_row) as train_row from query_table(t)
@@ -113,4 +113,5 @@ create or replace macro dev_in_train(t) as table
     )
     select d.split, d.source_row, train_row, d.label, d.sentence1, d.sentence2
     from query_table(t) d join learnt l on d.sentence1 = l.sentence1 and d.sentence2 is not distinct from l.sentence2
-    where d.split <> 'train' and d.variant = 0 order by d.split, d.source_row;
+    where d.split <> 'train' and d.variant = 0 and trim(d.sentence1) || trim(coalesce(d.sentence2, '')) <> ''
+    order by d.split, d.source_row;

@@ -290,6 +290,7 @@ def evaluate_split(
         "gold": scores,
         "interval": bootstrap_intervals(config.metrics, config.target, student_NC, *gold),
         "teacher": score_logits(config.metrics, config.target, teacher_NC, *gold) if len(teacher_NC) else {},
+        "teacher_by_label": (scores_by_label(config.target, teacher_NC, examples.label_N) if len(teacher_NC) else {}),
         "majority": majority_scores(config.metrics, config.target, *gold),
         "glue": glue_score({name: value for name, value in scores.items() if own is None or name in own}),
         "labels": class_summary(config.target, student_NC, examples.label_N),

@@ -206,6 +206,7 @@ def evaluate_split(
         "gold": word_scores(metrics, tallies),
         "interval": word_intervals(metrics, tallies),
         "teacher": word_scores(metrics, rows.tallies(rows.teacher_TC)) if len(rows.teacher_TC) else {},
+        "teacher_by_label": scores_by_span(rows.names, rows.tallies(rows.teacher_TC)) if len(rows.teacher_TC) else {},
         "majority": word_scores(metrics, rows.tallies(outside_TC)),
         "glue": None,
         "labels": {},

@@ -17,7 +17,7 @@ from torch.nn import functional
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import DataError
 from pipeline.sources import ROWS_AT_ONCE, Source, load_source, load_word_source, sentences
-from pipeline.tasks.metrics import score_logits
+from pipeline.tasks.metrics import class_summary, score_logits
 from pipeline.tasks.target import Target, gold_arrays, has_gold
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
@@ -120,7 +120,10 @@ class ExampleTask(BatchedTask):
         gathered = dict(gather_object(list(zip(my_rows, logits.tolist(), strict=True))))
         # Sorted by row, so that the scores do not depend on the number of processes.
         logits_NC = np.array([gathered[row] for row in range(split.rows.num_rows)], dtype=np.float32)
-        return score_logits(self._task.metrics, self._teacher.target, logits_NC, split.label_N, split.score_N)
+        target, label_N = self._teacher.target, split.label_N
+        counts = class_summary(target, logits_NC, label_N)
+        counts.pop("macro_f1", None)  # a metric of a task by its own choice
+        return score_logits(self._task.metrics, target, logits_NC, label_N, split.score_N) | counts
 
     def _inputs(self, split: Split, numbers: Sequence[int]) -> list[Tokenized]:
         """The rows of these numbers in tokens."""

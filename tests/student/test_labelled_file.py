@@ -25,12 +25,12 @@ from tests.helpers.messages import naming
 from tests.helpers.row_formats import WRITERS
 from tests.helpers.students import tiny_config
 
-WITHOUT_TEACHER: dict[str, dict[str, float]] = {"teacher": {}, "fidelity": {}}
+WITHOUT_TEACHER: dict[str, dict[str, object]] = {"teacher": {}, "teacher_by_label": {}, "fidelity": {}}
 
 
 def of_file(run: Path, file: Path, **flags: object) -> dict[str, Any]:
     """The evaluation of a file, which is the only split."""
-    (parts,) = evaluate_file(EvaluateConfig.from_flags(run=run, data=file, **flags)).values()
+    (parts,) = evaluate_file(EvaluateConfig.from_flags(run=run, data=file, **flags))[0].values()
     return dict(parts)
 
 
@@ -108,7 +108,9 @@ def test_the_command_prints_the_same_as_json_and_the_matrix_as_a_table(opinion_r
     columns = ["--text", "message", "--label", "mood"]
     done = invoke("evaluate", str(opinion_run), "--data", str(renamed), *columns, "--json")
     assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout) == {"june.jsonl": of_file(opinion_run, renamed, text="message", label="mood")}
+    (printed,) = json.loads(done.stdout).values()
+    expected = of_file(opinion_run, renamed, text="message", label="mood")
+    assert printed == expected | {"judgements": printed["judgements"]}
     shown = invoke("evaluate", str(opinion_run), "--data", str(renamed), *columns)
     assert shown.exit_code == 0, shown.stderr
     assert {"accuracy", "june.jsonl", "good", "bad"} <= {*shown.stdout.replace("│", " ").replace(":", " ").split()}

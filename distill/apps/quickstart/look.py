@@ -55,13 +55,6 @@ class Look:
             return ("micro_f1", "macro_f1")
         return ("span_f1", "accuracy") if self.type == "token_labels" else ("accuracy", "macro_f1")
 
-    @property
-    def largest_share(self) -> float:
-        """The share of rows with the most frequent label of a classification, or 0 for other tasks."""
-        if self.type != "classification":
-            return 0.0
-        return max(Counter(row[self.label] for row in self.rows).values()) / len(self.rows)
-
     def key(self, row: dict[str, Any]) -> tuple[str, ...]:
         """What makes two rows the same input: their texts without regard to case and spaces."""
         return tuple(_normal(row[name]) for name in self.texts)

@@ -8,7 +8,6 @@ import hashlib
 import json
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,19 +19,18 @@ import pyarrow.parquet as pq
 import yaml
 
 from distill.apps.app_settings import QuickstartConfig
-from distill.apps.quickstart.baseline import Baseline, fit_baseline, has_baseline
+from distill.apps.baseline import NAME as BASELINE
+from distill.apps.baseline import has_baseline
 from distill.apps.quickstart.look import Look, look_at
-from distill.apps.results.systems import bytes_of, read_rows
+from distill.apps.results.systems import bytes_of
 from distill.apps.steps import run_step
 from pipeline import console
 from pipeline.errors import ConfigError
 from pipeline.files import make_folder, write_atomically, write_text
-from pipeline.sets.reader import ExampleSet, open_set
 
 TEST, HELD_OUT = "test", "0.1"
 TEST_SHARE = 0.1
 STORE = "logits"
-SKEWED = 0.6  # from this share of one label on, accuracy hides the others
 GOLD = "gold"  # the teacher of a set that has the labels alone
 
 
@@ -42,16 +40,14 @@ class Found:
 
     Attributes:
         look: what the file holds.
-        evaluation: of the student's test split, as ``distill evaluate --json`` prints it.
-        baseline: the bag of n-grams, or None where there is none for such a task, or scikit-learn is missing.
+        scores: on the test split, of the student, its teacher and a bag of n-grams, by system.
         sizes: bytes on disk by system.
         judgements: what a user should do about the scores.
         commands: the next commands.
     """
 
     look: Look
-    evaluation: dict[str, Any]
-    baseline: Baseline | None
+    scores: dict[str, dict[str, float]]
     sizes: dict[str, int]
     judgements: list[str]
     commands: list[str]
@@ -79,13 +75,15 @@ def quickstart(config: QuickstartConfig) -> Found:
     _make_set(config, folder, name, look)
     run = "student"
     run_step(folder, "train-student", "--task", name, "--store", STORE, "--held-out", HELD_OUT, "--output-dir", run)
-    evaluation = json.loads(run_step(folder, "evaluate", run, "--json"))[TEST]
+    with_baseline = ["--baseline"] if has_baseline() and look.type != "token_labels" else []
+    evaluation = json.loads(run_step(folder, "evaluate", run, *with_baseline, "--json"))[TEST]
     run_step(folder, "report", run, "--output", "report.html")
-    baseline, sizes = _baseline(folder / STORE / name, look), {"student": bytes_of(folder / run)}
+    scores, sizes = {"student": evaluation["gold"]}, {"student": bytes_of(folder / run)}
     if config.has_teacher:
-        sizes["teacher"] = bytes_of(folder / "teacher")
-    judgements = list(judge(look, evaluation, baseline, config.has_teacher))
-    return Found(look, evaluation, baseline, sizes, judgements, _next(folder, look))
+        scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher")
+    if "baseline" in evaluation:
+        scores[BASELINE], sizes[BASELINE] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
+    return Found(look, scores, sizes, evaluation["judgements"], _next(folder, look))
 
 
 def _write_rows(look: Look, rows: list[dict[str, Any]], path: Path) -> None:
@@ -157,47 +155,6 @@ def _answer(look: Look, golds: list[Any]) -> dict[str, Any]:
         return {"score": fmean(map(float, golds))}
     held = [set(gold) if isinstance(gold, list) else {gold} for gold in golds]
     return {"probabilities": {name: fmean(name in one for one in held) for name in look.labels}}
-
-
-def _baseline(root: Path, look: Look) -> Baseline | None:
-    logit_set = open_set(root)
-    if not isinstance(logit_set, ExampleSet) or not has_baseline(logit_set.record.target):
-        return None
-    train, test = read_rows(logit_set, "train"), read_rows(logit_set, TEST)
-    return fit_baseline(train, test, logit_set.record.target, look.metrics)
-
-
-def judge(look: Look, evaluation: dict[str, Any], baseline: Baseline | None, has_teacher: bool) -> Iterator[str]:
-    """What to do about the scores, in words.
-
-    Args:
-        look: what the file holds.
-        evaluation: of the test split.
-        baseline: the bag of n-grams, if there is one.
-        has_teacher: whether the set has more than the labels.
-    """
-    student, teacher = evaluation[GOLD], evaluation["teacher"]
-    for metric in look.metrics:
-        if has_teacher and baseline is not None and teacher[metric] < baseline.scores[metric]:
-            yield (
-                f"The teacher's {metric} is below that of a bag of n-grams ({teacher[metric]:.3f} against "
-                f"{baseline.scores[metric]:.3f}). Train it longer (--num-train-epochs), or choose a larger encoder."
-            )
-        if baseline is not None and student[metric] < baseline.scores[metric]:
-            yield (
-                f"The student's {metric} is below that of a bag of n-grams ({student[metric]:.3f} against "
-                f"{baseline.scores[metric]:.3f}). With so few labels, the bag may be the better choice. "
-                f"Unlabelled text "
-                "(teacher-dump --unlabelled) helps students most."
-            )
-    first = look.metrics[0]
-    majority = evaluation.get("majority")
-    if has_teacher and majority is not None and teacher == majority:
-        yield "The teacher gives every row the same label. Train it longer (--num-train-epochs), or change the encoder."
-    if has_teacher and student[first] > teacher[first]:
-        yield f"The student's {first} is above its teacher's. Improve the teacher before you add text."
-    if look.largest_share >= SKEWED:
-        yield f"{look.largest_share:.0%} of the rows have one label: judge by macro_f1, not by accuracy."
 
 
 def _next(folder: Path, look: Look) -> list[str]:

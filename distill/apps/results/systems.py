@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from scipy import sparse
 
@@ -27,7 +29,7 @@ from pipeline.tasks.task import TRAIN, Task
 Predict = Callable[[Sequence[str], Sequence[str] | None], Floats]
 SCORE = Target(kind="score", names=("score",))
 STORED_FILES = ("config.json", "model.safetensors", "model-*.safetensors", "tokenizer.json")
-COLUMNS = ("sentence1", "sentence2", "label", "score", "logits")
+COLUMNS = ("source_row", "sentence1", "sentence2", "label", "score", "logits")
 CHOSEN = "variant = 0 and (label is not null or score is not null)"
 
 
@@ -104,9 +106,13 @@ class Rows:
         return len(self.texts1)
 
 
-def read_rows(logit_set: ExampleSet, split: str) -> Rows:
-    """The rows of a split that have gold."""
+def read_rows(logit_set: ExampleSet, split: str, among: Ints | None = None) -> Rows:
+    """The rows of a split that have gold, without variants; of all or of those with these numbers."""
     table = logit_set.read(split, COLUMNS, CHOSEN)
+    if among is not None:
+        table = table.filter(
+            pc.is_in(table.column("source_row"), pa.array(among, table.schema.field("source_row").type))
+        )
     logits_NC = logits_of(table, logit_set.record.target.num_logits)
     return Rows(*sentences(table), *gold_arrays(logit_set.record.target, table), logits_NC)
 

@@ -261,13 +261,17 @@ def test_variants_have_no_labels(folder: Path, work: Path) -> None:
 
 
 def test_a_file_has_the_scores_of_the_split_with_its_rows(folder: Path, topics: ExampleSet, tmp_path: Path) -> None:
-    expected = evaluate(EvaluateConfig.from_flags(run=folder / "run"))["validation"] | {"teacher": {}, "fidelity": {}}
+    expected = evaluate(EvaluateConfig.from_flags(run=folder / "run"))["validation"] | {
+        "teacher": {},
+        "teacher_by_label": {},
+        "fidelity": {},
+    }
     flags = {"run": folder / "run", "data": folder / "validation.csv", "manifest": folder / "topics.yaml"}
-    (parts,) = evaluate_file(EvaluateConfig.from_flags(**flags)).values()
+    (parts,) = evaluate_file(EvaluateConfig.from_flags(**flags))[0].values()
     assert parts == expected
     rows = topics.read("validation", ("sentence1", "label")).to_pylist()
     columns = {"sentence1": [row["sentence1"] for row in rows]}
     columns |= {topic: [k in row["label"] for row in rows] for k, topic in enumerate(TOPICS)}
     pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
-    (parts,) = evaluate_file(EvaluateConfig.from_flags(run=folder / "run", data=tmp_path / "wide.parquet")).values()
+    (parts,) = evaluate_file(EvaluateConfig.from_flags(run=folder / "run", data=tmp_path / "wide.parquet"))[0].values()
     assert parts == expected

@@ -188,6 +188,8 @@ def test_dev_rows_that_are_training_rows(connection: duckdb.DuckDBPyConnection) 
     assert ask(connection, "select train_row from dev_in_train(t)") == [(5,)]
     connection.execute("update t set sentence2 = 'b' where split = 'validation'")
     assert ask(connection, "select train_row from dev_in_train(t)") == [(3,)]
+    connection.execute("update t set sentence1 = ' ', sentence2 = null")  # empty texts are equal by accident
+    assert ask(connection, "select train_row from dev_in_train(t)") == []
 
 
 def test_rows_without_gold_do_not_count(connection: duckdb.DuckDBPyConnection) -> None:

@@ -475,8 +475,8 @@ def test_its_predictor_travels(run: Path) -> None:
 
 def test_a_file_of_labelled_words_has_the_scores_of_the_split_with_its_rows(folder: Path, run: Path) -> None:
     expected = evaluate(EvaluateConfig.from_flags(run=run))["validation"]
-    (parts,) = evaluate_file(EvaluateConfig.from_flags(run=run, data=folder / "validation.jsonl")).values()
-    assert parts == expected | {"teacher": {}, "fidelity": {}}
+    (parts,) = evaluate_file(EvaluateConfig.from_flags(run=run, data=folder / "validation.jsonl"))[0].values()
+    assert parts == expected | {"teacher": {}, "teacher_by_label": {}, "fidelity": {}}
     rows = [json.loads(line) for line in (folder / "validation.jsonl").read_text().splitlines()]
     for name in LABELS:
         assert sum(parts["confusion"].get(name, {}).values()) == sum(row["tags"].count(name) for row in rows)

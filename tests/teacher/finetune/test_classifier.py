@@ -293,7 +293,7 @@ def test_labels_apart_are_learnt_by_binary_cross_entropy(work: Path, tmp_path: P
     flags = {"manifest": manifest, "data": tmp_path, "model_name_or_path": str(work / "bert")}
     more = {"output_dir": tmp_path / "teacher", "num_train_epochs": 3, "learning_rate": 3e-3, "max_seq_length": 32}
     record = finetune(FinetuneSettings.from_flags(**flags, **more), "distill finetune-teacher")
-    assert record["result"]["best"]["metrics"]["validation"].keys() == {"micro_f1", "macro_f1"}
+    assert record["result"]["best"]["metrics"]["validation"].keys() >= {"micro_f1", "macro_f1"}
     assert json.loads((tmp_path / "teacher/config.json").read_text())["problem_type"] == "multi_label_classification"
     half = torch.zeros(1, 2)
     loss = classifier_loss(Target(kind="labels", names=("a", "b")), half + math.log(3), torch.tensor([[1, 0]]))

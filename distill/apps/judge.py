@@ -1,0 +1,153 @@
+"""What to do about scores, in words: for `finetune-teacher`, `train-student`, `evaluate` and `quickstart`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import IntegrityError
+from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, read_run_record
+
+SKEWED = 0.6  # from this share of one label on, accuracy hides the others
+MOST_NAMED = 10  # labels in a sentence
+TEACHER_ADVICE = "Train it longer (--num-train-epochs), or choose a larger encoder."
+Scores = Mapping[str, float]
+
+
+def judge(parts: Mapping[str, Any]) -> list[str]:
+    """Judges the scores of one split.
+
+    Args:
+        parts: what `student.evaluate.evaluate` gives for a split, with the scores of a ``baseline`` or without.
+    """
+    return [*_teacher(parts), *_student(parts), *_skew(parts)]
+
+
+def judge_teacher(best: Entry) -> list[str]:
+    """Judges the best epoch of a fine-tuning by what it recorded of the first dev split."""
+    scores: Scores = next(iter(best["metrics"].values()), {})
+    if not {"labels_in_gold", "labels_predicted"} <= scores.keys():
+        return []
+    missing = int(scores["labels_in_gold"] - scores["labels_predicted"])
+    if missing <= 0:
+        return []
+    counts = f"{missing} of the {int(scores['labels_in_gold'])} labels"
+    return [f"The teacher never predicts at least {counts}. {TEACHER_ADVICE}"]
+
+
+def judge_rows(run: Path, record: RunRecord) -> list[str]:
+    """Compares a finished run with those beside it that read fewer rows of the same task, without variants or text.
+
+    Args:
+        run: the folder of the run.
+        record: its record.
+    """
+    rows, own = record["settings"].get("rows"), _first_score(record)
+    if own is None or rows is None:
+        return []
+    name, score = own
+    found = []
+    for path in sorted(run.resolve().parent.glob(f"*/{RUN_RECORD}")):
+        if path.parent == run.resolve() or (other := _finished(path)) is None:
+            continue
+        theirs = _first_score(other)
+        is_same = _gold_of(other) == _gold_of(record) and _shape(other) == _shape(record)
+        if is_same and theirs is not None and other["settings"].get("rows", rows) < rows and theirs[1] > score:
+            found.append((theirs[1], other["settings"]["rows"], path.parent.name))
+    if not found:
+        return []
+    best, fewer, where = max(found)
+    both = f"{score:.3f} from {rows:,} training rows, {best:.3f} from the {fewer:,} rows of {where}"
+    advice = "Leave out variants or unlabelled text (--where), or check them."
+    return [f"The rows that were added lowered {name}: {both}. {advice}"]
+
+
+def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:
+    teacher: Scores = parts["teacher"]
+    if not teacher:
+        return
+    silent = _silent(parts.get("teacher_by_label", {}))
+    if teacher == parts["majority"]:
+        yield f"The teacher gives every row the same answer. {TEACHER_ADVICE}"
+    elif silent:
+        yield f"The teacher never predicts {_named(silent)}. {TEACHER_ADVICE}"
+    for metric, theirs in _baseline(parts).items():
+        if metric in teacher and teacher[metric] < theirs:
+            yield (
+                f"The teacher's {metric} is below that of a bag of n-grams ({teacher[metric]:.3f} against "
+                f"{theirs:.3f}). {TEACHER_ADVICE}"
+            )
+
+
+def _student(parts: Mapping[str, Any]) -> Iterator[str]:
+    student, teacher = parts["gold"], parts["teacher"]
+    # A teacher without the label cannot teach it, and the advice about the teacher is the one that helps.
+    silent = [name for name in _silent(parts.get("by_label", {})) if not _silent(parts.get("teacher_by_label", {}))]
+    if silent:
+        yield f"The student never predicts {_named(silent)}. `train-student --class-weights balanced` may help."
+    for metric, theirs in _baseline(parts).items():
+        if metric in student and student[metric] < theirs:
+            yield (
+                f"The student's {metric} is below that of a bag of n-grams ({student[metric]:.3f} against "
+                f"{theirs:.3f}). With so few labels, the bag may be the better choice. Unlabelled text "
+                "(teacher-dump --unlabelled) helps students most."
+            )
+    first = next(iter(student), None)
+    if first is not None and student[first] > teacher.get(first, 1.0):
+        yield f"The student's {first} is above its teacher's. Improve the teacher before you add text."
+
+
+def _skew(parts: Mapping[str, Any]) -> Iterator[str]:
+    counts = [sum(row.values()) for row in parts.get("confusion", {}).values()]
+    if counts and "accuracy" in parts["gold"] and "span_f1" not in parts["gold"]:
+        share = max(counts) / sum(counts)
+        if share >= SKEWED:
+            yield f"{share:.0%} of the rows have one label: judge by macro_f1, not by accuracy."
+
+
+def _baseline(parts: Mapping[str, Any]) -> Scores:
+    scores: Scores = parts.get("baseline", {}).get("scores", {})
+    return scores
+
+
+def _silent(by_label: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The labels of gold that are never predicted."""
+    return [name for name, scores in by_label.items() if scores["gold"] and not scores["predicted"]]
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more labels" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _finished(path: Path) -> RunRecord | None:
+    try:
+        record = read_run_record(path)
+    except IntegrityError:
+        return None
+    return record if record["state"] == "finished" else None
+
+
+def _first_split(record: RunRecord) -> Mapping[str, Any] | None:
+    evaluation = record.get("result", {}).get("evaluation") or {}
+    first: Mapping[str, Any] | None = next(iter(evaluation.values()), None)
+    return first
+
+
+def _first_score(record: RunRecord) -> tuple[str, float] | None:
+    """The first metric of the first dev split, by its name."""
+    parts = _first_split(record)
+    return next(iter(parts["gold"].items()), None) if parts is not None else None
+
+
+def _gold_of(record: RunRecord) -> Any:
+    """What two runs that were scored on the same rows have in common."""
+    parts = _first_split(record)
+    if parts is None:
+        return None
+    return parts["majority"], {name: one["gold"] for name, one in parts.get("by_label", {}).items() if one["gold"]}
+
+
+def _shape(record: RunRecord) -> Any:
+    """The settings of the student, which have to be equal if the rows are to explain a difference."""
+    keys = ("seed", "embedding", "matrix_size", "vector_size", "head", "hidden_size", "pairing", "learning_rate")
+    return [record["settings"].get(key) for key in keys]
