@@ -811,6 +811,7 @@ def quickstart(
     text: str,
     text2: str | None = None,
     label: str,
+    test: str | Path | None = None,
     model_name_or_path: str,
     name: str | None = None,
     num_train_epochs: int = 3,
@@ -823,6 +824,7 @@ def quickstart(
         text: Column of the texts.
         text2: Column of the second texts, if rows are pairs.
         label: Column of the labels: classes, scores, lists of labels, or labels of words.
+        test: File of test rows with the same columns. Default: a tenth of the rows of FILE.
         model_name_or_path: Encoder to fine-tune as the teacher: a hub id or a folder. none: learn from the labels
             alone.
         name: Name of the task. Default: the name of the file.

@@ -61,6 +61,9 @@ class QuickstartConfig(JsonFlags):
     text: str = Field(description="Column of the texts.")
     text2: str | None = Field(None, description="Column of the second texts, if rows are pairs.")
     label: str = Field(description="Column of the labels: classes, scores, lists of labels, or labels of words.")
+    test: Path | None = Field(
+        None, description="File of test rows with the same columns. Default: a tenth of the rows of FILE."
+    )
     model_name_or_path: str = Field(
         description="Encoder to fine-tune as the teacher: a hub id or a folder. none: learn from the labels alone."
     )

@@ -98,6 +98,17 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
     return replace(look, findings=_findings(look, len(rows)))
 
 
+def with_scores_of(look: Look, file: Path) -> Look:
+    """Widens the range of scores to those of another file; a look at labels stays as it is."""
+    opened = open_rows(file)
+    if look.score_range is None or look.label not in opened.names:
+        return look
+    column = plain_table(opened.wanted([look.label]).select([look.label])).column(0).combine_chunks()
+    scores = [float(one) for one in _with_numbers(column).to_pylist() if isinstance(one, int | float) and _is_gold(one)]
+    low, high = look.score_range
+    return replace(look, score_range=(min([low, *scores]), max([high, *scores])))
+
+
 def _with_numbers(labels: pa.Array) -> pa.Array:
     """Labels as numbers if all of them are numbers; CSV and TSV have no types.
 

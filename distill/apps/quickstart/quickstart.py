@@ -8,7 +8,7 @@ import hashlib
 import json
 import shlex
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -21,12 +21,14 @@ import yaml
 from distill.apps.app_settings import QuickstartConfig
 from distill.apps.baseline import NAME as BASELINE
 from distill.apps.baseline import has_baseline
-from distill.apps.quickstart.look import Look, look_at
+from distill.apps.quickstart.look import Look, look_at, with_scores_of
 from distill.apps.results.systems import bytes_of
 from distill.apps.steps import run_step
 from pipeline import console
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder, write_atomically, write_text
+from pipeline.sources import load_source, load_word_source
+from pipeline.tasks.task import Task, parse_manifest
 
 TEST, HELD_OUT = "test", "0.1"
 TEST_SHARE = 0.1
@@ -58,7 +60,7 @@ def quickstart(config: QuickstartConfig) -> Found:
 
     Raises:
         ConfigError: if a column is not there, or labels of words have no encoder.
-        DataError: if the file cannot be read, or its labels are no labels.
+        DataError: if a file cannot be read, or its labels are no labels.
         DistillError: if a step fails.
     """
     look, folder, name = look_at(config.file, _texts(config), config.label), config.folder, config.task_name
@@ -66,11 +68,18 @@ def quickstart(config: QuickstartConfig) -> Found:
         raise ConfigError(
             "--model-name-or-path none: labels of words cannot be imported. Give an encoder to fine-tune."
         )
+    if config.test is not None:
+        look = with_scores_of(look, config.test)
+    manifest = _manifest(name, look)
+    # A wrong label of the test file is reported before anything is written.
+    splits = splits_of(look, None if config.test is None else rows_to_test(look, manifest, config.test))
+    if config.test is not None:
+        look = _with_left_out(look, len(look.rows) - len(splits["train"]))
     for what, finding in look.findings.items():
         console.note(f"{what}: {finding}")
     make_folder(folder / "data" / name)
-    write_text(folder / f"{name}.yaml", _manifest(name, look))
-    for split, rows in splits_of(look).items():
+    write_text(folder / f"{name}.yaml", manifest)
+    for split, rows in splits.items():
         write_atomically(folder / "data" / name / f"{split}.parquet", partial(_write_rows, look, rows))
     _make_set(config, folder, name, look)
     run = "student"
@@ -109,23 +118,62 @@ def _manifest(name: str, look: Look) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def splits_of(look: Look) -> dict[str, list[dict[str, Any]]]:
+def rows_to_test(look: Look, manifest: str, file: Path) -> list[dict[str, Any]]:
+    """Reads a test file of the user's own, whose columns and labels are those of the training rows.
+
+    Raises:
+        DataError: if a column is missing, a label is unknown, or no row has text and gold.
+    """
+    task = parse_manifest(Task, manifest, str(file))
+    load = load_word_source if look.type == "token_labels" else load_source
+    gold = "score" if look.type == "regression" else "label"
+    found = []
+    for row in load(task, file, (TEST,)).splits[TEST].to_pylist():
+        texts = [row[f"sentence{number}"] for number in range(1, len(look.texts) + 1)]
+        if all(texts) and row[gold] is not None:
+            found.append(dict(zip(look.texts, texts, strict=True)) | {look.label: _as_named(look, row[gold])})
+    if not found:
+        raise DataError(f"--test {file}: no row has text and gold. Fill the column {look.label!r}.")
+    return found
+
+
+def _as_named(look: Look, gold: Any) -> Any:
+    """Gold with the names of labels in place of their numbers."""
+    if isinstance(gold, list):
+        return [look.labels[number] for number in gold]
+    return gold if look.type == "regression" else look.labels[gold]
+
+
+def _with_left_out(look: Look, count: int) -> Look:
+    """The look with the number of rows that the test file takes out of training."""
+    taken = {"in the test file, too": f"{count:,} rows, which are left out of training"} if count else {}
+    return replace(look, findings=look.findings | taken)
+
+
+def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[str, list[dict[str, Any]]]:
     """Returns rows by split: a tenth of each class for the test, and all copies of a text in one split.
 
     The order of texts is that of their hashes, so the splits are the same on every machine and in any order of rows.
+
+    Args:
+        look: what the file holds.
+        tested: the test rows, if the user has them. Training rows with the same texts are left out.
     """
+    if tested is not None:
+        known = set(map(look.key, tested))
+        return {"train": [row for row in look.rows if look.key(row) not in known], TEST: tested}
     groups = defaultdict[tuple[str, ...], list[dict[str, Any]]](list)
     for row in look.rows:
         groups[look.key(row)].append(row)
     strata = defaultdict[str, list[tuple[str, ...]]](list)
     for key, rows in groups.items():
         strata[str(rows[0][look.label]) if look.type == "classification" else ""].append(key)
-    tested = set[tuple[str, ...]]()
+    held_out = set[tuple[str, ...]]()
     for keys in strata.values():
         keys.sort(key=lambda key: hashlib.sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest())
-        tested.update(keys[: round(len(keys) * TEST_SHARE) or len(keys) // 2])
-    train = [row for key, rows in groups.items() if key not in tested for row in rows]
-    return {"train": train, TEST: [row for key, rows in groups.items() if key in tested for row in rows]}
+        held_out.update(keys[: round(len(keys) * TEST_SHARE) or len(keys) // 2])
+    train = [row for key, rows in groups.items() if key not in held_out for row in rows]
+    return {"train": train, TEST: [row for key, rows in groups.items() if key in held_out for row in rows]}
 
 
 def _make_set(config: QuickstartConfig, folder: Path, name: str, look: Look) -> None:

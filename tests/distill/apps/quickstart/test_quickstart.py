@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from distill.apps.quickstart.look import look_at
-from distill.apps.quickstart.quickstart import splits_of
+from distill.apps.quickstart.look import look_at, with_scores_of
+from distill.apps.quickstart.quickstart import rows_to_test, splits_of
 from pipeline.errors import ConfigError, DataError
 from pipeline.tasks.task import load_task
 from tests.helpers.commands import invoke
@@ -137,6 +137,49 @@ def test_a_tenth_of_each_class_is_tested_and_copies_stay_together(tmp_path: Path
         "category",
     )
     assert {row["message"] for row in splits_of(other)["test"]} == inputs["test"]  # whatever the order of rows
+
+
+def test_a_test_file_is_the_test_split_and_its_texts_are_left_out_of_training(tmp_path: Path) -> None:
+    look = look_at(written(tmp_path, message=texts(), category=["no", "yes"] * (COUNT // 2)), ["message"], "category")
+    test = tmp_path / "test.jsonl"
+    rows = [
+        {"category": label, "message": text} for text, label in [("TEXT number 3", "no"), ("new", "Yes"), ("", "no")]
+    ]
+    test.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"category": None, "message": "unknown"}]))
+    manifest = yaml.safe_dump(
+        {"name": "own", "type": "classification", "labels": ["no", "yes"], "metrics": ["accuracy"]}
+        | {"columns": {"sentence1": "message", "label": "category"}, "splits": {"train": None, "test": None}}
+    )
+    tested = rows_to_test(look, manifest, test)
+    assert tested == [{"message": "TEXT number 3", "category": "no"}, {"message": "new", "category": "yes"}]
+    found = splits_of(look, tested)
+    assert found["test"] == tested
+    assert len(found["train"]) == COUNT - 1
+    assert "text number 3" not in {row["message"] for row in found["train"]}
+
+
+def test_a_test_file_with_an_unknown_label_or_column_is_refused_before_any_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, message=texts(), category=["no", "yes"] * (COUNT // 2))
+    arguments = ("quickstart", path, "--text", "message", "--label", "category", "--model-name-or-path", "none")
+    for name, row, words in (
+        ("labels", {"message": "a", "category": "yess"}, ("'yess'", "row 0", "'yes'")),
+        ("columns", {"mesage": "a", "category": "yes"}, ("'message'",)),
+    ):
+        test = tmp_path / f"{name}.jsonl"
+        test.write_text(json.dumps(row) + "\n")
+        result = invoke(*arguments, "--test", test)
+        assert result.exit_code == 2, result.stderr
+        assert all(word in result.stderr for word in (str(test), *words))
+    assert not (tmp_path / "quickstart").exists()
+
+
+def test_scores_of_a_test_file_widen_the_range(tmp_path: Path) -> None:
+    look = look_at(written(tmp_path, message=texts(), stars=[0.5, 4.0] * (COUNT // 2)), ["message"], "stars")
+    (tmp_path / "test.csv").write_text("message,stars\nnew,4.5\nother,\n")
+    assert with_scores_of(look, tmp_path / "test.csv").score_range == (0.5, 4.5)
 
 
 def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
