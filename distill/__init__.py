@@ -1,10 +1,10 @@
 """The public API: every command as a function, and the classes that open sets and run students.
 
 A function has the name of its command with underscores (``distill train-student`` is `train_student`, ``distill tasks
-show`` is `tasks_show`); two names differ: ``teacher-dump`` is `dump_teacher`, and ``import`` is `import_answers`.
-Functions take the flags as keywords, raise a `DistillError` for what is wrong, and return a `Result`. Importing the
-package is cheap: torch comes when something needs it. Editors and type checkers read ``__init__.pyi``, which is
-generated (``make api``).
+show`` is `tasks_show`). Two names differ: ``teacher-dump`` is `dump_teacher`, and ``import`` is `import_answers`.
+Functions take the flags as keywords, raise a `DistillError` for mistakes and failures, and return a `Result`. Importing
+the package is cheap: torch is imported when something needs it. Editors and type checkers read ``__init__.pyi``, which
+is generated (``make api``).
 """
 
 import importlib

@@ -21,7 +21,7 @@ class Table:
     Attributes:
         columns: the headings, empty for pairs of a name and a value.
         cells: the rows.
-        title: stands above the table; may be empty.
+        title: the line above the table, which may be empty.
         is_data: whether the rows are somebody's data, whose long texts are truncated on a screen.
     """
 
@@ -77,7 +77,7 @@ class Csv(Table):
 
 
 class Message(NamedTuple):
-    """A remark on a result; the command line prints it to stderr."""
+    """A remark on a result. The command line prints it to stderr."""
 
     level: Literal["note", "warning"]
     text: str
@@ -90,7 +90,8 @@ class Result:
         values: what ``--json`` prints, or None if there is nothing, as in all processes of a launcher but the first.
         parts: tables and texts for people.
         messages: notes and warnings.
-        exit_code: of the command line; 0 unless the command found what it was to find out about.
+        exit_code: the exit code of the command line. 1 if the command found a difference, or did not find what it
+            looked for.
     """
 
     def __init__(self, values: Any = None) -> None:
@@ -169,6 +170,6 @@ class Result:
         return "\n".join([*(part.as_text().rstrip("\n") for part in self.parts), *messages])
 
     def _repr_html_(self) -> str:
-        """The parts and messages for a notebook; nothing in them is taken for HTML."""
+        """Returns the parts and messages for a notebook, with all markup escaped."""
         messages = [f"<p>{level}: {html.escape(visible(text))}</p>" for level, text in self.messages]
         return "".join([*(part.as_html() for part in self.parts), *messages])

@@ -1,4 +1,4 @@
-"""Settings of the applications; free of torch, so that ``--help`` is quick."""
+"""Settings of the applications. The module does not import torch, so that ``--help`` is quick."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,8 @@ from pipeline.errors import did_you_mean
 TRANSFORMERS = {"bert-base": "BERT-base", "distilbert": "DistilBERT", "tinybert-4": "TinyBERT-4"}
 PEERS = TRANSFORMERS | {"model2vec": "model2vec"}
 PICTURES = (".svg", ".png")
-ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")  # as browsers send it; null is that of a local file
+# as browsers send it, which is "null" for a page opened from a file
+ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
 
 
 class BenchConfig(JsonFlags):
@@ -21,8 +22,10 @@ class BenchConfig(JsonFlags):
     student: Path | None = Field(None, description="Folder of a run. Default: a new student of the default size.")
     peer: tuple[str, ...] = Field(
         (),
-        description=f"Compare with this peer: {', '.join(PEERS)}, or the folder of another run; repeat for more. "
-        "(default: all of these)",
+        description=(
+            f"Compare with this peer: {', '.join(PEERS)}, or the folder of another run. Repeat for more. Default: "
+            "all of these."
+        ),
     )
     seconds: float = Field(90, gt=0, le=86_400, description="Duration of the measurement in seconds, approximately.")
     output: Path | None = Field(None, description="Draw a chart into this .svg or .png file.")
@@ -44,7 +47,7 @@ class BenchConfig(JsonFlags):
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """The peers that are wanted."""
+        """The requested peers."""
         return self.peer or tuple(PEERS)
 
 
@@ -138,7 +141,7 @@ class ResultsConfig(JsonFlags):
 
 
 class ServeConfig(Config):
-    """Flags of ``distill serve``; the limits have text-embeddings-inference's names."""
+    """Flags of ``distill serve``. The limits have the names of text-embeddings-inference."""
 
     runs: tuple[str, ...] = Field(
         description="Folders of runs, or files of students. Each is served under /runs/NAME, the first one also at /.",

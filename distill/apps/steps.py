@@ -12,7 +12,7 @@ from pipeline.errors import DistillError
 
 
 def run_step(folder: Path, *arguments: str) -> str:
-    """Runs one command in a folder and returns what it prints; the two stages never share a process.
+    """Runs one command in a folder and returns its output. The two stages never share a process.
 
     Raises:
         DistillError: if the command fails, with its own message.

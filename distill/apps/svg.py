@@ -56,7 +56,7 @@ NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def drawing(draw: Callable[[Axes], None]) -> str:
-    """What ``draw`` puts on the axes, as inline SVG."""
+    """Returns the drawing of ``draw`` as inline SVG."""
     buffer = io.StringIO()
     with _our_style():
         figure = Figure(figsize=SIZE, layout="constrained")
@@ -69,7 +69,7 @@ def drawing(draw: Callable[[Axes], None]) -> str:
 
 
 def write_picture(path: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> None:
-    """Writes what ``draw`` puts on a figure to a file of its own, on white.
+    """Writes the drawing of ``draw`` to a file, on a white background.
 
     Args:
         path: ends in .svg or .png.
@@ -99,7 +99,7 @@ def _our_style() -> Iterator[None]:
 
 
 def _page_tag(tag: str) -> str:
-    """A tag as a page needs it: without namespaces and names of groups, in the page's colours."""
+    """Returns a tag without namespaces and names of groups, in the colours of the page."""
     if tag.startswith("<svg"):
         box = re.search(r'viewBox="[^"]*"', tag)
         return f'<svg {box.group() if box else ""} role="img">'

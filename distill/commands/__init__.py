@@ -14,7 +14,7 @@ class Entry(NamedTuple):
     """A command's line in the table.
 
     Attributes:
-        module: of this package, that has the function.
+        module: the module of this package with the function.
         help: the first line of its docstring, so that ``--help`` imports no command.
     """
 
@@ -155,7 +155,7 @@ class Loading(Mapping[str, Any]):
 
 @functools.cache
 def _made(name: str) -> Any:
-    """What typer makes of a command's function, or of a group's."""
+    """Returns the typer command of a function or of a group."""
     from distill.commands.command import shell_form
 
     functions = {command: function for function, command in FUNCTIONS.items()}

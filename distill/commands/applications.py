@@ -80,7 +80,7 @@ def results(config: ResultsConfig) -> Result:
     result = Result(found).failed(bool(failed))
     result.add(Text((config.output_dir / "RESULTS.md").read_text(encoding="utf-8")))
     if failed:
-        result.warn(f"not all is there: {', '.join(failed)}. Repeat the command to retry them")
+        result.warn(f"some results are missing: {', '.join(failed)}. Repeat the command to retry them")
     return result
 
 
@@ -110,7 +110,7 @@ def report(config: ReportConfig) -> Result:
 
 
 def _folder(config: ReportConfig) -> Path:
-    """The folder of a run or a sweep, or else of a set."""
+    """Returns the folder of a run or a sweep, or else of a set."""
     from pipeline.sets.reader import find_set
 
     path = Path(config.set_or_run)
@@ -167,7 +167,10 @@ def bench(config: BenchConfig) -> Result:
 
 
 def _not_installed(config: BenchConfig) -> dict[str, str]:
-    """The peers whose library is missing, and why; that is an error only for those that were named."""
+    """Returns the peers whose library is missing, and why.
+
+    A missing library is an error only for peers that were named.
+    """
     missing: dict[str, str] = {}
     for name in config.peers:
         try:

@@ -104,7 +104,7 @@ SHELL_FLAGS = {
 
 
 class Call(NamedTuple):
-    """How the running command was called: as text for records, and whether it prints JSON."""
+    """The call of the running command: as text for records, and whether it prints JSON."""
 
     text: str
     prints_json: bool = False
@@ -116,10 +116,10 @@ _call: ContextVar[Call] = ContextVar("call")
 def command(kind: type[S], /) -> Callable[[Callable[[S], Result]], Function]:
     """Turns a function of settings into one with a keyword for each flag, which is also a command of the shell.
 
-    Only what was given is passed on, so that the settings hold (``model_fields_set``) what was chosen.
+    Only the given flags are passed on, so that ``model_fields_set`` of the settings lists the user's choices.
 
     Args:
-        kind: the settings; fields whose JSON-schema extra has ``argument: true`` may be positional.
+        kind: the settings. Fields whose JSON-schema extra has ``argument: true`` may be positional.
     """
     in_python = {flag.name: flag for flag in all_flags(kind) if flag.name not in OF_THE_SHELL}
     signature = inspect.Signature(list(map(keyword, in_python.values())))
@@ -164,7 +164,7 @@ def shell_form(function: Function) -> Callable[..., None]:
 
 
 def called() -> str:
-    """Returns how the running command was called, in the shell or in Python, for records."""
+    """Returns the call of the running command, in the shell or in Python, for records."""
     return _call.get().text
 
 
@@ -174,7 +174,7 @@ def prints_json() -> bool:
 
 
 def reports_errors(function: Callable[..., None]) -> Callable[..., None]:
-    """Turns what ends a command before its time into one message and an exit code; docs/cluster.md lists these."""
+    """Turns every exception into one message and an exit code. docs/cluster.md lists the codes."""
 
     @functools.wraps(function)
     def run(*args: Any, **values: Any) -> None:
@@ -186,7 +186,7 @@ def reports_errors(function: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(error.exit_code) from error
         except (typer.Exit, BrokenPipeError):  # regular ends: an exit code, or a reader such as `head` that has left
             raise
-        except UnicodeEncodeError as error:  # of a name on the disk: flags are checked before
+        except UnicodeEncodeError as error:  # from a file name on the disk, because flags were checked before
             problem = string_problem(str(error.object))
             if problem is None:
                 raise
@@ -209,7 +209,7 @@ def reports_errors(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def needs_teacher_libraries() -> None:
-    """As `needs_libraries`, for what any command with a teacher needs."""
+    """Raises MissingDependencyError if the libraries of the teacher stage are missing. See `needs_libraries`."""
     needs_libraries("the teacher stage", "teacher", "accelerate", "datasets", "sentencex", "transformers")
 
 
@@ -239,7 +239,7 @@ def _of_shell(run: Callable[..., None], kind: type[Settings], function: Callable
             try:
                 stack.enter_context(log.written_to(log_file))
             except OSError as error:
-                console.error(f"--log-file {log_file}: cannot be written: {error.strerror}; choose another file")
+                console.error(f"--log-file {log_file}: cannot be written: {error.strerror}. Choose another file.")
                 raise typer.Exit(2) from error
             reports_errors(run)(*args, **values)
 

@@ -43,10 +43,10 @@ ALONE = {"--ray": "local"}
 
 
 class Command(TyperCommand):
-    """A command whose help is plain text: what is in brackets stays, and a long flag has a line of its own."""
+    """A command whose help is plain text: brackets stay as they are, and a long flag has its own line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Reads the arguments; a flag that may stand alone gets the value that it then means."""
+        """Reads the arguments. A flag without its optional value gets the value that it implies."""
         pairs = zip(args, [*args, "--"][1:], strict=True)
         # In click a flag with an optional value would take the next argument, so its default is inserted here.
         given = [f"{arg}={ALONE[arg]}" if arg in ALONE and follows.startswith("-") else arg for arg, follows in pairs]
@@ -72,7 +72,7 @@ class Command(TyperCommand):
 
 
 def _without_aliases(parameter: Any) -> Any:
-    """A parameter with the first of its long spellings alone: older names are accepted and not shown."""
+    """Returns a parameter with only the first of its long names. Older names are accepted and not shown."""
     long = [spelling for spelling in parameter.opts if spelling.startswith("--")]
     shown = copy.copy(parameter)
     shown.opts = [spelling for spelling in parameter.opts if spelling not in long[1:]]
@@ -80,7 +80,7 @@ def _without_aliases(parameter: Any) -> Any:
 
 
 class Commands(TyperGroup):
-    """All commands, those of a panel together, each with the whole of its first sentence; none of them is imported."""
+    """Lists all commands by panel, each with its complete first sentence, without importing them."""
 
     panels: Mapping[str, Mapping[str, Any]]  # for each command its `help`
 

@@ -77,7 +77,7 @@ def _inputs(config: PredictConfig, predictor: "Predictor") -> tuple[list[str], l
 
 
 def _cells(prediction: dict[str, Any]) -> dict[str, Any]:
-    """A prediction by columns: its probabilities a column each, or of many labels the best ones in one."""
+    """Returns a prediction by columns: a column per probability, or one column with the best of many labels."""
     if "score" in prediction:
         return prediction
     probabilities: dict[str, float] = prediction["probabilities"]
@@ -93,7 +93,7 @@ def _cells(prediction: dict[str, Any]) -> dict[str, Any]:
 def _explained(sentences1: Sequence[str], sentences2: Sequence[str] | None, explained: list[dict[str, Any]]) -> Result:
     """What `Predictor.explain` returns, and for each input a table of its words, with bars for or against the answer.
 
-    The bars of a table are to one scale: the longest is that of the word with the largest effect.
+    All bars of a table have the same scale. The longest bar belongs to the word with the largest effect.
     """
     result = Result(explained)
     for number, prediction in enumerate(explained):
@@ -105,7 +105,7 @@ def _explained(sentences1: Sequence[str], sentences2: Sequence[str] | None, expl
 
 
 def _predicted(prediction: dict[str, Any]) -> list[tuple[str, float]]:
-    """What words are for or against: the score, or the labels that are predicted, or else the likeliest one."""
+    """Returns what the words explain: the score, the predicted labels, or the most likely label."""
     if "score" in prediction:
         return [("score", prediction["score"])]
     probabilities: dict[str, float] = prediction["probabilities"]
@@ -134,7 +134,7 @@ def _add_words(result: Result, title: str, name: str, words: list[dict[str, Any]
 
 
 def bar(value: float, largest: float) -> str:
-    """Returns a bar to the right for what is above 0, to the left for what is below, scaled by the largest."""
+    """Returns a bar to the right for a positive value, to the left for a negative one, scaled by the largest."""
     # Without any effect there is no scale, and dividing by 0 would end the command after its work is done.
     length = round(BAR * abs(value) / largest) if largest else 0
     left, right = ("", "█" * length) if value > 0 else ("█" * length, "")
@@ -154,8 +154,8 @@ def certify(config: CertifyConfig) -> Result:
         first = certificate.first_trial
         result.warn(
             f"no threshold holds: of its {first.answered:,} surest answers to {certificate.num_rows:,} rows "
-            f"{first.disagreements:,} differ from the teacher, too many to show that at most "
-            f"{config.disagreement:.2%} of any do; take more rows, or more --disagreement"
+            f"{first.disagreements:,} differ from the teacher. These are too many to prove that at most "
+            f"{config.disagreement:.2%} differ. Use more rows, or a larger --disagreement."
         )
         if (config.run / CERTIFICATE_FILE).exists():
             result.note(f"{config.run / CERTIFICATE_FILE}: the earlier certificate stays")
@@ -169,7 +169,7 @@ def certify(config: CertifyConfig) -> Result:
     }
     result.pairs(str(config.run), pairs)
     if best.answered < FEW_ANSWERS:
-        result.warn(f"it rests on {best.answered:,} answers: take more rows for one that says more")
+        result.warn(f"it rests on only {best.answered:,} answers. Use more rows for a stronger certificate.")
     return result
 
 

@@ -35,11 +35,11 @@ Rows: from mnli limit 5; its columns: describe mnli; questions to it: from calib
 
 
 def run_prompt(connection: duckdb.DuckDBPyConnection, answer: Callable[[str], None], history: Path) -> None:
-    """Reads queries and answers them until the user leaves; errors are printed, and the prompt continues.
+    """Reads queries and answers them until the user leaves. After an error, the prompt continues.
 
     Args:
         connection: provides names for completion.
-        answer: runs one query and prints its rows.
+        answer: a function that runs one query and prints its rows.
         history: a file for what was typed.
     """
     session: PromptSession[str] = PromptSession(
@@ -80,7 +80,7 @@ def _run_command(connection: duckdb.DuckDBPyConnection, answer: Callable[[str], 
     elif text in commands:
         commands[text]()
     else:
-        raise QueryError(f"no command {text!r}; {did_you_mean(text, commands)}")
+        raise QueryError(f"no command {text!r}: {did_you_mean(text, commands)}")
 
 
 def _is_finished(text: str) -> bool:

@@ -39,11 +39,11 @@ def import_answers(config: ImportConfig) -> Result:
     result.table(["split", "rows", "without an answer", "teacher against gold"], rows, title)
     left_out = {
         "rows of the file without an answer": imported.unanswered,
-        "answers about no row of the task": imported.unused,
+        "answers without a row of the task": imported.unused,
     }
     for what, count in left_out.items():
         if count:
-            result.warn(f"{config.file}: {count:,} {what}; left out")
+            result.warn(f"{config.file}: {count:,} {what}, left out")
     warn_about_scores(result, imported.root)
     if TRAIN not in record.splits:
         result.warn(f"no row of {TRAIN!r} has an answer, so no student can learn from this set alone")
@@ -51,7 +51,7 @@ def import_answers(config: ImportConfig) -> Result:
 
 
 def warn_about_scores(result: Result, root: Path) -> None:
-    """Adds what the dev scores of a set of examples are worth: which rows are in training, too, and a baseline's."""
+    """Adds what helps to judge dev scores: dev rows that are also training rows, and the scores of a baseline."""
     from distill.apps.results.systems import bag_of_words_scores
     from pipeline.sets.reader import ExampleSet
 
@@ -59,14 +59,14 @@ def warn_about_scores(result: Result, root: Path) -> None:
     for row in logit_set.sql("select split, count(*) as n from dev_in_train(examples) group by split order by split"):
         rows = f"{row['n']:,} of {logit_set.record.rows_of(row['split']):,} rows"
         query = f'`distill sql "from dev_in_train({logit_set.view})"` shows them'
-        result.warn(f"{row['split']}: {rows} have the text of a training row, so scores are too high; {query}")
+        result.warn(f"{row['split']}: {rows} have the text of a training row, so scores are too high. {query}")
     for split, scores in bag_of_words_scores(logit_set).items():
         teacher = logit_set.record.scores[split]
         both = ", ".join(f"{name} {value:.4f} (teacher {teacher[name]:.4f})" for name, value in scores.items())
         first = next(iter(scores))
         # If TF-IDF is perfect, a teacher cannot be better, and a warning would be wrong.
         if teacher[first] > scores[first] or scores[first] == 1:
-            result.note(f"{split}: a bag of words, without any teacher, reaches {both}")
+            result.note(f"{split}: a bag of words without a teacher reaches {both}")
         else:
             result.warn(f"{split}: a bag of words does as well as this teacher: {both}. It has little to teach")
 
@@ -164,10 +164,11 @@ def budget(config: BudgetSettings) -> Result:
         Result(lines)
         .table(columns, rows)
         .note(
-            "The columns are: bytes per position over all columns, size for the whole corpus, divergence of the stored "
-            "from the full distribution, stored share of the probability by temperature, and calibration error of the "
-            "most probable token. Sampled distributions are unbiased: they differ at single positions but are right "
-            "on average, which is what a student needs. Top-k distributions are biased."
+            "The columns are: bytes per position over all columns, size for the whole corpus, divergence of "
+            "the stored from the full distribution, stored share of the probability by temperature, and "
+            "calibration error of the most probable token. Sampled distributions are unbiased: they differ at "
+            "single positions but are right on average, which is enough for a student. Top-k distributions are "
+            "biased."
         )
     )
 
@@ -206,7 +207,7 @@ def _budget_lines(config: BudgetSet | BudgetCorpus | None) -> list[Any]:
     from pipeline.sets.kinds.masked_words import MaskedWordSet
     from pipeline.sets.reader import find_set
 
-    assert config is not None, "settings need something to measure"
+    assert config is not None, "settings have nothing to measure"
     control = MaskedWordSet.open(find_set(config.set, config.store))
     positions = sum(scores.get("positions", 0) for scores in control.record.scores.values())
     return set_budget(control, config.positions, positions)
@@ -273,7 +274,7 @@ def join(config: JoinConfig) -> Result:
 
 
 def _rows(rows: list[int] | list[tuple[int, int]] | None) -> str:
-    """How many rows, and the first of them."""
+    """Returns the number of rows and the first of them."""
     if not rows:
         return "0"
     shown = ", ".join(str(row) if isinstance(row, int) else "{}:{}".format(*row) for row in rows[:SHOWN_ROWS])

@@ -133,7 +133,7 @@ def _add_size(result: Result, record: RunRecord) -> Result:
 def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any], with_labels: bool = False) -> Result:
     """Adds the scores of each split, and those of its labels if there are many, or with a matrix if wanted."""
     if not evaluation:
-        return result.note(f"{title}. There is no dev split to score it on")
+        return result.note(f"{title}. There is no dev split for scores")
     others: list[list[Any]] = []
     for split, parts in evaluation.items():
         others += [[split, name.replace("_", " "), value] for name, value in parts.get("labels", {}).items()]
@@ -173,12 +173,12 @@ def _add_confusion(result: Result, split: str, counts: dict[str, dict[str, int]]
 
 
 def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]) -> None:
-    """Adds the scores of each label; of many labels the worst, which are what one looks for."""
-    # With many labels the worst ones show what to improve; --json still contains all of them.
+    """Adds the scores of each label. With many labels, adds only the worst ones."""
+    # The worst labels show what to improve. --json still contains all of them.
     worst = sorted(by_label, key=lambda name: by_label[name]["f1"])[:MOST_LABELS]
     rows = [[name, *(by_label[name][key] for key in LABEL_COLUMNS)] for name in worst]
     part = (
-        f"the {MOST_LABELS} worst of {len(by_label)} labels. --json has all"
+        f"the {MOST_LABELS} worst of {len(by_label)} labels. --json prints all of them"
         if len(by_label) > len(worst)
         else "by label"
     )

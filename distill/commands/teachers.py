@@ -107,7 +107,7 @@ def _split_rows(record: SetRecord) -> list[list[Any]]:
 
 
 def _plan(config: DumpSettings) -> Result:
-    """What the set would take; nothing is written."""
+    """Returns the planned size of the set. Nothing is written."""
     from teacher.kinds import open_dump
 
     plan = open_dump(config, called()).plan()
@@ -155,7 +155,7 @@ def check(config: CheckConfig) -> Result:
     result = Result(asdict(checked) | {"passed": checked.passed}).failed(not checked.passed)
     result.table(columns, rows, f"{config.set}: {checked.rows:,} rows")
     if not checked.same_weights:
-        result.warn("the teacher's weights are not those that the set names")
+        result.warn("the teacher's weights differ from those in the set's record")
     row = "{}:{}:{}".format(*checked.worst_row)
     verdict = (
         "the teacher's outputs equal the stored ones"

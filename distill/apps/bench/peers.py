@@ -22,13 +22,13 @@ MAX_POSITIONS = 512
 def peer_readers(
     peers: Mapping[str, str], tokenizer: Tokenizer, max_seq_length: int, device: torch.device
 ) -> list[Reader]:
-    """Every peer in every precision that this machine computes fast in.
+    """Returns every peer in every precision in which this machine is fast.
 
     Args:
         peers: the names of `peer_config`, and their names for people.
         tokenizer: the student's.
-        max_seq_length: most tokens per input.
-        device: where they read.
+        max_seq_length: the maximum number of tokens per input.
+        device: the device that they run on.
     """
     readers = []
     for peer, name in peers.items():
@@ -48,28 +48,28 @@ def peer_config(name: str) -> PreTrainedConfig:
 
 
 def new_peer(config: PreTrainedConfig, precision: str, device: torch.device) -> PreTrainedModel:
-    """An encoder with random weights in ``precision``, which is its fastest way to read."""
+    """Returns an encoder with random weights in ``precision`` and with its fastest implementation of attention."""
     model = AutoModel.from_config(config, attn_implementation="sdpa")
     return model.eval().to(device, DTYPES[precision])
 
 
 def peer_reader(name: str, model: PreTrainedModel, precision: str, tokenizer: Tokenizer, max_seq_length: int) -> Reader:
-    """A transformer that reads in batches of like length, as a dump does.
+    """A transformer that reads batches of similar lengths, as a dump does.
 
-    Its head, one small product a sentence, is left out, in its favour. Ids beyond its vocabulary are wrapped: which
-    random row is read makes no difference.
+    The head, one small product per sentence, is left out, which favours the transformer. Ids beyond its vocabulary wrap
+    around, because every row of a random table is equally fast to read.
 
     Args:
         name: for people.
         model: the encoder, on its device.
         precision: of its weights.
         tokenizer: the student's.
-        max_seq_length: most tokens per input.
+        max_seq_length: the maximum number of tokens per input.
     """
     device, text_reader = model.device, TextReader.of(tokenizer)
 
     def encoding(ids: Ragged) -> Callable[[], torch.Tensor]:
-        # Ids of a larger vocabulary would index outside the table.
+        # The student's vocabulary may be larger than this table.
         wrapped = Ragged(ids.flat % model.config.vocab_size, ids.offsets)
         groups = token_budget_batches(ids.lengths.tolist(), tokens_per_batch(device))
         batches = [(rows, _batch(wrapped, rows, device)) for rows in groups]

@@ -1,4 +1,4 @@
-"""The models that are timed: students and model2vec, on the same random sentences; `peers` has the transformers.
+"""The models that are timed: students and model2vec, on the same random sentences. The transformers are in `peers`.
 
 The paper's protocol (Galke et al. 2022, Table V) is 256 sentences of 64 tokens. Real sentences are shorter and vary.
 """
@@ -36,12 +36,12 @@ SYLLABLES = tuple(f"{consonant}{vowel}" for consonant in "bcdfghjklmnprstvwz" fo
 
 @dataclass(frozen=True)
 class Sentences:
-    """The sentences that every reader is timed on.
+    """The sentences on which every reader is timed.
 
     Attributes:
         paper: ids of `ROWS` sentences of `PAPER_LENGTH` tokens, uniformly random.
         realistic: ids of `ROWS` sentences, their lengths log-normal, their ids uniformly random.
-        texts: `ROWS` texts of such lengths, of the tokenizer's words by Zipf's law.
+        texts: `ROWS` texts of the same lengths, whose words are drawn from the tokenizer's by Zipf's law.
         seconds: the second sentences of pairs, or None for single sentences.
     """
 
@@ -52,12 +52,12 @@ class Sentences:
 
 
 def make_sentences(tokenizer: Tokenizer, vocabulary_size: int, pad_id: int, is_pair: bool) -> Sentences:
-    """Makes sentences for a student.
+    """Returns random sentences for a student.
 
     Args:
-        tokenizer: whose words the texts have.
-        vocabulary_size: ids are below it.
-        pad_id: no sentence holds it.
+        tokenizer: the source of the texts' words.
+        vocabulary_size: the number of ids to draw from.
+        pad_id: the id that does not occur in any sentence.
         is_pair: whether the student reads pairs.
     """
     random = np.random.default_rng(0)
@@ -108,9 +108,9 @@ class Reader:
     Attributes:
         name: for people.
         precision: of its weights, ``fp32`` or ``bf16``.
-        num_parameters: how many numbers were trained.
-        encoding: prepares sentences given as ids; a call of what it returns makes their vectors. None if its vectors
-            are made of text only.
+        num_parameters: the number of trained parameters.
+        encoding: prepares sentences given as ids and returns a function that computes their vectors. None if the model
+            computes vectors from text only.
         predict: returns its predictions for texts or pairs.
     """
 
@@ -122,7 +122,7 @@ class Reader:
 
 
 def wait_for(device: torch.device) -> None:
-    """Returns when a GPU has done all that it was given."""
+    """Waits until a GPU has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -179,19 +179,19 @@ def load_peers(runs: Sequence[str], predictor: Predictor) -> dict[str, Predictor
     for run, peer in peers.items():
         theirs = peer.student.config
         if (theirs.tokenizer_sha256, theirs.is_pair) != (ours.tokenizer_sha256, ours.is_pair):
-            problems.append(f"{run}: reads with another tokenizer than the student, or other inputs")
+            problems.append(f"{run}: has another tokenizer than the student, or other inputs")
     raise_all(ConfigError, "--peer", problems)
     return peers
 
 
 def sentences_for(predictor: Predictor) -> Sentences:
-    """What a student and its peers are given to read."""
+    """Returns the sentences that a student and its peers read."""
     config = predictor.student.config
     return make_sentences(predictor.reader.tokenizer, config.vocabulary_size, config.pad_id, config.is_pair)
 
 
 def student_reader(name: str, predictor: Predictor, device: torch.device) -> Reader:
-    """A student that reads on a device; it is moved there."""
+    """Moves a student to a device and returns its reader."""
     student = predictor.student.to(device)
 
     def encoding(ids: Ragged) -> Callable[[], torch.Tensor]:
@@ -208,7 +208,10 @@ def student_reader(name: str, predictor: Predictor, device: torch.device) -> Rea
 
 
 def static_reader(name: str, tokenizer: Tokenizer, vocabulary_size: int) -> Reader:
-    """A model of random vectors for the student's tokens; its own code makes vectors of texts, and predicts nothing."""
+    """Returns model2vec's own model with random vectors for the student's tokens.
+
+    It encodes texts and predicts nothing.
+    """
     from model2vec import StaticModel
 
     vectors_VE = np.random.default_rng(0).normal(size=(vocabulary_size, WIDTH)).astype(np.float32)

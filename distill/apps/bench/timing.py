@@ -1,4 +1,4 @@
-"""Times models against each other on one core, on all cores and on a GPU; makes a table and a chart."""
+"""Times models against each other on one core, on all cores and on a GPU. Makes a table and a chart."""
 
 import platform
 import statistics
@@ -31,7 +31,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class ComputePlace:
-    """A device and a number of threads, with which sentences are read.
+    """A device and a number of threads on which sentences are read.
 
     Attributes:
         device: ``cpu`` or ``cuda``.
@@ -49,16 +49,16 @@ class ComputePlace:
 
 @dataclass(frozen=True)
 class Speed:
-    """Sentences a second of one reader, by one measure, at one place.
+    """The throughput of one reader, by one measure, at one place.
 
     Attributes:
         measure: a name among `MEASURES`.
-        device: where: ``cpu`` or ``cuda``.
+        device: ``cpu`` or ``cuda``.
         threads: of the CPU.
         model: who.
         precision: ``fp32`` or ``bf16``.
         num_parameters: of the model.
-        rows: sentences of a call.
+        rows: sentences per call.
         sentences_per_second: median of `ROUNDS` turns.
     """
 
@@ -73,12 +73,12 @@ class Speed:
 
     @property
     def place(self) -> ComputePlace:
-        """The device and threads it was measured with."""
+        """The device and the threads of the measurement."""
         return ComputePlace(self.device, self.threads)
 
 
 def places() -> list[ComputePlace]:
-    """One core, all that torch would use (``OMP_NUM_THREADS`` decides), and the GPU if there is one."""
+    """Returns one core, all cores that torch uses (see ``OMP_NUM_THREADS``), and the GPU if there is one."""
     threads = torch.get_num_threads()
     on_cpu = [ComputePlace("cpu", count) for count in sorted({1, threads})]
     return [*on_cpu, ComputePlace("cuda", threads)] if torch.cuda.is_available() else on_cpu
@@ -87,12 +87,12 @@ def places() -> list[ComputePlace]:
 def measure(
     make_readers: Callable[[torch.device], Sequence[Reader]], sentences: Sentences, seconds: float
 ) -> list[Speed]:
-    """How fast readers are at every place of this machine.
+    """Measures the throughput of readers at every place of this machine.
 
     Args:
-        make_readers: makes those that are to be timed on a device.
+        make_readers: returns the readers to time on a device.
         sentences: to be read.
-        seconds: about how long it may take in all.
+        seconds: the approximate duration of the whole measurement.
     """
     measured: list[Speed] = []
     all_places = places()
@@ -108,29 +108,30 @@ def measure(
 
 
 def num_calls(readers: Sequence[Reader]) -> int:
-    """How often `speeds` calls ``advance``."""
+    """Returns how often `speeds` calls ``advance``."""
     return (ROUNDS + 1) * sum(measure == "text" or r.encoding is not None for r in readers for measure in MEASURES)
 
 
 def speeds(
     readers: Sequence[Reader], sentences: Sentences, place: ComputePlace, seconds: float, advance: Callable[[], None]
 ) -> list[Speed]:
-    """How fast every reader is by every measure, at one place.
+    """Measures the throughput of every reader by every measure, at one place.
 
-    Whoever is slow reads fewer sentences at a time, so that all get turns of about the same length.
+    A slow reader gets fewer sentences per call, so that all turns take about the same time.
 
     Args:
         readers: on the place's device.
         sentences: to be read.
         place: where.
-        seconds: about how long it may take.
+        seconds: the approximate duration.
         advance: called after every timed call.
     """
     measured = []
     with using_threads(place.threads), torch.inference_mode():
         for measure in MEASURES:
             work = {k: made for k, r in enumerate(readers) if (made := _work(r, measure, sentences)) is not None}
-            # Everybody gets the same time, not the same work: a slow model would otherwise take most of the benchmark.
+            # Every reader gets the same time, not the same work: a slow model would otherwise take most of the
+            # benchmark.
             turn = seconds / len(MEASURES) / len(work) / TURNS
             sizes = {k: fitting_rows(make, ROWS, turn) for k, make in work.items()}
             taken = interleaved({str(k): _repeated(work[k], *sizes[k]) for k in work}, ROUNDS, advance)
@@ -141,7 +142,7 @@ def speeds(
 
 
 def _work(reader: Reader, measure: str, sentences: Sentences) -> Work | None:
-    """What the reader does with the first rows of what is to be read, or None if it cannot."""
+    """Returns a function that reads the first rows of a measure's sentences, or None if it is not supported."""
     if measure == "text":
         first, second = sentences.texts, sentences.seconds
         return lambda rows: lambda: reader.predict(first[:rows], second[:rows] if second else None)
@@ -163,7 +164,7 @@ def _repeated(make: Work, rows: int, calls: int) -> Callable[[], None]:
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """Lets torch, whose OpenMP compiled kernels share, and `tokenizers` use so many threads, or one."""
+    """Sets the threads of torch and `tokenizers`. The compiled kernels share torch's OpenMP."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -174,7 +175,7 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def wall_clock() -> float:
-    """Seconds since some moment, as they pass for everybody."""
+    """Returns seconds of wall-clock time since an arbitrary moment."""
     return time.perf_counter()
 
 
@@ -184,13 +185,15 @@ def interleaved(
     advance: Callable[[], None] = lambda: None,
     clock: Clock = wall_clock,
 ) -> dict[str, float]:
-    """Median seconds of each alternative; one call each per round, the order turned every round, one warm-up.
+    """Returns the median seconds of each alternative.
+
+    Each round calls every alternative once, in an order that rotates.
 
     Args:
-        alternatives: what is timed, by name; a call returns when its work is done, on a GPU too.
-        rounds: how many are timed.
+        alternatives: the functions to time, by name. A call returns when its work is done, also on a GPU.
+        rounds: the number of timed rounds, after one round of warm-up.
         advance: called after every call.
-        clock: returns seconds; that of the process, for work on one thread, does not mind what else the machine does.
+        clock: returns seconds. For work on one thread, the clock of the process leaves out the time of other programs.
     """
     names = list(alternatives)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -209,16 +212,15 @@ def interleaved(
 def fitting_rows(
     make: Callable[[int], Callable[[], object]], most: int, seconds: float, clock: Clock = wall_clock
 ) -> tuple[int, int]:
-    """How much work fills a turn of so many seconds; trying it out warms up as well.
+    """Finds how much work fills a turn of so many seconds. The trials also serve as a warm-up.
 
     Args:
         make: prepares work on a number of rows.
-        most: rows that are not exceeded.
-        seconds: how long a turn may take.
+        most: the maximum number of rows.
+        seconds: the duration of a turn.
         clock: returns seconds.
 
-    Returns:
-        Rows of a call, a power of two or ``most``, and how many calls make a turn; at least one of each.
+    Returns: Rows per call, which are a power of two or ``most``, and calls per turn. Both are at least one.
     """
     rows = 1
     make(rows)()
@@ -249,7 +251,7 @@ WIDTH, HEIGHT_OF_A_MEASURE, HEIGHT_OF_A_BAR = 8.0, 0.7, 0.14  # inches
 
 
 def speed_tables(speeds: Sequence[Speed]) -> list[Table]:
-    """Returns a table for each measure and kind of device; bars and ratios are of its last column."""
+    """Returns a table for each measure and kind of device. Bars and ratios refer to its last column."""
     tables = []
     for measure, title in MEASURES.items():
         for device in dict.fromkeys(speed.device for speed in speeds):
@@ -260,7 +262,7 @@ def speed_tables(speeds: Sequence[Speed]) -> list[Table]:
 
 
 def as_json(speeds: Sequence[Speed], settings: dict[str, Any]) -> dict[str, Any]:
-    """The figures for machines: what was measured on, the command, and every speed."""
+    """Returns the figures for programs: the machine, the command, and every speed."""
     machine = {
         "processor": processor(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -286,7 +288,7 @@ def _table(title: str, places: Sequence[ComputePlace], models: Sequence[Sequence
 
 
 def label(speed: Speed) -> str:
-    """Who was timed, in short."""
+    """Returns the short name of a model and its precision."""
     return f"{speed.model} {speed.precision}"
 
 
@@ -298,7 +300,7 @@ def by_model(speeds: Sequence[Speed]) -> list[list[Speed]]:
 
 
 def log_bars(values: Sequence[float], width: int = 30) -> list[str]:
-    """A bar for each value, the largest as wide as ``width`` characters.
+    """Returns a bar for each value. The bar of the largest value is ``width`` characters wide.
 
     The scale begins at the last power of ten below the smallest value, so that every bar can be seen.
 

@@ -31,7 +31,7 @@ Row = dict[str, str | int]
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What a task of the demo came to: accuracies on its dev split, and two predictions of the Hybrid student."""
+    """The outcome of a task of the demo: accuracies on its dev split, and two predictions of the Hybrid student."""
 
     task: str
     majority: float
@@ -41,7 +41,7 @@ class DemoResult:
 
 
 def run_demo(folder: Path) -> list[DemoResult]:
-    """Runs both tasks in ``folder``; repeating it goes on from what is finished.
+    """Runs both tasks in ``folder``. A repeated call resumes after the last finished step.
 
     Raises:
         DistillError: if a step fails.
@@ -85,7 +85,7 @@ def _run_task(folder: Path, task: str) -> DemoResult:
 
 
 def opinion(random: np.random.Generator) -> Row:
-    """A review with one good and one bad word; its verdict is the one that the sentence settles on."""
+    """Returns a review with one good and one bad word. The word in the main clause or after "but" decides its label."""
     good, bad = str(random.choice(GOOD)), str(random.choice(BAD))
     label = int(random.integers(2))
     verdict, aside = (good, bad) if label else (bad, good)
@@ -99,7 +99,7 @@ def opinion(random: np.random.Generator) -> Row:
 
 
 def roles(random: np.random.Generator) -> Row:
-    """Two sentences with the same people and the same deed: did the same one do it?"""
+    """Returns two sentences with the same people and the same verb, and whether the same person acts in both."""
     one, other = (str(name) for name in random.choice(NAMES, 2, replace=False))
     verb = str(random.choice(VERBS))
     label = int(random.integers(2))

@@ -1,4 +1,4 @@
-"""The charts of a report, drawn from plain rows or lists; captions come from the caller."""
+"""The charts of a report, drawn from plain rows or lists. Captions come from the caller."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -20,7 +20,10 @@ DARKEST = 0.75
 
 
 def reliability(bins: Rows, xlabel: str = "confidence", ylabel: str = "share of right answers") -> str:
-    """Accuracy by confidence, from the rows of the macro ``calibration``; a dot's area is its share of the rows."""
+    """Accuracy by confidence, from the rows of the macro ``calibration``.
+
+    The area of a dot is its share of the rows.
+    """
     total = sum(row["n"] for row in bins)
     left = min(row["confidence_from"] for row in bins)
 
@@ -48,7 +51,7 @@ def histogram(
     xlabel: str,
     ylabel: str = "rows",
 ) -> str:
-    """Counts between edges, one name's on top of the other's, each in its colour."""
+    """Stacked histograms, one colour per name."""
 
     def draw(axes: Axes) -> None:
         widths = [0.94 * (high - low) for low, high in pairwise(edges)]
@@ -87,7 +90,10 @@ def matrix(names: Sequence[str], counts: Mapping[tuple[int, int], int], ylabel: 
 
 
 def shades(words: Sequence[str], values: Mapping[str, Sequence[float]]) -> str:
-    """A column of cells for each name, a cell a word: the stronger the larger its value beside the column's others."""
+    """A column for each name with a cell per word.
+
+    The larger a value relative to its column, the stronger the colour.
+    """
 
     def draw(axes: Axes) -> None:
         for column, numbers in enumerate(values.values()):
@@ -133,7 +139,10 @@ def curves(
     best: int | None = None,
     levels: Mapping[str, float] | None = None,
 ) -> str:
-    """Lines over epochs or steps; ``best`` is marked on the first of them, ``levels`` are there to compare with."""
+    """Lines over epochs or steps.
+
+    ``best`` is marked on the first line. ``levels`` are horizontal lines for comparison.
+    """
 
     def draw(axes: Axes) -> None:
         for (name, values), colour in zip(lines.items(), SERIES * len(lines), strict=False):
@@ -157,7 +166,7 @@ def curves(
 
 
 def points(groups: Sequence[tuple[str, float, Sequence[float]]], best: str, xlabel: str, ylabel: str) -> str:
-    """Scores over what they cost: of each group its label, its place on the x-axis and the scores that lie there."""
+    """Scores over their cost. Each group has a label, a position on the x-axis and its scores."""
     places = [x for _, x, _ in groups]
 
     def draw(axes: Axes) -> None:
@@ -183,7 +192,7 @@ def points(groups: Sequence[tuple[str, float, Sequence[float]]], best: str, xlab
 
 
 def strips(groups: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> str:
-    """The scores at each value of a setting: a dot each, a bar at their mean."""
+    """The scores at each value of a setting: a dot per score, and a bar at their mean."""
 
     def draw(axes: Axes) -> None:
         for place, scores in enumerate(groups.values()):

@@ -81,7 +81,7 @@ def _rows_of_examples(logit_set: Any, split: str, student: TaskStudent, rows: Ex
 
 
 def _rows_of_words(logit_set: Any, split: str, student: TaskStudent, rows: LabelledWords) -> DevRows:
-    """A row per word that has a token, by which it is judged."""
+    """Returns a row per word with a token, because words are scored by their tokens."""
     assert isinstance(student, TokenLabelStudent), "its rows are labelled words"
     logits_TC = logits_of_tokens(student, rows.pieces.ids)
     token_W = rows.pieces.by_word(np.arange(len(logits_TC)), rows.num_words_N, -1).flat
@@ -174,7 +174,7 @@ def _only_teacher_right(connection: Connection, target: Target) -> Table:
 
 
 def certificate_sections(run: Path) -> list[Section]:
-    """What was proved of a run: a section, or none."""
+    """Returns the section about a run's certificate, if it has one."""
     if not (run / CERTIFICATE_FILE).exists():
         return []
     title = "Answers or abstains"
@@ -190,7 +190,7 @@ def _facts(certificate: Certificate) -> dict[str, object]:
     return {
         "at most differ from the teacher": f"{certificate.disagreement:.2%} of the answers",
         "with confidence": f"{certificate.confidence:.0%}",
-        "answers where the margin is above": best.threshold if best else "no threshold could be shown to hold",
+        "answers where the margin is above": best.threshold if best else "no threshold could be proved",
         "answered": f"{certificate.coverage:.1%}",
         "held-out rows": certificate.num_rows,
         "chosen by": certificate.where,
@@ -208,8 +208,9 @@ def _risk(certificate: Certificate) -> Picture:
     best = certificate.certified.percent if certificate.certified else None
     limit = {f"target: {certificate.disagreement:g}": certificate.disagreement}
     caption = (
-        "Which share of the answers differs from the teacher's, if only so many of the surest are given, and the bound "
-        f"of that with {certificate.confidence:.0%} confidence. The circle is the certified threshold."
+        "Share of answers that differ from the teacher's if the student only answers its most confident rows, "
+        f"and the upper bound of this share with {certificate.confidence:.0%} confidence. The circle is the "
+        "certified threshold."
     )
     rows = [trial.model_dump() for trial in trials]
     percent = [trial.percent for trial in trials]
@@ -217,7 +218,7 @@ def _risk(certificate: Certificate) -> Picture:
 
 
 def cascade(logits_NC: Floats, teacher_NC: Floats, label_N: Ints) -> Picture:
-    """Accuracy if the student answers where it is surest and the teacher the rest, by how much that is."""
+    """Accuracy if the student answers its most confident rows and the teacher the others, by the teacher's share."""
     known_N = label_N != NO_LABEL
     order_N = np.argsort(-margins(softmax(logits_NC[known_N])), kind="stable")
     right_2N = [(who_NC[known_N].argmax(axis=1) == label_N[known_N])[order_N] for who_NC in (logits_NC, teacher_NC)]
@@ -241,14 +242,14 @@ class SpeedTest:
     """The first rows of a set's first dev split, for students to read."""
 
     def __init__(self, logit_set: LogitSet) -> None:
-        # The first dev split; False sorts before True, so train is chosen only if there is no other split.
+        # Chooses the first dev split. False sorts before True, so train is chosen only if there is no other split.
         self.split = min(logit_set.splits, key=lambda split: split == "train")
         self._kind = KINDS[logit_set.record.kind]
         self._rows = self._kind.read_first(logit_set, self.split, MOST_ROWS)
         self.num_rows = len(self._rows)
 
     def measure(self, run: Path) -> float:
-        """Rows a second in large batches, in the best of a few tries after a warm-up."""
+        """Measures rows per second in large batches. Returns the best of a few tries after a warm-up."""
         student = load_student(run).to(default_device())
         rows = self._kind.as_read(self._rows, student.config)
         self._kind.student_logits(student, rows)
@@ -262,7 +263,7 @@ class SpeedTest:
 
 
 def machine() -> str:
-    """The device that students run on here, in words."""
+    """Returns a description of the device on which students run."""
     if default_device().type == "cuda":
         return f"on a {torch.cuda.get_device_name()}"
     return f"on {processor()}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"

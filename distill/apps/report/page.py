@@ -15,11 +15,11 @@ TEXT_LENGTH = 180
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing with a sentence that explains it.
+    """A chart with its caption.
 
     Attributes:
-        svg: inline SVG, of `distill.apps.svg`.
-        rows: the figures that were drawn.
+        svg: inline SVG, made by `distill.apps.svg`.
+        rows: the numbers in the chart.
     """
 
     title: str
@@ -30,7 +30,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a title; numbers are set to the right."""
+    """Rows of cells under a title. Numbers are right-aligned."""
 
     title: str
     columns: tuple[str, ...]
@@ -40,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what belongs under it: sentences, named values, pictures, tables."""
+    """A heading with its content: sentences, named values, charts, tables."""
 
     title: str
     text: str = ""
@@ -68,7 +68,10 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """Renders the page as HTML. All texts are escaped, because a set may be hostile; only our own charts are not."""
+    """Renders the page as HTML.
+
+    All texts are escaped, because a set may be hostile. Only our own charts are not escaped.
+    """
     environment = Environment(
         loader=PackageLoader("distill.apps.report", "."),
         autoescape=True,
@@ -83,7 +86,7 @@ def render(page: Page) -> str:
 
 
 def _cell(value: int | float | str | None) -> str:
-    """A cell's text: the figures of a column with as many decimals."""
+    """Returns the text of a cell. All numbers of a column have the same number of decimals."""
     if not isinstance(value, float):
         return show(value)
     if abs(value) >= 100:
@@ -92,11 +95,11 @@ def _cell(value: int | float | str | None) -> str:
 
 
 def clipped(text: str | None, length: int = TEXT_LENGTH) -> str:
-    """A text on one line, not longer than ``length``, without characters that cannot be printed."""
+    """Returns a text on one line, at most ``length`` long, without characters that cannot be printed."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text or "").split())
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
 def name_of(names: tuple[str, ...], number: int) -> str:
-    """A class's name; its number if it has no name."""
+    """Returns the name of a class, or its number if it has no name."""
     return names[number] if 0 <= number < len(names) else str(number)

@@ -1,6 +1,7 @@
 """The SQL queries of a report: only aggregates and first rows, so that a split need not fit into memory.
 
-``table`` is the name of a table or view of a set's columns, all rows of one split; names are the caller's own.
+``table`` is the name of a table or view with a set's columns and all rows of one split. Callers choose the names, so
+they cannot inject SQL.
 """
 
 import duckdb
@@ -40,7 +41,7 @@ def calibration(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Rows
 
 
 def label_calibration(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Rows, float]:
-    """How often labels hold by the probability that each is given by itself, and the expected calibration error."""
+    """Returns how often labels hold, by the probability of each label, and the expected calibration error."""
     bins = fetch(
         connection,
         f"select bin / 10 as confidence_from, (bin + 1) / 10 as confidence_to, count(*) as n, avg(p) as confidence, "
@@ -52,7 +53,7 @@ def label_calibration(connection: duckdb.DuckDBPyConnection, table: str) -> tupl
 
 
 def label_certainty(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
-    """Labels of rows by the probability that each is given by itself, right and wrong ones apart."""
+    """Counts the labels of rows by the probability of each label, right and wrong ones separately."""
     return fetch(
         connection,
         f"select least(floor(p * {BINS}), {BINS - 1})::int as bin, (p > 0.5) = is_gold as is_right, count(*) as n "
@@ -61,18 +62,18 @@ def label_certainty(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
 
 
 def confusion(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
-    """What each class is taken for."""
+    """Counts gold classes by predicted class."""
     return fetch(connection, f"select label as a, teacher as b, n from confusion({table})")
 
 
 def confused(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
-    """Which class is most often taken for which other one."""
+    """Returns the most frequent confusions of two classes."""
     wrong = f"select label, teacher as predicted, n, share from confusion({table}) where label <> teacher"
     return fetch(connection, f"{wrong} order by n desc, label, predicted limit {SHOWN_ROWS}")
 
 
 def answers(connection: duckdb.DuckDBPyConnection, a: str, b: str) -> Rows:
-    """What table ``b`` answers where table ``a`` gives an answer."""
+    """Counts the predictions of table ``a`` by the predictions of table ``b`` for the same rows."""
     return fetch(
         connection,
         f"select argmax(x.logits) as a, argmax(y.logits) as b, count(*) as n "
@@ -81,7 +82,7 @@ def answers(connection: duckdb.DuckDBPyConnection, a: str, b: str) -> Rows:
 
 
 def certainty(connection: duckdb.DuckDBPyConnection, table: str, macro: str, top: float) -> Rows:
-    """Rows by tenths and so on of ``margin`` or ``entropy``, which end at ``top``, right and wrong answers apart."""
+    """Returns a histogram of ``margin`` or ``entropy`` from 0 to ``top``, with right and wrong answers separately."""
     return fetch(
         connection,
         f"select greatest(least(floor({macro}(logits) / {top!r} * {BINS}), {BINS - 1}), 0)::int as bin, "
@@ -90,12 +91,12 @@ def certainty(connection: duckdb.DuckDBPyConnection, table: str, macro: str, top
 
 
 def hardest(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
-    """The rows of which the teacher is least sure."""
+    """Returns the rows with the smallest margin."""
     return fetch(connection, f"from hardest({table}) where variant = 0 limit {SHOWN_ROWS}")
 
 
 def label_errors(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Rows, int]:
-    """Rows whose gold is likely wrong, and of how many rows one was looked at."""
+    """Returns rows whose gold is likely wrong, and the stride: one of so many rows was examined."""
     rows = fetch(connection, f"select count(label) as n from {table}")[0]["n"]
     # A fixed stride instead of a random sample gives the same report every time.
     every = -(-rows // MOST_SORTED_ROWS)
@@ -106,20 +107,20 @@ def label_errors(connection: duckdb.DuckDBPyConnection, table: str) -> tuple[Row
 
 
 def label_scores(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
-    """How good somebody is at each label, the commonest in gold first."""
+    """Returns precision, recall and F1 of each label, the most frequent gold label first."""
     macro = macros_of(target).label_scores
     scores = f"select * exclude (predicted), predicted as num_predicted from {macro}({table})"
     return fetch(connection, f"{scores} order by gold desc, label")
 
 
 def label_doubts(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
-    """Labels that the teacher is surest of against gold."""
+    """Returns the labels on which the teacher contradicts gold with the highest confidence."""
     shown = "source_row, label, if(is_gold, 'yes', 'no') as gold, p, sentence1, sentence2"
     return fetch(connection, f"select {shown} from label_doubts({table}) limit {SHOWN_ROWS}")
 
 
 def score_sql(target: Target, logits: str = "logits") -> str:
-    """The score that logits stand for, as a SQL expression."""
+    """Returns the SQL expression of the score that logits stand for."""
     return f"{logits}[1]" if target.bins is None else f"expectation({logits}, {list(target.bins.values)!r})"
 
 
@@ -133,7 +134,7 @@ def score_limits(connection: duckdb.DuckDBPyConnection, tables: list[str], targe
 
 
 def score_grid(connection: duckdb.DuckDBPyConnection, pairs: str, limits: tuple[float, float]) -> Rows:
-    """Rows by cell of ``a`` and ``b`` of a SELECT, over a square with these limits."""
+    """Counts the rows of a SELECT by cells of ``a`` and ``b``, over a square with these limits."""
     low, high = limits
     # The largest value lies exactly on the upper edge and belongs to the last cell.
     cell = f"greatest(least(floor(({{}} - {low!r}) / {high - low!r} * {CELLS}), {CELLS - 1}), 0)::int"
@@ -146,7 +147,7 @@ def score_grid(connection: duckdb.DuckDBPyConnection, pairs: str, limits: tuple[
 
 
 def residuals(connection: duckdb.DuckDBPyConnection, table: str, target: Target, widest: float) -> Rows:
-    """Rows by how far the score that was predicted lies above gold, from ``-widest`` to ``widest``."""
+    """Counts rows by the predicted score less the gold score, from ``-widest`` to ``widest``."""
     return fetch(
         connection,
         f"select greatest(least(floor(({score_sql(target)} - score + {widest!r}) / {2 * widest!r} * {BINS}), "
@@ -155,7 +156,7 @@ def residuals(connection: duckdb.DuckDBPyConnection, table: str, target: Target,
 
 
 def farthest(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
-    """The rows on which the score that was predicted lies farthest from gold."""
+    """Returns the rows with the largest distance between predicted and gold score."""
     return fetch(
         connection,
         f"select source_row, score, {score_sql(target)} as predicted, sentence1, sentence2 from {table} "
@@ -164,7 +165,7 @@ def farthest(connection: duckdb.DuckDBPyConnection, table: str, target: Target) 
 
 
 def only_teacher_right(connection: duckdb.DuckDBPyConnection, target: Target) -> Rows:
-    """The rows of the tables ``teacher`` and ``student`` that only the student has wrong, or has far more wrong."""
+    """Returns the rows on which only the student is wrong, or on which its error exceeds the teacher's most."""
     both = "teacher t join student s using (split, source_row, variant)"
     if target.has_classes:
         return fetch(
@@ -183,7 +184,7 @@ def only_teacher_right(connection: duckdb.DuckDBPyConnection, target: Target) ->
 
 
 def changed_mind(connection: duckdb.DuckDBPyConnection, table: str, target: Target) -> Rows:
-    """By origin of the variants how many there are, and how far the teacher's outputs move."""
+    """Returns the number of variants by origin, and the change of the teacher's outputs."""
     if target.has_classes:
         return fetch(connection, f"from variant_agreement({table})")
     if target.has_label_lists:
@@ -200,7 +201,7 @@ def changed_mind(connection: duckdb.DuckDBPyConnection, table: str, target: Targ
 
 
 def variant_answers(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
-    """What the teacher answers to variants, by what it answers to the rows that they were made from."""
+    """Counts the teacher's predictions for variants by its predictions for their original rows."""
     answered = "argmax(o.logits) as a, argmax(v.logits) as b"
     return fetch(
         connection, f"select a, b, count(*) as n from ({_variants(table, answered)}) group by all order by all"

@@ -35,12 +35,12 @@ CONTROL = {
     "mean_features_loss": "with the mean features at every position",
     "other_features_loss": "with the features of a random other position",
     "unigram_loss": "the frequencies of training words",
-    "context_gain": "what the context gives: frequencies less student",
+    "context_gain": "gain from the context: frequencies less student",
 }
 
 
 def run_page(config: ReportConfig, folder: Path) -> Page:
-    """Describes a finished run; of several tasks each with its scores.
+    """Returns the page of a finished run. A run of several tasks has a section for each.
 
     Its set is read again for the pictures of the dev splits. If it no longer exists, the page reports that instead.
 
@@ -83,11 +83,14 @@ def finished_record(path: Path) -> RunRecord:
 
 
 def trained_set(config: ReportConfig, record: RunRecord) -> tuple[LogitSet | None, str]:
-    """The set that a run was trained on, or its mixture, if all of it is still there; else None, and why."""
+    """Returns the set or the mixture that a run was trained on.
+
+    If a part of it is missing, returns None and the reason.
+    """
     try:
         paths = trained_sets(record, config.store)
     except (DataError, FingerprintMismatchError) as error:
-        return None, f"There is no more here than the record of the run: {error}."
+        return None, f"The page contains only the record of the run: {error}."
     return kind_of_set(paths[0]).open_sets(paths, record["settings"].get("mix"), config.allow_unverified), ""
 
 
@@ -113,11 +116,11 @@ def _settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def joint_page(folder: Path, record: RunRecord) -> Page:
-    """Describes the students that one training made, which have a page of their own each.
+    """Returns the page of a training of several tasks, whose students have separate pages.
 
     Args:
-        folder: of the run.
-        record: its record, finished.
+        folder: the folder of the run.
+        record: the record of the finished run.
     """
     names, result = record[STUDENTS], record["result"]
     pages = "\n".join(f"distill report {folder / name}" for name in names)
@@ -133,7 +136,7 @@ def joint_page(folder: Path, record: RunRecord) -> Page:
 
 
 def pretrained_page(name: str, record: RunRecord) -> Page:
-    """Losses by step, and what was held out."""
+    """Returns the losses by step, and the scores on held-out rows."""
     settings, history = record["settings"], record["result"]["history"]
     steps = [entry["step"] for entry in history]
     held_out: list[dict[str, float]] = [next(iter(entry["metrics"].values()), {}) for entry in history]
@@ -149,7 +152,9 @@ def pretrained_page(name: str, record: RunRecord) -> Page:
     drawn = [_curves("Loss", steps, losses, caption)]
     if "masked_accuracy" in held_out[-1]:
         accuracy = {"masked accuracy": [scores["masked_accuracy"] for scores in held_out]}
-        drawn.append(_curves("Masked accuracy", steps, accuracy, "Share of the held-out masked words that it guesses."))
+        drawn.append(
+            _curves("Masked accuracy", steps, accuracy, "Share of the held-out masked words that the student predicts.")
+        )
     if "cosine" in held_out[-1]:
         names = ("cosine", "cosine_of_mean_vector", "similarity_correlation")
         close = {
@@ -171,7 +176,7 @@ def pretrained_page(name: str, record: RunRecord) -> Page:
 
 
 def _context(scores: dict[str, float], control: dict[str, float]) -> list[Table]:
-    """What the student owes to the context, if the run recorded it."""
+    """Returns how much the context improves the predictions, if the run recorded it."""
     if not control:
         return []
     lines = [("the student", scores["gold_loss"]), *((words, control[key]) for key, words in CONTROL.items())]
@@ -184,7 +189,7 @@ def _curves(title: str, steps: list[int], lines: dict[str, list[float]], caption
 
 
 def training_section(result: dict[str, Any], evaluation: dict[str, Any]) -> Section:
-    """Loss and dev scores by epoch, with the epoch that was kept."""
+    """Returns the loss and the dev scores by epoch, with the saved epoch."""
     history, best = result["history"], result["best"]["epoch"]
     epochs = [entry["epoch"] for entry in history]
     losses = [entry["loss"] for entry in history]
@@ -212,7 +217,7 @@ def _dev_scores(history: list[dict[str, Any]], best: int, levels: dict[str, floa
 
 
 def _levels(evaluation: dict[str, Any]) -> dict[str, float]:
-    """What the teacher and guessing reach by the metric that decides."""
+    """Returns the scores of the teacher and of guessing by the metric that chooses the epoch."""
     names = {"teacher": "teacher", "guessing": "majority"}
     for parts in evaluation.values():
         return {name: next(iter(parts[key].values())) for name, key in names.items() if parts.get(key)}
@@ -225,9 +230,9 @@ NO_SCORES: Point = {"scores": {}}
 
 
 def sweep_page(config: ReportConfig, folder: Path) -> Page:
-    """Describes a finished sweep; of several tasks the pictures are drawn of each.
+    """Returns the page of a finished sweep. A sweep of several tasks has pictures of each.
 
-    Speeds are measured now, on the dev rows of its set; without the set the page does without them.
+    Speeds are measured on the dev rows of the set when the page is written. Without the set, they are left out.
 
     Raises:
         IntegrityError: if the sweep is damaged or not finished.
@@ -255,7 +260,7 @@ def _lead(result: dict[str, Any]) -> str:
 
 
 def _drawn(config: ReportConfig, folder: Path, result: dict[str, Any]) -> list[Section]:
-    """What the scores cost, and which values they go with; of several tasks for each."""
+    """Returns sections with the cost of the scores and the scores by setting, for each task."""
     points, metric = result["points"], result["metric"]
     if "best_by_task" not in result:
         runs = [_a_run(folder, point) for point in points]
@@ -271,7 +276,7 @@ def _drawn(config: ReportConfig, folder: Path, result: dict[str, Any]) -> list[S
 
 
 def _a_run(folder: Path, point: Point, task: str = "") -> Path | None:
-    """A student of a point that is still there; its seeds have the same size and speed."""
+    """Returns one student of a point of the grid that still exists. All seeds have the same size and speed."""
     # Joining an empty task name leaves the path unchanged.
     runs = [folder / run_name(point["values"] | {"seed": seed}) / task for seed in point["scores"]]
     return next((run for run in runs if (run / CONFIG_FILE).is_file()), None)
@@ -306,7 +311,7 @@ def _costs(config: ReportConfig, points: list[Point], runs: list[Path | None], m
     )
     sizes = [None if run is None else _num_parameters(run) for run in runs]
     drawn = [_cost("Score against size", points, sizes, "parameters", metric, f"{caption} left.")]
-    # Speed needs rows to predict; sizes can be read from the runs alone.
+    # Speed needs rows to predict. Sizes can be read from the runs alone.
     if logit_set is not None:
         test = SpeedTest(logit_set)
         speeds = [None if run is None else test.measure(run) for run in runs]
@@ -356,12 +361,13 @@ MOST_PICTURES = 6
 # Rows with fewer or more words are not drawn.
 FEWEST_WORDS, MOST_WORDS = 4, 30
 HOW_TO_READ = (
-    "Blue: without the word the answer is less sure (a score: moves). Orange: surer. Each column has its own scale."
+    "Blue: removing the word lowers the confidence of the prediction (regression: changes the score). Orange: "
+    "it raises the confidence. Each column has its own scale."
 )
 
 
 def masked_words_page(compared: MaskedWords) -> Page:
-    """The table of all runs, and rows from the one where the first run is most like its teacher to the least like."""
+    """Returns the table of all runs, and rows in the order of the first run's agreement with its teacher."""
     results = Table("Importance of words", RESULT_COLUMNS, result_rows(compared), _caption())
     pictures = tuple(_picture(compared, number) for number in _chosen(compared))
     sections = (Section("Students and their teacher", tables=(results,)), Section("Word by word", pictures=pictures))
@@ -371,14 +377,14 @@ def masked_words_page(compared: MaskedWords) -> Page:
 
 def _caption() -> str:
     return (
-        "Spearman's rank correlation of the importance of words to the student and to its teacher, averaged over rows, "
-        "and the share of rows where both have the same most important word. Shuffled: the same with the teacher's "
-        "words of each row in random order."
+        "Spearman's rank correlation of the importance of words to the student and to its teacher, averaged "
+        "over rows. The last share counts rows where both have the same most important word. Shuffled: the "
+        "same numbers with the teacher's words of each row in random order."
     )
 
 
 def _chosen(compared: MaskedWords) -> list[int]:
-    """Numbers of rows that can be drawn, spread evenly over those in the order of the first run's correlation."""
+    """Returns the numbers of rows to draw, spread evenly over the order of the first run's correlation."""
     drawable = [n for n, row in enumerate(compared.rows) if FEWEST_WORDS <= len(row.words) <= MOST_WORDS]
     first = next(iter(compared.students.values()))
     alike = {n: spearmanr(np.stack([compared.rows[n].importance_W, first[n]])[:, None])[0] for n in drawable}

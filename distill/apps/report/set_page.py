@@ -1,4 +1,4 @@
-"""The page of a logit set: its facts, the quality of its teacher, and rows that deserve a look."""
+"""The page of a logit set: its facts, the quality of its teacher, and rows worth inspecting."""
 
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ AXES = ("original row", "variant")
 
 
 def set_page(root: Path, allow_unverified: bool = False) -> Page:
-    """Describes a set, from its record and, for a task's, from its rows.
+    """Returns the page of a set, from its record and, for a set of a task, from its rows.
 
     Raises:
-        IntegrityError: if it is not a sound set, or not verified and that is not allowed.
+        IntegrityError: if the set is damaged, or unverified without the permission to use it.
     """
     record = usable_record(root, allow_unverified)
     about = (Section("What it is", facts=_facts(record)), _scores(record))
@@ -54,7 +54,7 @@ def _facts(record: SetRecord) -> dict[str, Any]:
 
 def _known(teacher: TeacherRecord) -> str:
     if teacher.is_imported:
-        return "known by its answers alone, file"
+        return "known only by its predictions, file"
     return f"{teacher.num_parameters:,} parameters, weights"
 
 
@@ -139,10 +139,10 @@ def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Tab
         **TEXTS,
     }
     rows, every = queries.label_errors(connection, table)
-    part = "" if every == 1 else f" Looked for in every {every:,}th row."
+    part = "" if every == 1 else f" Only every {every:,}th row was examined."
     caption = (
-        "Rows whose gold may be wrong: the teacher finds another class likelier than it finds it on average for rows "
-        f"that belong there (confident learning).{part}"
+        "Rows whose gold may be wrong: the teacher's probability of another class exceeds its average for rows "
+        f"whose gold is that class (confident learning).{part}"
     )
     return split_charts.row_table("Likely label errors", rows, columns, record.target.names, caption)
 
@@ -162,7 +162,7 @@ def _farthest(connection: Connection, table: str, record: SetRecord) -> Table:
 
 
 def variants_section(connection: Connection, table: str, target: Target, record: AugmentationRecord) -> Section:
-    """Counts, the teacher's changes of mind by origin, and a few variants."""
+    """Returns counts, the changes of the teacher's prediction by origin, and a few variants."""
     rows = queries.changed_mind(connection, table, target)
     draw = {"classes": [_answers], "labels": []}.get(target.kind, [_scores_of_variants])
     drawn = tuple(picture(connection, table, target) for picture in draw)
@@ -172,14 +172,14 @@ def variants_section(connection: Connection, table: str, target: Target, record:
 
 
 def _minds(rows: Rows) -> Table:
-    columns = ("origin", "variants", "changes its mind", "KL divergence (nats)")
+    columns = ("origin", "variants", "prediction changes", "KL divergence (nats)")
     cells = [(row["origin"], row["n"], f"{1 - row['agreement']:.2%}", row["kl"]) for row in rows]
-    return Table("How often the teacher changes its mind", columns, cells)
+    return Table("How often the teacher's prediction changes", columns, cells)
 
 
 def _moves(rows: Rows) -> Table:
     cells = [(row["origin"], row["n"], row["moved"]) for row in rows]
-    return Table("How far the teacher's score moves", ("origin", "variants", "mean distance"), cells)
+    return Table("How far the teacher's score changes", ("origin", "variants", "mean distance"), cells)
 
 
 def _answers(connection: Connection, table: str, target: Target) -> Picture:

@@ -19,7 +19,7 @@ TEXTS = {"sentence 1": "sentence1", "sentence 2": "sentence2"}
 
 
 def against_gold(connection: Connection, table: str, target: Target, who: str) -> list[Picture]:
-    """How somebody's answers, or scores, compare with gold."""
+    """Charts that compare predicted labels or scores with gold."""
     if target.has_classes:
         return [reliability(connection, table, who), confusion(connection, table, target, who)]
     if target.has_label_lists:
@@ -39,7 +39,7 @@ def reliability(connection: Connection, table: str, who: str) -> Picture:
 
 
 def label_reliability(connection: Connection, table: str, who: str) -> Picture:
-    """The probability of labels that hold each by itself against how often they do."""
+    """The predicted probability of labels of a multi-label task against their frequency."""
     bins, error = queries.label_calibration(connection, table)
     caption = (
         f"Share of correct labels by the probability that the {who} predicts, over every label of every row. Points on "
@@ -50,7 +50,7 @@ def label_reliability(connection: Connection, table: str, who: str) -> Picture:
 
 
 def confusion(connection: Connection, table: str, target: Target, who: str) -> Picture:
-    """Gold against answers."""
+    """Gold classes against predicted classes."""
     rows = queries.confusion(connection, table)
     caption = f"Predictions of the {who} for the rows of each gold class: number of rows, and share of the class."
     return matrix(f"Confusion of the {who}", rows, target, ("gold", who), caption)
@@ -67,7 +67,7 @@ def matrix(title: str, rows: Rows, target: Target, axes: tuple[str, str], captio
 def scores(connection: Connection, table: str, target: Target, who: str, limits: charts.Limits) -> Picture:
     """Gold scores against predicted ones."""
     pairs = f"select score as a, {queries.score_sql(target)} as b from {table}"
-    caption = "A cell's colour is the stronger the more rows lie in it. On the dashed line the score is gold's."
+    caption = "Darker cells contain more rows. On the dashed line, the predicted score equals gold."
     return density(connection, pairs, limits, f"Scores of the {who}", ("gold score", f"score by the {who}"), caption)
 
 
@@ -94,7 +94,7 @@ def residuals(connection: Connection, table: str, target: Target, who: str, limi
 
 
 def certainty(connection: Connection, table: str, target: Target) -> list[Picture]:
-    """How sure the teacher is, by margin and by entropy or label by label, right and wrong answers apart."""
+    """The teacher's confidence by margin and entropy, or label by label, for right and wrong predictions."""
     if target.has_label_lists:
         caption = "Every label of every row. At 0 and 1 the teacher is certain, at 0.5 it is undecided."
         rows = queries.label_certainty(connection, table)
@@ -113,7 +113,7 @@ def certainty(connection: Connection, table: str, target: Target) -> list[Pictur
             queries.certainty(connection, table, "entropy", undecided),
             (0, undecided),
             "entropy (nats)",
-            f"The farther left, the surer the teacher; at {undecided:.2f} every class is as likely as any other.",
+            f"Smaller entropies mean a more confident teacher. At {undecided:.2f}, all classes are equally probable.",
         ),
     ]
 
@@ -136,14 +136,14 @@ def histogram(
 
 
 def row_table(title: str, rows: Rows, columns: Mapping[str, str], names: tuple[str, ...], caption: str) -> Table:
-    """Rows of a set for people: with classes by their names and texts made short.
+    """A table of rows for people, with names of classes and shortened texts.
 
     Args:
         title: of the table.
-        rows: what SQL answered.
-        columns: which of its columns to show, by their heads; those of classes are ``label``, ``teacher`` and so on.
+        rows: the rows that SQL returned.
+        columns: headings of the columns to show. Columns of classes are called ``label``, ``teacher`` and so on.
         names: of the classes.
-        caption: how to read it.
+        caption: how to read the table.
     """
     has_pairs = any(row.get("sentence2") is not None for row in rows)
     shown = {head: column for head, column in columns.items() if has_pairs or column != "sentence2"}
@@ -168,12 +168,12 @@ def label_scores(connection: Connection, table: str, target: Target, who: str) -
         "recall": "recall",
         "f1": "f1",
     }
-    caption = "Number of rows with the label as gold and as prediction, with precision and recall."
+    caption = "Number of rows with the label as gold and as prediction, precision and recall."
     return row_table(f"The {who} label by label", rows, columns, target.names, caption)
 
 
 def confused(connection: Connection, table: str, target: Target, who: str) -> list[Table]:
-    """The commonest mistakes by name, where there are too many classes for a picture to name them."""
+    """The most frequent mistakes by name, if there are too many classes for the names in a chart."""
     # With few classes the confusion matrix shows all numbers, and a table would repeat them.
     if not target.has_classes or target.num_logits <= charts.MOST_WRITTEN_CLASSES:
         return []

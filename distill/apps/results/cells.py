@@ -43,7 +43,7 @@ class TaskCells:
         self._train: Rows | None = None
 
     def teacher(self, folder: Path, reads: Sequence[str | Path]) -> Cell:
-        """The teacher: its scores from the set, its speed from asking it again."""
+        """Measures the teacher: its scores from the set, its speed by running it again."""
 
         def measure() -> Cell:
             outputs = {split: [rows.teacher_NC] for split, rows in self.dev.items()}
@@ -53,7 +53,7 @@ class TaskCells:
         return self._measured_once("teacher", reads, measure)
 
     def student(self, name: str, runs: Sequence[Path], reads: Sequence[str | Path]) -> Cell:
-        """Students of one kind with different seeds; size and speed are those of the first."""
+        """Measures students of one kind with different seeds. Size and speed are those of the first seed."""
 
         def measure() -> Cell:
             systems = [student_system(run) for run in runs]
@@ -80,7 +80,7 @@ class TaskCells:
         return self._measured_once(f"baseline-{name}", reads, measure)
 
     def _measured_once(self, name: str, reads: Sequence[str | Path], measure: Callable[[], Cell]) -> Cell:
-        # Content hashes instead of modification times: a copied folder keeps its measurements.
+        # Content hashes instead of modification times: the measurements stay valid in a copied folder.
         settings = {"version": VERSION, "reads": content_sha256(reads)}
         work = Workspace(self._folder, settings, title="a cell", record_name=f"{name}.json", redo=True)
         if work.start() != "finished":
@@ -115,7 +115,7 @@ def scores(
         metrics: names of the task's metrics.
         target: what the system's logits mean.
         logits_NC: its logits for the rows.
-        teacher: what the teacher's logits mean; scores may be bins there.
+        teacher: what the teacher's logits mean. They may be bins of scores.
         rows: with gold and the teacher's logits.
 
     Returns:
@@ -136,14 +136,14 @@ def scores(
 
 
 def sentences_per_second(system: System, reference: System, rows: Rows) -> tuple[float, float]:
-    """Rows a second of a system, and of another one in turn with it, from text to logits on one core.
+    """Returns rows per second of a system and of a reference, timed in turns, from text to logits on one core.
 
-    Seconds are those of the processor, so that other programs on the machine count little.
+    Seconds are CPU time, so that other programs on the machine have little influence.
 
     Args:
         system: what is timed.
-        reference: what it is compared with; both in the same moments, for machines are not always equally fast.
-        rows: whose texts are read, the first `MOST_ROWS` at most.
+        reference: the system to compare with. Both are timed in turns, because the speed of machines varies.
+        rows: the rows to read, at most the first `MOST_ROWS`.
     """
     systems = {"it": system, "reference": reference}
     with using_threads(1), _one_thread_for_blas():
@@ -174,7 +174,7 @@ def _turn(call: Callable[[], object], calls: int) -> Callable[[], None]:
 
 
 def _one_thread_for_blas() -> AbstractContextManager[object]:
-    """Without scikit-learn, which brings the library, nothing is timed that would use numpy's threads."""
+    """Without scikit-learn, which installs threadpoolctl, no timed system uses numpy's threads."""
     if importlib.util.find_spec("threadpoolctl") is None:
         return nullcontext()
     from threadpoolctl import threadpool_limits

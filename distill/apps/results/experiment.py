@@ -43,20 +43,20 @@ class Parts(BaseModel):
 
 
 class Experiment(Parts):
-    """The content of a file, for all tasks and for some."""
+    """The content of the file, with settings of all tasks and of single ones."""
 
     tasks: dict[str, Parts] = Field(default_factory=dict)
 
     def teacher_of(self, task: str) -> Settings:
-        """The settings of a task's teacher."""
+        """Returns the settings of a task's teacher."""
         return self.teacher | self.tasks.get(task, Parts()).teacher
 
     def start_of(self, task: str) -> str | None:
-        """The task whose teacher a task's own starts from, or None if it starts from the encoder."""
+        """Returns the task whose teacher is the start of this task's teacher, or None if that is the encoder."""
         return self.teacher_of(task).get(FROM)
 
     def without_teacher(self, task: str) -> Self:
-        """The same without the settings of this task's teacher."""
+        """Returns the experiment without the settings of this task's teacher."""
         own = self.tasks[task].model_copy(update={"teacher": {}})
         return self.model_copy(update={"tasks": self.tasks | {task: own}})
 
@@ -75,7 +75,7 @@ class TaskParts:
     """An experiment's settings of one task, as flags of the three commands.
 
     Args:
-        experiment: the whole of it.
+        experiment: the content of the file.
         task: the task's name.
         context: the file, for messages.
 
@@ -103,7 +103,7 @@ class TaskParts:
 
 
 def load_experiment(path: Path | None) -> tuple[Experiment, str]:
-    """Reads a file, or the one that comes with the package; returns it with its name for messages.
+    """Reads a file, or the one of the package. Returns its content and its name for messages.
 
     Raises:
         ConfigError: if it cannot be read, or naming every key that is wrong.
@@ -118,7 +118,7 @@ def load_experiment(path: Path | None) -> tuple[Experiment, str]:
 
 
 def as_file(name: str) -> str:
-    """A name for people as that of a folder."""
+    """Returns the name of a folder for a name that people read."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -127,10 +127,12 @@ def _merged(general: dict[str, Settings], own: dict[str, Settings]) -> dict[str,
 
 
 def _flags(kind: type[settings.Settings], values: Settings, context: str, needed: Settings | None = None) -> list[str]:
-    """The settings as flags of a command; those of a recipe are written out."""
+    """Returns the settings as flags of a command. The settings of a recipe are written out."""
     wrong = [name for name in values if name in PLACES]
     if wrong:
-        raise ConfigError(f"{context}: {wrong[0]!r} is not for an experiment: `distill results` decides it")
+        raise ConfigError(
+            f"{context}: {wrong[0]!r} cannot be set in an experiment, because `distill results` sets it. Remove it."
+        )
     made = parse_settings(kind, values | (needed or {}), context)
     asked = flat_settings.given(made).keys() - {"recipe", *PLACES}
     return flat_settings.as_flags(made, asked)

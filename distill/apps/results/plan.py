@@ -31,9 +31,9 @@ class Command:
 
     Attributes:
         arguments: what follows ``distill``.
-        makes: the file that is there once it has finished.
-        reads: what its result depends on, but for its arguments: texts, or files, whose bytes count.
-        record: the file that stores that it has finished, and how long that took.
+        makes: the file that exists once it has finished.
+        reads: what its result depends on besides its arguments: texts, or files, of which the content is hashed.
+        record: the file that records that it has finished, and its duration.
     """
 
     arguments: tuple[str, ...]
@@ -48,10 +48,9 @@ class Command:
 
 
 def run_once(command: Command) -> dict[str, Any]:
-    """Runs a command, unless it has finished with the same arguments and of the same files.
+    """Runs a command, unless it has finished with the same arguments and the same files.
 
-    Returns:
-        Its result: ``seconds`` (None if it went on from an earlier try).
+    Returns: Its result: ``seconds``, which is None if it resumed an earlier try.
 
     Raises:
         DistillError: if it fails. It has printed the reason.
@@ -81,7 +80,7 @@ def content_sha256(parts: Sequence[str | Path]) -> str:
 
 
 def _run(command: Command) -> None:
-    """Runs a command without its results on stdout; progress and errors go to this process's stderr."""
+    """Runs a command without its results on stdout. Progress and errors go to the stderr of this process."""
     program: list[str] = [sys.executable, "-P", "-m", "distill.commands.parent", *command.arguments]
     # The pipe stays open as long as this process lives, and its end stops the command (see distill.commands.parent).
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:  # noqa: S603
@@ -95,7 +94,7 @@ FIRST_SEED = 42
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task, its rows, what is compared on it, and where that lies.
+    """A task, its rows, the compared systems, and their folders.
 
     Attributes:
         config: the settings.
@@ -103,8 +102,9 @@ class TaskPlan:
         manifest: the manifest's file, if it is not one that comes with the package.
         source: its rows.
         parts: the experiment's settings for it.
-        start: the task whose teachers its own start from, each from that with its seed, or None for the encoder.
-        absent_start: the task that ``start`` would be, if its training rows were here.
+        start: the task whose teachers are the start of this task's teachers, each with the same seed. None: the
+            encoder.
+        absent_start: the task that ``start`` would be if its training rows existed.
     """
 
     config: ResultsConfig
@@ -117,12 +117,12 @@ class TaskPlan:
 
     @property
     def records(self) -> Path:
-        """Folder of what is known of the task: commands that have finished, and what was measured."""
+        """Folder of the task's records of finished commands and of its measurements."""
         return self.config.output_dir / "cells" / self.task.name
 
     @property
     def teachers_folder(self) -> Path:
-        """Folder of the teachers that are fine-tuned for the task, by their seeds."""
+        """Folder of the task's fine-tuned teachers, one per seed."""
         return self.config.output_dir / "teachers" / self.task.name
 
     @property
@@ -132,11 +132,11 @@ class TaskPlan:
 
     @property
     def chain(self) -> list["TaskPlan"]:
-        """The tasks whose teachers have to be there one after another, this one's at last."""
+        """The tasks in the order in which their teachers are fine-tuned, this task last."""
         return [*(self.start.chain if self.start else ()), self]
 
     def finetune(self) -> list[Command]:
-        """The commands that make this task's teachers, or none if they are there."""
+        """The commands that make this task's teachers. Empty if the user has given teachers."""
         if self.config.teachers is not None:
             return []
         commands, rows = [], self._rows_sha256()
@@ -149,14 +149,16 @@ class TaskPlan:
         return commands
 
     def started_from(self, teacher: Path) -> Path | None:
-        """The teacher that one of this task's is fine-tuned from, or None if that is the encoder."""
+        """Returns the teacher from which one of this task's teachers is fine-tuned, or None if that is the encoder."""
         return self.start.teachers_folder / teacher.name if self.start else None
 
     def teacher(self) -> Path:
-        """The teacher: the one that is there, or of those fine-tuned the best on held-out rows; of none, the first.
+        """Returns the given teacher, or the fine-tuned one with the best score on held-out rows.
+
+        Without scores, returns the first one.
 
         Raises:
-            DataError: if none is there.
+            DataError: if there is no teacher.
         """
         if self.config.teachers is not None:
             folder = self.config.teachers / self.task.name
@@ -191,12 +193,12 @@ class TaskPlan:
         return self._command("train-student", [*flags, *settings], folder / RUN_RECORD, reads)
 
     def set_folder(self, name: str) -> Path:
-        """Where a set lies: the first under the task's name."""
+        """Returns the folder of a set. The first set has the name of the task."""
         is_first = name == next(iter(self.parts.sets))
         return self.config.output_dir / "logits" / (self.task.name if is_first else f"{self.task.name}-{as_file(name)}")
 
     def run_folder(self, name: str, seed: int) -> Path:
-        """Where a student lies."""
+        """Returns the folder of a student."""
         return self.config.output_dir / "runs" / self.task.name / f"{as_file(name)}-{seed}"
 
     def all_commands(self) -> list[Command]:
@@ -221,12 +223,12 @@ class TaskPlan:
 
 
 def weights_of(folder: Path) -> tuple[Path, ...]:
-    """The files with a model's weights, or none if the model is not a folder here."""
+    """Returns the files with a model's weights. Empty if the model is on the hub."""
     return tuple(sorted(path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern)))
 
 
 def plans(config: ResultsConfig) -> list[TaskPlan]:
-    """What is to be done for each task, everything checked before anything is computed.
+    """Returns the plan of each task, after all checks and before any computation.
 
     Raises:
         ConfigError: if a task, a manifest or the experiment is wrong.
@@ -243,8 +245,8 @@ def chosen(config: ResultsConfig) -> list[tuple[Task, Path | None]]:
     """The tasks, and the files of those manifests that do not come with the package.
 
     Raises:
-        ConfigError: for an unknown name, or one that is there twice.
-        DataError: if no task is named and no rows of one are found.
+        ConfigError: for an unknown name, or a repeated one.
+        DataError: if no task is named, and no rows of any task are found.
     """
     for name in config.task_names:
         if name not in task_names():
@@ -255,12 +257,12 @@ def chosen(config: ResultsConfig) -> list[tuple[Task, Path | None]]:
     names = [task.name for task, _ in tasks]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise ConfigError(f"--tasks, --manifest: {', '.join(sorted(twice))} is there twice")
+        raise ConfigError(f"--tasks, --manifest: {', '.join(sorted(twice))} is repeated. Name each task once.")
     return tasks
 
 
 def _found(config: ResultsConfig) -> tuple[str, ...]:
-    """The tasks of the package with rows in the folder; without a folder all, from the hub."""
+    """Returns the tasks of the package with rows in the folder. Without a folder, returns all of them, from the hub."""
     folder = config.data or data_folder()
     if folder is None:
         return tuple(task_names())
@@ -272,7 +274,7 @@ def _found(config: ResultsConfig) -> tuple[str, ...]:
 
 
 class Planner:
-    """Makes each task's plan once, before it that of the task whose teacher its own starts from.
+    """Makes each task's plan once, after the plan of the task whose teacher is its start.
 
     Args:
         config: the settings.
@@ -296,7 +298,7 @@ class Planner:
         """A task's plan.
 
         Raises:
-            DataError: if its rows are not there, or those of the task that its file names as its start.
+            DataError: if its rows do not exist, or those of the task from which its teacher must start.
         """
         if name not in self._plans:
             task, manifest = self._tasks.get(name) or (load_task(name), None)
@@ -305,22 +307,23 @@ class Planner:
         return self._plans[name]
 
     def _started(self, plan: TaskPlan) -> TaskPlan:
-        """A plan with that of the task that its teacher starts from, if it does and has to be made."""
+        """Returns a plan with the plan of the task from which its teacher starts, if that teacher has to be made."""
         start = self._experiment.start_of(plan.task.name)
         if start is None or self._config.teachers is not None or TRAIN not in plan.source.splits:
             return plan
         if self._has_rows(start, plan.task):
             return replace(plan, start=self.plan(start))
         name, absent = plan.task.name, f"no training rows of {start!r} in {_folder(self._config)}"
-        if self._config.experiment is not None:  # which requires it. The built-in plan only prefers it
-            advice = f"put them there, in a folder {start!r}, or leave `{FROM}` out"
-            raise DataError(f"{self._context}: teacher of {name}: {FROM}: {start}: {absent}; {advice}")
+        # The user's experiment requires the start. The built-in one only prefers it.
+        if self._config.experiment is not None:
+            advice = f"Put them there, in a folder {start!r}, or remove `{FROM}`."
+            raise DataError(f"{self._context}: teacher of {name}: {FROM}: {start}: {absent}. {advice}")
         console.warn(f"{name}: its teacher starts from the encoder, and not from that of {start}: {absent}")
         parts = TaskParts(self._experiment.without_teacher(name), name, self._context)
         return replace(plan, parts=parts, absent_start=start)
 
     def _has_rows(self, start: str, task: Task) -> bool:
-        """Whether there are training rows of the task that another one starts from, which are not that one's own."""
+        """Whether the task at the start has training rows of its own."""
         if start in self._tasks:
             return TRAIN in self.plan(start).source.splits
         folder = _folder(self._config)
@@ -331,12 +334,12 @@ class Planner:
 
 
 def task_problems(experiment: Experiment, chosen: Iterable[str], known: Collection[str]) -> list[str]:
-    """What is wrong with the names of tasks in an experiment, a line each.
+    """Returns the problems with the names of tasks in an experiment, one per line.
 
     Args:
         experiment: the whole of it.
         chosen: the tasks that are compared.
-        known: all that there are.
+        known: all tasks.
     """
     named = [*(("", task) for task in experiment.tasks), *_starts(experiment)]
     unknown = [(place, task) for place, task in named if task not in known]
@@ -351,13 +354,16 @@ def _folder(config: ResultsConfig) -> Path | None:
 
 
 def _starts(experiment: Experiment) -> list[tuple[str, str]]:
-    """Tasks whose teachers others start from: where each is named, and its name."""
+    """Returns where the experiment names a task as a start, and the name of that task."""
     teachers = {"": experiment.teacher} | {f"tasks: {task}: ": own.teacher for task, own in experiment.tasks.items()}
     return [(f"{place}teacher: {FROM}: ", one[FROM]) for place, one in teachers.items() if one.get(FROM) is not None]
 
 
 def _circles(experiment: Experiment, tasks: Iterable[str]) -> list[list[str]]:
-    """Tasks each of whose teachers starts from that of the next; the first one is the last, too."""
+    """Returns a cycle of tasks, in which each teacher starts from that of the next task.
+
+    The last task is the first one.
+    """
     circles: list[list[str]] = []
     seen: set[str] = set()
     for task in tasks:

@@ -18,10 +18,9 @@ from pipeline.tasks.target import Target
 
 
 def distil(encoder: str, folder: Path) -> Path:
-    """Writes model2vec's vectors of an encoder, with its own defaults, unless they are there.
+    """Writes model2vec's vectors of an encoder, with model2vec's defaults, unless they exist.
 
-    Returns:
-        Where they are: in a folder of this encoder's own.
+    Returns: Their folder, which belongs to this encoder.
     """
     own = folder / content_sha256([encoder, *weights_of(Path(encoder))])[:16]
     if own.exists():
@@ -54,7 +53,7 @@ def fit_tuned(train: Rows, target: Target, folder: Path) -> System:
     pipeline = model.to_pipeline()
 
     def logits(texts1: Sequence[str], texts2: Sequence[str] | None) -> Floats:
-        assert texts2 is None, "it is not fitted for pairs"
+        assert texts2 is None, "model2vec's classifier does not support pairs"
         logits_NC = np.full((len(texts1), target.num_logits), LEAST, dtype=np.float32)
         probability_NC = pipeline.predict_proba(list(texts1), use_multiprocessing=False)
         # model2vec omits labels without a training row and may predict a probability of 0, whose logarithm is infinite.

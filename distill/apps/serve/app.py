@@ -62,8 +62,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/teacher": {"type": "array", "items": {"oneOf": [RANKING, {"type": "null"}]}},
 }
 SUMMARIES = {
-    "/": "Labels of texts, as the hub's inference API gives them",
-    "/predict": "Labels of texts, as text-embeddings-inference gives them",
+    "/": "Labels of texts, in the form of the hub's inference API",
+    "/predict": "Labels of texts, in the form of text-embeddings-inference",
     "/embed": "Representations of texts",
     "/teacher": "The teacher's stored predictions",
 }
@@ -73,10 +73,10 @@ REFUSALS = {
     413: "Too long, or too many inputs",
     422: "A field has a wrong type or value",
     424: "The student cannot read it",
-    429: "Too many requests at a time",
+    429: "Too many concurrent requests",
 }
 GET = {
-    "/health": ("Whether it answers", TEXT),
+    "/health": ("Whether the server is healthy", TEXT),
     "/ping": ("The same", TEXT),
     "/info": ("The model and its limits", {"application/json": {"schema": {"type": "object"}}}),
     "/metrics": ("Numbers for Prometheus", TEXT),
@@ -89,7 +89,7 @@ GET = {
 
 
 async def predict(served: Served, config: ServeConfig, body: PredictRequest) -> bytes:
-    """Labels by their scores, as text-embeddings-inference gives them: of a batch a list of lists."""
+    """Returns labels with their scores in the form of text-embeddings-inference: a list of lists for a batch."""
     texts = checked_texts(body.rows(), served.student.is_pair, config.max_client_batch_size)
     batches = served.rankings["none" if body.raw_scores else "softmax"]
     ranked = await _rows(served, batches, texts, body.truncate)
@@ -97,7 +97,7 @@ async def predict(served: Served, config: ServeConfig, body: PredictRequest) -> 
 
 
 async def embed(served: Served, config: ServeConfig, body: EmbedRequest) -> bytes:
-    """The representation of each text."""
+    """Returns the vector of each text."""
     texts = checked_texts(body.rows(), False, config.max_client_batch_size)
     vectors_NF = await _rows(served, served.vectors, texts, body.truncate)
     if body.normalize is not False:
@@ -107,7 +107,7 @@ async def embed(served: Served, config: ServeConfig, body: EmbedRequest) -> byte
 
 
 async def hub(served: Served, config: ServeConfig, body: HubRequest) -> bytes:
-    """The same as the hub's inference API gives it: always a list of lists, of which its client takes the first."""
+    """Returns labels in the form of the hub's inference API: always a list of lists, as its client expects."""
     texts = checked_texts(body.rows(), served.student.is_pair, config.max_client_batch_size)
     wanted = body.parameters or HubParameters()
     ranked = await _rows(served, served.rankings[wanted.function_to_apply or "softmax"], texts, None)
@@ -132,7 +132,7 @@ POST: dict[str, tuple[type[Body], Answer]] = {
 
 
 async def _rows(served: Served, batches: Batches[R], texts: Texts, truncate: bool | None) -> R:
-    """The student's answer to texts, which are cut if they are too long, unless the client will not have it."""
+    """Returns the student's answer to texts. Long texts are truncated, or refused if the client forbids truncation."""
     try:
         if truncate is False:
             _check_lengths(await served.lengths.submit(texts), served.student.max_seq_length)
@@ -158,7 +158,7 @@ def _list(parts: Iterable[str]) -> str:
 
 
 def _vectors_as_json(vectors_NF: Floats) -> bytes:
-    """Formats row by row, so that Python can switch to other threads in between."""
+    """Formats row by row, so that Python can switch to other threads between rows."""
     if not np.isfinite(vectors_NF).all():
         raise RefusedError(424, "Backend", "score is NaN")
     rows = (json.dumps(row, separators=(",", ":")) for row in vectors_NF.tolist())
@@ -166,7 +166,7 @@ def _vectors_as_json(vectors_NF: Floats) -> bytes:
 
 
 def document() -> dict[str, Any]:
-    """The whole description, OpenAPI 3.1."""
+    """Returns the description of the API in OpenAPI 3.1."""
     schemas: dict[str, Any] = {"Prediction": PREDICTION, "Error": ERROR}
     paths: dict[str, Any] = {
         path: {"get": {"summary": summary, "responses": {"200": {"description": summary, "content": content}}}}
@@ -203,9 +203,9 @@ class App:
     """Students behind HTTP.
 
     Args:
-        runs: the students by their names; the first one also answers where no name is given.
+        runs: the students by their names. The first one also answers requests without a name.
         config: the limits.
-        metrics: what is counted.
+        metrics: the counters.
     """
 
     def __init__(self, runs: Mapping[str, Served], config: ServeConfig, metrics: Metrics) -> None:
@@ -235,7 +235,7 @@ class App:
         self._starlette.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, which counts until its answer is sent."""
+        """Answers one request. It counts as running until its answer is sent."""
         is_work = scope["method"] == "POST"
         self._at_work += is_work
         try:
@@ -244,7 +244,7 @@ class App:
             self._at_work -= is_work
 
     def _served(self, request: Request) -> Served:
-        """The student that the path names, or the first one."""
+        """Returns the student that the path names, or the first one."""
         name = request.path_params.get("name", next(iter(self._runs)))
         if name not in self._runs:
             raise self._no_run(name)
@@ -276,7 +276,7 @@ class App:
         return endpoint
 
     async def _front(self, request: Request) -> Response:
-        """The page for people, and for machines a sign of health."""
+        """Returns the page for people, which also serves as a health check."""
         self._served(request)  # answers 404 for an unknown run
         is_for_people = request.scope["path"] == "/" and "text/html" in request.headers.get("accept", "")
         return self._page if is_for_people else _plain()
@@ -288,7 +288,7 @@ class App:
         return _json(content, error.status, {**error.headers, "connection": "close"})
 
     async def _not_there(self, request: Request, _: HTTPException) -> Response:
-        """What Starlette has no route for: another method, or another path."""
+        """Answers requests without a route: with a wrong method or a wrong path."""
         return await self._refused(request, self._nothing_at(request.scope["path"]))
 
     def _nothing_at(self, path: str) -> RefusedError:
@@ -321,9 +321,9 @@ async def read_body(request: Request, limit: int) -> bytes:
     Raises:
         RefusedError: if it has more than ``limit`` bytes, or does not arrive in time.
     """
-    too_large = RefusedError(413, "Validation", f"the request has more than {limit:,} bytes. Send several")
+    too_large = RefusedError(413, "Validation", f"the request has more than {limit:,} bytes. Send several smaller ones")
     length = request.headers.get("content-length", "")
-    # Truncated first, because int() raises an error for more than 4,300 digits.
+    # Truncated before the conversion, because int() raises an error for more than 4,300 digits.
     if length.isdigit() and int(length[:20]) > limit:
         raise too_large
     body = bytearray()
@@ -343,11 +343,11 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def page() -> Response:
-    """Returns the page for people, which runs its own script and style alone and talks to nobody but this server."""
+    """Returns the page for people. Its headers allow only its own script and style, and requests to this server."""
     backend = files("distill.apps.serve").joinpath("server.js").read_text(encoding="utf-8")
     html = compose("distill serve", backend, FOOTER)
     policy = {
-        # Nothing is allowed that is not named below, so that injected markup could neither run nor send anything.
+        # Everything that is not listed below is forbidden, so that injected markup can neither run nor send anything.
         "default-src": "'none'",
         "connect-src": "'self'",
         "img-src": "data:",

@@ -27,10 +27,10 @@ HISTOGRAMS = {"te_request_duration": SECONDS, "te_request_inference_duration": S
 
 
 class Metrics:
-    """Numbers in memory that all workers see; each writes a row of its own.
+    """Numbers in memory that all workers share. Each worker writes its own row.
 
     Args:
-        workers: W; the processes are to be forked off this one.
+        workers: W, the number of processes that this one will fork.
     """
 
     def __init__(self, workers: int) -> None:
@@ -48,7 +48,7 @@ class Metrics:
         self._mine_M[self._columns[GAUGE]] = 0
 
     def add(self, name: str, value: float = 1) -> None:
-        """Adds to a counter or to the gauge; a counter's name goes with its label."""
+        """Adds to a counter or to the gauge. The name of a counter includes its label."""
         self._mine_M[self._columns[name]] += value
 
     def observe(self, name: str, value: float) -> None:

@@ -17,13 +17,13 @@ Q = TypeVar("Q", bound="Body")
 
 
 class RefusedError(Exception):
-    """A request that gets no answer.
+    """A request that is refused.
 
     Args:
         status: of HTTP.
         kind: one of text-embeddings-inference's error types.
-        message: what is wrong, and what to do.
-        headers: that belong to the status.
+        message: the problem and its remedy.
+        headers: additional headers of the response.
     """
 
     def __init__(self, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -32,7 +32,7 @@ class RefusedError(Exception):
 
 
 class Body(BaseModel):
-    """The body of a request; unknown keys are ignored, as in text-embeddings-inference."""
+    """The body of a request. Unknown keys are ignored, as in text-embeddings-inference."""
 
     model_config = ConfigDict(strict=True)
     shape: ClassVar = ""  # of the inputs, in words
@@ -40,12 +40,12 @@ class Body(BaseModel):
 
     @property
     def is_batch(self) -> bool:
-        """Whether there may be several."""
+        """Whether a request may have several inputs."""
         return isinstance(self.inputs, list)
 
 
 class PredictRequest(Body):
-    """Of ``/predict``: a text, a pair, or a batch."""
+    """The body of ``/predict``: a text, a pair, or a batch."""
 
     inputs: str | Sentences | list[Sentences]
     raw_scores: bool = False
@@ -60,12 +60,12 @@ class PredictRequest(Body):
 
     @property
     def is_batch(self) -> bool:
-        """Whether the answer is a list of answers; a pair gets one."""
+        """Whether the answer is a list of answers. A pair gets a single answer."""
         return isinstance(self.inputs, list) and not any(isinstance(one, str) for one in self.inputs)
 
 
 class EmbedRequest(Body):
-    """Of ``/embed``: a text, or several."""
+    """The body of ``/embed``: a text, or several."""
 
     inputs: str | list[str]
     normalize: bool | None = True
@@ -78,7 +78,7 @@ class EmbedRequest(Body):
 
 
 class TextPair(BaseModel):
-    """How the hub writes a pair."""
+    """A pair, as the hub writes it."""
 
     text: str
     text_pair: str
@@ -92,7 +92,7 @@ class HubParameters(BaseModel):
 
 
 class HubRequest(Body):
-    """Of ``/``: a text or a pair, or several of them."""
+    """The body of ``/``: a text or a pair, or several of them."""
 
     inputs: str | TextPair | list[str | TextPair]
     parameters: HubParameters | None = None
@@ -137,15 +137,16 @@ def parsed(kind: type[Q], body: bytes) -> Q:
 
 
 def checked_texts(rows: Sequence[Sequence[str]], is_pair: bool, most: int) -> Texts:
-    """The texts of inputs.
+    """Returns the texts of inputs.
 
     Args:
         rows: the sentences of each input.
-        is_pair: whether each must have two.
-        most: how many inputs there may be.
+        is_pair: whether each input must have two sentences.
+        most: the maximum number of inputs.
 
     Raises:
-        RefusedError: if there are none (400), too many or too long ones (413), or not one, or two, in each (422).
+        RefusedError: if there are no inputs (400), too many or too long ones (413), or a wrong number of sentences in
+            one (422).
     """
     if not rows:
         raise RefusedError(400, "Empty", "`inputs` cannot be empty")

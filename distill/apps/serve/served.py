@@ -47,15 +47,15 @@ class Worker:
     """Does one piece of work at a time.
 
     Args:
-        is_quick: whether a few short texts take it less time than going to the thread does.
+        is_quick: whether it predicts a few short texts faster than it switches to the thread.
     """
 
     def __init__(self, is_quick: bool) -> None:
-        # The lock keeps event loop and thread from using the student at the same time; see `do`.
+        # The lock keeps event loop and thread from using the student at the same time. See `do`.
         self._thread, self._busy, self._is_quick = ThreadPoolExecutor(1), Lock(), is_quick
 
     async def do(self, work: Callable[[], T], is_short: bool = False) -> T:
-        """What the work returns or raises; ``is_short`` marks work for a few short texts."""
+        """Returns or raises what the work does. ``is_short`` marks work for a few short texts."""
         if is_short and self._is_quick and self._busy.acquire(blocking=False):
             try:
                 return work()
@@ -69,11 +69,11 @@ class Worker:
 
 
 class Batches(Generic[R]):
-    """Texts that wait for an answer.
+    """A queue of texts that wait for an answer.
 
     Args:
-        answer: what the student makes of many texts, or of pairs, a row each.
-        worker: does it.
+        answer: returns the student's output for texts or pairs, one row each.
+        worker: does the work.
         metrics: what is counted.
     """
 
@@ -84,10 +84,10 @@ class Batches(Generic[R]):
         self._work: asyncio.Task[None] | None = None
 
     async def submit(self, texts: Texts) -> R:
-        """The rows of these texts, once they have had their turn.
+        """Waits for the batch of these texts and returns their rows.
 
         Raises:
-            TimeoutError: if their turn does not come.
+            TimeoutError: if their batch does not start in time.
             Exception: what the student raised for these texts.
         """
         loop = asyncio.get_running_loop()
@@ -114,11 +114,11 @@ class Batches(Generic[R]):
             batch_texts = [texts for texts, _ in batch]
             try:
                 answers = await self._worker.do(partial(self._answers, batch_texts), is_short=_is_short(batch_texts))
-            except RuntimeError as error:  # no thread could be started; the next batch may succeed
+            except RuntimeError as error:  # no thread could be started, but the next batch may succeed
                 answers = [error] * len(batch)
             self._metrics.observe("te_request_inference_duration", loop.time() - started)
             for (_, future), answer in zip(batch, answers, strict=True):
-                # Clients that have disconnected or timed out wait no more; setting a result twice raises an error.
+                # Skips clients that have disconnected or timed out, because setting a result twice raises an error.
                 if future.done():
                     continue
                 if isinstance(answer, Exception):
@@ -150,7 +150,7 @@ def _give_up(future: asyncio.Future[R]) -> None:
 
 
 def _next(waiting: list[Waiting[R]]) -> tuple[list[Waiting[R]], list[Waiting[R]]]:
-    """The next batch, and what is left, in the order in which they came."""
+    """Returns the next batch and the remaining requests, in the order of their arrival."""
     size = 0
     for number, (texts, _) in enumerate(waiting):
         size += len(texts)
@@ -182,7 +182,7 @@ class Served:
         return rankings(self.student.target, self.predictor.logits(first, second), scale)
 
     def info(self, config: ServeConfig) -> dict[str, Any]:
-        """text-embeddings-inference's description of a model."""
+        """Returns the description of the model in the form of text-embeddings-inference."""
         is_classifier = self.student.target.has_labels
         names = self.student.target.names if is_classifier else ("score",)
         labels = {
@@ -207,7 +207,7 @@ class Served:
         }
 
     def summary(self, config: ServeConfig) -> dict[str, Any]:
-        """What the page needs to know of it."""
+        """Returns the description of the student for the page."""
         target = self.student.target
         return {
             "name": self.name,
@@ -220,7 +220,7 @@ class Served:
 
 
 def _stored_answers(run: Path, target: Target) -> "Stored | None":
-    """The answers that a run was trained from; None of a file, which has no record of them."""
+    """Returns the teacher's answers that a run was trained on. None for a file, which has no record of them."""
     if run.is_file():
         return None
     # Sets need DuckDB, which a student alone does without.
@@ -230,20 +230,22 @@ def _stored_answers(run: Path, target: Target) -> "Stored | None":
 
 
 def name_of(run: Path) -> str:
-    """The name under which a run is served: the last part of its path as it was given, which may be a link."""
+    """Returns the name under which a run is served: the last part of the given path, which may be a link."""
     if run.is_file():
         return run.stem
     return run.resolve().name if run.name in {"", ".."} else run.name
 
 
 def rankings(target: Target, logits_NC: Floats, scale: Scale = "softmax") -> list[Ranking]:
-    """The labels of each input with their scores, the highest first; of a task with scores that one number.
+    """Returns the labels of each input with their scores, the highest first.
+
+    A regression task has one score per input.
 
     Args:
         target: what the logits mean.
         logits_NC: the student's.
-        scale: what is made of them: probabilities, each label's own probability, or nothing. Labels that are apart
-            have no other probability than their own.
+        scale: the conversion of logits: probabilities, a probability per label, or none. Multi-label tasks always have
+            a probability per label.
 
     Raises:
         RefusedError: if a logit is no number.

@@ -32,7 +32,7 @@ def serve(config: ServeConfig) -> None:
     """Serves students until it is stopped, then answers the pending requests.
 
     Raises:
-        ConfigError: naming every run that is not there, or if nothing can listen there.
+        ConfigError: naming every run that does not exist, or if the address is not available.
     """
     raise_all(ConfigError, "nothing to serve", _problems(config))
     listener = _bound(config)
@@ -65,7 +65,7 @@ def serve(config: ServeConfig) -> None:
 
 
 def _one_thread(runs: Sequence[str]) -> int:
-    """Keeps torch to one thread until the workers are there, and returns how many it would take."""
+    """Keeps torch to one thread until the workers are forked, and returns its usual number of threads."""
     if not any(Path(run).is_dir() for run in runs):
         return os.cpu_count() or 1
     import torch
@@ -82,9 +82,9 @@ def _problems(config: ServeConfig) -> list[str]:
     for run in map(Path, config.runs):
         if not run.exists():
             there = [path.parent.name for path in run.parent.glob("*/config.json")]
-            problems.append(f"{run}: no such folder or file; {did_you_mean(run.name, there)}")
+            problems.append(f"{run}: no such folder or file: {did_you_mean(run.name, there)}")
     if config.workers > 1 and any(Path(run).is_dir() for run in config.runs) and _has_gpu():
-        problems.append(f"--workers {config.workers}: a GPU is for one process")
+        problems.append(f"--workers {config.workers}: a GPU supports one process. Use --workers 1.")
     return problems
 
 
@@ -108,11 +108,11 @@ def _bound(config: ServeConfig) -> socket.socket:
 
 
 def server_of(app: Any, **options: Any) -> uvicorn.Server:
-    """Uvicorn with what is needed here and no more.
+    """Returns a Uvicorn server with only the features that are needed here.
 
     Args:
         app: an ASGI application.
-        options: more of `uvicorn.Config`.
+        options: further options of `uvicorn.Config`.
     """
     return uvicorn.Server(
         uvicorn.Config(
@@ -130,7 +130,7 @@ def server_of(app: Any, **options: Any) -> uvicorn.Server:
 
 
 def _serve_here(app: App, listener: socket.socket, parent: int | None = None) -> None:
-    """Serves in this process until a signal comes, or the process that forked it is gone."""
+    """Serves in this process until a signal arrives or its parent process ends."""
 
     async def leave_with_parent() -> None:
         server.should_exit |= parent is not None and os.getppid() != parent
@@ -148,7 +148,7 @@ def _serve_here(app: App, listener: socket.socket, parent: int | None = None) ->
 
 
 def _watch(work: Callable[[int], None], workers: int) -> None:
-    """Keeps so many processes at work until a signal comes, which is passed on to them."""
+    """Keeps so many worker processes running until a signal arrives, which is passed on to them."""
     running: dict[int, int] = {}  # worker by process
     stopping = False
 
@@ -182,7 +182,7 @@ def _watch(work: Callable[[int], None], workers: int) -> None:
 
 
 def _forked(work: Callable[[int], None], worker: int) -> int:
-    """The process in which the work is done; its signals are blocked until it has handlers of its own."""
+    """Forks a worker. Its signals are blocked until it has handlers of its own."""
     process = os.fork()
     if process:
         return process

@@ -47,9 +47,11 @@ class Stored:
 
 
 def stored_answers(run: Path, target: Target) -> Stored | None:
-    """The answers that a run was trained from, mixed as they were; None, and a note, if its sets cannot be read.
+    """Returns the answers that a run was trained on, mixed in the same way.
 
-    Silently None if they mean something else than the target.
+    If its sets cannot be read, prints a note and returns None.
+
+    Returns None without a note if they mean something else than the target.
     """
     try:
         record = read_run_record(run / RUN_RECORD)

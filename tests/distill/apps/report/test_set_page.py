@@ -220,7 +220,7 @@ def test_variants_are_told_of(augmented_set: ExampleSet, augmented_page: Page) -
     record = augmented_set.record.augmentation
     assert record
     parsed = Parsed(render(augmented_page))
-    (row,) = parsed.tables["How often the teacher changes its mind"][1:]
+    (row,) = parsed.tables["How often the teacher's prediction changes"][1:]
     assert row[:2] == ["mask", str(record.rows)]
     assert len(parsed.tables["A few of them"]) == 1 + len(record.sample)
     counts = figures_of(augmented_page)["Variants of training rows", "Changed predictions"]
