@@ -1,6 +1,6 @@
 """Array types, ragged lists of ids as two flat arrays, and random numbers that are functions of a key.
 
-Numpy and Arrow alone, so that importing it is quick. Shapes: N rows, B batch, L tokens.
+It imports only numpy and Arrow, so that it is quick to import. Shapes: N rows, B batch, L tokens.
 """
 
 import itertools
@@ -34,7 +34,7 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
-        """Lists of ids put end to end, int64."""
+        """Returns lists of ids as one flat array of int64."""
         lengths = [len(row) for row in rows]
         # `fromiter` with a known count fills the array directly, without a list of all ids in between.
         flat = np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=sum(lengths))
@@ -51,7 +51,7 @@ class Ragged:
         return np.diff(self.offsets)
 
     def padded(self, rows: Sequence[int], pad_id: int) -> Ints:
-        """Rows as ids_BL, filled up at the end; at least one token wide."""
+        """Returns rows as ids_BL, padded at the end, at least one token wide."""
         rows_B = np.asarray(rows, dtype=np.int64)
         starts_B = self.offsets[rows_B]
         lengths_B = self.offsets[rows_B + 1] - starts_B
@@ -64,7 +64,7 @@ class Ragged:
 
     @property
     def not_empty(self) -> "Ragged":
-        """The rows that have an id; ``flat`` stays as it is."""
+        """Returns the rows that have an id. ``flat`` does not change."""
         return self.take(np.flatnonzero(self.lengths))
 
     def __getitem__(self, row: int) -> Ints:
@@ -79,14 +79,13 @@ class Ragged:
         rows_N = np.asarray(rows, dtype=np.int64)
         lengths_N = self.offsets[rows_N + 1] - self.offsets[rows_N]
         offsets = np.concatenate([[0], np.cumsum(lengths_N, dtype=np.int64)])
-        # For each output element: its position minus the start of its new row plus the start of its old row, without a
-        # loop.
-        # Each id's source place is its target place plus its row's shift, so no loop is needed.
+        # For each output element: its position minus the start of its new row plus the start of its old row. All ids of
+        # a row have the same shift, so no loop is needed.
         places = np.repeat(self.offsets[rows_N] - offsets[:-1], lengths_N) + np.arange(offsets[-1])
         return Ragged(self.flat[places], offsets)
 
     def between(self, start: int, stop: int) -> "Ragged":
-        """The rows from one to before another; the ids are not copied."""
+        """Returns the rows from ``start`` to before ``stop`` without copying the ids."""
         offsets = self.offsets[start : stop + 1]
         return Ragged(self.flat[offsets[0] : offsets[-1]], offsets - offsets[0])
 
@@ -122,7 +121,7 @@ def side_by_side(*parts: Ragged) -> Ragged:
 
 
 def stacked(parts: Sequence[Ragged]) -> Ragged:
-    """The rows of all parts, one part after the other; of one that part itself."""
+    """Returns the rows of all parts, one part after the other. A single part is returned itself."""
     if len(parts) == 1:
         return parts[0]
     lengths = np.concatenate([part.lengths for part in parts])
@@ -137,7 +136,7 @@ def hashed(*key: Any) -> Hashes:
     on a row's key alone are the same for any number of processes and after any restart.
     """
     state = np.zeros(1, dtype=np.uint64)
-    # Multiplication modulo 2^64 is the algorithm, so numpy's overflow warnings are no errors here.
+    # Multiplication modulo 2^64 is the algorithm, so numpy's overflow warnings are not errors here.
     with np.errstate(over="ignore"):
         for part in key:
             # Adding the constant first keeps a key of zeros from hashing to zero.
@@ -150,8 +149,8 @@ def hashed(*key: Any) -> Hashes:
 
 def uniform(hashes: Hashes) -> Floats64:
     """Hashes as numbers between 0 and 1, both excluded, 2^-52 apart."""
-    # 52 bits plus one half are exact in float64, and the half keeps 0 and 1 out, so that logarithms are finite.
-    # 52 bits and a half step exclude 0 and 1, so that logarithms of both p and 1 - p are finite.
+    # 52 bits plus one half are exact in float64. The half excludes 0 and 1, so that the logarithms of both p and 1 - p
+    # are finite.
     return ((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 

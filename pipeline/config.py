@@ -1,4 +1,7 @@
-"""Command configurations: frozen, strict, reporting every problem at once; and the flags that many commands share."""
+"""Command configurations, which are frozen and strict and report every problem at once.
+
+Also the flags that many commands share.
+"""
 
 import csv
 import io
@@ -20,7 +23,8 @@ from pipeline.strings import string_problem, strings_in
 S = TypeVar("S", bound=Settings)
 M = TypeVar("M", bound=BaseModel)
 ReportTo = Literal["none", "tensorboard"]
-PLACE: dict[str, Any] = {"decides": False}  # of a field: what lies there decides, and records have its hash
+# marks a path whose content decides the result, so that records store its hash
+PLACE: dict[str, Any] = {"decides": False}
 MOST_SHOWN = 100  # characters of a wrong value
 IN_WORDS = {  # pydantic's messages use Python's terms
     "dict_type": "should be keys with values",
@@ -58,7 +62,7 @@ class SetFlags(StoreFlags):
 
 
 class UnverifiedFlags(Config):
-    """For the commands that read sets, and by themselves only verified ones."""
+    """For the commands that read sets, which by default accept only verified ones."""
 
     allow_unverified: bool = Field(
         False, description="Also accept sets that are complete but not verified.", json_schema_extra={"decides": False}
@@ -115,7 +119,7 @@ def parse_yaml(text: str, context: str) -> Any:
         context: the file's name, for the message.
 
     Raises:
-        ConfigError: if it is none, or a text in it cannot be written again.
+        ConfigError: if it is not YAML, or contains a text that cannot be encoded.
     """
     try:
         values = yaml.safe_load(text)
@@ -138,13 +142,13 @@ def parse_settings(kind: type[S], values: Mapping[Any, Any], subject: str) -> S:
 
 
 def names_of(text: str | None) -> tuple[str, ...]:
-    """The names that a flag lists with commas; one that holds a comma stands in double quotes."""
+    """Returns the names in a comma-separated flag. A name with a comma is put into double quotes."""
     rows = csv.reader([text or ""], skipinitialspace=True)
     return tuple(name.strip() for row in rows for name in row if name.strip())
 
 
 def as_names(names: Sequence[str]) -> str:
-    """Names as `names_of` reads them."""
+    """Returns names in the form that `names_of` reads."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(names)
     return line.getvalue()
@@ -169,7 +173,7 @@ def parse_model(model: type[M], values: Any, context: str) -> M:
 
 
 def _innermost(errors: Sequence[Any]) -> list[Any]:
-    """Those that are not about what others have left of a list or a dictionary."""
+    """Returns the errors without those that only follow from another error in the same list or dictionary."""
     places = [error["loc"] for error in errors]
     return [one for one in errors if not one["loc"] or not any(_is_within(place, one["loc"]) for place in places)]
 
@@ -186,12 +190,12 @@ def _key_problem(error: Any, model: type[BaseModel]) -> str:
         return f"missing key {where!r}"
     message = IN_WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
     is_unquoted = error["type"] == "string_type" and isinstance(error["input"], int | float)  # yes and no in YAML
-    advice = "; put it in quotes" if is_unquoted else ""
+    advice = ". Put it in quotes" if is_unquoted else ""
     return f"{where}: {message} (got {_brief(error['input'])}){advice}" if where else message
 
 
 def _repr(value: Any) -> str:
-    """As `repr`, but of a list in a list in a list not all: a few lines of YAML can fill the memory."""
+    """Returns a `repr` with limited nesting, because the full one of a few lines of YAML can fill the memory."""
     shown = reprlib.Repr()
     shown.maxlist = shown.maxdict = shown.maxtuple = shown.maxstring = shown.maxother = MOST_SHOWN
     shown.maxlevel = 2
@@ -199,7 +203,7 @@ def _repr(value: Any) -> str:
 
 
 def _brief(value: Any) -> str:
-    """A value for a message; of a long text or list the beginning."""
+    """Returns a value for a message. Long texts and lists are truncated."""
     if isinstance(value, list | dict) and len(value) > MOST_SHOWN:
         return f"{len(value):,} values"
     text = repr(value[:MOST_SHOWN]) if isinstance(value, str) else _repr(value)

@@ -63,7 +63,7 @@ def error(message: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Prints a result for machines; JSON spells control characters out by itself, but not those beyond ASCII."""
+    """Prints a result for programs. JSON escapes ASCII control characters. The others are escaped here."""
     _write_json(json.dumps(without_nan(value), indent=2, ensure_ascii=False, default=str))
 
 
@@ -79,7 +79,7 @@ def _write_json(text: str) -> None:
 
 
 def print_text(text: str) -> None:
-    """Prints a text as it is, but for control characters."""
+    """Prints a text unchanged except for control characters."""
     sys.stdout.write(visible(text))
 
 
@@ -89,7 +89,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> str:
-    """What `print_table` prints, without colours."""
+    """Returns the output of `print_table` without colours."""
     screen = Console(file=io.StringIO(), emoji=False, width=_width(), force_terminal=False, force_jupyter=False)
     with screen.capture() as captured:
         screen.print(_table(columns, rows, title))
@@ -97,7 +97,7 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
 
 
 def _width() -> int:
-    """Returns how many columns results may have; a pipe or a file has no width, so results are not truncated there."""
+    """Returns the number of columns for results. A pipe or a file has no width, so results are not truncated there."""
     is_screen = stdout.is_terminal or stdout.is_jupyter or "COLUMNS" in os.environ
     return stdout.width if is_screen else WIDEST
 
@@ -120,9 +120,9 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | N
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Prints rows of data for people: a line each, long texts cut; on a screen too narrow for that, a line a cell.
+    """Prints rows of data for people, one per line with truncated texts. Narrow screens get one cell per line.
 
-    Off a screen nothing is cut.
+    Output to a pipe or a file is never truncated.
     """
     longest = LONGEST_CELL if _width() < WIDEST else WIDEST
     cells = [[_line(show(cell), longest) for cell in row] for row in rows]
@@ -144,7 +144,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def print_pairs(title: str, pairs: Mapping[str, Any]) -> None:
-    """Prints named values, one a line."""
+    """Prints named values, one per line."""
     table = Table(title=safe(title), title_justify="left", show_header=False)
     table.add_column()
     table.add_column(overflow="fold")  # a truncated hash would be useless
@@ -158,7 +158,7 @@ def _is_numeric(rows: Sequence[Sequence[Any]], number: int) -> bool:
 
 
 def _line(text: str, longest: int) -> str:
-    """A text, or its beginning, on one line."""
+    """Returns a text, or its beginning, on one line."""
     line = " ".join(visible(text).split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
@@ -193,12 +193,12 @@ def size(num_bytes: float) -> str:
 
 
 def _is_live() -> bool:
-    """Whether bars can move on stderr: on a terminal, and in a notebook that has the widgets for it."""
+    """Whether stderr can show moving bars: a terminal, or a notebook with the widgets for it."""
     return stderr.is_terminal or (stderr.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 class Steps:
-    """Advances one progress bar, or prints a line every 30 seconds without a terminal; created by `progress`."""
+    """Advances one progress bar, or prints a line every 30 seconds without a terminal. `progress` creates it."""
 
     def __init__(self, bar: Progress, total: int, description: str) -> None:
         self._bar = bar
@@ -223,13 +223,13 @@ class Steps:
         log.event("progress", what=state.description, done=int(state.completed), total=int(state.total or 0))
 
     def describe(self, description: str) -> None:
-        """Changes the text beside the bar."""
+        """Changes the text next to the bar."""
         self._bar.update(self._task, description=visible(description))
 
 
 @contextmanager
 def progress(total: int, description: str) -> Iterator[Steps]:
-    """Shows how far the block has come, on the main process only."""
+    """Shows the progress of the block, on the main process only."""
     silent = not is_main_process() or progress_disabled() or not _is_live()
     # Descriptions contain names of sets from elsewhere, so rich must not read their brackets as markup.
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -27,7 +27,7 @@ def has_fast_bf16() -> bool:
 
 
 def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copies a tensor to the device; a copy to a GPU uses pinned memory, so that the host does not wait."""
+    """Copies a tensor to the device. A copy to a GPU uses pinned memory, so that the host does not wait."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
@@ -44,7 +44,7 @@ class OneProcess:
         """Returns at once."""
 
     def main_process_first(self) -> AbstractContextManager[None]:
-        """Returns a context that waits for nobody."""
+        """Returns a context that does not wait, because there are no other processes."""
         return nullcontext()
 
 
@@ -56,7 +56,7 @@ def processes() -> "PartialState | OneProcess":
     start, Python handles no signals. That takes half an hour if one of them has already ended.
 
     Raises:
-        MissingDependencyError: if there are several, and Accelerate, by which they exchange numbers, is not installed.
+        MissingDependencyError: if there are several processes and Accelerate, which connects them, is not installed.
     """
     if find_spec("accelerate") is None:
         if num_processes() > 1:

@@ -18,12 +18,12 @@ def data_folder() -> Path | None:
 
 
 def store_folder() -> Path:
-    """Folder of logit sets, from ``DISTILL_STORE``; ``./logits`` without it."""
+    """Folder of logit sets, from ``DISTILL_STORE``. Default: ``./logits``."""
     return Path(os.environ.get("DISTILL_STORE") or DEFAULT_STORE)
 
 
 def history_file() -> Path:
-    """Where the prompt of ``distill sql`` keeps what was typed: in ``XDG_STATE_HOME``, or ``~/.local/state``."""
+    """Path of the history of the ``distill sql`` prompt, in ``XDG_STATE_HOME`` or ``~/.local/state``."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "distill" / "history"
 
 
@@ -31,7 +31,7 @@ def numbers(names: Iterable[str]) -> dict[str, int]:
     """Returns the values of those variables that are set.
 
     Raises:
-        ConfigError: if one is no whole number.
+        ConfigError: if a value is not a whole number.
     """
     values = {name: os.environ[name] for name in names if os.environ.get(name)}
     # int() alone would accept "-1", " 1 " and "1_0", which no launcher sets.
@@ -47,7 +47,7 @@ def is_main_process() -> bool:
 
 
 def num_processes() -> int:
-    """How many processes were launched together, by ``accelerate launch`` or ``torchrun``; 1 without them."""
+    """Number of processes that ``accelerate launch`` or ``torchrun`` started together. 1 without them."""
     value = os.environ.get("WORLD_SIZE", "")
     return int(value) if value.isdigit() else 1
 
@@ -64,7 +64,7 @@ def progress_disabled() -> bool:
 
 @contextmanager
 def tokenizers_in_parallel(parallel: bool) -> Iterator[None]:
-    """Lets the `tokenizers` library use one thread or all, by its own variable, which it reads at each call."""
+    """Makes the `tokenizers` library use one thread or all, by a variable that it reads at each call."""
     name = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(name)
     os.environ[name] = str(parallel).lower()

@@ -143,7 +143,7 @@ def unless_passing(kind: type[DistillError], cause: BaseException) -> type[Disti
 
 
 def did_you_mean(name: str, known: Iterable[str], taken: Collection[str] = ()) -> str:
-    """Says which known name a wrong one resembles, and which names there are; one that is ``taken`` is not meant."""
+    """Returns a suggestion for a wrong name, and all known names. Names in ``taken`` are not suggested."""
     names = sorted(known)
     close = get_close_matches(name.lower(), [other for other in names if other not in taken], n=1)
     suggestion = f"did you mean {close[0]!r}? Known" if close else "known"
@@ -151,14 +151,14 @@ def did_you_mean(name: str, known: Iterable[str], taken: Collection[str] = ()) -
 
 
 def unreadable(error: OSError | UnicodeDecodeError) -> str:
-    """Says why a file cannot be read."""
+    """Returns why a file cannot be read."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
     return f"cannot be read: {error.strerror or error if isinstance(error, OSError) else error}"
 
 
 def short(value: object) -> str:
-    """A setting's value for people; of hashes the beginning."""
+    """Returns a setting's value for people. Hashes are shortened."""
     text = "nothing" if value is None else str(value)
     return text if len(text) <= 40 else text[:12] + "…"
 
@@ -175,7 +175,7 @@ def setting_changes(
 
 
 def raise_all(kind: type[DistillError], context: str, problems: Sequence[str]) -> None:
-    """Raises one error that lists every problem, of very many the first; returns if there are none."""
+    """Raises one error that lists the problems, at most the first `MOST_LISTED`. Returns if there are none."""
     if len(problems) == 1:
         raise kind(f"{context}: {problems[0]}")
     if problems:

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: temporary name, flush, rename; and their checksums."""
+"""Writes files that are either complete or absent, by a temporary name, a flush and a rename. Also their checksums."""
 
 import errno
 import glob
@@ -25,7 +25,7 @@ TEMPORARIES = (f".*{TEMPORARY_SUFFIX}", ".tmp??????")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], durable: bool = True) -> None:
-    """Writes ``path`` by way of a temporary file beside it, so that nobody ever sees half of it.
+    """Writes ``path`` through a temporary file next to it, so that no reader sees an incomplete file.
 
     Args:
         path: where the file shall be.
@@ -92,7 +92,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         write_atomically(path, write)
     except DataError as error:
-        # Only a vanished temporary file is worth a second try; a missing folder or a full disk would fail again.
+        # Only a vanished temporary file is worth a second try. A missing folder or a full disk would fail again.
         if not isinstance(error.__cause__, FileNotFoundError) or not path.parent.is_dir():
             raise
         write_atomically(path, write)
@@ -127,12 +127,12 @@ def write_text_alone(path: Path, text: str) -> None:
 
 
 def write_text_once(path: Path, text: str) -> None:
-    """Writes a small UTF-8 file unless it exists already, see `write_once`."""
+    """Writes a small UTF-8 file unless it exists. See `write_once`."""
     write_once(path, text.encode("utf-8"))
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Writes a small file unless it exists already; of several processes at once, one wins."""
+    """Writes a small file unless it exists. If several processes write at once, the first one wins."""
     if path.exists():
         return
     temporary = _temporary(path)
@@ -157,7 +157,7 @@ def make_folder(path: Path) -> None:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        # Tests write access; the file has no name, so a kill leaves nothing.
+        # Tests write access. The file has no name, so a kill leaves nothing behind.
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
@@ -165,7 +165,7 @@ def make_folder(path: Path) -> None:
 
 
 def require_space(folder: Path, num_bytes: int) -> None:
-    """Raises PassingError unless the disk of ``folder`` has that many bytes left, before any work is done in vain."""
+    """Raises PassingError unless the disk of ``folder`` has so many bytes free, so that no work is lost later."""
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise PassingError(
@@ -174,28 +174,31 @@ def require_space(folder: Path, num_bytes: int) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Removes what killed processes left in a folder; call it only when no process writes to it."""
+    """Removes temporary files of killed processes in a folder. Call it only when no process writes there."""
     for pattern in TEMPORARIES:
         for path in folder.glob(pattern):
             _remove(path)
 
 
 def remove_file(path: Path) -> None:
-    """Removes a file that may not be there, and what killed processes left of it; none may still be writing it."""
+    """Removes a file, if it exists, and temporary files that killed processes left of it.
+
+    No process may be writing it.
+    """
     for left in (path, *_temporaries(path)):
         left.unlink(missing_ok=True)
 
 
 def read_small_file(path: Path, max_bytes: int, may_be_link: bool = False) -> bytes:
-    """Reads a plain file that may come from somebody else.
+    """Reads a plain file that may be untrusted.
 
     Args:
         path: the file.
-        max_bytes: how large it may be.
-        may_be_link: whether a link is followed, as the hub's client makes them of all that it downloads.
+        max_bytes: its maximum size.
+        may_be_link: whether links are followed, because the hub's client stores its downloads as links.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: if the file does not exist.
         IntegrityError: if it is a link, a device, too large, or cannot be read.
     """
     try:
@@ -213,7 +216,7 @@ def read_small_file(path: Path, max_bytes: int, may_be_link: bool = False) -> by
 
 
 def refuse_lfs_pointer(path: Path) -> None:
-    """Raises DataError if a file is a git-lfs pointer, which a clone without git-lfs holds in place of a large file."""
+    """Raises DataError if a file is a git-lfs pointer, which replaces a large file in a clone without git-lfs."""
     with path.open("rb") as stream:
         if stream.read(len(LFS_POINTER)) == LFS_POINTER:
             raise DataError(f"{path}: is a pointer of git-lfs and not the file itself. Run `git lfs pull`.")
@@ -229,7 +232,7 @@ def is_plain(path: Path) -> bool:
 
 
 def link_or_copy(source: Path, path: Path) -> None:
-    """Gives a file a second name by a hard link, or by a copy; an existing file of that name is not replaced."""
+    """Gives a file a second name by a hard link, or by a copy. An existing file of that name is not replaced."""
     try:
         os.link(source, path)
     except FileExistsError:
@@ -271,7 +274,10 @@ def _temporaries(path: Path) -> list[Path]:
 
 
 def _remove_left(path: Path, folder: int) -> None:
-    """Removes temporary files of ``path`` unless another process writes there; locks the folder until it is closed."""
+    """Removes temporary files of ``path`` unless another process writes there.
+
+    The folder is locked until it is closed.
+    """
     import fcntl
 
     # Another process is writing, or the file system has no locks.
@@ -291,13 +297,13 @@ def _link(source: Path, path: Path) -> None:
         os.link(source, path)
     except FileExistsError:
         raise
-    except OSError:  # some network file systems have no hard links; mode "x" fails if the name exists, too
+    except OSError:  # Some network file systems have no hard links. Mode "x" also fails if the name exists.
         with path.open("xb") as stream:
             stream.write(source.read_bytes())
 
 
 def _remove(temporary: Path) -> None:
-    """Removes a temporary file; a failure here must not replace the error that is on its way up."""
+    """Removes a temporary file. A failure here must not replace the original error."""
     with suppress(OSError):
         temporary.unlink()
 
@@ -323,10 +329,10 @@ def _flush_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(lock: Path, busy: str) -> Iterator[None]:
-    """Holds a lock file; the operating system releases the lock if the process dies.
+    """Holds a lock file. The operating system releases the lock if the process dies.
 
     Raises:
-        DataError: ``busy``, if another process holds it; also if it cannot be written.
+        DataError: with the text ``busy`` if another process holds the lock, or if the file cannot be written.
     """
     with ExitStack() as stack:
         try:

@@ -1,6 +1,6 @@
 """Trees of settings from flat values, and back.
 
-Flags, keywords, recipes and sweeps give flat values; records keep flat values.
+Flags, keywords, recipes, sweeps and records use flat values.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,13 +17,13 @@ from pipeline.strings import flag_problem
 def build(
     kind: type[S], values: Mapping[str, Any], known_problems: Sequence[str] = (), subject: str = "wrong flags"
 ) -> S:
-    """Returns the tree of settings that flat values describe; None and () stand for a flag that was not given.
+    """Returns the tree of settings that flat values describe. None and () mean that a flag was not given.
 
     Args:
         kind: the settings' class.
         values: by field name.
-        known_problems: what else is wrong with them, to be reported with the rest.
-        subject: where they come from, for the message.
+        known_problems: problems that were found before, to be reported with the others.
+        subject: the source of the values, for the message.
 
     Raises:
         ConfigError: naming every flag that is unknown, out of range, or of a part that was not chosen.
@@ -35,10 +35,10 @@ def build(
 
 
 def attempt(kind: type[S], values: Mapping[str, Any]) -> tuple[S | None, list[str]]:
-    """Returns what `build` does, or what is wrong with the values.
+    """Returns the settings as `build` does, or the problems of the values.
 
     Raises:
-        ConfigError: if what completes them cannot be read.
+        ConfigError: if a file that completes the values cannot be read.
     """
     known, problems = flags(kind), list[str]()
     names = {alias: name for name, flag in known.items() for alias in flag.aliases}
@@ -56,7 +56,7 @@ def attempt(kind: type[S], values: Mapping[str, Any]) -> tuple[S | None, list[st
 
 
 def _unfit_strings(known: Mapping[str, Flag], values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the strings among values of flags, see `pipeline.strings`."""
+    """Returns the problems of strings among values of flags. See `pipeline.strings`."""
     problems = {name: flag_problem(name, value) for name, value in values.items()}
     arguments = {name for name, flag in known.items() if flag.is_argument}
     return [
@@ -67,15 +67,15 @@ def _unfit_strings(known: Mapping[str, Flag], values: Mapping[str, Any]) -> list
 
 
 def narrowed(settings: Settings, kind: type[S], reason: str) -> S:
-    """Returns what a use of a command takes that has fewer flags than the command.
+    """Returns the settings of a use of a command that has fewer flags than the command.
 
     Args:
-        settings: the command's.
-        kind: the settings of this use.
-        reason: why other flags are not for it.
+        settings: the settings of the command.
+        kind: the class of the settings for this use.
+        reason: why other flags are refused.
 
     Raises:
-        ConfigError: naming every flag that was given and is not for it, or is of a part of it that was not chosen.
+        ConfigError: naming every given flag that this use does not have, or that belongs to a part that was not chosen.
     """
     values = given(settings)
     foreign = [f"{flag_name(name)}: {reason}" for name in values if name not in flags(kind)]
@@ -83,7 +83,7 @@ def narrowed(settings: Settings, kind: type[S], reason: str) -> S:
 
 
 def flat(settings: Settings, only_given: bool = False) -> dict[str, Any]:
-    """Returns the values of all leaves by name, or of those that were given rather than left to defaults."""
+    """Returns the values of all leaves by name, or only of those that were given."""
     values: dict[str, Any] = {}
     for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
@@ -97,7 +97,7 @@ def flat(settings: Settings, only_given: bool = False) -> dict[str, Any]:
 
 
 def given(settings: Settings) -> dict[str, Any]:
-    """Returns the values that were given, by flag; None stands for a flag that was not."""
+    """Returns the given values by flag. None means that a flag was not given."""
     return {name: value for name, value in flat(settings, only_given=True).items() if value is not None}
 
 
@@ -117,7 +117,7 @@ def deciding(*parts: Settings | None) -> dict[str, Any]:
 
 
 def defaults(kind: type[Settings]) -> dict[str, Any]:
-    """Returns the defaults of all flags that decide a result; of those that have another in each part, None."""
+    """Returns the defaults of all flags that decide a result. None for flags whose default differs between parts."""
     return {flag.name: flag.default for flag in flags(kind).values() if flag.decides}
 
 
@@ -127,7 +127,7 @@ def changed(settings: S, **values: Any) -> S:
 
 
 def as_flags(settings: Settings, names: Collection[str] | None = None) -> list[str]:
-    """Returns the command line that makes the settings, as far as they were given; or of it these flags alone."""
+    """Returns the command line of the given settings, or only of these flags."""
     words: list[str] = []
     values = given(settings) if names is None else {name: v for name, v in flat(settings).items() if name in names}
     defaults = {name: flag.field.default for name, flag in flags(type(settings)).items()}
@@ -143,7 +143,10 @@ def as_flags(settings: Settings, names: Collection[str] | None = None) -> list[s
 
 
 def _choose(kind: type[Settings], name: str, given: Mapping[str, Any], problems: list[str]) -> type[Settings] | None:
-    """The member of a union, or the part, that the given flags choose; None for an optional part that is not wanted."""
+    """Returns the member of a union, or the part, that the given flags choose.
+
+    None for an optional part without flags.
+    """
     field = kind.model_fields[name]
     members, discriminator = members_of(field), field.discriminator
     if isinstance(discriminator, str) and discriminator in given:
@@ -165,7 +168,7 @@ def _choose(kind: type[Settings], name: str, given: Mapping[str, Any], problems:
 
 
 def _build(kind: type[S], given: Mapping[str, Any], used: dict[str, type[Settings]], problems: list[str]) -> S | None:
-    """A part of the given flags that it and its own parts have; the names of these go to ``used``."""
+    """Builds a part from those given flags that belong to it or to its own parts. Adds their names to ``used``."""
     values: dict[str, Any] = {}
     is_complete = True
     for name, field in kind.model_fields.items():
@@ -178,10 +181,11 @@ def _build(kind: type[S], given: Mapping[str, Any], used: dict[str, type[Setting
                 values[name], used[name] = given[name], kind
         else:
             member = _choose(kind, name, given, problems)
-            used |= {str(one.chosen_by): one for one in members_of(field) if one.chosen_by in given}  # or told of there
+            # or reported there
+            used |= {str(one.chosen_by): one for one in members_of(field) if one.chosen_by in given}
             part = None if member is None else _build(member, given, used, problems)
             is_complete &= member is None or part is not None
-            if member is None and field.discriminator in given:  # by a name that there is not
+            if member is None and field.discriminator in given:  # by an unknown name
                 others = {flag: kind for one in members_of(field) for flag in flags(one) if flag in given}
                 is_complete = False
                 used |= others
@@ -194,18 +198,18 @@ def _build(kind: type[S], given: Mapping[str, Any], used: dict[str, type[Setting
 
 
 def _problem(error: Any) -> str:
-    """What pydantic found, by the flag it is about."""
+    """Returns pydantic's errors with the names of the flags."""
     message = str(error["msg"]).removeprefix("Value error, ")
     if not error["loc"]:
         return message
     where = flag_name(str(error["loc"][0]))
     if error["type"] == "missing":
-        return f"{where}: is missing"
+        return f"{where}: missing"
     return f"{where}: {message} (got {error['input']!r})"
 
 
 def _misplaced(kind: type[Settings], flag: Flag, given: Mapping[str, Any]) -> str:
-    """Why a flag that the command has is of no use beside the others: it is of parts that were not chosen."""
+    """Returns why a known flag has no effect with the others: it belongs to parts that were not chosen."""
     typed = flag_name(flag.name)
     if given[flag.name] is False and flag.field.default is True:
         typed = typed.replace("--", "--no-", 1)
@@ -217,7 +221,7 @@ def _misplaced(kind: type[Settings], flag: Flag, given: Mapping[str, Any]) -> st
 
 
 def _rivals(kind: type[Settings], owner: type[Settings]) -> Iterator[str]:
-    """The flags that choose other parts than one that no flag chooses, but which holds without them."""
+    """Returns the flags that choose another part than the default one."""
     for field in kind.model_fields.values():
         members = members_of(field)
         if owner in members and owner.chosen_by is None and field.discriminator is None:
@@ -227,7 +231,10 @@ def _rivals(kind: type[Settings], owner: type[Settings]) -> Iterator[str]:
 
 
 def _homes(kind: type[Settings], owner: type[Settings], flag: str) -> Iterator[str]:
-    """How the part that owns a flag is chosen, as one types it: the innermost choice that leads to it."""
+    """Returns the flag, as one types it, that chooses the part with this flag.
+
+    With nested choices, the innermost one.
+    """
     for field in kind.model_fields.values():
         for member in members_of(field):
             if member is owner:
@@ -238,7 +245,7 @@ def _homes(kind: type[Settings], owner: type[Settings], flag: str) -> Iterator[s
 
 
 def _choice(field: FieldInfo, member: type[Settings]) -> Iterator[str]:
-    """The flag that chooses a member of a union; nothing for a part that is always there."""
+    """Returns the flag that chooses a member of a union. Empty for a part that is always present."""
     if isinstance(field.discriminator, str):
         yield from (f"{flag_name(field.discriminator)} {one}" for one in names_of_member(member, field.discriminator))
     elif member.chosen_by is not None:

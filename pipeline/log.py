@@ -20,7 +20,7 @@ _descriptor: int | None = None
 
 @contextmanager
 def written_to(path: Path | None) -> Iterator[None]:
-    """Logs the events of the block to a file, with a start and an end event; without a path it logs nothing.
+    """Logs the events of the block to a file, with a start and an end event. Without a path, logs nothing.
 
     Raises:
         OSError: if the file cannot be opened to write.
@@ -45,7 +45,7 @@ def written_to(path: Path | None) -> Iterator[None]:
 
 
 def event(name: str, **values: Any) -> None:
-    """Appends a line if there is a log; a log that cannot be written never stops a command."""
+    """Appends a line if there is a log. A log that cannot be written never stops a command."""
     global _descriptor
     if _descriptor is None:
         return

@@ -45,7 +45,7 @@ def read_metadata(path: Path) -> pq.FileMetaData:
     """Reads a file's Parquet metadata.
 
     Raises:
-        IntegrityError: if it is no plain file, or not complete.
+        IntegrityError: if it is not a plain file, or not complete.
     """
     # Opening a named pipe would block forever.
     if not is_plain(path):
@@ -66,7 +66,7 @@ def read_footer(path: Path, key: bytes = FOOTER_KEY) -> Footer:
 
 
 def footer_in(metadata: pq.FileMetaData, path: Path, key: bytes = FOOTER_KEY) -> Footer:
-    """Reads our JSON from metadata that were read already, see `read_footer`."""
+    """Reads our JSON from metadata that have been read. See `read_footer`."""
     try:
         values = parse_json((metadata.metadata or {})[key])
     except KeyError as error:
@@ -74,5 +74,5 @@ def footer_in(metadata: pq.FileMetaData, path: Path, key: bytes = FOOTER_KEY) ->
     except ValueError as error:
         raise IntegrityError(f"{path}: {INCOMPLETE}: {error}") from error
     if not isinstance(values, dict):
-        raise IntegrityError(f"{path}: {INCOMPLETE}: its footer holds a {type(values).__name__}")
+        raise IntegrityError(f"{path}: {INCOMPLETE}: its footer contains a {type(values).__name__}")
     return values

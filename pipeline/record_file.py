@@ -14,7 +14,7 @@ MAX_RECORD_BYTES = 2**24
 
 
 def json_sha256(values: Any) -> str:
-    """SHA-256 of JSON values, whatever the order of keys."""
+    """Returns the SHA-256 of JSON values, independent of the order of keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -26,10 +26,10 @@ def with_checksum(text: str) -> str:
 
 
 def without_checksum(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a record without its checksum; whoever changes a record by hand removes that.
+    """Returns the values of a record without its checksum. People who edit a record by hand remove the checksum.
 
     Raises:
-        ValueError: if the checksum is there and not that of the values.
+        ValueError: if there is a checksum that does not match the values.
     """
     rest = {key: value for key, value in values.items() if key != CHECKSUM}
     # A missing checksum is allowed, so that people can edit a record by hand and remove the key.
@@ -45,7 +45,7 @@ def parse_record(data: bytes) -> dict[str, Any]:
     """The values of a record, without its checksum.
 
     Raises:
-        ValueError: if it is no JSON object, or the checksum is not that of the values.
+        ValueError: if it is not a JSON object, or the checksum does not match the values.
     """
     values = parse_json(data)
     if not isinstance(values, dict):
@@ -57,8 +57,8 @@ def read_record(path: Path) -> dict[str, Any]:
     """Reads a record, without its checksum.
 
     Raises:
-        FileNotFoundError: if there is none.
-        IntegrityError: if it is damaged, too large or no plain file.
+        FileNotFoundError: if the record does not exist.
+        IntegrityError: if it is damaged, too large or not a plain file.
     """
     data = read_small_file(path, MAX_RECORD_BYTES, may_be_link=True)
     try:
@@ -68,5 +68,5 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def write_record(path: Path, values: dict[str, Any]) -> None:
-    """Writes a record with its checksum, whole or not at all; NaN and Inf, which JSON has not, as null."""
+    """Writes a record with its checksum atomically. NaN and Inf, which JSON lacks, become null."""
     write_text(path, with_checksum(json.dumps(without_nan(values), indent=2, ensure_ascii=False)))

@@ -1,1 +1,4 @@
-"""More than one machine: which job of a launcher this is, and workers on a Ray cluster. Knows nothing of sets."""
+"""More than one machine: the number of this job among those of a launcher, and workers on a Ray cluster.
+
+Independent of sets.
+"""

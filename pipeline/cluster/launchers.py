@@ -12,9 +12,9 @@ class Launcher:
 
     Attributes:
         index: number of this job.
-        first: number of the first job, or 0 for all where there is no such variable.
-        last: number of the last job, where there is such a variable.
-        count: how many jobs there are, where there is such a variable.
+        first: number of the first job. Empty if the launcher has no such variable and counts from 0.
+        last: number of the last job, if there is such a variable.
+        count: the number of jobs, if there is such a variable.
     """
 
     index: str
@@ -36,11 +36,13 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class Job:
-    """One of ``count`` commands that share a set's shards: every ``count``-th from ``index`` is its own.
+    """One of ``count`` commands that share a set's shards.
+
+    It writes every ``count``-th shard, starting at ``index``.
 
     Attributes:
-        index: which, from 0.
-        count: of how many.
+        index: the number of this job, from 0.
+        count: the number of jobs.
         source: the names of the variables with the numbers, for messages. Empty if flags set them.
     """
 
@@ -50,16 +52,16 @@ class Job:
 
 
 def launched_job(num_jobs: int | None) -> Job:
-    """The job of this process by a launcher's variables.
+    """Returns the job of this process from the variables of its launcher.
 
     Args:
-        num_jobs: how many jobs there are, if the user has given it.
+        num_jobs: the number of jobs, if the user has given it.
 
     Raises:
-        ConfigError: if no launcher is found, or several, or the variables do not fit each other or ``num_jobs``.
+        ConfigError: if no launcher is found, or several, or the variables contradict each other or ``num_jobs``.
     """
     found = {name: values for name, launcher in LAUNCHERS.items() if (values := _variables(launcher))}
-    # Slurm inside Kubernetes sets both, and a wrong guess would leave shards to nobody without an error.
+    # Slurm inside Kubernetes sets both, and a wrong guess would leave shards unwritten without an error.
     if len(found) != 1:
         names = " and ".join(found) or f"none of {', '.join(launcher.index for launcher in LAUNCHERS.values())}"
         raise ConfigError(f"--shard-index auto: {names} is set, but one of them is needed. Give the number itself.")
@@ -69,7 +71,7 @@ def launched_job(num_jobs: int | None) -> Job:
     first = values.get(launcher.first, 0)
     count: int | None = values.get(launcher.count, num_jobs)
     if count is None:
-        raise ConfigError(f"--shard-index auto: {name} does not say how many jobs there are. Give --num-shards, too.")
+        raise ConfigError(f"--shard-index auto: {name} does not set the number of jobs. Add --num-shards.")
     if num_jobs not in (None, count):
         problem = f"{num_jobs} jobs, but {name} has started {count} ({source})"
         raise ConfigError(f"--num-shards: {problem}. Leave it out, or give --shard-index as a number.")
@@ -83,6 +85,6 @@ def launched_job(num_jobs: int | None) -> Job:
 
 
 def _variables(launcher: Launcher) -> dict[str, int]:
-    """A launcher's variables that are set; none unless the number of this job is among them."""
+    """Returns the variables of a launcher that are set. Empty if the number of this job is missing."""
     values = numbers(name for name in vars(launcher).values() if name)
     return values if launcher.index in values else {}

@@ -1,9 +1,11 @@
-"""Work shared among workers on a Ray cluster, which pull pieces of it, and the flags of the commands that do so.
+"""Shares work among workers on a Ray cluster, which pull pieces of it.
 
-The driver assigns pieces, and takes their results. A piece must be a function of what it is given, so that it can be
-done again anywhere. Ray places the workers, moves the bytes and reports deaths; what a death means is decided here. A
-worker that dies is replaced, and its piece is done again; a piece that has taken three workers with it is given up. An
-error that a worker returns ends the command.
+Defines the flags of the commands that use it.
+
+The driver assigns pieces and receives their results. A piece must be a function of its payload, so that any worker can
+repeat it. Ray places the workers, moves the bytes and reports deaths. This module handles deaths: a dead worker is
+replaced, and its piece is repeated. After three deaths on one piece, the command ends. An error that a worker returns
+ends the command.
 """
 
 import json
@@ -32,14 +34,14 @@ from pipeline.settings import Settings
 LOCAL = "local"
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
-MOST_DEATHS = 3  # of workers on the same piece, or in a row before any was ready
+MOST_DEATHS = 3  # deaths on the same piece, or in a row before any worker was ready
 GETTING_READY = "getting ready"
-SLOW = 2  # times what the others take
+SLOW = 2  # A worker is slow if it takes this many times the median.
 NOTE_EVERY_S = 60
 
 
 class RayFlags(Settings):
-    """The workers of a Ray cluster, who do the work."""
+    """The workers of a Ray cluster."""
 
     panel: ClassVar = "A Ray cluster"
     chosen_by: ClassVar = "ray"
@@ -76,12 +78,12 @@ class RayFlags(Settings):
 
     @property
     def resources(self) -> dict[str, float] | None:
-        """What each worker takes, by name, or None if the flag is not given."""
+        """Returns the resources of each worker by name, or None without the flag."""
         return None if self.ray_resources is None else _amounts(self.ray_resources)
 
 
 class RayWriteFlags(RayFlags):
-    """The workers of a Ray cluster, and who writes what comes of their work."""
+    """The workers of a Ray cluster, and the process that writes their results."""
 
     panel: ClassVar = RayFlags.panel
     ray_write: Literal["driver", "workers"] = Field(
@@ -93,7 +95,10 @@ class RayWriteFlags(RayFlags):
 
 
 def _amounts(text: str) -> dict[str, float] | None:
-    """A JSON object of amounts that Ray accepts: whole ones, and parts of 1 from 0.0001 on, or None if invalid."""
+    """Returns a JSON object of amounts that Ray accepts: integers, and fractions of 1 of at least 0.0001.
+
+    None if invalid.
+    """
     try:
         amounts: Any = json.loads(text)
     except ValueError:
@@ -110,10 +115,10 @@ def _is_amount(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class WorkerTask(Generic[Result]):
-    """What workers do.
+    """The task of the workers.
 
     Attributes:
-        start: called once by each worker with ``shared``; gives what does a piece.
+        start: called once by each worker with ``shared``. Returns the function that does a piece.
         shared: sent to each machine once.
         libraries: packages whose versions must be those of the driver.
     """
@@ -134,14 +139,14 @@ class _Worker:
 
 
 class _Actor:
-    """A worker where it works; made an actor by Ray."""
+    """The worker's side of a worker, which Ray runs as an actor."""
 
     def __init__(self, start: Callable[[Any], Callable[[Any], Any]], shared: Any, versions: dict[str, str]) -> None:
         os.environ["RANK"] = "worker"  # the driver alone reports
         self._start, self._shared, self._versions = start, shared, versions
 
     def ready(self) -> tuple[str, DistillError | None]:
-        """Where this worker is, and what is wrong with it, if anything."""
+        """Returns the place of this worker, and its problem if there is one."""
         place = f"{socket.gethostname()}, process {os.getpid()}"
         here = _versions(self._versions)
         wrong = [
@@ -160,7 +165,7 @@ class _Actor:
         return place, None
 
     def do(self, piece: Any) -> tuple[Any, float]:
-        """What comes of a piece, an error if that is what comes of it, and the seconds it took."""
+        """Returns the result of a piece, or its error, and the seconds that it took."""
         start = monotonic()
         try:
             return self._work(piece), monotonic() - start
@@ -181,7 +186,7 @@ def _letting_sigterm_through() -> Iterator[None]:
 
 @contextmanager
 def on_cluster(flags: RayFlags) -> Iterator[Any]:
-    """Ray, connected to the cluster that the flags name; one that this process is connected to already is used.
+    """Returns Ray, connected to the cluster that the flags name. An existing connection of this process is used.
 
     Raises:
         MissingDependencyError: if Ray is not installed.
@@ -198,10 +203,10 @@ def on_cluster(flags: RayFlags) -> Iterator[Any]:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=flags.ray, log_to_driver=False, logging_level="error", **_local(flags))
-    except Exception as error:  # a cluster that does not come up in time is no more than that to Ray
+    except Exception as error:  # Ray raises its most general error if a cluster does not start in time
         raise PassingError(f"--ray {flags.ray}: cannot be reached: {str(error).splitlines()[0]}") from error
     if is_main:
-        signal.signal(signal.SIGTERM, handler)  # Ray puts its own there
+        signal.signal(signal.SIGTERM, handler)  # Ray replaces this handler by its own
     try:
         yield ray
     finally:
@@ -217,14 +222,14 @@ def _local(flags: RayFlags) -> dict[str, Any]:
 
 @dataclass
 class RayPool(Generic[Piece, Result]):
-    """The workers of one command; made for one round of pieces.
+    """The workers of one command, for one round of pieces.
 
     Attributes:
-        ray: the library, connected.
-        flags: how many workers, and what each takes.
-        task: what they do.
-        name: what a piece is called in messages.
-        payload: what a worker is given for a piece; called when it is assigned.
+        ray: the connected library.
+        flags: the number of workers and their resources.
+        task: the work.
+        name: the name of a piece in messages.
+        payload: returns the input of a piece. It is called when the piece is assigned.
     """
 
     ray: Any
@@ -232,18 +237,20 @@ class RayPool(Generic[Piece, Result]):
     task: WorkerTask[Result]
     name: Callable[[Piece], str]
     payload: Callable[[Piece], Any]
-    _pending: dict[Any, tuple[_Worker, Piece | None]] = field(default_factory=dict)  # None: it is getting ready
+    _pending: dict[Any, tuple[_Worker, Piece | None]] = field(default_factory=dict)  # None while the worker starts
     _waiting: deque[Piece] = field(default_factory=deque)
     _deaths: Counter[str] = field(default_factory=Counter)
     _num_dead: int = 0
     _done: list[_Worker] = field(default_factory=list)
 
     def results(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Result]]:
-        """Each piece with what has come of it, as they come. After SIGTERM, what is in hand is still done.
+        """Yields each piece with its result, in the order of completion.
+
+        After SIGTERM, pieces in progress are finished.
 
         Raises:
             ConfigError: if no worker can ever start.
-            DistillError: what is wrong with a piece or with a worker, or if workers die of a piece.
+            DistillError: if a piece or a worker fails, or if a piece kills its workers.
         """
         ray = self.ray
         self._waiting.extend(pieces)
@@ -262,7 +269,10 @@ class RayPool(Generic[Piece, Result]):
         self._log_summary()
 
     def _is_left(self) -> bool:
-        """Whether a piece is in hand, or may still be given out; those getting ready for nothing are not waited for."""
+        """Whether a piece is in progress or can still be assigned.
+
+        Workers that start without a piece left are not waited for.
+        """
         is_working = any(piece is not None for _, piece in self._pending.values())
         return is_working or bool(self._pending and self._waiting and not stopping.is_stopping())
 
@@ -278,7 +288,7 @@ class RayPool(Generic[Piece, Result]):
         try:
             with _letting_sigterm_through():
                 answer, seconds_or_error = self.ray.get(answers[0])
-        except self.ray.exceptions.RayTaskError:  # a fault in our code, which no repetition mends
+        except self.ray.exceptions.RayTaskError:  # a bug of ours, which a repetition does not fix
             raise
         except self.ray.exceptions.RayError:
             self._replace(worker, piece, actor_class, shared)
@@ -313,29 +323,29 @@ class RayPool(Generic[Piece, Result]):
             self.ray.kill(worker.actor)
 
     def _replace(self, worker: _Worker, piece: Piece | None, actor_class: Any, shared: Any) -> None:
-        """Puts a dead worker's piece back, and another one in its place."""
+        """Returns a dead worker's piece to the queue, and starts a new worker."""
         self._done.append(worker)
         name = GETTING_READY if piece is None else self.name(piece)
         self._deaths[name] += 1
         self._num_dead += 1
         if self._deaths[name] >= MOST_DEATHS:
-            advice = "is there memory enough, and does a single process without --ray get through it?"
-            raise DistillError(f"{name}: {MOST_DEATHS} workers have died of it, given up; {advice}")
-        console.note(f"a worker died ({worker.place or 'never ready'}), {name}: it is done again by another")
+            advice = "Check the memory of the machines, and try a single process without --ray."
+            raise DistillError(f"{name}: {MOST_DEATHS} workers died while they did it, so it is given up. {advice}")
+        console.note(f"a worker died ({worker.place or 'never ready'}), {name}: another worker repeats it")
         if piece is not None:
             self._waiting.appendleft(piece)
         if self._waiting and not stopping.is_stopping():
             self._start(actor_class, shared)
 
     def _log_summary(self) -> None:
-        """Logs how much each worker has done, and which were slow."""
+        """Logs the work of each worker, and which workers were slow."""
         at_work = [worker for worker in self._done if worker.pieces]
         paces = [worker.seconds / worker.pieces for worker in at_work]
         if not paces:
             return
         pieces = sum(worker.pieces for worker in at_work)
         console.note(
-            f"{len(at_work)} workers: {pieces} pieces in {statistics.median(paces):.1f} s each; "
+            f"{len(at_work)} workers: {pieces} pieces in {statistics.median(paces):.1f} s each, "
             f"{self._num_dead} workers died"
         )
         for worker, pace in zip(at_work, paces, strict=True):
@@ -350,10 +360,10 @@ def _raise_error(answer: Any, name: str = "") -> None:
 
 
 def workers_to_start(flags: RayFlags, resources: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:
-    """The number of workers to start: as requested or as many as fit (`workers_that_fit`); 1 where machines may come.
+    """Returns the number of workers to start: the requested number, as many as fit, or 1 if machines may join later.
 
     Raises:
-        ConfigError: if none fits on a cluster that is this machine alone.
+        ConfigError: if no worker fits on a cluster of only this machine.
     """
     fitting = workers_that_fit(resources, machines)
     if not fitting and flags.ray == LOCAL:
@@ -361,16 +371,16 @@ def workers_to_start(flags: RayFlags, resources: Mapping[str, float], machines: 
             name: amount for machine in machines for name, amount in machine["Resources"].items() if name in resources
         }
         raise ConfigError(
-            f"--ray-resources: a worker takes {dict(resources)}, and of that this machine has {has or 'nothing'}"
+            f"--ray-resources: a worker needs {dict(resources)}, but this machine has only {has or 'none of it'}"
         )
     return flags.ray_workers or max(1, fitting)
 
 
 def workers_that_fit(resources: Mapping[str, float], machines: Sequence[Mapping[str, Any]]) -> int:
-    """How many workers fit on a cluster's machines, each on one of them.
+    """Returns how many workers fit on the machines of a cluster. A worker cannot span machines.
 
     Args:
-        resources: what a worker takes, by name.
+        resources: the resources of a worker, by name.
         machines: as Ray lists them.
     """
     there = [machine["Resources"] for machine in machines if machine["Alive"]]

@@ -10,13 +10,13 @@ from pathlib import Path
 from pipeline.errors import ConfigError, PassingError
 from pipeline.files import TEMPORARY_SUFFIX, write_text
 
-# NFS clients cache for up to a minute that a file does not exist.
+# NFS clients may cache for a minute that a file does not exist.
 SEEN_WITHIN_S = 90.0
 
 
 @contextmanager
 def marked(folder: Path) -> Iterator[Path]:
-    """A file in ``folder`` for the time of the block, by which other machines identify the folder.
+    """Creates a file in ``folder`` for the duration of the block, by which other machines identify the folder.
 
     Raises:
         DataError: if the folder cannot be written.
@@ -34,15 +34,15 @@ def require_marked(mark: Path) -> None:
     """Raises ConfigError unless the driver's mark is seen by this process."""
     if not mark.exists():
         unseen = f"{socket.gethostname()} does not see the driver's {mark.parent}"
-        advice = "mount the store there under the same path, or leave the flag out, and the driver writes"
-        raise ConfigError(f"--ray-write workers: {unseen}; {advice}")
+        advice = "Mount the store there under the same path, or remove the flag, so that the driver writes."
+        raise ConfigError(f"--ray-write workers: {unseen}. {advice}")
 
 
 def require_seen(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Waits until files that workers have written are seen by this process.
+    """Waits until this process sees the files that workers have written.
 
     Args:
-        folder: where they are.
+        folder: the folder of the files.
         sizes: bytes of each, by its path in the folder.
 
     Raises:

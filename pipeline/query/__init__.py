@@ -1,1 +1,1 @@
-"""Questions to sets: views, the catalog, comparisons, mixtures and chosen rows."""
+"""Queries over sets: views, the catalog, comparisons, mixtures and selected rows."""

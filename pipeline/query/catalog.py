@@ -1,9 +1,9 @@
 """The DuckDB index over a store: a local cache that can be rebuilt from the sets at any time, and is never shared.
 
-Tables ``sets``, ``shards``, ``teachers`` and ``vocabulary``, the macros, one view per finished set, for a set of tokens
-another in words, for a set of words another by word, one per file of token vectors, and ``examples`` over all sets of
-examples. One process builds it in a temporary file, from the one before if there is one: sets whose record is as it was
-are not read again. Those who write sets never touch it.
+It contains the tables ``sets``, ``shards``, ``teachers`` and ``vocabulary``, and the macros. There is a view per
+finished set and per file of token vectors, and ``examples`` over all sets of examples. Sets of tokens have a second
+view in words, and sets of words one by word. One process builds the catalog in a temporary file and starts from the
+previous catalog: sets with an unchanged record are not read again. Commands that write sets never touch it.
 """
 
 import hashlib
@@ -64,8 +64,7 @@ select id, token, count, list_transform(vector, lambda bits: half(bits)::float) 
 def build_catalog(store: Path) -> list[SetRecord]:
     """Indexes every set of a store anew.
 
-    Returns:
-        The records of the sets that were indexed; damaged ones are left out with a warning.
+    Returns: The records of the indexed sets. Damaged sets are left out with a warning.
 
     Raises:
         DataError: if the store does not exist or two sets would have the same view.
@@ -77,7 +76,7 @@ def build_catalog(store: Path) -> list[SetRecord]:
 
 @contextmanager
 def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Opens the store's catalog for reading; sets that have come, gone or changed are put in order first."""
+    """Opens the store's catalog for reading, after updating it for new, removed and changed sets."""
     roots = (path.parent for path in store.glob(f"*/{FILE_NAME}") if re.match(SET_NAME, path.parent.name))
     files = (path for root in roots for path in root.glob("*/*.parquet"))
     # A link in a set from elsewhere could point at any file of this machine, so links are not readable.
@@ -88,7 +87,7 @@ def open_catalog(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def _current(store: Path) -> Iterator[Path]:
-    """Yields the file of a catalog that is up to date: the store's, or one for now if the store is read-only."""
+    """Yields the file of an up-to-date catalog: that of the store, or a temporary one if the store is read-only."""
     path = store / CATALOG_FILE
     # Comparing modification times and sizes of the records is cheap enough to do before every query.
     known = _known_states(path)
@@ -103,7 +102,8 @@ def _current(store: Path) -> Iterator[Path]:
     else:
         yield path
         return
-    # A store of somebody else, a mounted snapshot: reading it must not depend on a file that only saves time.
+    # The store may belong to another user or be a mounted snapshot. Reading it must not depend on a file that only
+    # saves time.
     with TemporaryDirectory(prefix="distill-catalog-") as folder:
         path = Path(folder) / CATALOG_FILE
         console.note(f"{store}: cannot be written, so its catalog is made again for each query")
@@ -112,7 +112,7 @@ def _current(store: Path) -> Iterator[Path]:
 
 
 def _read_sets(store: Path, kept: Set[str]) -> list[tuple[Path, SetRecord]]:
-    """The records of the sets; the files of those that are kept are not looked at again."""
+    """Returns the records of the sets. The files of unchanged sets are not checked again."""
     sets = []
     for path in sorted(store.glob(f"*/{FILE_NAME}")):
         try:
@@ -131,7 +131,7 @@ def _read_sets(store: Path, kept: Set[str]) -> list[tuple[Path, SetRecord]]:
 
 
 def _views(root: Path, record: SetRecord) -> list[View]:
-    """A set's views: those of its rows, and that of its token vectors."""
+    """Returns the views of a set: those of its rows, and that of its token vectors."""
     views = record.row_kind.views(root, record)
     if record.signals.token_vectors:
         name, file = token_vectors_view_name(root.name), parquet([root / VOCABULARY_FILE])
@@ -145,9 +145,12 @@ def _common_views() -> set[str]:
 
 
 def _readable_set(root: Path, is_kept: bool) -> SetRecord:
-    """The record of a set that DuckDB can make a view of; it opens the first file when it does."""
+    """Returns the record of a set after checking that DuckDB can make a view, for which DuckDB opens the first file."""
     if not re.match(SET_NAME, root.name):  # in a path DuckDB interprets `*` as a pattern and `key=value` as a column
-        raise IntegrityError(f"{str(root)!a}: the name of a set's folder has letters, digits and ._- only. Rename it.")
+        raise IntegrityError(
+            f"{str(root)!a}: the name of a set's folder may only contain letters, digits, dots, underscores and "
+            "hyphens. Rename it."
+        )
     record = read_set_record(root)
     if record.state != "staged" and not is_kept:
         _check_columns(root, record)
@@ -155,7 +158,7 @@ def _readable_set(root: Path, is_kept: bool) -> SetRecord:
 
 
 def _check_columns(root: Path, record: SetRecord) -> None:
-    """Makes sure that the views of a set can be made, and that no pipe among its files keeps a query waiting."""
+    """Checks that the views of a set can be made, and that no file is a pipe, which would block a query."""
     expected = record.arrow_schema()
     if any(view.needs_vocabulary for view in _views(root, record)):
         load_set_tokenizer(root, record.tokenizer)
@@ -173,13 +176,13 @@ def _check_columns(root: Path, record: SetRecord) -> None:
 
 
 def _write(store: Path, catalog: Path, from_before: bool) -> list[SetRecord]:
-    """Writes the catalog, anew or of what is still true in the store's one before; returns the records."""
+    """Writes the catalog, from scratch or from the valid part of the previous one. Returns the records."""
     sets: list[tuple[Path, SetRecord]] = []
 
     def write(path: Path) -> None:
         if from_before:
             shutil.copyfile(store / CATALOG_FILE, path)
-        # Of this copy, because another process may have replaced the catalog meanwhile.
+        # Read from this copy, because another process may have replaced the catalog meanwhile.
         known = _known_states(path)
         if not known:
             path.unlink(missing_ok=True)
@@ -206,10 +209,10 @@ def _write(store: Path, catalog: Path, from_before: bool) -> list[SetRecord]:
 
 @contextmanager
 def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Opens a database to write, all of which is on the disk at the end of the block.
+    """Opens a database for writing. At the end of the block, everything is on the disk.
 
     Raises:
-        DataError: if that cannot be.
+        DataError: if it cannot be written.
     """
     try:
         with connect(str(path)) as connection:
@@ -221,7 +224,7 @@ def _written(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         if full is not None:
             raise write_error(catalog, full) from error
         reason = str(error).splitlines()[0]
-        raise DataError(f"{catalog}: cannot be written: {reason}. Mend that and repeat it.") from error
+        raise DataError(f"{catalog}: cannot be written: {reason}. Fix this and repeat the command.") from error
     finally:
         path.with_name(f"{path.name}.wal").unlink(missing_ok=True)
 
@@ -246,7 +249,7 @@ def _add(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -
 
 
 def _add_common(connection: duckdb.DuckDBPyConnection, sets: list[tuple[Path, SetRecord]], states: States) -> None:
-    """What is about all sets: ``examples``, the teachers, and in which state each set was found."""
+    """Writes what concerns all sets: the view ``examples``, the teachers, and the state of each set."""
     for kind in _common_views():
         connection.execute(f"drop view if exists {kind}")
         finished = [(root.name, record) for root, record in sets if record.state != "staged" and record.kind == kind]
@@ -273,7 +276,7 @@ def _add_views(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRec
 
 
 def _add_vocabulary(connection: duckdb.DuckDBPyConnection, root: Path, record: SetRecord) -> None:
-    """The vocabulary of a set, unless another set has brought it."""
+    """Adds the vocabulary of a set, unless another set with the same one has added it."""
     # Many sets share a tokenizer, whose 30,000 entries are stored once.
     key = record.tokenizer.sha256
     if not connection.execute("select 1 from vocabulary where tokenizer = ? limit 1", [key]).fetchone():
@@ -312,7 +315,7 @@ def _teacher_rows(sets: list[tuple[Path, SetRecord]]) -> list[list[Any]]:
 
 
 def _statements() -> str:
-    """Hash of all that a catalog is made with."""
+    """Returns the hash of everything that determines the content of a catalog besides the sets."""
     statements = [TABLES, VOCABULARY_VIEW, SPLIT_ROWS, parquet([]), macros()]
     statements += [template for kind in KINDS.values() for template in kind.sql_templates]
     return hashlib.sha256(json.dumps(statements).encode()).hexdigest()
@@ -326,7 +329,7 @@ def _states(store: Path) -> States:
 
 
 def _known_states(path: Path) -> Known:
-    """The states in which a catalog found the sets, or none if it is not there or cannot be used."""
+    """Returns the states of the sets in a catalog. Empty if the catalog does not exist or cannot be used."""
     if not path.is_file():
         return {}
     try:

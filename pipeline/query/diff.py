@@ -52,13 +52,13 @@ Changes = dict[str, tuple[Setting | None, Setting | None]]
 
 @dataclass(frozen=True)
 class Diff:
-    """In what two sets differ.
+    """The differences of two sets.
 
     Attributes:
-        settings: those that differ, with both values.
-        splits: per split, rows in both and in one alone, rows with other texts, gold or logits, share of equal answers,
-            and mean divergence of b from a in nats.
-        classes: per split and name of a gold class, the same, and how often each teacher is right.
+        settings: the settings that differ, with both values.
+        splits: per split, the rows in both sets and in only one, and the rows whose texts, gold or logits differ. Also
+            the share of equal predictions, and the mean divergence of b from a in nats.
+        classes: the same numbers per split and gold class, and the accuracy of each teacher.
         calibration: per split, accuracy and expected calibration error of both.
     """
 
@@ -85,8 +85,9 @@ def diff(config: DiffConfig) -> Diff:
     # Logits of other labels, or in another order, cannot be subtracted from each other.
     if a.target != b.target or a.is_pair != b.is_pair:
         raise ConfigError(
-            f"{roots[0]} and {roots[1]}: the logits of one are {', '.join(a.target.names)} ({a.dataset_name}), of the "
-            f"other {', '.join(b.target.names)} ({b.dataset_name}); only sets of one task can be compared"
+            f"{roots[0]} and {roots[1]}: the logits of the first are {', '.join(a.target.names)} "
+            f"({a.dataset_name}), those of the second {', '.join(b.target.names)} ({b.dataset_name}). Only sets "
+            "of one task can be compared"
         )
     views = {name: [root / s.path for s in m.shards] for name, root, m in zip("ab", roots, (a, b), strict=True)}
     with open_files(views) as connection:
@@ -113,14 +114,14 @@ def _open(root: Path, allow_unverified: bool) -> SetRecord:
 
 
 def _same_text(roots: list[Path], a: SetRecord, b: SetRecord) -> str:
-    """The SQL that compares both texts: by their hash, which covers the tokenizer, or themselves."""
+    """Returns the SQL that compares the texts, directly or by their hashes, which also cover the tokenizer."""
     if a.tokenizer.sha256 == b.tokenizer.sha256:
         return SAME_HASH
     if a.has_text and b.has_text:
         return SAME_SENTENCES
     raise ConfigError(
-        f"{roots[0]} and {roots[1]}: one has no text, and hashes of texts under different tokenizers always differ; "
-        "`distill join` it with your data first"
+        f"{roots[0]} and {roots[1]}: one has no text, and hashes of texts under different tokenizers always "
+        "differ. Use `distill join` to add your texts first"
     )
 
 
@@ -130,7 +131,8 @@ def _changed(a: Mapping[str, Setting], b: Mapping[str, Setting]) -> Changes:
 
 def _named(rows: Rows, names: tuple[str, ...]) -> Rows:
     known = dict(enumerate(names))
-    return [row | {"label": known.get(row["label"], row["label"])} for row in rows]  # an unverified set may have others
+    # an unverified set may have another number of logits
+    return [row | {"label": known.get(row["label"], row["label"])} for row in rows]
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, sql: str) -> Rows:

@@ -28,16 +28,16 @@ Row = dict[str, Any]
 
 
 def explain_row(store: Path, address: str) -> dict[str, Section]:
-    """Returns everything that is known about a row, by sections; texts and ids are null in a text-free set.
+    """Returns all facts about a row, by sections. Texts and ids are null in a text-free set.
 
     Args:
         store: folder of sets.
         address: ``SET:split:row`` or ``SET:split:row:variant``.
 
     Raises:
-        ConfigError: if the address is not of that form, or the set holds tokens.
+        ConfigError: if the address has another form, or the set contains tokens.
         DataError: if there is no such set, split or row.
-        IntegrityError: if the set is not finished, or the row's file or tokenizer is not what was recorded.
+        IntegrityError: if the set is not finished, or the file or the tokenizer of the row does not match the record.
     """
     parts = ADDRESS.fullmatch(address)
     if parts is None:
@@ -52,7 +52,7 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
         raise DataError(f"{root}: row {number:,} of {split!r} has no logits in this set")
     if variant not in rows:
         variants = ", ".join(map(str, sorted(rows))) or "none"
-        raise DataError(f"{root}: row {number:,} of {split!r} has no variant {variant}; there are: {variants}")
+        raise DataError(f"{root}: row {number:,} of {split!r} has no variant {variant}. Its variants are: {variants}")
     row, tokenizer = rows[variant], load_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
     _check(root, shard, record, row)
     return {
@@ -78,17 +78,17 @@ def _record_of_examples(root: Path, split: str, number: int) -> SetRecord:
 
 def _shard_of(root: Path, record: SetRecord, split: str, number: int) -> Shard:
     if split not in record.splits:
-        raise DataError(f"{root}: no split {split!r}; {did_you_mean(split, record.splits)}")
+        raise DataError(f"{root}: no split {split!r}: {did_you_mean(split, record.splits)}")
     shard = next((s for s in record.shards_of(split) if s.start <= number < s.stop), None)
     if shard is None:
         raise DataError(
-            f"{root}: no row {number:,} in {split!r}; it has the rows 0 to {record.splits[split].rows - 1:,}"
+            f"{root}: no row {number:,} in {split!r}, which has the rows 0 to {record.splits[split].rows - 1:,}"
         )
     return shard
 
 
 def _rows(path: Path, number: int) -> dict[int, Row]:
-    """The row and its variants, by the number of the variant."""
+    """Returns the row and its variants, by the number of the variant."""
     table = pq.read_table(path, filters=pc.field("source_row") == number, partitioning=None)
     return {row["variant"]: row for row in table.to_pylist()}
 
@@ -159,12 +159,12 @@ def _text(row: Row, tokenizer: Tokenizer, record: SetRecord) -> Section:
 
 
 def _numbers(label: int | list[int] | None) -> list[int]:
-    """The labels of a row: none, one, or several."""
+    """Returns the labels of a row, which may be none, one or several."""
     return label if isinstance(label, list) else [] if label is None else [label]
 
 
 def _answer(target: Target, logits_C: Floats64) -> Section:
-    """What the logits mean; entropy in nats."""
+    """Returns the meaning of the logits, with entropy in nats."""
     if target.has_label_lists:
         p_C = expit(logits_C)
         return {

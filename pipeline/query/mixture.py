@@ -31,7 +31,7 @@ class Mixture(ExampleSet):
 
     Attributes:
         others: the sets of the other teachers.
-        mix: how their logits are mixed, see `mix_sql`.
+        mix: how their logits are mixed. See `mix_sql`.
     """
 
     others: tuple[ExampleSet, ...]
@@ -79,18 +79,18 @@ class Mixture(ExampleSet):
 def open_sets(
     paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False, needs_text: bool = True
 ) -> ExampleSet:
-    """Opens a set, or several as one once it is proved that their rows are the same.
+    """Opens one set, or several sets as one after checking that their rows are the same.
 
     Args:
-        paths: folders of sets; the first gives keys, ids, texts and gold, the others may be without text.
-        mix: how several are mixed, see `mix_sql`. (default: the mean)
-        allow_unverified: open sets that are complete but not verified, too.
-        needs_text: whether the first must have its texts.
+        paths: folders of sets. The first set provides keys, ids, texts and gold. The others may be without text.
+        mix: how several are mixed. See `mix_sql`. Default: the mean.
+        allow_unverified: also open sets that are complete but not verified.
+        needs_text: whether the first set must have texts.
 
     Raises:
-        ConfigError: if the sets or ``mix`` do not fit each other.
+        ConfigError: if the sets or ``mix`` do not fit together.
         DataError: if rows with the same key have other texts or gold, or no training row is in every set.
-        IntegrityError: as `ExampleSet.open`.
+        IntegrityError: see `ExampleSet.open`.
     """
     first = ExampleSet.open(paths[0], allow_unverified, needs_text)
     others = [ExampleSet.open(path, allow_unverified, needs_text=False) for path in paths[1:]]
@@ -109,7 +109,7 @@ def open_sets(
 
 
 def mix_of(logit_set: LogitSet) -> str | None:
-    """How the logits of a set are mixed, None if it is of one teacher."""
+    """Returns how the logits of a set are mixed, or None for a single teacher."""
     return logit_set.mix if isinstance(logit_set, Mixture) else None
 
 
@@ -127,20 +127,20 @@ def columns_as(first: Target, other: Target) -> str:
 
 
 def _problems(mixture: Mixture) -> list[str]:
-    """What of the sets' records does not fit."""
+    """Returns the problems with the sets' records."""
     first, problems = mixture.sets[0], []
     for one, other in combinations(mixture.sets, 2):
         if one.root.resolve() == other.root.resolve():
-            # The same set twice would count its teacher double without anybody noticing.
-            problems.append(f"{one.root}: is given twice")
+            # A repeated set would silently count its teacher twice.
+            problems.append(f"{one.root}: is repeated. Give each set once")
         elif one.view == other.view:
             problems.append(f"{one.root} and {other.root}: both are {one.view!r} in SQL; rename one folder")
     for other in mixture.others:
         problems += _target_problems(first, other)
         if other.record.is_pair != first.record.is_pair:
-            problems.append(f"{other.root} and {first.root}: one is of pairs, the other is not")
+            problems.append(f"{other.root} and {first.root}: only one of them has pairs")
         if "train" not in other.splits:
-            problems.append(f"{other.root}: has no train split; its splits are {', '.join(other.splits)}")
+            problems.append(f"{other.root}: has no train split. Its splits are {', '.join(other.splits)}")
     return problems
 
 
@@ -154,7 +154,7 @@ def _target_problems(first: ExampleSet, other: ExampleSet) -> list[str]:
         return []
     strange = next((name for name in theirs.names if name not in ours.names), theirs.names[0])
     lists = f"its labels are {', '.join(theirs.names)}, but those of {first.root} {', '.join(ours.names)}"
-    return [f"{other.root}: {lists}; {strange!r}: {did_you_mean(strange, ours.names)}"]
+    return [f"{other.root}: {lists}. {strange!r}: {did_you_mean(strange, ours.names)}"]
 
 
 def _meaning(target: Target) -> str:
@@ -164,7 +164,7 @@ def _meaning(target: Target) -> str:
 
 
 def _different_rows(mixture: Mixture, split: str) -> list[str]:
-    """What of the rows of a split does not fit."""
+    """Returns the problems with the rows of a split."""
     first = mixture.sets[0]
     with mixture.opened(split) as connection:
         problems = [problem for other in mixture.others for problem in different_rows(connection, split, first, other)]
@@ -186,7 +186,7 @@ def mix_sql(mix: str, target: Target, logits: Sequence[str]) -> str:
         logits: each teacher's logits, in SQL.
 
     Raises:
-        ConfigError: if ``mix`` is none of these or does not fit the target.
+        ConfigError: if ``mix`` has another value or does not fit the target.
     """
     kind, _, numbers = mix.partition(":")
     teachers = f"[{', '.join(logits)}]"
@@ -197,7 +197,9 @@ def mix_sql(mix: str, target: Target, logits: Sequence[str]) -> str:
                 "--mix vote: these teachers predict scores, which have no majority. Use mean or weighted."
             )
         if target.has_label_lists:
-            raise ConfigError("--mix vote: is for one label a row, and these have any number. Use mean or weighted.")
+            raise ConfigError(
+                "--mix vote: requires one label per row, but these rows have any number. Use mean or weighted."
+            )
         call = f"vote({teachers})"
     elif mix == "mean":
         call = f"{macro}({teachers}, {[1 / len(logits)] * len(logits)})"
@@ -232,12 +234,13 @@ OTHER_GOLD = "a.label is distinct from b.label or a.score is distinct from b.sco
 def different_rows(
     connection: duckdb.DuckDBPyConnection, split: str, first: ExampleSet, other: ExampleSet
 ) -> list[str]:
-    """Says which row of a split is the first to have the same key in two sets and another text, or other gold.
+    """Returns the first row of a split with the same key in two sets and different text or gold, as a problem.
 
-    Texts are the same if their hashes are; hashes of different tokenizers are not comparable, there the texts are.
+    Texts are compared by their hashes. With different tokenizers, hashes are not comparable, so the texts themselves
+    are compared.
 
     Args:
-        connection: holds a view of each set, labels in the same order.
+        connection: has a view of each set, with labels in the same order.
         split: its name, for the message.
         first: one set.
         other: the other set.
@@ -260,13 +263,13 @@ def different_rows(
             ours, theirs = (_shown(first.record.target, what, *pair) for pair in (values[:2], values[2:]))
             key = f"{split}, source row {number}, variant {variant}"
             has_proof = same_tokenizer or what == "gold" or None not in (values[0], values[2])
-            advice = "" if has_proof else "; with two tokenizers only texts are a proof"
+            advice = "" if has_proof else ". With two tokenizers only texts are a proof"
             return [f"{key}: {what} {ours} in {first.root}, {theirs} in {other.root}{advice}"]
     return []
 
 
 def _shown(target: Target, what: str, one: Any, other: Any) -> str:
-    """Two sentences, or label and score, for people."""
+    """Returns two sentences, or label and score, for people."""
     if what == "text":
         return " and ".join(repr(sentence) for sentence in (one, other) if sentence is not None) or "none"
     if one is None:
@@ -282,11 +285,10 @@ Comparison = dict[str, Any]
 def compare_teachers(mixture: Mixture) -> dict[str, Comparison]:
     """Compares the teachers of a mixture over the rows that every set has.
 
-    Returns:
-        Per split ``rows`` (those that every set has), ``left_out`` (rows of each set that others have not),
-        ``with_first`` (of each other teacher: for classes and bins ``agreement`` and ``kl``, the mean KL divergence
-        from the first teacher, nats; for a score ``pearson`` and ``rmse``), and on dev splits ``scores`` (the task's
-        metrics of each teacher and of the ``mixture``).
+    Returns: Per split ``rows`` (in every set), ``left_out`` (rows of each set that are missing in another one) and
+        ``with_first``, which compares each other teacher with the first one: for classes and bins by ``agreement`` and
+        ``kl`` (the mean KL divergence in nats), for a score by ``pearson`` and ``rmse``. Dev splits also have
+        ``scores``: the task's metrics of each teacher and of the ``mixture``.
     """
     return {split: _compare(mixture, split) for split in mixture.splits}
 

@@ -1,4 +1,4 @@
-"""Settings of the commands that query sets; free of heavy imports, so that ``--help`` is quick."""
+"""Settings of the commands that query sets. The module has no heavy imports, so that ``--help`` is quick."""
 
 from pathlib import Path
 from typing import Self
@@ -40,7 +40,7 @@ class SqlConfig(StoreFlags):
     def _fits(self) -> Self:
         is_query = self.query is not None or self.file is not None
         if self.explain_row is not None and (is_query or self.csv or self.parquet is not None):
-            raise ValueError("--explain-row goes with --store and --json alone. Leave out the rest.")
+            raise ValueError("--explain-row can only be combined with --store and --json. Remove the other flags.")
         if self.query is not None and self.file is not None:
-            raise ValueError("the query is given twice, as an argument and as --file. Leave one out.")
+            raise ValueError("the query is given twice, as an argument and as --file. Remove one of them.")
         return self

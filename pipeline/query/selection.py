@@ -18,20 +18,20 @@ RETURNED = {"weight": "double", "logits": "double[]"}
 def read_chosen(logit_set: ExampleSet, query: str, columns: Sequence[str]) -> pa.Table:
     """Runs a query over the training rows of a set, or of the sets of a mixture.
 
-    The query sees a view per set, named as in the catalog, with its training rows and no others (and the view
-    ``examples`` if there is one set). It returns ``source_row`` and ``variant``, and optionally ``weight`` and
-    ``logits``; columns of the set besides are ignored.
+    The query sees a view per set, named as in the catalog, with only its training rows. With a single set, there is
+    also the view ``examples``. The query returns ``source_row`` and ``variant``, and optionally ``weight`` and
+    ``logits``. Other columns of the set are ignored.
 
     Args:
-        logit_set: gives the columns of the chosen rows, and the logits if the query returns none.
+        logit_set: provides the columns of the chosen rows, and the logits if the query returns none.
         query: one SELECT.
-        columns: of the rows, to be read beside weight (float64, 1 if the query returns none) and logits.
+        columns: the columns to read in addition to logits and weight (float64, 1 if the query returns none).
 
     Returns:
         The chosen rows in the order of their keys.
 
     Raises:
-        QueryError: if the query fails or does not return what it should, naming a row for everything that is wrong.
+        QueryError: if the query fails or returns wrong rows, naming a row for each problem.
     """
     with logit_set.opened("train") as connection:
         relation = select(connection, query.strip().removesuffix(";"))  # the query becomes part of another statement
@@ -62,7 +62,7 @@ def _column_problems(logit_set: ExampleSet, given: Sequence[str], types: dict[st
     record = logit_set.record
     known = [*record.arrow_schema().names, "weight"]
     problems = [f"unknown column {name!r}: {did_you_mean(name, known)}" for name in given if name not in known]
-    problems += [f"column {name!r} is there twice" for name in sorted(set(given)) if given.count(name) > 1]
+    problems += [f"column {name!r} is repeated" for name in sorted(set(given)) if given.count(name) > 1]
     for name in ("source_row", "variant"):
         if name not in given:
             problems.append(f"returns no {name}. It must return source_row and variant, which identify the rows")
@@ -74,14 +74,14 @@ def _column_problems(logit_set: ExampleSet, given: Sequence[str], types: dict[st
 def _row_problems(
     connection: duckdb.DuckDBPyConnection, logit_set: ExampleSet, source: str, given: Sequence[str]
 ) -> list[str]:
-    """What is wrong with the chosen rows, with an example each."""
+    """Returns the problems with the chosen rows, with an example of each."""
     width = logit_set.record.target.num_logits
     known = logit_set.view if "logits" in given else "every set"
     # "is not distinct from" also matches nulls, so that a row without a key is reported once, by its own check.
     same_key = "e.source_row is not distinct from c.source_row and e.variant is not distinct from c.variant"
     wrong = {
-        "has no whole key": "source_row is null or variant is null",
-        f"is no training row of {known}": f"not exists (from {source} e where {same_key})",
+        "has an incomplete key": "source_row is null or variant is null",
+        f"is not a training row of {known}": f"not exists (from {source} e where {same_key})",
         "is chosen twice": f"(select count(*) from {CHOSEN} e where {same_key}) > 1",  # noqa: S608
     }
     if "weight" in given:
@@ -99,7 +99,7 @@ def _row_problems(
         if row is not None:
             problems.append("source row {}, variant {}: {}".format(*row, reason))
     if first_row(connection, f"select 1 from {CHOSEN} limit 1") is None:  # noqa: S608
-        problems.append("chooses no row")
+        problems.append("selects no row")
     elif "weight" in given and first_row(connection, f"select max(weight) from {CHOSEN}") == (0,):  # noqa: S608
         problems.append("gives every row the weight 0")
     return problems
