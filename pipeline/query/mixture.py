@@ -134,7 +134,7 @@ def _problems(mixture: Mixture) -> list[str]:
             # A repeated set would silently count its teacher twice.
             problems.append(f"{one.root}: is repeated. Give each set once")
         elif one.view == other.view:
-            problems.append(f"{one.root} and {other.root}: both are {one.view!r} in SQL; rename one folder")
+            problems.append(f"{one.root} and {other.root}: both are {one.view!r} in SQL. Rename one folder")
     for other in mixture.others:
         problems += _target_problems(first, other)
         if other.record.is_pair != first.record.is_pair:

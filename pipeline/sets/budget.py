@@ -35,16 +35,18 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Line:
-    """What a codec costs and loses, measured on a sample.
+    """The size and the loss of a codec, measured on a sample.
 
     Attributes:
         codec: its name and settings.
-        bytes_per_position: of the rows in the files, everything counted.
-        kl: mean KL divergence of what is stored from the whole distribution, nats; of top-k, of its share.
-        kept_mass: of the whole distribution, by temperature, or None where the codec does not honour it.
-        calibration_error: of the likeliest token's stored probability, in ten bins, against what stood there.
-        unbiased: whether the stored distribution is right in expectation.
-        corpus_bytes: of all the positions.
+        bytes_per_position: size of the rows in the files, including all columns.
+        kl: mean KL divergence of the stored from the full distribution, in nats. For top-k, of the normalized stored
+            part.
+        kept_mass: the stored share of the probability, by temperature. None where the codec does not support it.
+        calibration_error: error of the stored probability of the most likely token, in ten bins, against the masked
+            tokens.
+        unbiased: whether the expectation of the stored distribution is the full distribution.
+        corpus_bytes: size for all positions.
     """
 
     codec: str
@@ -58,7 +60,7 @@ class Line:
 
 @dataclass
 class _Sums:
-    """Over the positions of a sample."""
+    """Sums over the positions of a sample."""
 
     kl: float = 0.0
     mass: tuple[float, ...] = (0.0,) * len(TEMPERATURES)
@@ -71,11 +73,11 @@ def budget(control: MaskedWordSet, max_positions: int, corpus_positions: float) 
 
     Args:
         control: a set with codec hidden or dense.
-        max_positions: how many positions to try them on.
-        corpus_positions: how many there are in all.
+        max_positions: the size of the sample.
+        corpus_positions: the number of all positions.
 
     Raises:
-        ConfigError: if the set has not kept everything.
+        ConfigError: if the codec of the set is not lossless.
     """
     require_everything(control)
     table, decoder = _sample(control, max_positions), control.decoder()
@@ -107,7 +109,7 @@ def _sample(control: MaskedWordSet, max_positions: int) -> pa.Table:
             if positions >= max_positions:
                 return pa.concat_tables(tables)
     if not tables:
-        raise ConfigError(f"{control.root}: its train split has no row")
+        raise ConfigError(f"{control.root}: its train split has no rows")
     return pa.concat_tables(tables)
 
 
@@ -171,7 +173,7 @@ def calibration_error(confidence_P: np.ndarray, right_P: np.ndarray) -> float:
 
 
 def _bytes_per_position(codec: Codec, table: pa.Table) -> float:
-    """Returns the bytes that positions add to a file; its header and footer hardly count in a set's large files."""
+    """Returns the bytes that positions add to a file. Header and footer are negligible in a set's large files."""
     first = table.slice(0, 1)
     if table.num_rows == 1:
         return _file_bytes(codec, first) / _num_positions(first)

@@ -25,7 +25,7 @@ SIZE_CATEGORIES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_0
 
 
 def card_text(record: SetRecord) -> str:
-    """Fills the template of the record's kind, and of what all kinds have in common."""
+    """Fills the template of the record's kind, and the common one of all kinds."""
     # Takes half a second to import, which readers of sets do not need.
     from huggingface_hub import DatasetCard
 
@@ -61,11 +61,11 @@ def write_card_and_record(root: Path, record: SetRecord) -> None:
 
 
 def _untruncated(record: SetRecord) -> str:
-    """What windows guarantee. The notes list the only rows that are not read completely."""
+    """Returns what windows guarantee. The notes list the only rows that are not read completely."""
     if record.windows is None:
         return ""
-    whole = "a pair's longer sentence beside its shorter one" if record.is_pair else "nothing was cut"
-    return f": {whole}; the longest row has {record.max_seq_length:,}"
+    whole = "a pair's longer sentence next to its shorter one" if record.is_pair else "nothing was truncated"
+    return f": {whole}. The longest row has {record.max_seq_length:,}"
 
 
 def _card_data(record: SetRecord) -> "DatasetCardData":
@@ -95,5 +95,5 @@ DOUBTS = re.compile(
 
 
 def is_open(licence: str) -> bool:
-    """Whether a licence, as manifests write it, lets everybody pass the texts on."""
+    """Whether a licence, in the words of a manifest, allows everybody to redistribute the texts."""
     return bool(OPEN.search(licence)) and not DOUBTS.search(licence)

@@ -1,4 +1,4 @@
-"""Settings of the commands on sets; free of torch, so that ``--help`` is quick."""
+"""Settings of the commands on sets. The module does not import torch, so that ``--help`` is quick."""
 
 from typing import ClassVar, Literal, Self
 
@@ -39,7 +39,7 @@ class SampledFlags(CodecFlags):
 
 
 class TopKFlags(CodecFlags):
-    """The likeliest tokens."""
+    """The most likely tokens."""
 
     codec: Literal["topk"] = "topk"
     top_k: int = Field(50, ge=1, description="Candidates per position (--codec topk).")
@@ -52,7 +52,7 @@ class DenseFlags(CodecFlags):
 
 
 class HiddenFlags(CodecFlags):
-    """What the last layer gets, of which every probability can be computed."""
+    """The input of the last layer, from which every probability can be computed."""
 
     codec: Literal["hidden"] = "hidden"
 
@@ -108,12 +108,15 @@ class RecodeConfig(SetFlags, UnverifiedFlags, JsonFlags):
 
     @property
     def layer_codecs(self) -> dict[LayersName, str]:
-        """The codecs of layers that are wanted, by signal."""
+        """The requested codecs of layers, by signal."""
         return {name: codec for name, flag in LAYER_CODECS.items() if (codec := getattr(self, flag)) is not None}
 
     @model_validator(mode="after")
     def _one_kind_of_sets(self) -> Self:
         given = sorted(self.codec.model_fields_set) if self.layer_codecs else []
         if given:
-            raise ValueError(f"{flag_name(given[0])}: is for sets of tokens; codecs of layers are not")
+            raise ValueError(
+                f"{flag_name(given[0])}: applies to sets of tokens, and codecs of layers to sets of examples. Use "
+                "only one kind of them"
+            )
         return self

@@ -29,13 +29,13 @@ KEYS = [field.name for field in KEY_FIELDS[1:]]
 
 
 def unfinished_files(root: Path, record: SetRecord, signal: LayerSignal) -> list[Shard]:
-    """The files of a signal that are still to be written: missing, torn, foreign, or not what was recorded."""
+    """Returns the files of a signal to write: missing, incomplete, foreign, or different from the record."""
     shards = signal.shards or tuple(shard.in_folder(signal.name) for shard in record.shards)
     return [shard for shard in shards if not is_done(root, shard, layer_footer(record, signal, shard))]
 
 
 def check_same_layers(root: Path, signal: LayerSignal) -> None:
-    """Raises FingerprintMismatchError if the signal's folder in a set holds files that are stored in another way."""
+    """Raises FingerprintMismatchError if the signal's folder contains files with another encoding."""
     wanted = signal.choices()
     for path in sorted((root / signal.name).glob("*.parquet")):
         try:
@@ -45,22 +45,22 @@ def check_same_layers(root: Path, signal: LayerSignal) -> None:
         changes = setting_changes({name: stored.get(name) for name in wanted}, wanted, short)
         if changes:
             raise FingerprintMismatchError(
-                f"{path.parent} holds {signal.name} stored in another way:\n{changes}\n"
-                "Repeat the command with the flags that they were begun with, or remove this folder"
+                f"{path.parent} holds {signal.name} stored in another way:\n{changes}\nRepeat the command with "
+                "its original flags, or remove this folder"
             )
 
 
 def share_files(source: Path, root: Path, hashes: Mapping[str, str], recorded: Mapping[str, str]) -> None:
-    """Gives a set files of another one under the same paths, as links where the file system has them.
+    """Adds files of another set under the same paths, as hard links if the file system supports them.
 
-    What else lies there, as a damaged copy, goes first.
+    Other files at these paths, such as damaged copies, are removed first.
 
     Args:
-        source: the other set's folder, whose files are sound.
+        source: the folder of the other set, whose files are sound.
         root: the set's folder.
-        hashes: the SHA-256 of each file that is shared, by its path.
-        recorded: the same for the set's own record. A file that differs from it is not part of the set, and
-            stays.
+        hashes: the SHA-256 of each shared file, by its path.
+        recorded: the SHA-256 in the set's own record. A file that differs from it is not part of the set and is not
+            removed.
     """
     for path, digest in hashes.items():
         if (recorded.get(path) or digest) == digest:
@@ -71,16 +71,16 @@ def share_files(source: Path, root: Path, hashes: Mapping[str, str], recorded: M
 
 
 def _has_content(path: Path, source: Path, digest: str) -> bool:
-    """Whether a file is there, and is the source itself by another name, or one with its SHA-256."""
+    """Whether a file exists, and is a link to the source, or has the source's SHA-256."""
     return path.exists() and (path.samefile(source) or sha256(path) == digest)
 
 
 def forget_lost_files(root: Path, names: Container[str] | None = None) -> SetRecord:
-    """Removes files of layers that do not match a set's record, and their lines in it, which it gives.
+    """Removes files of layers that do not match a set's record, and their entries in it. Returns the record.
 
     Args:
         root: the set's folder.
-        names: the signals that are looked at. (default: all)
+        names: the signals to check. Default: all.
     """
     record = read_set_record(root)
     known = changed(record, signals=without_lost_layers(root, record.signals, names))
@@ -92,7 +92,7 @@ def forget_lost_files(root: Path, names: Container[str] | None = None) -> SetRec
 def forget_basis(root: Path, signal: States) -> None:
     """Removes a signal's lost basis, and the record's entries of it and of the files written with it.
 
-    So a command that is killed before these are written anew goes on with the new basis.
+    A command that is killed before they are rewritten therefore continues with the new basis.
     """
     record = read_set_record(root)
     recorded = getattr(record.signals, signal.name)
@@ -107,7 +107,7 @@ def forget_basis(root: Path, signal: States) -> None:
 def layer_file(
     root: Path, record: SetRecord, signal: LayerSignal, shard: Shard
 ) -> Iterator[Callable[[pa.Table], None]]:
-    """What writes row groups, one by one, to a file of a signal, which is there at the end of the block or not at all.
+    """Yields a function that writes row groups to a file of a signal. The file appears at the end of the block.
 
     Raises:
         DataError: if the disk is full or the folder cannot be written.
@@ -148,10 +148,10 @@ def group_writer(path: Path, signal: LayerSignal, footer: Footer) -> Iterator[Ca
 
 
 def record_layers(root: Path, record: SetRecord, signals: Iterable[LayerSignal]) -> SetRecord:
-    """Puts signals, all files of which are there, into the record of a verified set, once every row was looked at.
+    """Adds signals with complete files to the record of a verified set, after checking every row.
 
     Raises:
-        IntegrityError: if a file is not sound.
+        IntegrityError: if a file is damaged.
         DataError: if the folder cannot be written.
     """
     parts: dict[str, LayerSignal] = {}
@@ -175,12 +175,12 @@ class LayerStore:
     """The outputs of some layers for the rows of a split.
 
     Attributes:
-        signal: how it is stored.
-        source_row_R: int64, with the next the key of a row; ascending.
+        signal: the signal, which describes the encoding.
+        source_row_R: int64, ascending. Together with ``variant_R`` it is the key of a row.
         variant_R: int64.
-        length_R: int64, how many tokens the teacher read of each.
-        stored: by layer, end to end.
-        bases: by layer, for a codec that needs them.
+        length_R: int64, the number of tokens that the teacher read of each row.
+        stored: the stored numbers by layer, end to end.
+        bases: the bases by layer, for a codec that needs them.
     """
 
     signal: LayerSignal
@@ -194,7 +194,7 @@ class LayerStore:
         return len(self.source_row_R)
 
     def places(self, source_row_N: Ints, variant_N: Ints) -> Ints:
-        """For each key the number of its row here, or -1 for a row that the signal is not of [N]."""
+        """Returns for each key the number of its row here, or -1 for a row without the signal [N]."""
         # A structured type lets searchsorted compare both parts of the key at once.
         key = np.dtype([("row", np.int64), ("variant", np.int64)])
         here, asked = np.empty(len(self), key), np.empty(len(source_row_N), key)
@@ -202,7 +202,7 @@ class LayerStore:
         asked["row"], asked["variant"] = source_row_N, variant_N
         if not len(here):
             return np.full(len(asked), -1)
-        # A key beyond the last one would index outside; the comparison below rejects it.
+        # A key beyond the last one would index outside. The comparison below rejects it.
         place_N = np.searchsorted(here, asked).clip(max=len(here) - 1)
         return np.where(here[place_N] == asked, place_N, -1)
 
@@ -211,11 +211,10 @@ class LayerStore:
 
         Args:
             layer: its number.
-            place_B: numbers of rows, as `places` gives them; none below 0.
-            most_tokens: of ``states``, read the first tokens alone. (default: all)
+            place_B: numbers of rows, as `places` returns them, without -1.
+            most_tokens: read only so many first tokens of ``states``. Default: all.
 
-        Returns:
-            Of ``states`` [L, H], of ``cls`` [1, H], of ``attention`` and ``values`` [A, L, L].
+        Returns: Arrays of [L, H] for ``states``, [1, H] for ``cls``, [A, L, L] for ``attention`` and ``values``.
         """
         stored, length_B = self.stored[layer], self.length_R[place_B]
         length_B = length_B if most_tokens is None else length_B.clip(max=most_tokens)
@@ -227,9 +226,9 @@ class LayerStore:
         return self.signal.decode(batch, length_B, self.bases.get(layer))
 
     def tokens(self, layer: int, place_B: Ints) -> tuple[Floats, Ints]:
-        """The states of a layer of rows, token after token: [T, H] of float32, and where each row begins, [B + 1].
+        """Returns the states of a layer of rows, token after token: [T, H] of float32, and their offsets [B + 1].
 
-        Of ``states`` and ``cls``. See `rows`.
+        Only for ``states`` and ``cls``. See `rows`.
         """
         rows = self.rows(layer, place_B)
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
@@ -243,11 +242,11 @@ def open_layers(logit_set: ExampleSet, name: LayersName, split: str, layers: tup
         logit_set: a set with the signal.
         name: of the signal.
         split: of the rows.
-        layers: whose; without any all that are stored.
+        layers: the layers to read. Empty: all stored ones.
 
     Raises:
-        ConfigError: if the set has not the signal, the split or a layer.
-        IntegrityError: if a file is missing or was changed, or its rows cannot be right.
+        ConfigError: if the set lacks the signal, the split or a layer.
+        IntegrityError: if a file is missing or was changed, or its rows are impossible.
     """
     root, record = logit_set.root, logit_set.record
     logit_set.check_split(split)
@@ -257,7 +256,7 @@ def open_layers(logit_set: ExampleSet, name: LayersName, split: str, layers: tup
     missing = [str(layer) for layer in layers if layer not in signal.layers]
     if missing:
         stored = [str(layer) for layer in signal.layers]
-        raise ConfigError(f"{root}: no {name} of layer {missing[0]}; {did_you_mean(missing[0], stored)}")
+        raise ConfigError(f"{root}: no {name} of layer {missing[0]}: {did_you_mean(missing[0], stored)}")
     wanted = signal.model_copy(update={"layers": layers or signal.layers})
     keys = [np.empty((len(KEYS), 0), dtype=np.int64)]
     nothing = wanted.file_schema().empty_table()
@@ -278,7 +277,7 @@ def _joined(parts: list[Stored]) -> Stored:
 
 
 def _taken(flat: Numbers, start_B: Ints, size_B: Ints) -> Numbers:
-    """So many numbers from each of some places on, end to end."""
+    """Returns so many numbers from each start, end to end."""
     first_B = np.cumsum(size_B) - size_B
     taken: Numbers = flat[np.repeat(start_B - first_B, size_B) + np.arange(size_B.sum())]
     return taken

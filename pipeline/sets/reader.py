@@ -29,7 +29,7 @@ from pipeline.tasks.target import gold_arrays
 from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size
 
 KEYS = ("split", "source_row", "variant")
-# Variant 0 is the unchanged row; only these rows have gold labels.
+# Variant 0 is the unchanged row. Only these rows have gold labels.
 ORIGINALS = "variant = 0"
 ROWS_AT_ONCE = 8192
 Group = tuple[Shard, int]  # a row group of a shard
@@ -40,7 +40,7 @@ class LogitSet:
     """An opened set: its folder, and its record."""
 
     kind: ClassVar[KindName]
-    # What to do if a set of another kind was given.
+    # Returns what to do if a set of another kind was given.
     advice: ClassVar[str]
 
     root: Path
@@ -57,10 +57,10 @@ class LogitSet:
         return cls(Path(path), usable_record(Path(path), allow_unverified, cls.kind, cls.advice))
 
     def tokenizer_json(self) -> str:
-        """The text of the tokenizer that the set's ids belong to.
+        """Returns the JSON of the tokenizer that the set's ids belong to.
 
         Raises:
-            IntegrityError: if the file is not that tokenizer.
+            IntegrityError: if the file is not this tokenizer.
         """
         load_set_tokenizer(self.root, self.record.tokenizer)
         return read_tokenizer_json(self.root / TOKENIZER_FILE, self.record.tokenizer.sha256)
@@ -68,7 +68,7 @@ class LogitSet:
     def check_split(self, split: str) -> None:
         """Raises ConfigError if there is no such split."""
         if split not in self.splits:
-            raise ConfigError(f"{self.root}: no split {split!r}; {did_you_mean(split, self.splits)}")
+            raise ConfigError(f"{self.root}: no split {split!r}: {did_you_mean(split, self.splits)}")
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class LogitSet:
 
     @property
     def sets(self) -> tuple[Self, ...]:
-        """The sets whose rows these are; the first gives keys, ids, texts and gold."""
+        """The sets of these rows. The first one provides keys, ids, texts and gold."""
         return (self,)
 
     @property
@@ -93,11 +93,11 @@ class LogitSet:
     def sql(self, query: str) -> Rows:
         """What a SELECT over the rows of all splits answers; the view has the set's name, and its kind's.
 
-        The macros of ``distill sql`` are there: ``argmax``, ``entropy``, ``margin`` and the others.
+        The macros of ``distill sql`` are available: ``argmax``, ``entropy``, ``margin`` and the others.
 
         Raises:
             IntegrityError: if a file is missing or was changed.
-            QueryError: if it is no SELECT, or fails.
+            QueryError: if it is not a SELECT, or fails.
         """
         files = [file for split in self.splits for file in self.checked_files(split)]
         with open_files({self.kind: files, self.view: files}) as connection:
@@ -125,8 +125,8 @@ class ExampleSet(LogitSet):
 
     kind: ClassVar = "examples"
     advice: ClassVar = (
-        "a set of a task's texts is needed here. Use `distill pretrain-student` for masked words and sentences, "
-        "and `train-student` or `evaluate` with this set alone for labelled words"
+        "a set of a task's texts is needed here. Use `distill pretrain-student` for masked words and "
+        "sentences, and `train-student` or `evaluate` with only this set for labelled words"
     )
 
     @classmethod
@@ -134,26 +134,26 @@ class ExampleSet(LogitSet):
         """Opens a set of examples for use.
 
         Raises:
-            ConfigError: if it is of another kind, or without the text that is needed.
+            ConfigError: if it is of another kind, or lacks the required text.
             IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
         """
         opened = super().open(path, allow_unverified)
         if needs_text and not opened.record.has_text:
-            raise ConfigError(f"{path}: holds logits without texts. Put yours beside them first, with `distill join`.")
+            raise ConfigError(f"{path}: contains logits without texts. Add your texts with `distill join` first.")
         return opened
 
     @property
     def rows_sql(self) -> str:
-        """What `read` reads from, in SQL."""
+        """The source of `read`, in SQL."""
         return "examples"
 
     def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
-        """The teacher's logits [N, C] for a split's source rows, and their gold, see `gold_arrays`."""
+        """Returns the teacher's logits [N, C] for a split's source rows, and their gold. See `gold_arrays`."""
         rows = self.read(split, ("label", "score", "logits"), ORIGINALS)
         return logits_of(rows, self.record.target.num_logits), *gold_arrays(self.record.target, rows)
 
     def scores(self) -> Scores:
-        """What the teacher scores against the gold of each split, by the task's metrics."""
+        """Returns the teacher's scores against the gold of each split, by the task's metrics."""
         metrics, target = self.record.metrics, self.record.target
         return {split: score_logits(metrics, target, *self.gold(split)) for split in self.record.splits}
 
@@ -162,7 +162,7 @@ class ExampleSet(LogitSet):
         return pq.read_table(self.root / shard.path, columns=columns, partitioning=None)
 
     def query(self, split: str, where: str | None = None) -> str:
-        """The SQL text that `read` runs, apart from its columns."""
+        """The SQL text of `read` after its columns."""
         self.check_split(split)
         # The line break ends a comment (--) in the user's condition, which would otherwise swallow the closing bracket.
         condition = f" and ({where}\n)" if where else ""
@@ -170,7 +170,7 @@ class ExampleSet(LogitSet):
 
     @contextmanager
     def opened(self, split: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Opens the rows of one split, and of no other, for queries: a view named like the set, and ``examples``.
+        """Opens the rows of only one split for queries: a view with the name of the set, and ``examples``.
 
         Raises:
             IntegrityError: if a file is missing or was changed.
@@ -186,7 +186,7 @@ class ExampleSet(LogitSet):
         Args:
             split: name of a split of the set.
             columns: names of columns, or SQL expressions.
-            where: a SQL condition on the columns, macros such as ``margin(logits)`` included.
+            where: a SQL condition on the columns, which may use macros such as ``margin(logits)``.
 
         Raises:
             IntegrityError: if a file is missing or was changed.
@@ -201,7 +201,7 @@ class ExampleSet(LogitSet):
 
 @dataclass(frozen=True)
 class GroupedSet(LogitSet):
-    """An opened set that is too large to be read at once: each row group is checked before it is used."""
+    """An opened set that is too large to be read at once. Each row group is checked before it is used."""
 
     def shards(self, split: str) -> list[Shard]:
         """The shards of a split, in row order.
@@ -213,7 +213,7 @@ class GroupedSet(LogitSet):
         return self.record.shards_of(split)
 
     def groups(self, split: str) -> list[tuple[Group, int]]:
-        """The row groups of a split in order, each with its number of rows; reads footers alone."""
+        """Returns the row groups of a split in order, each with its number of rows. Only footers are read."""
         groups: list[tuple[Group, int]] = []
         for shard in self.shards(split):
             metadata = read_metadata(self.root / shard.path)
@@ -221,7 +221,7 @@ class GroupedSet(LogitSet):
         return groups
 
     def totals(self) -> Iterator[tuple[str, dict[str, float]]]:
-        """Per split, what the footers of its shards add up to, with the ``bytes`` of the files."""
+        """Returns the sums of the shards' footers per split, with the ``bytes`` of the files."""
         for split in self.record.splits:
             paths = [self.root / shard.path for shard in self.shards(split)]
             sums = [read_statistics(path) | {"bytes": path.stat().st_size} for path in paths]
@@ -235,14 +235,14 @@ class GroupedSet(LogitSet):
         """All columns of a row group.
 
         Raises:
-            IntegrityError: if its rows cannot be those of a set.
+            IntegrityError: if its rows are impossible in a set.
         """
         shard, number = group
         with pq.ParquetFile(self.root / shard.path) as file:
             return self._sound(shard, file.read_row_group(number))
 
     def read_shard(self, shard: Shard) -> Iterator[pa.Table]:
-        """The row groups of a shard, one after the other, once it has been checked."""
+        """Yields the row groups of a shard after checking the file."""
         self.check_shards([shard])
         for table in read_groups(self.root / shard.path):
             yield self._sound(shard, table)
@@ -259,7 +259,7 @@ def open_set(path: Path | str, allow_unverified: bool = False) -> LogitSet:
     """Opens a set of any kind for use, as the class of its kind: `ExampleSet`, `TokenLabelSet` or another.
 
     Raises:
-        ConfigError: if it holds examples without their text, see `ExampleSet.open`.
+        ConfigError: if it contains examples without their text. See `ExampleSet.open`.
         IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
     """
     return read_set_record(Path(path)).row_kind.set_type.open(path, allow_unverified)
@@ -268,13 +268,13 @@ def open_set(path: Path | str, allow_unverified: bool = False) -> LogitSet:
 def usable_record(
     path: Path, allow_unverified: bool = False, rows: KindName | None = None, advice: str = ""
 ) -> SetRecord:
-    """Reads the record of a set that is to be used.
+    """Reads the record of a set, and checks that the set can be used.
 
     Args:
         path: the set.
-        allow_unverified: read one that is complete but not verified, too.
-        rows: the kind of rows it must have. (default: any)
-        advice: what to do if it has others.
+        allow_unverified: also accept a set that is complete but not verified.
+        rows: the required kind of rows. Default: any.
+        advice: what to do if it has other rows.
 
     Raises:
         ConfigError: if it is of another kind.
@@ -294,7 +294,7 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
     """Finds a set by its path, or by its name in the store.
 
     Raises:
-        DataError: if there is none, naming those there are.
+        DataError: if there is no such set, listing the sets in the store.
     """
     folder = store or store_folder()
     # A path wins over a name in the store, as users of a shell expect for ./name.
@@ -309,7 +309,7 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
 
 
 def keys_sha256(table: pa.Table) -> str:
-    """Hash of the keys of the rows in a table, in their order: which rows were chosen."""
+    """Returns a hash of the keys in a table, in their order, which identifies the chosen rows."""
     digest = hashlib.sha256()
     for batch in table.select(KEYS).to_batches(max_chunksize=ROWS_AT_ONCE):
         for key in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -323,12 +323,12 @@ def load_set_tokenizer(root: Path, record: TokenizerRecord) -> Tokenizer:
     """Reads the tokenizer of the set in ``root``.
 
     Raises:
-        IntegrityError: if the file is not that tokenizer, or if its size differs from the record.
+        IntegrityError: if the file is not this tokenizer, or if its size differs from the record.
     """
     path = root / TOKENIZER_FILE
     tokenizer = load_tokenizer(path, record.sha256)
     size = vocabulary_size(tokenizer)
-    # Ids are checked against the recorded size alone, so a wrong one would let ids beyond the embedding table through.
+    # Ids are only checked against the recorded size. With a wrong size, ids beyond the embedding table would pass.
     if size != record.vocabulary_size:
         raise IntegrityError(f"{path}: a vocabulary of {size:,}, but distill.json has {record.vocabulary_size:,}")
     return tokenizer

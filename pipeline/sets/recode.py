@@ -2,7 +2,7 @@
 
 No teacher is needed. Masked words are recoded from a lossless codec.
 
-Shapes: P positions, V vocabulary; R rows of a row group, T tokens, H hidden size.
+Shapes: P positions, V vocabulary, R rows of a row group, T tokens, H hidden size.
 """
 
 from collections.abc import Iterator, Mapping
@@ -105,7 +105,7 @@ def recoded_groups(
 
 
 def require_everything(source: MaskedWordSet) -> None:
-    """Raises ConfigError unless the codec of a set has kept what others can be made of."""
+    """Raises ConfigError unless the codec of a set is lossless."""
     if not source.record.codec.is_lossless:
         keeping = " and ".join(name for name, codec in reversed(CODECS.items()) if codec.is_lossless)
         raise ConfigError(
@@ -132,7 +132,7 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
     """Writes the set that ``config`` describes, or goes on with it.
 
     Raises:
-        ConfigError: if what is wanted cannot be made of what is stored.
+        ConfigError: if the requested codecs cannot be made from the stored ones.
         FingerprintMismatchError: if there is another set of the new name.
     """
     source, root = (
@@ -140,7 +140,7 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
         config.store / config.name,
     )
     if root.resolve() == source.root.resolve():
-        raise ConfigError(f"--name {config.name}: that is the set itself. Give the new one another name.")
+        raise ConfigError(f"--name {config.name}: is the name of the source. Choose another one.")
     pairs = [_recoded(source, name, codec) for name, codec in config.layer_codecs.items()]
     require_shards(source.root, source.record, source.record.shards)
     require_signal_files(source.root, source.record)
@@ -159,26 +159,26 @@ def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
 
 
 def _hashes(record: SetRecord) -> dict[str, str]:
-    """The SHA-256 of what is in a set's files, by their paths, if its record lists them."""
+    """Returns the SHA-256 of a set's files by their paths, if its record lists them."""
     return {shard.path: shard.sha256 for shard in record.shards if shard.sha256} | record.signals.hashes()
 
 
 def _recoded(source: ExampleSet, name: LayersName, codec: str) -> tuple[LayerSignal, LayerSignal]:
-    """A signal as it is stored, and as it is wanted."""
+    """A signal in its stored codec and in the requested one."""
     old = next((signal for signal in source.record.signals.layer_signals if signal.name == name), None)
     if old is None:
         raise ConfigError(f"--{name}-codec: {source.root} has no {name}")
     new = _wanted(old, codec)
     if new is None:
         raise ConfigError(
-            f"--{name}-codec {codec}: {source.root} has {name} as {old.how}; of float32 and float16 smaller codecs can "
-            "be made, of pca-K one with fewer components"
+            f"--{name}-codec {codec}: {source.root} has {name} as {old.how}; float32 and float16 can be "
+            "converted to smaller codecs, and pca-K to fewer components"
         )
     return old, new
 
 
 def _wanted(old: LayerSignal, codec: str) -> LayerSignal | None:
-    """A signal in another codec, without its files, or None if it cannot be made of what is stored."""
+    """Returns a signal in another codec, without files, or None if it cannot be made from the stored one."""
     if not isinstance(old, States):
         is_smaller = (old.how, codec) == ("float32", "u8")
         return old.model_copy(update={"codec": codec, "shards": ()}) if is_smaller else None
@@ -191,7 +191,7 @@ def _wanted(old: LayerSignal, codec: str) -> LayerSignal | None:
 
 
 def _base(config: RecodeConfig, source: ExampleSet, command: str, names: list[str]) -> SetRecord:
-    """The record of the new set before its own files are there: a sound one of the old set without these signals."""
+    """Returns the record of the new set before its own files exist: that of the old set without these signals."""
     record = source.record
     signals = record.signals.model_copy(update=dict.fromkeys(names))
     note = f"{' and '.join(names)} recoded from {record.name}, made by: {record.command}"
@@ -199,7 +199,7 @@ def _base(config: RecodeConfig, source: ExampleSet, command: str, names: list[st
 
 
 def _write(source: ExampleSet, root: Path, record: SetRecord, old: LayerSignal, new: LayerSignal) -> LayerSignal:
-    """Writes the files of a signal that are not there yet, and gives it with the hash of its basis."""
+    """Writes the missing files of a signal, and returns the signal with the hash of its basis."""
     make_folder(root / new.name)
     recorded = getattr(record.signals, new.name)
     if recorded is not None and recorded.is_stored_as(new):
@@ -227,7 +227,7 @@ def _write(source: ExampleSet, root: Path, record: SetRecord, old: LayerSignal, 
 def _read(
     source: ExampleSet, old: LayerSignal, shard: Shard, bases: Mapping[int, Basis]
 ) -> Iterator[tuple[pa.Table, dict[int, list[Floats]]]]:
-    """The row groups of a file, with each layer's outputs in float32."""
+    """Yields the row groups of a file, with each layer's outputs in float32."""
     for rows in read_groups(source.root / shard.path):
         problem = old.rows_problem(rows)
         raise_all(IntegrityError, str(source.root / shard.path), [problem] if problem else [])
@@ -237,14 +237,14 @@ def _read(
 
 
 def _new_bases(source: ExampleSet, old: States, num_stored: int, bases: Mapping[int, Basis]) -> dict[str, Basis]:
-    """The first components of the bases there are, or bases fitted to training rows, spread evenly."""
+    """Returns the first components of existing bases, or bases fitted to evenly spread training rows."""
     if bases:
         return {f"{layer}.": basis.first(num_stored) for layer, basis in bases.items()}
     split = TRAIN if TRAIN in source.splits else source.splits[0]
     shards = [shard for shard in old.shards if shard.split == split]
     lengths = [pq.read_table(source.root / s.path, columns=["length"], partitioning=None)["length"] for s in shards]
     length_N = np.concatenate([column.to_numpy().astype(np.int64) for column in lengths])
-    # Every n-th row over all files: the first files alone could be of one topic or one length.
+    # Every n-th row over all files: the first files could contain only one topic or one length.
     every = max(1, int(old.tokens(length_N).sum() // (TOKENS_PER_NUMBER * old.codec.width)))
     kept: dict[int, list[Floats]] = {layer: [] for layer in old.layers}
     first = 0

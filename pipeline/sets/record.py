@@ -59,7 +59,7 @@ P = TypeVar("P")
 
 
 def _with_checksum(schema: dict[str, Any]) -> None:
-    """The file has a key that the record has not."""
+    """The checksum is a key of the file but not of the record."""
     schema["properties"][CHECKSUM] = {"pattern": SHA256_PATTERN, "type": "string"}
 
 
@@ -67,21 +67,21 @@ class SetRecord(Part):
     """The record of a set.
 
     Attributes:
-        kind: of its rows.
-        signals: the teacher's outputs for them, and how these are stored.
-        task: what a reader needs to know of the task, for examples, and for sentences of one.
+        kind: the kind of its rows.
+        signals: the teacher's outputs for them, and their codecs.
+        task: what readers need of the task, for examples and for sentences of a task.
         corpus: the corpus of masked words, and of sentences from a corpus.
         masking: how the corpus was masked.
-        windows: how the teacher read rows that are longer than it takes, if not cut.
-        source: where the rows were read.
+        windows: how the teacher read long rows, if they were not truncated.
+        source: the source of the rows.
         settings: everything that determines the rows and the teacher's outputs. Their hash is the fingerprint.
         scores: the teacher's metrics on gold labels, per split.
-        notes: what is unusual, such as a partial split.
-        versions: of the libraries it was written with.
+        notes: unusual facts, such as a partial split.
+        versions: the versions of the libraries that wrote it.
         augmentation: the variants of rows, if there are any.
-        unlabelled: the rows without gold that were added to those of the task, if there are any.
-        has_text: whether the rows hold what the teacher read, or only a hash of it.
-        versions_before: the earlier versions that wrote some of its shards: of other rows, but of the same settings.
+        unlabelled: the rows without gold that were added to the task's rows, if there are any.
+        has_text: whether the rows contain their text, or only its hash.
+        versions_before: the earlier versions that wrote some of its shards, with other rows but the same settings.
     """
 
     model_config = ConfigDict(json_schema_extra=_with_checksum)
@@ -117,7 +117,7 @@ class SetRecord(Part):
     @classmethod
     def _known_kind(cls, kind: str) -> str:
         if kind not in _kinds():
-            raise ValueError(f"no kind of rows; {did_you_mean(kind, _kinds())}")
+            raise ValueError(f"not a kind of rows: {did_you_mean(kind, _kinds())}")
         return kind
 
     @model_validator(mode="after")
@@ -129,15 +129,15 @@ class SetRecord(Part):
         if len({shard.path for shard in self.shards}) != len(self.shards):
             raise ValueError("a shard is listed twice")
         if any(shard.folder != self.kind for shard in self.shards):
-            raise ValueError(f"a shard does not lie in the folder {self.kind!r} of its rows")
+            raise ValueError(f"a shard is not in the folder {self.kind!r} of its rows")
         return self
 
     @model_validator(mode="after")
     def _signals_fit(self) -> Self:
-        """Refuses signals that this kind of rows has not."""
+        """Refuses signals that this kind of rows does not have."""
         # Every reader and check starts from the files of rows, so a set of layers alone would be unreadable.
         if not any(signal.is_in_rows for signal in self.signals.stored):
-            raise ValueError("signals: none of rows, but a set stores what its teacher said about them")
+            raise ValueError("signals: the rows have no signal, but a set stores the teacher's outputs for them")
         for name, signal in self.signals:
             if signal is not None and name not in self.row_kind.signals:
                 kinds = " or ".join(kind.name for kind in _kinds().values() if name in kind.signals)
@@ -147,7 +147,7 @@ class SetRecord(Part):
             if not self.has_text:
                 raise ValueError(f"signals: {signal.title} contain the text, but this set has no text")
             if self.windows is not None:
-                raise ValueError(f"signals: {signal.title} are of rows that were read whole, not by windows")
+                raise ValueError(f"signals: {signal.title} are not supported for rows that were read by windows")
             if [shard.range for shard in signal.shards] != [shard.range for shard in self.shards]:
                 raise ValueError(f"signals: {signal.title} have other files than the rows")
         tokens, size = self.signals.token_vectors, self.tokenizer.vocabulary_size
@@ -157,17 +157,17 @@ class SetRecord(Part):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        """Refuses optional parts that this kind of rows has not."""
+        """Refuses optional parts that this kind of rows does not have."""
         kind = self.row_kind
         if kind.needs_one and sum(getattr(self, part) is not None for part in kind.needs_one) != 1:
-            raise ValueError(f"{' and '.join(sorted(kind.needs_one))}: a set of {self.kind} has one of them")
+            raise ValueError(f"{' and '.join(sorted(kind.needs_one))}: a set of {self.kind} has exactly one of them")
         for part in sorted({part for other in _kinds().values() for part in other.parts}):
             if getattr(self, part) is None and part in kind.needs:
                 raise ValueError(f"missing key {part!r}, which a set of {self.kind} has")
             if getattr(self, part) is not None and part not in kind.parts:
-                raise ValueError(f"{part}: a set of {self.kind} has none")
+                raise ValueError(f"{part}: a set of {self.kind} must not have this part")
         if not (self.has_text or kind.may_lack_text):
-            raise ValueError(f"has_text: {self.kind} cannot do without their text")
+            raise ValueError(f"has_text: {self.kind} require their text")
         return self
 
     @model_validator(mode="after")
@@ -175,22 +175,22 @@ class SetRecord(Part):
         if self.unlabelled is not None:
             train = self.splits.get(TRAIN)
             if train is None or self.unlabelled.first_row + self.unlabelled.rows != train.rows:
-                raise ValueError(f"unlabelled: not the last rows of the split {TRAIN!r}")
+                raise ValueError(f"unlabelled: these rows are not the last ones of the split {TRAIN!r}")
         return self
 
     @model_validator(mode="after")
     def _same_teacher(self) -> Self:
         before = {fingerprint(earlier.settings) for earlier in self.versions_before}
         if not {shard.version for shard in self.shards if shard.version is not None} <= before:
-            raise ValueError("a shard is of a version that is not among those before")
+            raise ValueError("a shard belongs to a version that is not in the list")
         for earlier in self.versions_before:
             if shared_settings(earlier.settings) != shared_settings(self.settings):
-                raise ValueError("a version before was made with other settings than this one")
+                raise ValueError("an earlier version was made with other settings")
         return self
 
     @property
     def row_kind(self) -> "RowKind":
-        """What sets of its kind of rows have and do."""
+        """The kind of its rows."""
         return _kinds()[self.kind]
 
     def arrow_schema(self) -> pa.Schema:
@@ -203,7 +203,7 @@ class SetRecord(Part):
         return [shard for shard in self.shards if shard.split == split]
 
     def rows_of(self, split: str) -> int:
-        """Rows of a split; before they are counted, as many as its source has."""
+        """Returns the number of rows of a split. Before they are counted, it is that of the source."""
         return sum(s.stop - s.start if s.rows is None else s.rows for s in self.shards_of(split))
 
     @property
@@ -213,7 +213,7 @@ class SetRecord(Part):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files that are finished: the shards of rows, and what signals have besides them."""
+        """Bytes of all finished files: the shards of rows, and other files of signals."""
         return sum(shard.bytes or 0 for shard in self.shards) + self.signals.num_bytes
 
     @property
@@ -241,7 +241,7 @@ class SetRecord(Part):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The task's metrics; of a corpus there are none."""
+        """The task's metrics. Empty for a corpus."""
         return self.task.metrics if self.task else ()
 
     @property
@@ -251,26 +251,26 @@ class SetRecord(Part):
 
     @property
     def target(self) -> Target:
-        """What the logits mean, of a set that has them."""
+        """What the logits mean, for a set with logits."""
         texts, words = self.signals.logits, self.signals.token_logits
         return texts.target if texts else _of_its_kind(words).target
 
     @property
     def codec(self) -> AnyCodec:
-        """How distributions are stored, of a set of masked positions."""
+        """The codec of distributions, for a set of masked positions."""
         return _of_its_kind(self.signals.mlm).codec
 
 
 def _kinds() -> "Mapping[str, RowKind]":
-    """Returns the kinds of rows; imported inside, because the kinds themselves import this module."""
+    """Returns the kinds of rows. The import is inside, because the kinds themselves import this module."""
     from pipeline.sets.kinds import KINDS
 
     return KINDS
 
 
 def _of_its_kind(part: P | None) -> P:
-    """A part that the kind of a set's rows has."""
-    assert part is not None, "asked of a set of the other kind"
+    """Returns a part that every set of this kind has."""
+    assert part is not None, "the part belongs to sets of another kind"
     return part
 
 
@@ -281,14 +281,14 @@ def staged(
     base: SetRecord | None = None,
     **parts: Any,
 ) -> SetRecord:
-    """The record of a set before its first shard: what every maker of one fills in alike, and the maker's own parts.
+    """Returns the record of a set before its first shard: the common parts, and the given ones.
 
     Args:
-        settings: everything that decides its content.
+        settings: everything that determines its content.
         command: the command line.
-        libraries: packages whose versions are recorded, if there is no ``base``, whose are kept.
-        base: a set that it is made from, which gives all parts that are not named: its shards unmeasured, and of its
-            signals those of rows.
+        libraries: packages whose versions are recorded. With a ``base``, its versions are copied instead.
+        base: a set that it is made from. It provides all parts that are not given: its shards without measurements, and
+            its signals of rows.
         parts: fields of `SetRecord`.
     """
     base_parts: dict[str, Any] = {"versions": {name: version(name) for name in libraries}}
@@ -297,7 +297,7 @@ def staged(
         base_parts = dict(base) | {"shards": shards, "scores": {}, "signals": base.signals.row_signals()}
     common = {
         "state": "staged",
-        # The time is no setting: two dumps with equal settings have equal fingerprints.
+        # The time is not a setting, so that two dumps with equal settings have equal fingerprints.
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "settings": settings,
@@ -307,7 +307,7 @@ def staged(
 
 
 def changed(record: SetRecord, **parts: Any) -> SetRecord:
-    """The record with other parts, checked anew."""
+    """Returns the record with other parts, after checking it again."""
     return SetRecord(**dict(record) | parts)
 
 
@@ -315,7 +315,7 @@ def read_set_record(root: Path) -> SetRecord:
     """Reads the ``distill.json`` of a set.
 
     Raises:
-        IntegrityError: if there is none, or it is damaged, too large, or of another format.
+        IntegrityError: if it does not exist, is damaged or too large, or has another format.
     """
     path = root / FILE_NAME
     try:
@@ -326,7 +326,7 @@ def read_set_record(root: Path) -> SetRecord:
 
 
 def parse_set_record(text: bytes, path: str) -> SetRecord:
-    """Reads the content of a ``distill.json``; ``path`` is for the message.
+    """Reads the content of a ``distill.json``. ``path`` is for the message.
 
     Raises:
         IntegrityError: if it is damaged, or of another format.
@@ -345,7 +345,9 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
     # Counted before pydantic sees the values, because a hostile record could make it build millions of messages.
     if num_values(values, besides="shards") > MAX_VALUES:
-        raise IntegrityError(f"{path}: more than {MAX_VALUES:,} values beside the shards, so not the record of a set")
+        raise IntegrityError(
+            f"{path}: more than {MAX_VALUES:,} values besides the shards, so it is not the record of a set"
+        )
     try:
         return parse_model(SetRecord, values, path)
     except ConfigError as error:
@@ -353,11 +355,13 @@ def parse_set_record(text: bytes, path: str) -> SetRecord:
 
 
 def read_record_of(root: Path, kind: KindName, advice: str) -> SetRecord:
-    """Reads the ``distill.json`` of a set that must be of one kind of rows, or else raises with the ``advice``.
+    """Reads the ``distill.json`` of a set with the required kind of rows.
+
+    The error for other sets ends with ``advice``.
 
     Raises:
         ConfigError: if it is of another kind.
-        IntegrityError: as `read_set_record`.
+        IntegrityError: see `read_set_record`.
     """
     record = read_set_record(root)
     if record.kind != kind:
@@ -371,5 +375,5 @@ def write_set_record(root: Path, record: SetRecord) -> None:
 
 
 def to_json(record: SetRecord) -> str:
-    """The text of a ``distill.json``, with its checksum; what is None is left out."""
+    """Returns the text of a ``distill.json``, with its checksum. None is left out."""
     return with_checksum(record.model_dump_json(indent=2, exclude_none=True))

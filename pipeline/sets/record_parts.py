@@ -31,7 +31,7 @@ def _real_time(text: str) -> str:
 
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what a seed may be
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # range of seeds
 KindName = Annotated[str, Field(pattern=KIND_PATTERN)]  # of rows, see `pipeline.sets.kinds`
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN)]
 SplitName = Annotated[str, Field(pattern=SPLIT_PATTERN)]
@@ -48,10 +48,10 @@ class SplitRecord(Part):
     """The source rows of a split.
 
     Attributes:
-        rows: how many there are.
+        rows: their number.
         expected_rows: the number in the task's manifest.
         rows_sha256: hash of their texts and gold.
-        absent: how many of them the set does not have.
+        absent: how many of them are missing in the set.
     """
 
     rows: Count
@@ -64,13 +64,13 @@ class Shard(Part):
     """One Parquet file: the source rows ``start`` to ``stop`` (exclusive) of a split.
 
     Attributes:
-        folder: of the file: the kind of its rows, or of a teacher's layers the signal.
+        folder: the folder of the file: the kind of its rows, or the signal of layers.
         split: the rows' split.
         index: number of the file in the split, from 0.
         count: how many files the split has.
-        start: the first source row; of a corpus the first document that a sequence may begin in.
-        stop: one past the last.
-        rows: rows of the file; this, ``bytes`` and ``sha256`` are known once the set is complete.
+        start: the first source row. For a corpus, the first document in which a sequence may begin.
+        stop: the row after the last one.
+        rows: rows of the file. This, ``bytes`` and ``sha256`` are recorded when the set is complete.
         bytes: size of the file.
         sha256: hash of the file.
         version: fingerprint of the earlier version of the set that wrote it, if this one did not.
@@ -90,20 +90,20 @@ class Shard(Part):
     @model_validator(mode="after")
     def _forwards(self) -> Self:
         if self.start > self.stop:
-            raise ValueError(f"begins at row {self.start:,} and ends before, at {self.stop:,}")
+            raise ValueError(f"begins at row {self.start:,}, after its end at row {self.stop:,}")
         return self
 
     def unmeasured(self) -> Self:
-        """The same shard before it is written."""
+        """Returns the same shard without its measurements."""
         return self.model_copy(update={"rows": None, "bytes": None, "sha256": None})
 
     def in_folder(self, folder: KindName | LayersName) -> Self:
-        """The file in another folder of the set that stands for the same rows, before it is written."""
+        """Returns the shard in another folder of the set for the same rows, without measurements."""
         return self.unmeasured().model_copy(update={"folder": folder})
 
     @property
     def range(self) -> Range:
-        """The rows that it stands for, and the version that wrote them."""
+        """The rows of the shard, and the version that wrote them."""
         return self.split, self.index, self.count, self.start, self.stop, self.version
 
     @property
@@ -114,7 +114,7 @@ class Shard(Part):
 
 
 class FileRecord(Part):
-    """A Parquet file of a set that is no shard."""
+    """A Parquet file of a set that is not a shard."""
 
     rows: Count
     bytes: Count
@@ -122,19 +122,19 @@ class FileRecord(Part):
 
 
 class Version(Part):
-    """An earlier version of a set, of which it still has shards."""
+    """An earlier version of a set that wrote some of its shards."""
 
     format_version: int
     settings: dict[str, Setting]
 
 
 class TaskRecord(Part):
-    """What a reader needs to know of the task.
+    """What readers need of the task.
 
     Attributes:
-        text_columns: names that the column of the (first) sentences may have in its files, and that of the second ones;
-            None in sets of before this was noted.
-        label_columns: names that the column of the gold may have in its files; None also if each label has a column.
+        text_columns: names of the columns of the first and of the second sentences in the task's files. None in sets
+            that older versions wrote.
+        label_columns: names of the column of the gold in the task's files. None also if each label has a column.
     """
 
     name: str
@@ -147,14 +147,14 @@ class TaskRecord(Part):
 
 
 class TeacherRecord(Part):
-    """Who spoke: a model whose weights are known, or anybody whose answers were imported from a file.
+    """The teacher: a model with known weights, or the source of predictions that were imported from a file.
 
     Attributes:
-        name: of the model, or what the importer calls whoever answered.
-        revision: of the model on the hub.
+        name: the name of the model, or of the source of imported predictions.
+        revision: the revision of the model on the hub.
         weights_sha256: hash of its weights.
-        answers_sha256: hash of the file of answers, which stands in for that of weights that nobody here has seen.
-        num_parameters: of the model.
+        answers_sha256: hash of the file of imported predictions, which replaces the hash of weights.
+        num_parameters: the number of parameters of the model.
         labels: the order of the teacher's own outputs before they were put in the task's order.
     """
 
@@ -169,24 +169,24 @@ class TeacherRecord(Part):
     def _one_hash(self) -> Self:
         # Fingerprints identify a teacher by this hash, so exactly one has to be known.
         if (self.weights_sha256 is None) == (self.answers_sha256 is None):
-            raise ValueError("weights_sha256, answers_sha256: a teacher has one of them")
+            raise ValueError("weights_sha256, answers_sha256: a teacher has exactly one of them")
         if (self.weights_sha256 is None) != (self.num_parameters is None):
-            raise ValueError("num_parameters: known of a teacher whose weights are known, and of no other")
+            raise ValueError("num_parameters: required for a teacher with known weights, and forbidden for others")
         return self
 
     @property
     def sha256(self) -> str:
-        """Hash of the weights, or of the file that stands in for them."""
+        """Hash of the weights, or of the file of predictions."""
         return self.weights_sha256 or self.answers_sha256 or ""
 
     @property
     def is_imported(self) -> bool:
-        """Whether nothing but its answers is known of it."""
+        """Whether its predictions were imported."""
         return self.answers_sha256 is not None
 
 
 class TokenizerRecord(Part):
-    """The tokenizer that the ids belong to; where it has no padding token, ``pad_id`` is one past the vocabulary."""
+    """The tokenizer of the ids. Without a padding token, ``pad_id`` is one past the vocabulary."""
 
     sha256: Sha256
     vocabulary_size: int = Field(ge=1, le=MAX_VOCABULARY)
@@ -202,7 +202,7 @@ class TokenizerRecord(Part):
 
 
 class CorpusRecord(Part):
-    """What a reader needs to know of the corpus, and how it was cut into sequences."""
+    """What readers need of the corpus, and how it was cut into sequences."""
 
     name: str
     version: Count
@@ -214,7 +214,10 @@ class CorpusRecord(Part):
 
 
 class MaskingRecord(Part):
-    """How sequences were masked: with these, the sequence and the copy, the same positions come out again."""
+    """How sequences were masked.
+
+    Together with the sequence and the copy, these settings determine the masked positions.
+    """
 
     kind: str
     probability: float = Field(ge=0, le=1)
@@ -224,7 +227,7 @@ class MaskingRecord(Part):
 
 
 class Sample(Part):
-    """An augmented row, and the one it was made from."""
+    """An augmented row, and its original row."""
 
     source_row: Count
     variant: Count
@@ -234,18 +237,18 @@ class Sample(Part):
 
 
 class UnlabelledRecord(Part):
-    """The rows without gold that were added to the split ``train``, after the task's own, and what was left out.
+    """The rows without gold after the task's own rows in ``train``, and the counts of rows that were left out.
 
     Attributes:
-        source: where their text was read.
-        settings: all that decides them, besides the task's rows.
-        first_row: source row of the first of them.
-        found: rows, or pairs, that the text gave.
-        empty: left out, as a sentence has no word.
-        near_dev: left out, as near copies of rows of other splits than ``train``.
-        repeated: left out, as a row of ``train`` or an earlier one reads the same.
-        rows: those that were added; what is missing to ``found`` was not drawn.
-        cut: of these, how many are longer than the teacher reads.
+        source: the source of their text.
+        settings: everything that determines them besides the task's rows.
+        first_row: source row of the first one.
+        found: rows, or pairs, in the text.
+        empty: left out because a sentence has no word.
+        near_dev: left out as near copies of rows of other splits than ``train``.
+        repeated: left out because the same text is in ``train`` or in an earlier row.
+        rows: the added rows. The remaining rows of ``found`` were not drawn.
+        cut: how many of these are longer than the teacher's input.
     """
 
     source: str
@@ -266,40 +269,40 @@ class UnlabelledRecord(Part):
 
     @property
     def undrawn(self) -> int:
-        """Rows that were left out since fewer were wanted."""
+        """Rows that were left out because fewer were requested."""
         return self.found - self.empty - self.near_dev - self.repeated - self.rows
 
     def lines(self) -> dict[str, int | str]:
-        """What was found, left out and added, by what the card and the terminal call it."""
+        """Returns what was found, left out and added, under the names in the card and the terminal."""
         return {
             "source": self.source,
             "pairs from": str(self.settings.get("pairs", "none")),
             "rows found": self.found,
-            "left out, a sentence has no word": self.empty,
-            "left out, near copies of dev rows": self.near_dev,
-            "left out, as another row reads the same": self.repeated,
-            "left out, not drawn": self.undrawn,
+            "left out: a sentence has no word": self.empty,
+            "left out: near copies of dev rows": self.near_dev,
+            "left out: same text as another row": self.repeated,
+            "left out: not drawn": self.undrawn,
             "rows added": self.rows,
-            "of these cut, as the teacher reads no more": self.cut,
+            "of these truncated to the teacher's maximum length": self.cut,
         }
 
 
 class AugmentationRecord(Part):
-    """How the rows of a split were augmented, and what came of it.
+    """How the rows of a split were augmented, with counts.
 
     Attributes:
-        method: its name.
-        settings: all that decides the rows.
+        method: the name of the method.
+        settings: everything that determines the rows.
         source_rows: the task's own rows of the split.
         tried: requested variants in total.
-        generated: those that the method did not give up.
-        unchanged: dropped, as an original reads the same.
-        repeated: dropped, as an earlier variant reads the same.
-        rows: variants that are left.
-        changed_words: words of theirs that are not the original's.
-        words: words of the sentences that they change.
+        generated: those that the method made.
+        unchanged: dropped because an original has the same text.
+        repeated: dropped because an earlier variant has the same text.
+        rows: the remaining variants.
+        changed_words: their words that differ from the original.
+        words: the words of the sentences that they change.
         rows_sha256: hash of their keys and texts.
-        sample: a few variants, for people to look at.
+        sample: a few variants, for people.
     """
 
     method: MethodName
@@ -322,18 +325,18 @@ class AugmentationRecord(Part):
 
     @property
     def title(self) -> str:
-        """Of what there are variants, as a heading."""
+        """The rows that have variants, as a heading."""
         return "Variants of training rows" if self.split == TRAIN else f"Variants of rows of {self.split}"
 
     @property
     def summary(self) -> str:
-        """How many there are, and how they were made, in one line; of hashes the beginning."""
+        """Their number and how they were made, in one line. Hashes are shortened."""
         settings = ", ".join(f"{name} {short(value)}" for name, value in self.settings.items())
         return f"{self.rows:,} variants of rows of {self.split} by {self.method} ({settings})"
 
     @property
     def multiplier(self) -> float:
-        """How many times as many rows there are with them."""
+        """The factor by which variants increase the number of rows."""
         return 1 + self.rows / self.source_rows
 
     @property
@@ -342,14 +345,14 @@ class AugmentationRecord(Part):
         return self.changed_words / max(1, self.words)
 
     def lines(self) -> dict[str, int | float | str]:
-        """What was tried, left out and kept, by what the card and the terminal call it."""
+        """Returns what was tried, dropped and kept, under the names in the card and the terminal."""
         return {
             "method": self.method,
             "source rows": self.source_rows,
             "variants tried": self.tried,
-            "given up, no word left to change or to keep": self.tried - self.generated,
-            "dropped, as an original reads the same": self.unchanged,
-            "dropped, as another variant reads the same": self.repeated,
+            "given up: no word left to change or to keep": self.tried - self.generated,
+            "dropped: same text as an original": self.unchanged,
+            "dropped: same text as another variant": self.repeated,
             "variants kept": self.rows,
             "multiplier": round(self.multiplier, 3),
             "words changed": round(self.change_rate, 4),
@@ -357,11 +360,11 @@ class AugmentationRecord(Part):
 
 
 class WindowsRecord(Part):
-    """Longer rows were read by windows, the mean of whose logits is the teacher's answer.
+    """Longer rows were read by windows. The teacher's answer is the mean of their logits.
 
     Attributes:
-        size: most tokens of a window, special tokens counted in.
-        stride: tokens that a window has in common with the one before.
+        size: maximum number of tokens of a window, including special tokens.
+        stride: tokens that a window shares with the previous one.
     """
 
     size: int = Field(ge=1, le=MAX_SEQ_LENGTH)
@@ -369,14 +372,14 @@ class WindowsRecord(Part):
 
 
 def reading(windows: WindowsRecord | None, max_seq_length: int) -> str:
-    """How much the teacher read at once, in a few words."""
+    """Returns how much the teacher read at once, in a few words."""
     if windows is None:
         return f"at most {max_seq_length} tokens"
     return f"longer texts by windows of {windows.size} tokens that overlap by {windows.stride}, their logits averaged"
 
 
 def shared_settings(settings: dict[str, Setting]) -> dict[str, Setting]:
-    """The settings apart from those that name rows: the same for all versions of a set."""
+    """Returns the settings that do not concern rows, which are the same for all versions of a set."""
     # Hashes of rows begin with "source.". Everything else has to agree for logits to be comparable.
     return {key: value for key, value in settings.items() if not key.startswith("source.")}
 

@@ -1,7 +1,7 @@
 """The interface of a kind of rows: the columns, keys and parts of its sets, and how they are checked and queried.
 
-Each kind is one class in one file of `pipeline.sets.kinds`. Code that works with sets of any kind asks
-`SetRecord.row_kind`, so a new kind needs no change outside its file.
+Each kind is one class in one file of `pipeline.sets.kinds`. Code for sets of any kind uses `SetRecord.row_kind`, so a
+new kind needs no change outside its file.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class View:
     """A SQL view on the files of a set.
 
     Attributes:
-        name: in SQL.
+        name: its name in SQL.
         sql: the statement that creates it.
         needs_vocabulary: whether the statement reads the table ``vocabulary`` of the catalog.
     """
@@ -57,19 +57,19 @@ class RowKind(ABC):
     """A kind of rows.
 
     Attributes:
-        name: in records, and the folder of its shards.
-        keys: the columns that rows are joined by; the first two are ``split`` and ``source_row``.
+        name: its name in records, and the folder of its shards.
+        keys: the columns by which rows are joined. The first two are ``split`` and ``source_row``.
         signals: the fields of `Signals` that its sets may have.
         needs: the optional parts of a record that its sets have.
-        needs_one: those of which its sets have exactly one.
-        may_have: those that its sets may have besides.
+        needs_one: parts of which its sets have exactly one.
+        may_have: further parts that its sets may have.
         may_lack_text: whether a set can be shared without its text.
-        can_be_truncated: whether rows longer than the teacher reads are in its sets, truncated.
-        source_rows: what ``source_row`` counts, for messages.
+        can_be_truncated: whether its sets contain truncated rows, which were too long for the teacher.
+        source_rows: the things that ``source_row`` counts, for messages.
         set_type: the class of its opened sets.
-        page_title: what the page about a set of this kind is called.
-        sql_templates: of the statements of its views, besides that of the rows; a catalog made with others is outdated.
-        has_common_view: whether the catalog has a view on all sets of this kind, which has its name.
+        page_title: the title of the page about a set of this kind.
+        sql_templates: the statements of its additional views. A catalog made with other statements is outdated.
+        has_common_view: whether the catalog has a view on all sets of this kind, under the name of the kind.
     """
 
     name: ClassVar[str]
@@ -101,50 +101,53 @@ class RowKind(ABC):
 
     @abstractmethod
     def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
-        """What is wrong inside some rows of a shard, apart from their keys, or None if nothing is."""
+        """Returns the problem of some rows of a shard apart from their keys, or None."""
 
     def open(self, root: Path, record: SetRecord) -> LogitSet:
-        """The opened set of a record that may be used, see `usable_record`."""
+        """Returns the opened set of a usable record. See `usable_record`."""
         return self.set_type(root, record)
 
     def check(self, record: SetRecord) -> RowsCheck:
-        """A check of all rows of a set. A kind that adds something up over several shards has a class of its own."""
+        """Returns a check of all rows of a set. A kind with sums over several shards has its own class."""
         return RowsCheck(record)
 
     def file_problem(self, path: Path) -> str | None:
-        """What is wrong with a shard's file as a whole; None if there is nothing wrong with it, apart from its rows."""
+        """Returns the problem of a shard's file as a whole, without its rows, or None."""
         return None
 
     def batches(self, record: SetRecord, path: Path) -> Iterator[tuple[str, pa.Table]]:
-        """The rows of a file as they are checked: a few at a time, each with its place for messages."""
+        """Yields the rows of a file in the batches of the check, each with its place for messages."""
         for number, rows in enumerate(read_groups(path)):
             yield f"row group {number}: ", rows
 
     def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: Key) -> str | None:
-        """What is wrong with the keys of some rows, given the last key before; None if they ascend within the shard."""
+        """Returns the problem of the keys of some rows, given the previous key.
+
+        None if they ascend within the shard.
+        """
         keys = self.key_columns(rows)
         ascends_R = _ascends(keys, last)
         if not ascends_R.all():
             row = int(np.flatnonzero(~ascends_R)[0])
-            return f"its keys do not ascend at source row {keys[0][row]}, so that one may be there twice"
+            return f"its keys do not ascend at source row {keys[0][row]}, so a row may be repeated"
         if ((keys[0] < shard.start) | (keys[0] >= shard.stop)).any():
-            return f"holds {self.source_rows} outside {shard.start:,} to {shard.stop:,}"
+            return f"contains {self.source_rows} outside {shard.start:,} to {shard.stop:,}"
         return None
 
     def key_columns(self, rows: pa.Table) -> list[Ints]:
-        """The columns of the key of some rows, without the split, which is the same for all of a shard."""
+        """Returns the key columns of some rows, without the split, which is constant in a shard."""
         return [rows.column(name).to_numpy() for name in self.keys[1:]]
 
     def num_truncated(self, path: Path, reader: "TextReader", room: int, by_windows: bool) -> int:
-        """How many rows of a file have more tokens than the teacher reads at once, see `can_be_truncated`."""
+        """Returns how many rows of a file have more tokens than the teacher's input. See `can_be_truncated`."""
         return 0
 
     def training_ids(self, path: Path) -> list[pa.ChunkedArray]:
-        """The columns of ids of a file whose tokens are counted as the text of training rows."""
+        """Yields the columns of ids whose tokens count as text of training rows."""
         return [pq.read_table(path, columns=["ids"], partitioning=None).column("ids")]
 
     def views(self, root: Path, record: SetRecord) -> list[View]:
-        """The views on a set in the catalog: its rows, and the most readable form of them last."""
+        """Returns the views on a set in the catalog. The most readable one is the last."""
         columns = ", ".join(self.view_columns(record))
         branches = []
         for split in dict.fromkeys(shard.split for shard in record.shards):
@@ -154,24 +157,24 @@ class RowKind(ABC):
         return [View(name, f'create view "{name}" as {" union all ".join(branches)}')]
 
     def view_columns(self, record: SetRecord) -> list[str]:
-        """The columns of the view on the rows, without the split, in SQL."""
+        """Returns the columns of the view on the rows in SQL, without the split."""
         return [name for name in record.arrow_schema().names if name != "split"]
 
     def common_view(self, sets: Sequence[tuple[str, SetRecord]]) -> View:
-        """The view on the rows of several sets, given the name and the record of each, see `has_common_view`."""
+        """Returns the view on the rows of several sets from the name and the record of each. See `has_common_view`."""
         raise NotImplementedError
 
     @abstractmethod
     def summary(self, record: SetRecord) -> str:
-        """What a set holds, as a sentence."""
+        """Returns the content of a set as a sentence."""
 
     def card_template(self) -> str:
-        """The Jinja template of a set's card; the macros of ``card_parts.md`` are in scope."""
+        """Returns the Jinja template of a set's card. The macros of ``card_parts.md`` are in scope."""
         return files("pipeline.sets.kinds").joinpath(f"{self.name}.md").read_text(encoding="utf-8")
 
 
 def _ascends(keys: Sequence[Ints], last: Key) -> Bools:
-    """Which keys are greater than the one before [R]; columns are compared from left to right."""
+    """Returns which keys are greater than the previous key [R]. Columns are compared from left to right."""
     ascends_R, is_equal_R = np.zeros(len(keys[0]), dtype=bool), np.ones(len(keys[0]), dtype=bool)
     for key_R, number in zip(keys, last, strict=True):
         before_R = np.concatenate([[number], key_R[:-1]])
@@ -182,24 +185,24 @@ def _ascends(keys: Sequence[Ints], last: Key) -> Bools:
 
 
 def ids_problem(record: SetRecord, name: str, ids: pa.Array) -> str | None:
-    """What is wrong with a column of lists of ids: nulls, too many tokens, or an id that the tokenizer has not."""
+    """Returns the problem of a column of lists of ids: nulls, too many tokens, or an id beyond the vocabulary."""
     if ids.null_count or ids.flatten().null_count:
         return f"{name} is null somewhere"
     if (pc.max(pc.list_value_length(ids)).as_py() or 0) > record.max_seq_length:
         return f"{name} has more than {record.max_seq_length} tokens somewhere"
     if (pc.max(ids.flatten()).as_py() or 0) >= record.tokenizer.vocabulary_size:
-        return f"{name} holds an id beyond the tokenizer's vocabulary of {record.tokenizer.vocabulary_size:,}"
+        return f"{name} contains an id beyond the tokenizer's vocabulary of {record.tokenizer.vocabulary_size:,}"
     return None
 
 
 def signals_problem(record: SetRecord, rows: pa.Table) -> str | None:
-    """What is wrong with the columns of the signals, such as a number that is not finite, or None if nothing is."""
+    """Returns the problem of the columns of the signals, such as a number that is not finite, or None."""
     problems = (signal.problem(rows) for signal in record.signals.stored)
     return next((problem for problem in problems if problem), None)
 
 
 def hash_of_texts(*parts: str) -> bytes:
-    """Hash of texts in their order, 16 bytes of BLAKE2b, unambiguous between one and several."""
+    """Returns a hash of texts in their order, 16 bytes of BLAKE2b. One text never has the hash input of several."""
     digest = hashlib.blake2b(digest_size=TEXT_HASH_BYTES)
     for part in parts:
         # Texts from JSON files may contain lone surrogates, which plain UTF-8 refuses.

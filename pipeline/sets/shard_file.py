@@ -17,14 +17,14 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard, fingerprint
 
 STATISTICS_KEY = b"distill_statistics"
-# Decompression bombs: a run of equal values compresses a millionfold, real logits and ids by tens of times.
+# Decompression bombs: a run of equal values compresses a millionfold, but real logits and ids only by tens of times.
 MAX_EXPANSION, MIN_SUSPICIOUS_BYTES = 100, 2**26
 MOST_COLUMNS = 100
 Statistics = dict[str, float]  # sums over the rows of a shard
 
 
 def footer_of(record: SetRecord, shard: Shard) -> Footer:
-    """The content of a shard's footer: the fingerprint of the run that wrote it and the rows it stands for."""
+    """Returns the content of a shard's footer: the fingerprint of the run that wrote it, and its rows."""
     place = shard.model_dump(include={"split", "index", "count", "start", "stop"})
     writer = {"format_version": record.format_version, "fingerprint": record.fingerprint}
     # Files that --extend reuses keep the footer of the version that wrote them.
@@ -42,15 +42,15 @@ def write_rows(
     tables: Iterable[pa.Table],
     statistics: Statistics | None = None,
 ) -> None:
-    """Writes a shard's file, a row group per table: never more than one of them is in memory.
+    """Writes a shard's file, a row group per table. Only one table is in memory at a time.
 
     Args:
         path: the file.
         schema: its columns.
-        footer: what it belongs to.
-        encodings: how each column is encoded, see `RowKind.encodings`.
+        footer: identifies the set of the file.
+        encodings: the encoding of each column. See `RowKind.encodings`.
         tables: its rows.
-        statistics: sums over its rows, which may still grow while ``tables`` are made; kept in the footer.
+        statistics: sums over its rows for the footer. They may grow while ``tables`` are made.
     """
     with parquet_writer(path, schema, footer, **encodings) as writer:
         for table in tables:
@@ -65,14 +65,14 @@ def read_statistics(path: Path) -> Statistics:
 
 
 def read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """A shard's row groups, one after the other, with all columns or some."""
+    """Yields a shard's row groups, with all columns or some."""
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             yield file.read_row_group(group, columns=columns)
 
 
 def check_bytes(root: Path, shard: Shard) -> list[str]:
-    """Says what is wrong with a shard's file, without looking inside: presence, size, SHA-256."""
+    """Returns the problem of a shard's file by its presence, size and SHA-256, without its content."""
     path = root / shard.path
     if not is_plain(path):
         return [f"{shard.path}: missing, or not a plain file"]
@@ -84,11 +84,11 @@ def check_bytes(root: Path, shard: Shard) -> list[str]:
 
 
 def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer) -> str | None:
-    """What is wrong with the file of a shard by its metadata, and the splits of its rows.
+    """Returns the problem of a shard's file by its metadata and the splits of its rows, or None.
 
     Args:
         path: the file.
-        shard: which rows it stands for, and how many it has.
+        shard: its range of rows, and their number.
         expected: its columns.
         footer: the content that identifies its set.
     """
@@ -110,7 +110,10 @@ def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer)
 
 
 def split_problem(metadata: pq.FileMetaData, path: Path, split: str) -> str | None:
-    """Says so if a shard has rows of another split; by the dictionary, as the name of one may be ever so long."""
+    """Returns a problem if a shard has rows of another split.
+
+    Reads the dictionary, because hostile names may be very long.
+    """
     # Reading ahead and threads do not speed up a single column.
     with pq.ParquetFile(path, metadata=metadata, read_dictionary=["split"], pre_buffer=False) as file:
         for batch in file.iter_batches(columns=["split"], use_threads=False):
@@ -120,14 +123,14 @@ def split_problem(metadata: pq.FileMetaData, path: Path, split: str) -> str | No
 
 
 def which_are(column: pa.ChunkedArray, text: str) -> npt.NDArray[np.bool_]:
-    """Which rows of a column that was read as a dictionary hold a text; each text of the column is looked at once."""
+    """Returns which rows of a dictionary column hold a text. Each distinct text is checked once."""
     parts = [pc.equal(part.dictionary, text).take(part.indices) for part in column.chunks]
     is_text_R: npt.NDArray[np.bool_] = pa.chunked_array(parts, pa.bool_()).fill_null(False).to_numpy()
     return is_text_R
 
 
 def bomb_problem(metadata: pq.FileMetaData, path: Path) -> str | None:
-    """Says if a small file would become a huge table; honest shards shrink by tens of times at most.
+    """Returns a problem if a small file would become a huge table. Real shards shrink at most by tens of times.
 
     Raises:
         OSError: if the metadata of a column contradict the schema.
@@ -135,18 +138,18 @@ def bomb_problem(metadata: pq.FileMetaData, path: Path) -> str | None:
     num_bytes, columns = path.stat().st_size, list(_columns(metadata, path))
     unpacked = sum(column.total_uncompressed_size for column in columns)
     if unpacked > MAX_EXPANSION * num_bytes + MIN_SUSPICIOUS_BYTES:
-        return f"{num_bytes:,} bytes that unpack to {unpacked:,}: not a shard, but a bomb"
+        return f"{num_bytes:,} bytes that unpack to {unpacked:,}: this is a decompression bomb and not a shard"
     values = sum(column.num_values for column in columns)
     # Run-length encoding hides values from the uncompressed size, so they are counted as well, at two bytes each.
     if values * 2 > MAX_EXPANSION * num_bytes + MIN_SUSPICIOUS_BYTES:
-        return f"{num_bytes:,} bytes that unpack to {values:,} values: not a shard, but a bomb"
+        return f"{num_bytes:,} bytes that unpack to {values:,} values: this is a decompression bomb and not a shard"
     return None
 
 
 def _columns(metadata: pq.FileMetaData, path: Path) -> Iterator[pq.ColumnChunkMetaData]:
-    """The metadata of each column of each row group.
+    """Yields the metadata of each column of each row group.
 
-    A reader of no rows looks at them first: it raises where pyarrow would end the process.
+    A reader without columns is opened first: it raises an error where pyarrow would end the process.
     """
     with pq.ParquetFile(path, metadata=metadata, pre_buffer=False, buffer_size=4096) as file:
         for number in range(metadata.num_row_groups):

@@ -1,6 +1,6 @@
 """The file of the signal ``token_vectors``: written after a set is verified, and checked before every use.
 
-Its footer carries the set's fingerprint, as those of shards do, because the file counts the tokens of the training
+Its footer contains the set's fingerprint, like those of shards, because the file counts the tokens of the training
 rows. A set that is made from another one copies the vectors and counts again.
 
 Shapes: V vocabulary, W width.
@@ -37,12 +37,12 @@ TEACHER = TokenVectorSource()
 
 @dataclass(frozen=True)
 class VocabularyVectors:
-    """What is stored of each vocabulary entry.
+    """The stored numbers of each vocabulary entry.
 
     Attributes:
         vector_VW: float16, by id.
-        count_V: int64, how often the training rows use it, or 0 where that is not told.
-        speaker: who said it.
+        count_V: int64, its count in the training rows, or 0 where the counts are not stored.
+        speaker: the layer or the encoder of the vectors.
     """
 
     vector_VW: npt.NDArray[np.float16]
@@ -58,13 +58,14 @@ class VocabularyVectors:
 def with_token_vectors(
     root: Path, record: SetRecord, vectors: Callable[[], Vectors], speaker: TokenVectorSource = TEACHER
 ) -> SetRecord:
-    """Puts token vectors into a verified set without any, or with a damaged file, or with those of another encoder.
+    """Adds token vectors to a verified set without vectors, with a damaged file, or with those of another encoder.
 
     Args:
         root: the set's folder.
         record: its record.
-        vectors: gives the vectors [V, W]; called if a command that was killed has not left a whole file of them.
-        speaker: whose they are.
+        vectors: returns the vectors [V, W]. It is only called if no complete file exists, such as from a killed
+            command.
+        speaker: the layer or the encoder of the vectors.
 
     Returns:
         The record on disk, with the signal.
@@ -84,7 +85,7 @@ def with_token_vectors(
         make_folder(path.parent)
         write_atomically(path, lambda temporary: _write(temporary, table, _footer(record, speaker)))
         recorded = _recorded(root, record, speaker)
-        assert recorded is not None, "what has just been written is sound"
+        assert recorded is not None, "the file that was just written is sound"
     for folder in (root, path.parent):
         remove_temporaries(folder)
     write_card_and_record(root, recorded)
@@ -92,7 +93,9 @@ def with_token_vectors(
 
 
 def take_over_token_vectors(source: Path, source_record: SetRecord, root: Path, record: SetRecord) -> SetRecord:
-    """Puts the token vectors of a set, if it has any, into a verified one of the same teacher; returns its record.
+    """Copies the token vectors of a set, if it has any, to a verified set of the same teacher.
+
+    Returns the latter's record.
 
     Raises:
         IntegrityError: if they do not match the record of the first set.
@@ -105,7 +108,7 @@ def read_token_vectors(root: Path, record: SetRecord) -> VocabularyVectors | Non
     """Reads a set's token vectors, or returns None without any.
 
     Raises:
-        IntegrityError: if the file is missing or was changed, or is not what it should be.
+        IntegrityError: if the file is missing or was changed, or has other content than recorded.
     """
     signal = record.signals.token_vectors
     if signal is None:
@@ -117,7 +120,7 @@ def read_token_vectors(root: Path, record: SetRecord) -> VocabularyVectors | Non
 
 
 def check_token_vectors(root: Path, record: SetRecord) -> None:
-    """Raises IntegrityError unless a set has no token vectors, or those recorded, finite and of its tokens."""
+    """Raises IntegrityError if token vectors differ from the record, are not finite, or have other tokens."""
     if record.signals.token_vectors is not None:
         problem = token_vectors_problem(root, record)
         if problem:
@@ -125,9 +128,9 @@ def check_token_vectors(root: Path, record: SetRecord) -> None:
 
 
 def token_vectors_problem(root: Path, record: SetRecord) -> str | None:
-    """What is wrong with the token vectors of a set that has them, or None if nothing is."""
+    """Returns the problem of the token vectors of a set that has them, or None."""
     signal, path = record.signals.token_vectors, root / VOCABULARY_FILE
-    assert signal is not None, "asked of a set that has them"
+    assert signal is not None, "only called for a set that has them"
     if not is_plain(path):
         return "missing, or not a plain file"
     if path.stat().st_size != signal.file.bytes:
@@ -169,7 +172,7 @@ def _content_problem(path: Path, record: SetRecord, signal: TokenVectors) -> str
     # The footer's count may be false, so the rows that were actually read are counted as well.
     if start != signal.file.rows:
         return f"{start:,} rows, but distill.json has {signal.file.rows:,}"
-    return None if num_counts in (0, start) else "some counts are null, others not"
+    return None if num_counts in (0, start) else "some but not all counts are null"
 
 
 def _rows_problem(rows: pa.Table, tokens: list[str | None], start: int, width: int) -> str | None:
@@ -187,7 +190,7 @@ def _rows_problem(rows: pa.Table, tokens: list[str | None], start: int, width: i
 
 
 def _recorded(root: Path, record: SetRecord, speaker: TokenVectorSource) -> SetRecord | None:
-    """The record with the file that lies there, or None if it is not whole, or not this set's or this speaker's."""
+    """Returns the record with the existing file, or None if it is incomplete or belongs to another set or encoder."""
     path = root / VOCABULARY_FILE
     try:
         num_rows, kind = read_metadata(path).num_rows, pq.read_schema(path).field("vector").type
@@ -229,7 +232,7 @@ def _footer(record: SetRecord, speaker: TokenVectorSource) -> Footer:
 
 
 def _tokens(root: Path, record: SetRecord) -> list[str | None]:
-    """Every entry of a set's vocabulary by its id, or None for an id that no token has."""
+    """Returns every entry of a set's vocabulary by its id, or None for an id without a token."""
     tokenizer = load_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
     tokens: list[str | None] = [None] * record.tokenizer.vocabulary_size
     for token, number in tokenizer.get_vocab(with_added_tokens=True).items():
@@ -240,7 +243,7 @@ def _tokens(root: Path, record: SetRecord) -> list[str | None]:
 
 
 def _counts(root: Path, record: SetRecord) -> Ints:
-    """How often the original training rows of a set use each token [V], int64."""
+    """Returns the count of each token in the original training rows of a set [V], int64."""
     count_V = np.zeros(record.tokenizer.vocabulary_size, dtype=np.int64)
     for shard in record.shards_of(TRAIN):
         for column in record.row_kind.training_ids(root / shard.path):
@@ -251,6 +254,6 @@ def _counts(root: Path, record: SetRecord) -> Ints:
 
 
 def _halves(column: pa.ChunkedArray, width: int) -> npt.NDArray[np.float16]:
-    """A column of float16 bits as an array [rows, W]."""
+    """Returns a column of float16 bits as an array [rows, W]."""
     bits: npt.NDArray[np.uint16] = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return bits.view(np.float16).reshape(-1, width)

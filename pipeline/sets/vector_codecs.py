@@ -26,7 +26,7 @@ from pipeline.sets.config import AnyVectorCodecFlags, Int8Flags, PcaFlags, State
 from pipeline.sets.record_parts import Part
 
 BASIS_FILE = "basis.safetensors"
-# Standard deviations that the range of int8 covers; numbers beyond are clipped.
+# Standard deviations that the range of int8 covers. Numbers beyond are clipped.
 DEVIATIONS = 5
 INT8_MAX = 127
 # A smaller share of variance is only the rounding noise of a float32 teacher.
@@ -41,8 +41,8 @@ class Basis:
     """A vector is ``mean_H + (scale_K * numbers_K) @ components_KH``, all float32.
 
     Attributes:
-        variance_H: of what it was fitted to, along each component there is, those that are left out included; None if
-            that was not kept.
+        variance_H: the variance of the fitted vectors along all components, including those that are left out. None if
+            it was not recorded.
     """
 
     mean_H: Floats
@@ -55,12 +55,12 @@ class Basis:
         return bases_to_bytes({"": self})
 
     def first(self, num_components: int) -> "Basis":
-        """The basis of so many components, the largest."""
+        """Returns the basis of only the largest components."""
         return replace(self, components_KH=self.components_KH[:num_components], scale_K=self.scale_K[:num_components])
 
     @property
     def variance_lost(self) -> float | None:
-        """The share of the variance that its components leave out, of what it was fitted to, or 0 if there was none."""
+        """Returns the share of the fitted vectors' variance that its components leave out, or 0 without variance."""
         if self.variance_H is None:
             return None
         whole, squares = float(self.variance_H.sum()), float((self.mean_H**2).sum())
@@ -84,7 +84,7 @@ def bases_to_bytes(bases: Mapping[str, Basis]) -> bytes:
 
 
 def fit_basis(vectors_NH: Floats, num_components: int) -> Basis:
-    """The mean of vectors and the directions in which they vary most, the largest number of each positive."""
+    """Returns the mean of vectors and their principal components. The largest number of each component is positive."""
     # In float32 the covariance of a large mean cancels most digits of the small variances.
     sample_NH = vectors_NH.astype(np.float64)
     mean_H = sample_NH.mean(axis=0)
@@ -103,7 +103,7 @@ def fit_basis(vectors_NH: Floats, num_components: int) -> Basis:
 
 
 def read_basis(path: Path, num_components: int, width: int, prefix: str = "") -> Basis:
-    """Reads a ``basis.safetensors``, or of several bases in it the one whose arrays have a prefix.
+    """Reads a ``basis.safetensors``. If it contains several bases, reads the one whose arrays have the prefix.
 
     Raises:
         IntegrityError: if it is missing or damaged, or of another size.
@@ -151,12 +151,12 @@ class VectorCodec(Part):
 
     @property
     def basis_bytes(self) -> int:
-        """Bytes of the numbers of its basis, or 0 if it needs none."""
+        """Returns the size of its basis, or 0 if it needs none."""
         return 0
 
     @abstractmethod
     def columns(self) -> list[pa.Field]:
-        """The columns of a file, an entry a vector."""
+        """Returns the columns of a file, one entry per vector."""
 
     @abstractmethod
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
@@ -167,7 +167,7 @@ class VectorCodec(Part):
         """The vectors of some rows, [N, H] of float32."""
 
     def problem(self, rows: pa.Table) -> str | None:
-        """What is wrong with stored columns, or None if nothing is."""
+        """Returns the problem of stored columns, or None."""
         column = rows.column("vector").combine_chunks()
         if column.null_count or column.flatten().null_count:
             return "a number of a vector is null"
@@ -175,7 +175,7 @@ class VectorCodec(Part):
 
     @abstractmethod
     def num_bytes(self) -> float:
-        """About how many bytes a vector takes on disk."""
+        """Returns the approximate size of a vector on disk."""
 
 
 class Float32Codec(VectorCodec):
@@ -218,7 +218,7 @@ class Float16Codec(VectorCodec):
         return [pa.field("vector", pa.list_(pa.uint16(), self.width), nullable=False)]
 
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
-        """See `VectorCodec`; what float16 cannot hold becomes Inf, which `problem` finds."""
+        """See `VectorCodec`. Numbers beyond float16 become Inf, which `problem` finds."""
         with np.errstate(over="ignore"):
             return {"vector": _fixed(vectors_NH.astype(np.float16).view(np.uint16))}
 
@@ -236,9 +236,9 @@ class Float16Codec(VectorCodec):
 
 
 class Int8Codec(VectorCodec):
-    """Columns ``vector`` and ``scale``: whole numbers, and what they are to be multiplied by, a number a vector."""
+    """Columns ``vector`` and ``scale``: integers, and their factor, one per vector."""
 
-    card_line: ClassVar[str] = "| `vector`, `scale` | {width} whole numbers, to be multiplied by the scale |"
+    card_line: ClassVar[str] = "| `vector`, `scale` | {width} integers, to be multiplied by the scale |"
 
     name: Literal["int8"] = "int8"
 
@@ -248,7 +248,7 @@ class Int8Codec(VectorCodec):
         return [vector, pa.field("scale", pa.float32(), nullable=False)]
 
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
-        """See `VectorCodec`; the largest number of a vector becomes 127 or -127."""
+        """See `VectorCodec`. The largest number of a vector becomes 127 or -127."""
         scale_N = (np.abs(vectors_NH).max(axis=1) / INT8_MAX).astype(np.float32)
         # A vector of zeros has the scale 0 and must not divide by it.
         numbers_NH = np.rint(vectors_NH / np.where(scale_N > 0, scale_N, 1)[:, None])
@@ -273,15 +273,15 @@ class Int8Codec(VectorCodec):
 
 
 class PcaCodec(VectorCodec):
-    """Column ``vector``: whole numbers along the first components of the set's basis.
+    """Column ``vector``: integers along the first components of the set's basis.
 
     Attributes:
         dims: K.
     """
 
     card_line: ClassVar[str] = (
-        "| `vector` | whole numbers along the components of `basis.safetensors`, the largest first: times `scale`, "
-        "times `components`, plus `mean` they are the vector of {width} numbers |"
+        "| `vector` | integers along the components of `basis.safetensors`, the largest first. Times `scale`, "
+        "times `components`, plus `mean`, they give the vector of {width} numbers |"
     )
 
     name: Literal["pca"] = "pca"

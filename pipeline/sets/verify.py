@@ -23,32 +23,32 @@ from pipeline.sets.signals import LayerSignal
 from pipeline.sets.token_vectors import check_token_vectors
 from pipeline.text.tokenizer import load_tokenizer
 
-Key = tuple[int, ...]  # of a row, without its split
+Key = tuple[int, ...]  # key of a row, without its split
 EXAMPLE_COLUMNS = ["source_row", "variant", "origin", "ids1", "ids2"]
 
 
 class RowsCheck:
-    """Checks the rows of a set, shard by shard, as far as they are sound."""
+    """Checks the rows of a set, shard by shard."""
 
     def __init__(self, record: SetRecord) -> None:
         self.record, self._kind = record, record.row_kind
 
     def begin(self, shard: Shard) -> None:
-        """Is called before the first row of a shard."""
+        """Starts a shard, before its first row."""
 
     def add(self, shard: Shard, rows: pa.Table) -> None:
         """Adds up sound rows of a shard."""
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
-        """What is wrong with a shard as a whole, once its rows are sound, or None if nothing is."""
+        """Returns the problem of a shard as a whole, once its rows are sound, or None."""
         return None
 
     def split_problems(self) -> list[str]:
-        """What is wrong with the splits as wholes, once every shard is sound."""
+        """Returns the problems of whole splits, once every shard is sound."""
         return []
 
     def shard_problem(self, shard: Shard, path: Path) -> str | None:
-        """What is wrong inside a shard, up to the first batch of rows that is wrong, or None if nothing is."""
+        """Returns the problem of the first wrong batch of rows in a shard, or None."""
         problem = self._kind.file_problem(path)
         if problem:
             return problem
@@ -66,17 +66,17 @@ class RowsCheck:
             self.add(shard, rows)
             last = tuple(int(key_R[-1]) for key_R in self._kind.key_columns(rows))
             num_rows += rows.num_rows
-        # The footer's number may be false, so the rows that were read are counted.
+        # The number in the footer may be false, so the rows that were read are counted.
         if num_rows != shard.rows:
             return f"{num_rows:,} rows, but distill.json has {shard.rows or 0:,}"
         return self.end_problem(shard, num_rows)
 
 
 def verify_shards(root: Path, record: SetRecord) -> None:
-    """Checks every shard: bytes, fingerprint, columns, keys (every source row of a task once), texts, finite numbers.
+    """Checks every shard: bytes, fingerprint, columns, keys, texts, and finite numbers.
 
     Raises:
-        IntegrityError: listing everything that is wrong.
+        IntegrityError: listing every problem.
     """
     problems, rows = [], record.row_kind.check(record)
     for shard in record.shards:
@@ -92,13 +92,13 @@ def verify_shards(root: Path, record: SetRecord) -> None:
     checks = [
         partial(signal.check_files, root)
         for signal in record.signals.stored
-        # Signals beside the rows are written after this check.
+        # Signals outside the files of the rows are written after this check.
         if signal.is_in_rows or record.state != "complete"
     ]
     problems += _failures([*checks, partial(check_token_vectors, root, record)])
     # Layers are compared with the rows, so the rows have to be sound first.
     problems = problems or _failures([partial(check_layers, root, record)])
-    raise_all(IntegrityError, f"{root}: not a sound logit set", problems or rows.split_problems())
+    raise_all(IntegrityError, f"{root}: the logit set is damaged", problems or rows.split_problems())
 
 
 def _failures(checks: Sequence[Callable[[], None]]) -> list[str]:
@@ -112,13 +112,13 @@ def _failures(checks: Sequence[Callable[[], None]]) -> list[str]:
 
 
 def require_shards(root: Path, record: SetRecord, shards: Sequence[Shard]) -> None:
-    """Raises IntegrityError, listing every problem, unless shards are those recorded, with a set's columns."""
+    """Raises IntegrityError, listing every problem, unless shards match the record and have a set's columns."""
     problems = [problem for shard in shards for problem in check_shard(root, record, shard)]
     raise_all(IntegrityError, f"{root}: cannot be used", problems)
 
 
 def require_signal_files(root: Path, record: SetRecord) -> None:
-    """Raises IntegrityError, listing every problem, unless what signals have beside the rows is what was recorded."""
+    """Raises IntegrityError, listing every problem, unless other files of signals match the record."""
     layers = record.signals.layer_signals
     checks = [partial(signal.check_files, root) for signal in record.signals.stored if signal not in layers]
     problems = _failures([*checks, partial(check_token_vectors, root, record)])
@@ -138,7 +138,7 @@ def _problems(root: Path, record: SetRecord, shard: Shard, rows: RowsCheck) -> l
 
 
 def check_shard(root: Path, record: SetRecord, shard: Shard) -> list[str]:
-    """Says what is wrong with a shard's bytes, or else with its frame: footer, columns and numbers of rows."""
+    """Returns the problem of a shard's bytes, or of its footer, columns and number of rows."""
     problems = check_bytes(root, shard)
     if problems:
         return problems
@@ -161,20 +161,20 @@ def _strangers(root: Path, record: SetRecord) -> list[str]:
 
 
 def _chain(ranges: list[tuple[int, int]], num_rows: int) -> list[tuple[int, int]]:
-    """The ranges with each start replaced by what it must be, ending at ``num_rows``."""
+    """Returns the ranges with each start replaced by the required one, ending at ``num_rows``."""
     stops = [stop for _, stop in ranges]
     return list(zip([0, *stops[:-1]], [*stops[:-1], num_rows], strict=True))
 
 
 def layer_footer(record: SetRecord, signal: LayerSignal, shard: Shard) -> Footer:
-    """The content of the footer of a signal's file: its rows, and how the signal is stored."""
+    """Returns the content of the footer of a signal's file: its rows, and the encoding of the signal."""
     return footer_of(record, shard) | {"signal": signal.name, "stored": signal.stored_as()}
 
 
 def check_layers(root: Path, record: SetRecord) -> None:
     """Raises IntegrityError, listing what is wrong, unless the layer outputs match the record.
 
-    While the set's rows are being verified, files that are still to be written are not required.
+    While the set's rows are being verified, files may be missing because they are written later.
     """
     if not record.signals.layer_signals:
         return
@@ -189,11 +189,11 @@ def check_layers(root: Path, record: SetRecord) -> None:
                     pass
             except IntegrityError as error:
                 problems.append(str(error).removeprefix(f"{root}/"))
-    raise_all(IntegrityError, "the layer outputs are not sound", problems)
+    raise_all(IntegrityError, "the layer outputs are damaged", problems)
 
 
 def layer_file_problems(root: Path, record: SetRecord, signals: Iterable[LayerSignal]) -> list[str]:
-    """What is wrong with the files and bases of signals, but for their rows."""
+    """Returns the problems of the files and bases of signals, without their rows."""
     problems = []
     for signal in signals:
         try:
@@ -207,7 +207,7 @@ def layer_file_problems(root: Path, record: SetRecord, signals: Iterable[LayerSi
 
 
 def num_specials(root: Path, record: SetRecord) -> int:
-    """How many special tokens the teacher of a set reads beside a row's own."""
+    """Returns how many special tokens the teacher of a set adds to a row."""
     tokenizer = load_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
     return int(tokenizer.num_special_tokens_to_add(record.is_pair))
 
@@ -220,20 +220,20 @@ def sound_rows(
     specials: int,
     layers: tuple[int, ...] = (),
 ) -> Iterator[pa.Table]:
-    """The row groups of a signal's file, each after a check against the record and the examples.
+    """Yields the row groups of a signal's file, each after a check against the record and the examples.
 
-    No number is read before the file is known to have as many as the examples' lengths require.
+    Before any number is read, their count is compared with the lengths of the examples.
 
     Args:
         root: the set's folder.
         record: its record.
-        signal: of layers, as recorded.
-        number: of the file, among the signal's as among the set's.
-        specials: see `num_specials`.
-        layers: whose numbers are read. (default: all)
+        signal: the recorded signal of layers.
+        number: the number of the file, which is the same for the signal and the set.
+        specials: the number of special tokens. See `num_specials`.
+        layers: the layers to read. Default: all.
 
     Raises:
-        IntegrityError: at the first thing that is wrong.
+        IntegrityError: at the first problem.
     """
     shard, examples = signal.shards[number], record.shards[number]
     path, wanted = root / shard.path, signal.model_copy(update={"layers": layers or signal.layers})
@@ -250,7 +250,7 @@ def sound_rows(
 
 
 def layer_file_problem(root: Path, record: SetRecord, signal: LayerSignal, shard: Shard) -> str | None:
-    """What is wrong with a signal's file, but for its rows, or None if nothing is."""
+    """Returns the problem of a signal's file, without its rows, or None."""
     problems = check_bytes(root, shard)
     if problems:
         return problems[0].removeprefix(f"{shard.path}: ")
@@ -263,12 +263,12 @@ def layer_file_problem(root: Path, record: SetRecord, signal: LayerSignal, shard
 
 
 def expected_rows(examples: Path, signal: LayerSignal, specials: int) -> pa.Table:
-    """Key and length of the rows of a shard of examples that a signal is of: ``source_row``, ``variant``, ``length``.
+    """Returns ``source_row``, ``variant`` and ``length`` of the rows with a signal in a shard of examples.
 
     Args:
         examples: the shard's file.
-        signal: of layers.
-        specials: how many special tokens the teacher reads beside a row's own.
+        signal: the signal of layers.
+        specials: how many special tokens the teacher adds to a row.
 
     Raises:
         IntegrityError: if the shard is missing or lacks a column.
@@ -285,7 +285,7 @@ def expected_rows(examples: Path, signal: LayerSignal, specials: int) -> pa.Tabl
 
 
 def _counts_problem(path: Path, signal: LayerSignal, length_R: Ints) -> str | None:
-    """What is wrong with how many rows and numbers the footer counts, for rows of these lengths."""
+    """Returns the problem of the footer's counts of rows and numbers, for rows of these lengths."""
     metadata, start = read_metadata(path), 0
     if metadata.num_rows != len(length_R):
         return f"{metadata.num_rows:,} rows, but examples/ has {len(length_R):,} of them"
@@ -296,7 +296,7 @@ def _counts_problem(path: Path, signal: LayerSignal, length_R: Ints) -> str | No
         for layer, (end, size_R) in itertools.product(signal.layers, sizes.items()):
             name = f"{signal.name}_{layer}{end}"
             if counted[name] != size_R.sum():
-                return f"{name} has {counted[name]:,} numbers, and rows of such lengths have {size_R.sum():,}"
+                return f"{name} has {counted[name]:,} numbers, but rows of these lengths have {size_R.sum():,}"
         start += group.num_rows
     return None
 
@@ -304,7 +304,7 @@ def _counts_problem(path: Path, signal: LayerSignal, length_R: Ints) -> str | No
 def _rows_problem(signal: LayerSignal, rows: pa.Table, expected: pa.Table) -> str | None:
     for name in ("source_row", "variant", "length"):
         if not np.array_equal(rows.column(name).to_numpy(), expected.column(name).to_numpy()):
-            return f"its column {name} is not that of the rows in examples/ that it is of"
+            return f"its column {name} does not match the rows in examples/"
     return signal.rows_problem(rows)
 
 

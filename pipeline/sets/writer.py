@@ -1,4 +1,4 @@
-"""Writes a set: starts it, writes its shards in any order from any number of processes, and finishes it.
+"""Starts a set, writes its shards in any order from any number of processes, and finishes it.
 
 Repeating the same calls resumes a set. A shard is done when its file exists and its footer carries the set's
 fingerprint. ``distill.json`` lists checksums only when all shards are done.
@@ -44,7 +44,7 @@ def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: KindName
 
 
 def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
-    """Creates the set, or opens the one that is there if it was made with the same settings.
+    """Creates the set, or opens the existing one if it was made with the same settings.
 
     Args:
         root: the set's folder.
@@ -55,8 +55,8 @@ def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
         The record on disk.
 
     Raises:
-        ConfigError: if the folder holds a set of other rows.
-        FingerprintMismatchError: if it holds a set with other settings, naming each that differs.
+        ConfigError: if the folder contains a set of other rows.
+        FingerprintMismatchError: if it contains a set with other settings, naming each difference.
         DataError: if the folder cannot be written.
     """
     # Before the record, so that a record never exists in a folder that cannot be written.
@@ -64,7 +64,7 @@ def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
     # The first of several processes writes the record. All of them then read it back and compare it with their own
     # plan.
     write_text_once(root / FILE_NAME, to_json(planned))
-    existing = read_record_of(root, planned.kind, "give the new set another --name, or remove the folder")
+    existing = read_record_of(root, planned.kind, "Give the new set another --name, or remove the folder")
     _check_same(root, existing, planned)
     # Checked by hash: a kill between the two files leaves none, and a damaged tokenizer is repaired here.
     if not is_tokenizer(root / TOKENIZER_FILE, existing.tokenizer.sha256):
@@ -87,22 +87,25 @@ def _check_same(root: Path, existing: SetRecord, planned: SetRecord) -> None:
                 else ""
             )
         )
-    # The size of shards is no setting, since the rows do not depend on it. Two layouts in one folder would overlap,
-    # though.
+    # The size of shards is not a setting, since the rows do not depend on it. But two layouts in one folder would
+    # overlap.
     if [(s.path, s.version) for s in existing.shards] != [(s.path, s.version) for s in planned.shards]:
         raise FingerprintMismatchError(
             f"{root} was started with other shards ({len(existing.shards)} files, now {len(planned.shards)}): "
-            "repeat the command with the --rows-per-shard (and the --extend, if any) it was started with"
+            "repeat the command with its original --rows-per-shard (and --extend, if any)"
         )
 
 
 def unfinished_shards(root: Path, record: SetRecord) -> list[Shard]:
-    """The shards that are still to be written: missing, torn, foreign, or not what was recorded when it was done."""
+    """Returns the shards to write: missing, incomplete, foreign, or different from the record."""
     return [shard for shard in record.shards if not is_done(root, shard, footer_of(record, shard))]
 
 
 def shards_to_write(root: Path, record: SetRecord) -> tuple[SetRecord, list[Shard]]:
-    """The record and its unfinished shards, for one process alone; a finished set that has such is ``staged`` again."""
+    """Returns the record and its unfinished shards, for a single process.
+
+    A finished set with such shards becomes ``staged``.
+    """
     unfinished = unfinished_shards(root, record)
     # A verified record with a missing file would be believed by readers, so the state goes back before the rewrite.
     if unfinished and record.state != "staged":
@@ -111,10 +114,10 @@ def shards_to_write(root: Path, record: SetRecord) -> tuple[SetRecord, list[Shar
 
 
 def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> SetRecord:
-    """Takes a finished set of which shards were lost or damaged back to ``staged``, their checksums forgotten.
+    """Returns a finished set with lost or damaged shards to ``staged`` and removes their checksums.
 
-    Its token vectors are recorded again at the end, as in a new set. Its layer outputs stay: if a
-    file of theirs was lost, too, it is written once the rows are verified.
+    Its token vectors are recorded again at the end, as in a new set. Its layer outputs stay. Lost files of layers are
+    rewritten after the rows are verified.
     """
     lost = {shard.path for shard in unfinished}
     shards = tuple(s.unmeasured() if s.path in lost else s for s in record.shards)
@@ -127,12 +130,12 @@ def reopen_set(root: Path, record: SetRecord, unfinished: list[Shard]) -> SetRec
 def write_shard(
     root: Path, record: SetRecord, shard: Shard, tables: Iterable[pa.Table], statistics: Statistics | None = None
 ) -> None:
-    """Writes one shard whole or not at all, a row group per table.
+    """Writes one shard atomically, a row group per table.
 
     Args:
         root: the set's folder.
         record: of the set.
-        shard: which rows of which split.
+        shard: the range of rows, and their split.
         tables: the rows, made while they are written.
         statistics: sums over the rows for the footer, which may still grow while ``tables`` are made.
 
@@ -144,7 +147,7 @@ def write_shard(
 
 
 def complete_set(root: Path, record: SetRecord) -> SetRecord:
-    """Records rows, bytes and checksum of every shard once all are there: state ``complete``."""
+    """Records rows, bytes and checksum of every shard once all exist: state ``complete``."""
     # All footers are read again, because other jobs may have written their shards in the meantime, or lost them.
     missing = unfinished_shards(root, record)
     if missing:
@@ -159,12 +162,12 @@ def complete_set(root: Path, record: SetRecord) -> SetRecord:
 
 
 def without_lost_layers(root: Path, signals: Signals, names: Container[str] | None = None) -> Signals:
-    """Removes files of layers that are not what was recorded, and their checksums: rewritten they may be others.
+    """Removes files of layers that do not match the record, and their checksums, because rewritten files may differ.
 
     Args:
         root: the set's folder.
-        signals: as recorded.
-        names: those that are looked at. (default: all)
+        signals: the recorded signals.
+        names: the signals to check. Default: all.
     """
     parts: dict[str, LayerSignal] = {}
     for signal in (one for one in signals.layer_signals if names is None or one.name in names):
@@ -180,12 +183,12 @@ def without_lost_layers(root: Path, signals: Signals, names: Container[str] | No
 def complete_and_verify(
     root: Path, record: SetRecord, scores: Callable[[SetRecord], Scores] | None = None
 ) -> SetRecord:
-    """The record of a set once it is verified; all its shards have to be there.
+    """Returns the record of a verified set. All its shards have to exist.
 
     Args:
         root: the set's folder.
-        record: of the set, in any state.
-        scores: the teacher's metrics per split, from the complete set. (default: those of the opened set)
+        record: the record of the set, in any state.
+        scores: returns the teacher's metrics per split from the complete set. Default: those of the opened set.
     """
     if record.state == "verified":
         return record
@@ -207,7 +210,10 @@ def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
 
 
 def _note_of_truncated_rows(root: Path, record: SetRecord) -> str | None:
-    """How many rows of a complete set are longer than the teacher reads, or None if none is, or there are no texts."""
+    """Returns a note about rows of a complete set that are longer than the teacher's input.
+
+    None without such rows or without texts.
+    """
     if not record.row_kind.can_be_truncated or not record.has_text:
         return None
     reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))
@@ -221,7 +227,7 @@ def _note_of_truncated_rows(root: Path, record: SetRecord) -> str | None:
     of_all = f"{cut:,} of {record.num_rows:,} rows ({share:.1%})"
     if record.windows:
         return f"of {of_all} both sentences are longer than half a window. The shorter one was truncated to that"
-    return f"{of_all} are longer than {size} tokens, and were cut"
+    return f"{of_all} are longer than {size} tokens, and were truncated"
 
 
 def is_done(root: Path, shard: Shard, footer: Footer) -> bool:
@@ -237,7 +243,7 @@ def is_done(root: Path, shard: Shard, footer: Footer) -> bool:
 
 
 def measured(root: Path, shard: Shard) -> Shard:
-    """A shard with rows, bytes and checksum of its file."""
+    """Returns a shard with rows, bytes and checksum of its file."""
     path = root / shard.path
     rows = read_metadata(path).num_rows
     return shard.model_copy(update={"rows": rows, "bytes": path.stat().st_size, "sha256": sha256(path)})

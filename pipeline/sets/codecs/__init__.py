@@ -28,8 +28,8 @@ def codec_for(flags: AnyCodecFlags, vocabulary_size: int, hidden_size: int | Non
 
     Args:
         flags: its name and its settings.
-        vocabulary_size: of the teacher's last layer, V.
-        hidden_size: of its input, H, or None where it is not at hand.
+        vocabulary_size: V, the number of outputs of the teacher's last layer.
+        hidden_size: H, the size of that layer's input, or None if the teacher is not available.
 
     Raises:
         ConfigError: if the flags do not fit these sizes.
@@ -44,7 +44,7 @@ def codec_for(flags: AnyCodecFlags, vocabulary_size: int, hidden_size: int | Non
             raise ConfigError(f"--top-k: {flags.top_k}, but the vocabulary has {vocabulary_size} tokens")
         return TopKCodec(vocabulary_size=vocabulary_size, top_k=flags.top_k)
     if hidden_size is None:
-        raise ConfigError("--codec hidden: it is for `distill teacher-dump`, which has the teacher's hidden states")
+        raise ConfigError("--codec hidden: needs the teacher's hidden states. Use `distill teacher-dump`")
     return HiddenCodec(vocabulary_size=vocabulary_size, hidden_size=hidden_size)
 
 

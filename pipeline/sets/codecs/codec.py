@@ -24,9 +24,9 @@ class Codec(Part):
 
     Attributes:
         card_line: its columns, as a row of the card's table.
-        is_lossless: whether other codecs can be made of what it stores.
-        needs_decoder: whether it is read with the teacher's last layer, and made of that layer's input.
-        is_unbiased: whether what is stored is right in expectation.
+        is_lossless: whether other codecs can be made from its columns.
+        needs_decoder: whether it stores the input of the teacher's last layer, which is then needed for reading.
+        is_unbiased: whether the expectation of the stored distribution is the full distribution.
         name: of the codec.
         vocabulary_size: V.
     """
@@ -58,10 +58,10 @@ class Codec(Part):
 
     @abstractmethod
     def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
-        """The columns, one entry per position, and the mass_P that the teacher gives to what is kept.
+        """Returns the columns, one entry per position, and mass_P, the teacher's probability of the kept tokens.
 
         Raises:
-            BeyondHalfError: if a number that is kept as float16 is too large for it.
+            BeyondHalfError: if a number that is stored as float16 is too large for it.
         """
 
     @abstractmethod
@@ -70,29 +70,29 @@ class Codec(Part):
 
     @abstractmethod
     def problem(self, columns: Columns) -> str | None:
-        """What is wrong with stored columns, or None if nothing is."""
+        """Returns the problem with stored columns, or None."""
 
     @property
     def stored_temperature(self) -> float:
-        """A temperature at which the distribution can be had."""
+        """Returns a temperature at which the distribution can be decoded."""
         return 1.0
 
     def honours(self, temperature: float) -> bool:
-        """Whether the distribution at this temperature can be had from what is stored."""
+        """Whether the distribution at this temperature can be decoded."""
         # A codec that drops tokens cannot rescale: the normalizer at another temperature needs the dropped logits.
         return self.is_lossless or temperature == self.stored_temperature
 
     @abstractmethod
     def num_bytes(self) -> float:
-        """About how many bytes a position takes on disk, of a small BERT's predictions on Wikipedia."""
+        """Returns the approximate bytes of a position on disk, measured on a small BERT's predictions on Wikipedia."""
 
     @abstractmethod
     def candidates_sql(self) -> tuple[str, str]:
         """SQL for the kept ids of a position and their probabilities, as two lists."""
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
-        """Returns the teacher's predictions from the columns of a lossless codec; ``random_P`` is used for sampling."""
-        raise AssertionError(f"codec {self} has not kept everything; whoever asks looks at `is_lossless` first")
+        """Returns the teacher's predictions from the columns of a lossless codec. ``random_P`` is used for sampling."""
+        raise AssertionError(f"codec {self} is not lossless. Callers check `is_lossless` first")
 
     @property
     def decoder_bytes(self) -> int:
@@ -103,6 +103,6 @@ class Codec(Part):
         """Reads the teacher's last layer, if the codec needs it.
 
         Raises:
-            IntegrityError: if the file is missing or damaged, or of another size.
+            IntegrityError: if the file is missing or damaged, or has another size.
         """
         return None

@@ -42,7 +42,7 @@ class Predictions:
     Attributes:
         logits_PV: float32.
         hidden_PH: float32, the input of its decoder.
-        random_P: float64 in (0, 1), a number per position to draw with.
+        random_P: float64 in (0, 1), a random number per position for sampling.
     """
 
     logits_PV: torch.Tensor
@@ -51,7 +51,7 @@ class Predictions:
 
     @cached_property
     def log_z_P(self) -> torch.Tensor:
-        """Log of the sum of exp(logit), float32; cached, because a pass over all logits is expensive."""
+        """Log of the sum of exp(logit), float32. Cached, because a pass over all logits is expensive."""
         return self.logits_PV.logsumexp(dim=1)
 
 
@@ -72,13 +72,13 @@ class Dense:
 
 @dataclass(frozen=True)
 class Sparse:
-    """Distributions of which some entries are kept.
+    """Distributions with only some of their entries.
 
     Attributes:
-        position_E: int64, which position an entry belongs to; ascending.
+        position_E: int64, the position of each entry, ascending.
         token_E: int64, its id.
         probability_E: float32.
-        rest_P: float32, the probability of all tokens that were not kept, together.
+        rest_P: float32, the total probability of all other tokens.
     """
 
     position_E: torch.Tensor
@@ -132,20 +132,20 @@ def half_bits(values_PK: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def from_half_bits(bits: np.ndarray[Any, Any]) -> torch.Tensor:
-    """What `half_bits` wrote, as float32."""
+    """Returns the output of `half_bits` as float32."""
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(bits).view(np.float16).astype(np.float32))
 
 
 def wrong_width(column: pa.Array, width: int) -> str | None:
-    """Says so if a position's list has another length."""
+    """Returns a problem if a position's list has another length."""
     wrong = pc.any(pc.not_equal(pc.list_value_length(column), width)).as_py()
     return f"a position has not {width} numbers" if wrong else None
 
 
 def not_finite(columns: Columns, *names: str) -> str | None:
-    """Says which column holds NaN or Inf, be it of float16 bits or of float32."""
+    """Returns a problem if a column contains NaN or Inf, in float16 bits or in float32."""
     for name in names:
         column = columns[name]
         numbers = column.flatten() if pa.types.is_list(column.type) else column
@@ -156,6 +156,6 @@ def not_finite(columns: Columns, *names: str) -> str | None:
 
 
 def unknown_id(vocabulary_size: int, candidates: pa.Array) -> str | None:
-    """Says so if an id is not one of the vocabulary's."""
+    """Returns a problem if an id is not in the vocabulary."""
     top = pc.max(candidates.flatten()).as_py()
     return f"candidate {top} is beyond the vocabulary" if top >= vocabulary_size else None

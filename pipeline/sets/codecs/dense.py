@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class DenseCodec(Codec):
-    """Columns ``log_probs``: float16 bits; ``log_z``: logit = log_prob + log_z."""
+    """Columns ``log_probs`` and ``log_z``, in float16 bits: logit = log_prob + log_z."""
 
     card_line: ClassVar[str] = (
-        "| `log_probs`, `log_z` | bits of float16: every log-probability; the logit is log_prob + log_z |"
+        "| `log_probs`, `log_z` | bits of float16: every log-probability. The logit is log_prob + log_z |"
     )
     is_lossless: ClassVar[bool] = True
 
@@ -76,7 +76,7 @@ class DenseCodec(Codec):
         return "range(len(log_probs))", "list_transform(log_probs, lambda x: exp(half(x)))"
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
-        """The logits, as far as float16 has kept them, and no hidden states."""
+        """Returns the logits in the precision of float16, and no hidden states."""
         import torch
 
         log_z_P = torch.from_numpy(columns["log_z"].to_numpy(zero_copy_only=False).copy())

@@ -1,6 +1,7 @@
 """Stores the decoder's input in float16, and the decoder once per set: exact at any temperature without the teacher.
 
-About 1.4 bytes a number, 530 a position for 384 of them; any other codec can be made from it later (`distill recode`).
+It takes about 1.4 bytes per number, which is 530 per position with 384 numbers. Any other codec can be made from it
+later (`distill recode`).
 
 Shapes: P positions, H hidden size.
 """
@@ -51,7 +52,7 @@ class HiddenCodec(Codec):
 
     @classmethod
     def worth_trying(cls, source: Codec) -> Sequence[Codec]:
-        """The source itself, if it is one."""
+        """Returns the source itself if it has a decoder."""
         return [source] if isinstance(source, cls) else []
 
     def fields(self) -> dict[str, pa.DataType]:
@@ -68,7 +69,7 @@ class HiddenCodec(Codec):
 
     def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Dense:
         """See `Codec`."""
-        assert decoder is not None, "the set keeps its decoder"
+        assert decoder is not None, "the set has its decoder"
         return Dense((decoder(_hidden(columns)) / temperature).softmax(dim=1))
 
     def problem(self, columns: Columns) -> str | None:
@@ -85,7 +86,7 @@ class HiddenCodec(Codec):
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
         """See `Codec`."""
-        assert decoder is not None, "the set keeps its decoder"
+        assert decoder is not None, "the set has its decoder"
         hidden_PH = _hidden(columns)
         return Predictions(decoder(hidden_PH), hidden_PH, random_P)
 

@@ -1,7 +1,7 @@
 """Stores N draws from the teacher's distribution at a temperature: token ids and their counts.
 
-A student trained on the shares of the draws sees the gradient of the whole distribution, in expectation (Sparse Logit
-Sampling, Anshumann et al. 2025); the K likeliest tokens do not give that. The draws are systematic: one random number
+In expectation, a student trained on the shares of the draws gets the gradient of the full distribution (Sparse Logit
+Sampling, Anshumann et al. 2025). With the K most likely tokens it does not. The draws are systematic: one random number
 per position, and N points at equal distances of 1/N from it. A token's count has the expectation N p, as with
 independent draws, but is never further from it than 1.
 
@@ -29,11 +29,11 @@ GROUP = 128
 
 
 class SampledCodec(Codec):
-    """Columns ``candidates``: the ids that were drawn, ascending; ``counts``: how often.
+    """Columns ``candidates`` (the drawn ids, ascending) and ``counts`` (how often each was drawn).
 
     Attributes:
         num_samples: N.
-        temperature: of the distribution that was drawn from, the only one that can be had.
+        temperature: the temperature of the sampled distribution, the only one that can be decoded.
     """
 
     card_line: ClassVar[str] = (
@@ -99,11 +99,11 @@ class SampledCodec(Codec):
         candidates, counts = columns["candidates"], columns["counts"]
         lengths_P = pc.list_value_length(candidates).to_numpy()
         if not np.array_equal(lengths_P, pc.list_value_length(counts).to_numpy()) or not lengths_P.all():
-            return "candidates and counts do not go together"
+            return "candidates and counts have different lengths"
         drawn_E = counts.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
         starts_P = np.cumsum(lengths_P) - lengths_P
         if (np.add.reduceat(drawn_E, starts_P) != self.num_samples).any():
-            return f"a position's counts are not {self.num_samples} in all"
+            return f"the sum of a position's counts is not {self.num_samples}"
         return unknown_id(self.vocabulary_size, candidates)
 
     @property
@@ -137,9 +137,9 @@ def _probabilities(predictions: Predictions, temperature: float) -> "torch.Tenso
 
 
 def draw(probability_PV: "torch.Tensor", random_P: "torch.Tensor", num_samples: int) -> "torch.Tensor":
-    """Systematic draws: the tokens in whose part of the cumulated distribution the points (k + random) / N lie.
+    """Draws systematically: a token is drawn for each point (k + random) / N in its part of the cumulated distribution.
 
-    Cumulates groups of tokens first and then only those that a point lies in, which saves most of the work.
+    Groups of tokens are cumulated first, and then only the groups with a point, which saves most of the work.
 
     Returns:
         token_PN, int64, ascending.

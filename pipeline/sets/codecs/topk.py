@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 
 class TopKCodec(Codec):
-    """Columns ``candidates``: ids, the likeliest first; ``log_probs``: float16 bits; ``log_z``, as for `DenseCodec`.
+    """Columns ``candidates``, the most likely ids first, and ``log_probs`` and ``log_z`` as in `DenseCodec`.
 
     Attributes:
-        top_k: K. At another temperature than 1 the mass of the tail depends on tokens that are not there.
+        top_k: K. At temperatures other than 1, the mass of the tail depends on tokens that are not stored.
     """
 
     card_line: ClassVar[str] = (
-        "| `candidates`, `log_probs`, `log_z` | the likeliest ids, bits of float16 of their log-probabilities; "
-        "the logit is log_prob + log_z |"
+        "| `candidates`, `log_probs`, `log_z` | the most likely ids, bits of float16 of their "
+        "log-probabilities. The logit is log_prob + log_z |"
     )
     is_unbiased: ClassVar[bool] = False
 
@@ -55,7 +55,7 @@ class TopKCodec(Codec):
 
     @classmethod
     def worth_trying(cls, source: Codec) -> Sequence[Codec]:
-        """Codecs of a few K, as far as the vocabulary has so many tokens."""
+        """Returns codecs with a few values of K, up to the size of the vocabulary."""
         size = source.vocabulary_size
         return [cls(vocabulary_size=size, top_k=k) for k in (12, 50, 100) if k <= size]
 

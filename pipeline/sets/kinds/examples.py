@@ -51,7 +51,7 @@ where v.variant > 0 and o.variant = 0
 
 
 class ExamplesKind(RowKind):
-    """The inputs of a task; a set of them can be shared without its text."""
+    """The inputs of a task. A set of them can be shared without its text."""
 
     name = "examples"
     keys = KEYS
@@ -94,7 +94,7 @@ class ExamplesKind(RowKind):
         )
 
     def views(self, root: Path, record: SetRecord) -> list[View]:
-        """See `RowKind`; variants are beside the rows that they were made from, too."""
+        """See `RowKind`. A second view joins variants with their original rows."""
         views = super().views(root, record)
         if record.augmentation:
             name = variants_view_name(root.name)
@@ -102,7 +102,7 @@ class ExamplesKind(RowKind):
         return views
 
     def view_columns(self, record: SetRecord) -> list[str]:
-        """See `RowKind`; of a set without text null where that would be."""
+        """See `RowKind`. The text columns of a set without text are null."""
         ids = "usmallint[]" if id_type(record.tokenizer.vocabulary_size) == pa.uint16() else "uinteger[]"
         of_text = {"sentence1": "varchar", "sentence2": "varchar", "ids1": ids, "ids2": ids}
         stored = record.arrow_schema().names
@@ -112,8 +112,8 @@ class ExamplesKind(RowKind):
     def common_view(self, sets: Sequence[tuple[str, SetRecord]]) -> View:
         """See `RowKind`.
 
-        Sets differ in the width of their ids and in the number of their logits; here all have the same types. Of
-        multi-label sets, whose labels are lists, the label is null here.
+        Sets differ in the width of their ids and in the number of their logits. This view gives all of them the same
+        types. The label of multi-label sets is null here, because it is a list.
         """
         labels = ["null::int" if record.target.has_label_lists else "label" for _, record in sets]
         # The views of all sets need equal column types for `union all`.
@@ -154,7 +154,7 @@ def columns_with_text(record: SetRecord, columns: str = "*") -> str:
 
 
 def example_columns(vocabulary_size: int, gold_type: pa.DataType = GOLD_TYPE) -> list[pa.Field]:
-    """The columns of rows with their text; the type of ``label`` is that of `TargetType`."""
+    """Returns the columns of rows with their text. The type of ``label`` depends on `TargetType`."""
     ids = pa.list_(id_type(vocabulary_size))
     return [
         pa.field("split", pa.string(), nullable=False),
@@ -190,7 +190,7 @@ def example_encodings(names: Container[str]) -> dict[str, Any]:
 
 @dataclass
 class Tally:
-    """What is counted over all shards of a split: source rows, variants, and the hash of texts and gold."""
+    """Counts over all shards of a split: source rows, variants, and the hash of texts and gold."""
 
     originals: int = 0
     variants: int = 0
@@ -198,7 +198,7 @@ class Tally:
 
     @property
     def rows_sha256(self) -> str:
-        """What `pipeline.sources.rows_sha256` gives for the source rows."""
+        """Returns the value of `pipeline.sources.rows_sha256` for the source rows."""
         return self.digest.hexdigest()
 
 
@@ -224,15 +224,18 @@ class ExamplesCheck(RowsCheck):
                 hash_rows(tally.digest, batch)
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
-        """See `RowsCheck`: every source row of a shard once, unless the split lacks some."""
+        """See `RowsCheck`. Every source row of a shard has to occur once, unless the split lacks rows."""
         described, found = self.record.splits.get(shard.split), self._tallies[shard.split].originals - self._before
         # Keys ascend and lie in the shard's range, so equal numbers mean that each row is there exactly once.
         if described and not described.absent and found != shard.stop - shard.start:
-            return f"the source rows {shard.start:,} to {shard.stop:,} are not there exactly once"
+            return f"the source rows {shard.start:,} to {shard.stop:,} do not occur exactly once"
         return None
 
     def split_problems(self) -> list[str]:
-        """See `RowsCheck`: which splits lack source rows that the record describes, or the set its variants."""
+        """See `RowsCheck`.
+
+        Returns splits without some of the recorded source rows, or sets without some of their variants.
+        """
         record, problems = self.record, []
         for split, described in record.splits.items():
             tally, expected = self._tallies[split], described.rows - described.absent
@@ -261,9 +264,9 @@ def _origin_problem(record: SetRecord, shard: Shard, rows: pa.Table) -> str | No
         return "an unlabelled row has gold, or variants"
     # Students select rows by origin, so a false origin could let augmented rows count as gold.
     if (which_are(rows.column("origin"), "original") == (is_variant_R | is_unlabelled_R)).any():
-        return "the origin of a row is wrong: it is 'original' for variant 0 of the task's own rows, and for no other"
+        return "the origin of a row is wrong: only variant 0 of the task's own rows has 'original'"
     if (which_are(rows.column("origin"), UNLABELLED) != is_unlabelled_R).any():
-        return f"the origin of a row is wrong: it is {UNLABELLED!r} for the unlabelled rows, and for no other"
+        return f"the origin of a row is wrong: only unlabelled rows have {UNLABELLED!r}"
     return None
 
 
@@ -286,7 +289,7 @@ def _gold_problem(record: SetRecord, rows: pa.Table) -> str | None:
 def _text_problem(record: SetRecord, rows: pa.Table) -> str | None:
     second = rows.column("ids2").combine_chunks()
     if not record.is_pair and second.null_count != len(second):
-        return "ids2 is there although there is no second sentence"
+        return "ids2 is set although there is no second sentence"
     for name in ("ids1", "ids2") if record.is_pair else ("ids1",):
         problem = ids_problem(record, name, rows.column(name).combine_chunks())
         if problem:
@@ -331,9 +334,9 @@ def shard_table(
     """The table of a shard: rows, their tokens and their logits side by side.
 
     Args:
-        record: the set's record.
-        shard: which rows of which split.
-        rows: its rows, variants and all.
+        record: the record of the set.
+        shard: the range of rows, and their split.
+        rows: its rows, including variants.
         hashes: their text hashes.
         inputs: the same rows in tokens.
         logits_NC: float32, the same rows' logits in the task's label order.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BYTES_PER_GROUP = 2**26
 MAX_ROWS_PER_GROUP = 4096
 MOST_NATS = 700  # math.exp overflows above 709
-POSITIONS_PER_ROW = 5  # typical for a sentence; affects only the size of row groups
+POSITIONS_PER_ROW = 5  # typical for a sentence, affects only the size of row groups
 
 # Columns: the key, `position`, `target` (the masked token), `candidate` and its `probability`. The left join keeps rows
 # of the codec `hidden`, whose candidates are null.
@@ -59,9 +59,9 @@ class MaskedRows:
         source_row_R: the document that the sequence begins in.
         piece_R: the sequence's number among those that begin there.
         copy_R: the number of the copy.
-        ids: what was read, without special tokens.
-        positions: the masked places, ascending.
-        targets: what stood there.
+        ids: the tokens, without special ones.
+        positions: the masked positions, ascending.
+        targets: the tokens that were masked.
     """
 
     source_row_R: Ints
@@ -83,7 +83,7 @@ class MaskedWordSet(GroupedSet):
     advice: ClassVar = "a set of `distill teacher-dump --signal mlm` is needed here"
 
     def decoder(self) -> Decoder | None:
-        """The teacher's last layer, where the codec needs it.
+        """The teacher's last layer, if the codec needs it.
 
         Raises:
             IntegrityError: if the file is missing or was changed.
@@ -91,7 +91,7 @@ class MaskedWordSet(GroupedSet):
         return self.record.signals.mlm.read_decoder(self.root) if self.record.signals.mlm else None
 
     def check_temperature(self, temperature: float) -> None:
-        """Raises ConfigError if the distributions at this temperature cannot be had from what is stored."""
+        """Raises ConfigError if the distributions at this temperature cannot be decoded."""
         codec = self.record.codec
         if not codec.honours(temperature):
             kept = codec.stored_temperature
@@ -102,7 +102,7 @@ class MaskedWordSet(GroupedSet):
             )
 
     def scores(self) -> Scores:
-        """Per split, from the footers: positions, what the teacher guesses right, what is kept and what it takes."""
+        """Per split, from the footers: positions, the teacher's accuracy, the stored probability and the size."""
         scores: Scores = {}
         for split, total in self.totals():
             if total["positions"]:
@@ -117,7 +117,7 @@ class MaskedWordSet(GroupedSet):
 
 
 class MaskedWordsKind(RowKind):
-    """Masked copies of the sequences of a corpus, which are never without their text."""
+    """Masked copies of the sequences of a corpus. They cannot be shared without their text."""
 
     name = "masked_words"
     keys = ("split", "source_row", "piece", "copy")
@@ -148,7 +148,7 @@ class MaskedWordsKind(RowKind):
         )
 
     def views(self, root: Path, record: SetRecord) -> list[View]:
-        """See `RowKind`: also by masked position and candidate, in words."""
+        """See `RowKind`. A second view has a row per masked position and candidate, in words."""
         candidates, probabilities = record.codec.candidates_sql()
         name = words_view_name(root.name)
         sql = WORDS_VIEW.format(
@@ -206,12 +206,12 @@ def _innermost(kind: pa.DataType) -> pa.DataType:
 
 
 def _list_problem(table: pa.Table) -> str | None:
-    """Nulls at any depth, or a column that has not one entry for each masked position of each row."""
+    """Returns a problem for nulls at any depth, or a column without exactly one entry per masked position."""
     masked_R = pc.list_value_length(table.column("positions").combine_chunks())
     for name in table.column_names[table.column_names.index("ids") :]:
         column = table.column(name).combine_chunks()
         if name != "ids" and not pc.list_value_length(column).equals(masked_R):
-            return f"{name} has no entry for some masked position of its row, or one too many"
+            return f"{name} has a row without exactly one entry per masked position"
         while pa.types.is_list(column.type) and not column.null_count:
             column = column.flatten()
         if column.null_count:
@@ -234,7 +234,7 @@ def tokens_table(codec: Codec, split: str, rows: MaskedRows, predictions: Mappin
     """Joins rows with the teacher's outputs at their positions.
 
     Args:
-        codec: how it is stored.
+        codec: how the outputs are stored.
         split: the rows' split.
         rows: the rows.
         predictions: the codec's columns, an entry per position of all rows.
@@ -255,7 +255,7 @@ def tokens_table(codec: Codec, split: str, rows: MaskedRows, predictions: Mappin
 
 
 def split_table(table: pa.Table) -> tuple[MaskedRows, dict[str, pa.Array]]:
-    """Takes a table apart again: its rows, and the codec's columns with an entry per position."""
+    """Splits a table into its rows, and the codec's columns with an entry per position."""
     codec_names = table.schema.names[table.schema.get_field_index("targets") + 1 :]
     return masked_rows(table), {name: table.column(name).combine_chunks().flatten() for name in codec_names}
 
@@ -268,7 +268,7 @@ def masked_rows(table: pa.Table) -> MaskedRows:
 
 
 def rows_per_group(codec: Codec) -> int:
-    """Rows that are encoded, written and later read together: a bounded number of bytes."""
+    """Returns how many rows are encoded, written and later read together, which bounds the memory."""
     bytes_per_row = POSITIONS_PER_ROW * codec.num_bytes()
     # At least 16 rows: with the dense codec a row takes some 200 kB, and tiny groups compress badly.
     return int(min(MAX_ROWS_PER_GROUP, max(16, BYTES_PER_GROUP // bytes_per_row)))
@@ -279,7 +279,7 @@ DRAW = 3
 
 
 def draws(rows: MaskedRows, seed: int) -> Floats64:
-    """A random number in (0, 1) for each masked position [P]: a function of the seed, the row's key and the place."""
+    """Returns a random number in (0, 1) for each masked position [P]: a function of seed, row key and position."""
     row_P = np.repeat(np.arange(len(rows)), rows.positions.lengths)
     key = (rows.source_row_R[row_P], rows.piece_R[row_P], rows.copy_R[row_P], rows.positions.flat)
     return uniform(hashed(seed, DRAW, *key))
@@ -288,13 +288,13 @@ def draws(rows: MaskedRows, seed: int) -> Floats64:
 def encode(
     codec: Codec, predictions: Predictions, target_P: "torch.Tensor", statistics: Statistics
 ) -> dict[str, pa.Array]:
-    """The codec's columns for some positions; adds to the statistics.
+    """Returns the codec's columns for some positions, and adds to the statistics.
 
     Args:
-        codec: how to store it.
-        predictions: of the teacher.
-        target_P: int64, what stood there.
-        statistics: receives positions, right guesses, nats of the targets, and the mass that is kept.
+        codec: how to store the predictions.
+        predictions: the teacher's predictions.
+        target_P: int64, the tokens that were masked.
+        statistics: receives positions, right predictions, nats of the targets, and the stored probability.
 
     Raises:
         BeyondHalfError: if a number that is kept as float16 is too large for it.
@@ -323,5 +323,5 @@ def no_statistics() -> Statistics:
 
 
 def perplexity(nats: float) -> float:
-    """The perplexity of a mean of nats, of very many that of `MOST_NATS`."""
+    """Returns the perplexity of a mean in nats, which is limited to `MOST_NATS`."""
     return math.exp(min(nats, MOST_NATS))

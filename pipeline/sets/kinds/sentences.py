@@ -29,9 +29,9 @@ class Sentences:
     """Sentences without their vectors.
 
     Attributes:
-        source_row_R: the document or the task's row that a sentence is of.
-        piece_R: its number there: of a pair 0 and 1.
-        ids: its tokens, without special tokens.
+        source_row_R: the document or the task's row of each sentence.
+        piece_R: the number of the sentence in it. A pair has 0 and 1.
+        ids: the tokens, without special ones.
     """
 
     source_row_R: Ints
@@ -42,7 +42,7 @@ class Sentences:
         return len(self.source_row_R)
 
     def take(self, rows: Ints) -> "Sentences":
-        """The sentences of these numbers, in their order."""
+        """Returns the sentences with these numbers, in the same order."""
         return Sentences(self.source_row_R[rows], self.piece_R[rows], self.ids.take(rows))
 
 
@@ -62,7 +62,7 @@ class SentenceSet(GroupedSet):
 
     @cached_property
     def basis(self) -> Basis | None:
-        """The basis, where the codec needs one.
+        """The basis, if the codec needs one.
 
         Raises:
             IntegrityError: if the file is missing or was changed.
@@ -74,7 +74,7 @@ class SentenceSet(GroupedSet):
         return self.vectors.codec.decode(rows, self.basis)
 
     def scores(self) -> Scores:
-        """Per split, from the footers: sentences, tokens, what share of the vectors' squares is lost, and bytes."""
+        """Per split, from the footers: sentences, tokens, the lost share of the vectors' squares, and bytes."""
         scores: Scores = {}
         for split, total in self.totals():
             if total["sentences"]:
@@ -89,7 +89,7 @@ class SentenceSet(GroupedSet):
 
 
 class SentencesKind(RowKind):
-    """Sentences as their ids, which are never without them."""
+    """Sentences as token ids. They cannot be shared without these."""
 
     name = "sentences"
     keys = ("split", "source_row", "piece")
@@ -122,7 +122,7 @@ class SentencesKind(RowKind):
         return ids_problem(record, "ids", rows.column("ids").combine_chunks()) or signals_problem(record, rows)
 
     def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: tuple[int, ...]) -> str | None:
-        """See `RowKind`; a row of a task has sentence 0, of a pair 1, and no other."""
+        """See `RowKind`. A row of a task has sentence 0, and a pair also sentence 1."""
         problem, most = super().key_problem(record, shard, rows, last), int(record.is_pair)
         piece_R = rows.column("piece").to_numpy()
         if not problem and record.task is not None and ((piece_R < 0) | (piece_R > most)).any():
@@ -132,7 +132,7 @@ class SentencesKind(RowKind):
     def summary(self, record: SetRecord) -> str:
         """See `RowKind`."""
         return (
-            f"What {record.teacher.name} makes of the sentences of {record.dataset_name}: {record.num_rows:,} vectors."
+            f"Vectors of {record.teacher.name} for the sentences of {record.dataset_name}: {record.num_rows:,} vectors."
         )
 
     def check(self, record: SetRecord) -> "SentencesCheck":
@@ -141,7 +141,7 @@ class SentencesKind(RowKind):
 
 
 class SentencesCheck(RowsCheck):
-    """Counts the sentences of a task; a document of a corpus may give any number of them."""
+    """Counts the sentences of a task. A document of a corpus may have any number of sentences."""
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
         """See `RowsCheck`."""
@@ -171,7 +171,7 @@ def no_vector_statistics() -> Statistics:
 
 
 def add_statistics(statistics: Statistics, rows: Sentences, said_RH: Floats, kept_RH: Floats) -> None:
-    """Adds sentences, their tokens, the squares of their vectors and the squared errors of what is kept of them."""
+    """Adds up sentences, their tokens, the squares of their vectors and the squared errors of the stored vectors."""
     statistics["sentences"] += len(rows)
     statistics["tokens"] += len(rows.ids.flat)
     statistics["squares"] += float((said_RH.astype("float64") ** 2).sum())

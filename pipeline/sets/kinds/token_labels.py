@@ -53,8 +53,8 @@ class LabelledWords:
     Attributes:
         names: of the labels.
         pieces: the sentences in tokens.
-        num_words_N: how many words each has.
-        gold: the number of each word's label; none of a sentence without gold.
+        num_words_N: the number of words of each sentence.
+        gold: the number of each word's label. Empty for a sentence without gold.
         has_gold_N: which sentences have gold.
         teacher_TC: float32 logits of the teacher. Sentences of a file have none: [0, C].
     """
@@ -93,11 +93,11 @@ class LabelledWords:
         return self.pieces.on_first(Ragged(label_W, offsets), NO_LABEL)
 
     def predicted(self, logits_TC: Floats) -> Ragged:
-        """Returns the number of each word's most likely label; a word without tokens is outside every span."""
+        """Returns the number of each word's most likely label. A word without tokens is outside every span."""
         return labels_of_words(self.names, self.pieces, self.num_words_N, logits_TC)
 
     def tallies(self, logits_TC: Floats) -> Tallies:
-        """What scores of logits are made of, over the sentences that have gold."""
+        """Returns gold and predictions for scores, over the sentences with gold."""
         known = np.flatnonzero(self.has_gold_N)
         return word_tallies(self.names, self.predicted(logits_TC).take(known), self.gold.take(known))
 
@@ -109,7 +109,7 @@ class LabelledWords:
 
     @property
     def sequences(self) -> tuple[Ragged, ...]:
-        """What is read of the sentences: one list of ids each."""
+        """Returns the input of each sentence: one list of ids."""
         return (self.pieces.ids,)
 
     @property
@@ -119,7 +119,10 @@ class LabelledWords:
 
 
 def labels_of_words(names: tuple[str, ...], pieces: Pieces, num_words_N: Ints, logits_TC: Floats) -> Ragged:
-    """The number of each word's likeliest label, by the logits of its first token; without tokens it is outside."""
+    """Returns the number of each word's most likely label, by its first token.
+
+    A word without tokens is outside every span.
+    """
     return pieces.by_word(logits_TC.argmax(axis=1), num_words_N, names.index(OUTSIDE))
 
 
@@ -144,7 +147,7 @@ class TokenLabelSet(GroupedSet):
         return LabelledWords.of(target.names, table.column("words"), table.column("label"), pieces, logits_TC)
 
     def scores(self) -> Scores:
-        """What the teacher scores against the gold of each split, by the task's metrics."""
+        """Returns the teacher's scores against the gold of each split, by the task's metrics."""
         splits = {split: self.read(split) for split in self.splits}
         return {
             split: word_scores(self.record.metrics, rows.tallies(rows.teacher_TC)) for split, rows in splits.items()
@@ -152,7 +155,7 @@ class TokenLabelSet(GroupedSet):
 
 
 class TokenLabelsKind(RowKind):
-    """Sentences of labelled words, which are never without their words."""
+    """Sentences of labelled words. They cannot be shared without their words."""
 
     name = "token_labels"
     keys = ("split", "source_row")
@@ -176,7 +179,7 @@ class TokenLabelsKind(RowKind):
         ]
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:
-        """See `RowKind`; logits byte by byte, as those of examples."""
+        """See `RowKind`. Logits are encoded byte by byte, as those of examples."""
         return {
             "use_dictionary": ["split", "words.list.element", "word_ids.list.element", "label.list.element"],
             "use_byte_stream_split": ["ids.list.element", "logits.list.element.list.element"],
@@ -184,7 +187,7 @@ class TokenLabelsKind(RowKind):
         }
 
     def views(self, root: Path, record: SetRecord) -> list[View]:
-        """See `RowKind`: also a row for each word."""
+        """See `RowKind`. A second view has a row for each word."""
         name, files = words_view_name(root.name), parquet([root / shard.path for shard in record.shards])
         return [*super().views(root, record), View(name, WORDS_VIEW.format(name=name, files=files))]
 
@@ -210,7 +213,7 @@ class TokenLabelsKind(RowKind):
                 yield "", pa.Table.from_batches([batch])
 
     def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: tuple[int, ...]) -> str | None:
-        """See `RowKind`; a shard has every source row of its range."""
+        """See `RowKind`. A shard has every source row of its range."""
         # Stricter than ascending keys: every sentence is stored exactly once, even one without tokens.
         start = max(last[0] + 1, shard.start)
         if not np.array_equal(rows.column("source_row").to_numpy(), np.arange(start, start + rows.num_rows)):
@@ -256,7 +259,7 @@ class TokenLabelsCheck(RowsCheck):
         return None if end == shard.stop else f"it ends at source row {end:,}, and not at {shard.stop:,}"
 
     def split_problems(self) -> list[str]:
-        """See `RowsCheck`: which splits are not those that the record describes."""
+        """See `RowsCheck`. Returns splits that differ from the record."""
         return [
             f"split {split!r}: its words and gold are not those whose hash distill.json gives"
             for split, described in self.record.splits.items()
@@ -265,7 +268,10 @@ class TokenLabelsCheck(RowsCheck):
 
 
 def words_bomb(path: Path) -> str | None:
-    """Says if a file holds one word so often, or so long, that its words fill the memory: a dictionary hides that."""
+    """Returns a problem if one word is so long, or so frequent, that the words fill the memory.
+
+    A dictionary hides that.
+    """
     with pq.ParquetFile(path, read_dictionary=["words.list.element"]) as file:
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=["words.list.element"]):
             words = batch.column(0).flatten()
@@ -280,10 +286,10 @@ def words_bomb(path: Path) -> str | None:
 
 def _word_ids_problem(ids: pa.Array, word_ids: pa.Array, words_N: pa.Array) -> str | None:
     if not pc.list_value_length(word_ids).equals(pc.list_value_length(ids)):
-        return "a sentence has not as many word_ids as ids"
+        return "a sentence has different numbers of word_ids and ids"
     number_T, row_T = word_ids.flatten().to_numpy(), pc.list_parent_indices(word_ids).to_numpy()
     if ((number_T < 0) | (number_T >= words_N.to_numpy()[row_T])).any():
-        return "a token is of a word that its sentence has not"
+        return "a token belongs to a word that is not in its sentence"
     # Tokens of a word are neighbours and words are in order: `on_first` finds first tokens by a change of number.
     if ((np.diff(number_T) < 0) & (np.diff(row_T) == 0)).any():
         return "the words of a sentence's tokens do not ascend"
@@ -292,7 +298,7 @@ def _word_ids_problem(ids: pa.Array, word_ids: pa.Array, words_N: pa.Array) -> s
 
 def _label_problem(record: SetRecord, label: pa.Array, words_N: pa.Array) -> str | None:
     if pc.any(pc.not_equal(pc.list_value_length(label), words_N)).as_py():
-        return "a sentence has not one label for each word"
+        return "a sentence does not have one label per word"
     ends = pc.min_max(label.flatten()).as_py()
     num_labels = record.target.num_logits
     if ends["max"] is not None and not 0 <= ends["min"] <= ends["max"] < num_labels:
@@ -309,7 +315,7 @@ def _hash_problem(record: SetRecord, rows: pa.Table) -> str | None:
 
 
 def _as_source_rows(rows: pa.Table) -> pa.RecordBatch:
-    """The columns that `rows_sha256` hashes of source rows; sentence2 and score are null."""
+    """Returns the columns of source rows that `rows_sha256` hashes. sentence2 and score are null."""
     nothing = pa.nulls(rows.num_rows)
     # Source rows were hashed with these columns, so verification has to present the same ones.
     columns = [rows.column("words").combine_chunks(), nothing, rows.column("label").combine_chunks(), nothing]

@@ -15,7 +15,7 @@ from pipeline.sets.signals.vectors import Vectors
 
 
 class Signals(Part):
-    """The signals of a set, by their names: a line for each there is."""
+    """The signals of a set, by their names."""
 
     logits: Logits | None = None
     token_logits: TokenLogits | None = None
@@ -30,35 +30,35 @@ class Signals(Part):
 
     @property
     def stored(self) -> tuple[Signal, ...]:
-        """Those that the set has."""
+        """The signals that the set has."""
         return tuple(signal for name in type(self).model_fields if (signal := getattr(self, name)) is not None)
 
     @property
     def layer_signals(self) -> tuple[LayerSignal, ...]:
-        """Those of the teacher's layers."""
+        """The signals of the teacher's layers."""
         return tuple(signal for signal in self.stored if isinstance(signal, LayerSignal))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the finished files that they have beside the shards of the rows, if the record lists them."""
+        """Size of their finished files besides the shards of rows, if the record lists them."""
         files = [file.bytes or 0 for signal in self.layer_signals for file in signal.shards]
         files += [self.token_vectors.file.bytes] if self.token_vectors else []
         return sum(files) + (self.init.bytes if self.init else 0)
 
     def hashes(self) -> dict[str, str]:
-        """The SHA-256 of the files that they have beside the shards of the rows, if the record lists them."""
+        """The SHA-256 of their files besides the shards of rows, if the record lists them."""
         return {path: digest for signal in self.stored for path, digest in signal.hashes().items()}
 
     def without_token_vectors(self) -> Self:
-        """Those of the rows and of layers."""
+        """Returns the signals of the rows and of layers."""
         return self.model_copy(update={"token_vectors": None})
 
     def row_signals(self) -> Self:
-        """Those in the files of the rows."""
+        """Returns the signals in the files of the rows."""
         return type(self)(**{name: signal for name, signal in self if signal is not None and signal.is_in_rows})
 
     def measured(self, root: Path) -> Self:
-        """Those of a set in ``root`` once it is complete."""
+        """Returns the signals of a complete set in ``root``."""
         # A new object instead of model_copy, because pydantic validates only when an object is built.
         return type(self)(**{name: signal.measured(root) for name, signal in self if signal is not None})
 

@@ -18,18 +18,18 @@ from pipeline.sets.record_parts import LayersName
 from pipeline.sets.signals.signal import MAX_HEADS, LayerSignal, Numbers, Stored
 from pipeline.sets.vector_codecs import Basis
 
-MOST = 255  # greatest stored number (uint8)
+MOST = 255  # largest stored number (uint8)
 DISK_SHARE = 0.95  # measured: quantized numbers hardly compress
 
 
 class Blocks(LayerSignal):
-    """A list of A·K numbers a row and layer, head after head.
+    """A list of A·K numbers per row and layer, head after head.
 
     Attributes:
-        numbers: what the card calls them.
+        numbers: their name in the card.
         heads: A.
-        codec: ``float32``; or ``u8``, whole numbers between the least (``_low``) and the greatest (``_high``) of a head
-            and token.
+        codec: ``float32`` or ``u8``, which stores integers between the minimum (``_low``) and the maximum (``_high``)
+            of a head and token.
     """
 
     numbers: ClassVar[str]
@@ -47,11 +47,11 @@ class Blocks(LayerSignal):
 
     @abstractmethod
     def kept(self, length: int) -> Bools:
-        """Which numbers of a square are stored [L, L]; of each row at least one."""
+        """Returns which numbers of a square are stored [L, L], at least one per row."""
 
     @abstractmethod
     def whole(self, block_ALL: Floats) -> Floats:
-        """The squares, from the numbers that are stored, with 0 for the others."""
+        """Returns the squares of the stored numbers, with 0 for the others."""
 
     def column_types(self) -> dict[str, pa.DataType]:
         """See `LayerSignal`."""
@@ -64,7 +64,7 @@ class Blocks(LayerSignal):
 
     @abstractmethod
     def num_kept(self, length_R: Ints) -> Ints:
-        """How many numbers `kept` keeps of rows of so many tokens."""
+        """Returns how many numbers `kept` selects for rows of so many tokens."""
 
     def num_floats(self, length_R: Ints) -> Ints:
         """See `LayerSignal`."""
@@ -113,7 +113,7 @@ class Blocks(LayerSignal):
             return {"": self.numbers}
         return {
             "": f"{self.numbers}, each q of them `low + q / 255 * (high - low)`",
-            "_low": "the least of each head and token, bits of float16",
+            "_low": "the minimum of each head and token, bits of float16",
             "_high": "the greatest",
         }
 
@@ -124,7 +124,7 @@ U8_KINDS: dict[str, Any] = dict(zip(ENDS, (np.uint8, np.float16, np.float16), st
 
 
 def _quantised(block_ALL: Floats, mask_LL: Bools) -> tuple[npt.NDArray[np.uint8], Floats, Floats]:
-    """Whole numbers [A, K], and the range of each head and token as float16 [A, L] twice."""
+    """Returns integers [A, K], and minimum and maximum of each head and token, float16 [A, L]."""
     with np.errstate(over="ignore"):
         # The range is rounded to float16 before the step is computed, so that encoding and decoding use the same grid.
         low_AL = block_ALL.min(axis=2, where=mask_LL, initial=np.inf).astype(np.float16)
@@ -147,7 +147,7 @@ def _halves(bits: Numbers) -> Floats:
 
 
 class Attention(Blocks):
-    """The scaled products of queries and keys of each head, before softmax and mask: a row per query."""
+    """The scaled products of queries and keys of each head, before softmax and mask. Each row is a query."""
 
     name: ClassVar[LayersName] = "attention"
     title: ClassVar[str] = "attention of layers"
@@ -159,18 +159,18 @@ class Attention(Blocks):
         return np.ones((length, length), dtype=bool)
 
     def whole(self, block_ALL: Floats) -> Floats:
-        """The squares themselves."""
+        """Returns the squares unchanged."""
         return block_ALL
 
     def num_kept(self, length_R: Ints) -> Ints:
-        """L², of each row."""
+        """Returns L² for each row."""
         return length_R**2
 
 
 class Values(Blocks):
     """The scaled products of the attention's values with each other (MiniLM): the upper half of each symmetric square.
 
-    With 128 tokens it is as large as the values themselves, and smaller with fewer tokens.
+    With 128 tokens it is as large as the values themselves. With fewer tokens it is smaller.
     """
 
     name: ClassVar[LayersName] = "values"
@@ -182,13 +182,13 @@ class Values(Blocks):
     numbers: ClassVar[str] = "heads · length · (length + 1) / 2 numbers"
 
     def kept(self, length: int) -> Bools:
-        """The diagonal, and what is above it."""
+        """Selects the diagonal and the numbers above it."""
         return np.triu(np.ones((length, length), dtype=bool))
 
     def whole(self, block_ALL: Floats) -> Floats:
-        """The squares, symmetric."""
+        """Returns the symmetric squares."""
         return block_ALL + np.triu(block_ALL, 1).swapaxes(1, 2)
 
     def num_kept(self, length_R: Ints) -> Ints:
-        """L · (L + 1) / 2, of each row."""
+        """Returns L · (L + 1) / 2 for each row."""
         return length_R * (length_R + 1) // 2

@@ -16,7 +16,7 @@ Size = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class InitShape(Part):
-    """The sizes of the BERT that the weights are of, as its ``config.json`` has them."""
+    """The sizes of the BERT with these weights, as in its ``config.json``."""
 
     hidden_size: Size
     vocab_size: Size
@@ -28,7 +28,7 @@ class InitShape(Part):
     layer_norm_eps: Annotated[float, Field(gt=0, le=1)]
 
     def num_bytes(self, num_layers: int) -> int:
-        """Bytes of all numbers, in float32, with so many of the layers."""
+        """Returns the size of all numbers in float32, with so many layers."""
         width, inner = self.hidden_size, self.intermediate_size
         rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size + 2  # with a LayerNorm
         # Four projections of the attention, two of the feed-forward block, each with a bias, and two LayerNorms.
@@ -37,13 +37,13 @@ class InitShape(Part):
 
 
 class InitLayers(Signal):
-    """A file of float32, in which weights have the names that they have in the teacher, counted as there.
+    """A file of float32. Weights have the same names and layer numbers as in the teacher.
 
     Attributes:
-        layers: whose, from 1 on.
+        layers: the layers, from 1.
         shape: sizes.
-        bytes: of the file.
-        sha256: of the file.
+        bytes: the size of the file.
+        sha256: the hash of the file.
     """
 
     title: ClassVar[str] = "weights of layers"
@@ -91,7 +91,7 @@ student that is a BERT can start from them without the teacher (`distill train-s
 
     def check_files(self, root: Path) -> None:
         """See `Signal`."""
-        # Resolved, because the set's own folder may be a link; its files may not.
+        # Resolved, because the set's own folder may be a link, but its files may not.
         path = root.resolve() / INIT_FILE
         if not is_plain(path) or path.stat().st_size != self.bytes or sha256(path) != self.sha256:
             raise IntegrityError(f"{path}: missing, or not the weights that belong to this set. Repeat the dump.")

@@ -34,7 +34,7 @@ class Logits(Signal):
     def card_lines(self) -> str:
         """See `Signal`."""
         names = ", ".join(f"`{code(name)}`" for name in self.target.names).replace("|", "\\|")
-        apart = ", each for a sigmoid of its own" if self.target.has_label_lists else ""
+        apart = ", each for its own sigmoid" if self.target.has_label_lists else ""
         return f"| `logits` | {self.target.num_logits} float32, in this order: {names}{apart} |"
 
     def facts(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Logits(Signal):
 
 
 def logits_of(table: pa.Table, num_logits: int) -> Floats:
-    """The logits column as an array [N, C] of float32."""
+    """Returns the logits column as an array [N, C] of float32."""
     flat = table.column("logits").combine_chunks().flatten()
     return np.array(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)
 
@@ -72,7 +72,7 @@ class TokenLogits(Signal):
     target: Target
 
     def __str__(self) -> str:
-        return f"{self.target.num_logits} logits a token"
+        return f"{self.target.num_logits} logits per token"
 
     def columns(self) -> list[pa.Field]:
         """See `Signal`."""
@@ -81,11 +81,11 @@ class TokenLogits(Signal):
     def card_lines(self) -> str:
         """See `Signal`."""
         names = ", ".join(f"`{code(name)}`" for name in self.target.names).replace("|", "\\|")
-        return f"| `logits` | of each token {self.target.num_logits} float32, in this order: {names} |"
+        return f"| `logits` | {self.target.num_logits} float32 for each token, in this order: {names} |"
 
     def facts(self) -> dict[str, Any]:
         """See `Signal`."""
-        return {"logits": f"{self.target.num_logits} a token: {', '.join(self.target.names)}"}
+        return {"logits": f"{self.target.num_logits} per token: {', '.join(self.target.names)}"}
 
     def problem(self, rows: pa.Table) -> str | None:
         """See `Signal`."""
@@ -95,7 +95,7 @@ class TokenLogits(Signal):
             return "a logit is null"
         # Losses pair logits and tokens by position, so a row with one more or fewer would shift all following rows.
         if not pc.list_value_length(column).equals(pc.list_value_length(rows.column("ids").combine_chunks())):
-            return "a row has not as many logits as tokens"
+            return "a row has different numbers of logits and tokens"
         finite_T = np.isfinite(token_logits_of(rows, self.target.num_logits)).all(axis=1)
         if not finite_T.all():
             row = int(pc.list_parent_indices(column)[int(np.flatnonzero(~finite_T)[0])].as_py())
@@ -104,6 +104,6 @@ class TokenLogits(Signal):
 
 
 def token_logits_of(table: pa.Table, num_logits: int) -> Floats:
-    """The logits of the tokens of all rows as an array [T, C] of float32."""
+    """Returns the logits of the tokens of all rows as an array [T, C] of float32."""
     flat = table.column("logits").combine_chunks().flatten().flatten()
     return np.array(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)

@@ -68,14 +68,14 @@ class Mlm(Signal):
         return self.model_copy(update={"decoder_sha256": sha256(root / DECODER_FILE)})
 
     def read_decoder(self, root: Path) -> Decoder | None:
-        """Reads the teacher's last layer, where the codec needs it, from the set in ``root``.
+        """Reads the teacher's last layer from the set in ``root``, if the codec needs it.
 
         Raises:
-            IntegrityError: if the file is missing or was changed, or is no decoder.
+            IntegrityError: if the file is missing or was changed, or is not a decoder.
         """
         if not self.codec.needs_decoder:
             return None
-        # Resolved, because the set's own folder may be a link; its files may not.
+        # Resolved, because the set's own folder may be a link, but its files may not.
         path = root.resolve() / DECODER_FILE
         if not is_plain(path) or sha256(path) != self.decoder_sha256:
             raise IntegrityError(f"{path}: missing, or not the decoder that belongs to this set")

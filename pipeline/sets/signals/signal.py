@@ -1,8 +1,8 @@
 """The base classes of signals: of rows or the vocabulary, and of a teacher's layers.
 
-Signals of layers are too heavy for the files of the rows, so each has a folder of its own. A file there stands for the
-same source rows as one of ``examples``, and has a row for each of these rows that the signal is of, by the same keys.
-Numbers are of the tokens that the teacher read, special ones included, without padding.
+Signals of layers are too large for the files of the rows, so each has a folder of its own. A file there covers the same
+source rows as one of ``examples``, and has a row with the same key for each row with the signal. The numbers belong to
+the tokens that the teacher read, including special ones, without padding.
 
 Shapes: R rows, L tokens of a row.
 """
@@ -26,9 +26,9 @@ class Signal(Part):
     """A kind of teacher output for rows or for its vocabulary, and how it is stored, as part of a set's record.
 
     Attributes:
-        title: what a set with it holds.
-        task_category: the hub's name for models with such outputs.
-        is_in_rows: whether it is in the files of the rows; what has its own comes last, and a set may get it later.
+        title: the content of a set with it.
+        task_category: the hub's category of models with such outputs.
+        is_in_rows: whether it is in the files of the rows. Other signals come last, and can be added to a finished set.
     """
 
     title: ClassVar[str]
@@ -37,45 +37,45 @@ class Signal(Part):
 
     @abstractmethod
     def __str__(self) -> str:
-        """Its settings in a few words."""
+        """Returns its settings in a few words."""
 
     def columns(self) -> list[pa.Field]:
-        """Its columns in the files of the rows, after those of the rows."""
+        """Returns its columns in the files of the rows, which follow those of the rows."""
         return []
 
     def card_lines(self) -> str:
-        """These columns, as rows of the card's table."""
+        """Returns these columns, as lines of the card's table."""
         return ""
 
     def card_section(self) -> str:
-        """Another section of the card about it."""
+        """Returns an additional section of the card about it."""
         return ""
 
     def configs(self) -> list[dict[str, Any]]:
-        """What `datasets.load_dataset` can read of it besides the rows, for the card's front matter."""
+        """Returns its configurations of `datasets.load_dataset`, for the card's front matter."""
         return []
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """The facts about it that a page shows, by name."""
+        """Returns the facts about it for a page, by name."""
 
     def problem(self, rows: pa.Table) -> str | None:
-        """Returns what is wrong with the signal's columns of some rows, or None if nothing is."""
+        """Returns the problem of the signal's columns of some rows, or None."""
         return None
 
     def files(self) -> dict[str, int]:
-        """Its files beside the shards, with the most bytes that each may have."""
+        """Returns its files besides the shards, with the maximum size of each."""
         return {}
 
     def hashes(self) -> dict[str, str]:
-        """The SHA-256 of its files that the record lists."""
+        """Returns the SHA-256 of its files in the record."""
         return {}
 
     def check_files(self, root: Path) -> None:
-        """Raises IntegrityError unless these files, in the set's folder, are those that belong to it."""
+        """Raises IntegrityError unless these files in the set's folder belong to it."""
 
     def measured(self, root: Path) -> Self:
-        """The signal with the hashes of these files, once they are written."""
+        """Returns the signal with the hashes of these files, once they are written."""
         return self
 
 
@@ -96,9 +96,9 @@ class LayerSignal(Signal):
     """Outputs of a teacher's layers for rows.
 
     Attributes:
-        name: of the signal, its folder, and what the names of its columns begin with.
-        layers: whose; 0 is the output of the embeddings.
-        of: of the task's own rows alone, or of variants and unlabelled rows, too.
+        name: the name of the signal and of its folder, and the prefix of its columns.
+        layers: the numbers of the layers. 0 is the output of the embeddings.
+        of: the rows with the signal: only the task's own rows, or also variants and unlabelled rows.
         shards: its files, for the same source rows as those of the examples, in the same order.
     """
 
@@ -128,34 +128,34 @@ class LayerSignal(Signal):
 
     @abstractmethod
     def column_types(self) -> dict[str, pa.DataType]:
-        """The types of the numbers in the columns of a layer, by the endings of their names."""
+        """Returns the types of the numbers in the columns of a layer, by the suffixes of their names."""
 
     @abstractmethod
     def sizes(self, length_R: Ints) -> dict[str, Ints]:
-        """How many numbers each of these columns has in rows of so many tokens."""
+        """Returns how many numbers each of these columns has in rows of so many tokens."""
 
     @abstractmethod
     def encode(self, outputs: Sequence[Floats], basis: Basis | None = None) -> Stored:
-        """What is stored of one layer of some rows; ``outputs`` has an array for each."""
+        """Encodes one layer of some rows. ``outputs`` has an array for each row."""
 
     @abstractmethod
     def decode(self, stored: Stored, length_R: Ints, basis: Basis | None = None) -> list[Floats]:
-        """An array of float32 for each of some rows, from what is stored of a layer."""
+        """Decodes one layer of some rows to an array of float32 for each row."""
 
     @abstractmethod
     def numbers_problem(self, stored: Stored) -> str | None:
-        """What is wrong with stored numbers, or None if nothing is."""
+        """Returns the problem of stored numbers, or None."""
 
     @abstractmethod
     def num_bytes(self, length_R: Ints) -> float:
-        """About how many bytes a layer of rows of so many tokens takes on disk."""
+        """Returns the approximate size on disk of a layer of rows with so many tokens."""
 
     def num_floats(self, length_R: Ints) -> Ints:
-        """The number of a layer's outputs for rows of these lengths in tokens."""
+        """Returns the number of a layer's outputs for rows of these lengths in tokens."""
         return self.sizes(length_R)[""]
 
     def num_cut_off(self, rows: pa.Table) -> int:
-        """How many numbers of some rows of a file were too far from the others to be stored as they are."""
+        """Returns how many numbers of some rows of a file were clipped."""
         return 0
 
     def file_schema(self) -> pa.Schema:
@@ -168,28 +168,31 @@ class LayerSignal(Signal):
         )
 
     def stored_as(self) -> dict[str, Any]:
-        """Returns everything besides the fingerprint that decides the content of its files; stored in each footer."""
+        """Returns everything besides the fingerprint that determines the content of its files.
+
+        It is stored in each footer.
+        """
         # Shards and lost variance are results of writing the files, not settings that the files depend on.
         return self.model_dump(mode="json", exclude={"shards", "variance_lost"}, exclude_none=True)
 
     def choices(self) -> dict[str, Any]:
-        """What of that is the user's to choose: a basis comes out as it does."""
+        """Returns the part of these settings that the user chooses, which excludes a computed basis."""
         return {name: value for name, value in self.stored_as().items() if name != "basis_sha256"}
 
     def is_stored_as(self, other: "LayerSignal") -> bool:
-        """Whether the user has chosen the same for another signal of its kind."""
+        """Whether the user chose the same settings for another signal of its kind."""
         return self.choices() == other.choices()
 
     def stored_bytes(self, length_R: Ints) -> Ints:
-        """Bytes of what is stored of a layer of rows of so many tokens, before compression [R]."""
+        """Returns the stored bytes of a layer of rows with so many tokens, before compression [R]."""
         kinds = self.column_types()
         return sum((size_R * (kinds[end].bit_width // 8) for end, size_R in self.sizes(length_R).items()), 0 * length_R)
 
     def read_bases(self, root: Path) -> Mapping[int, Basis]:
-        """The basis of each layer, from the set in ``root``; none where its codec needs none.
+        """Returns the basis of each layer from the set in ``root``. Empty if the codec needs no basis.
 
         Raises:
-            IntegrityError: if the file is missing or was changed, or is no basis.
+            IntegrityError: if the file is missing or was changed, or is not a basis.
         """
         return {}
 
@@ -199,10 +202,10 @@ class LayerSignal(Signal):
         """The rows of a file.
 
         Args:
-            keys: their ``split``, ``source_row`` and ``variant``.
-            length_R: how many tokens they have.
-            outputs: by layer, an array of each row.
-            bases: by layer, for a codec that needs them.
+            keys: the ``split``, ``source_row`` and ``variant`` of the rows.
+            length_R: their numbers of tokens.
+            outputs: an array per row, by layer.
+            bases: the bases by layer, for a codec that needs them.
         """
         columns = [*keys.columns, pa.array(length_R.astype(np.uint16))]
         sizes = self.sizes(length_R)
@@ -214,11 +217,11 @@ class LayerSignal(Signal):
         return pa.table(columns, schema=self.file_schema())
 
     def stored_in(self, rows: pa.Table, layer: int) -> Stored:
-        """What some rows of a file hold of a layer."""
+        """Returns the stored numbers of a layer for some rows of a file."""
         return {end: _flat(rows.column(f"{self.name}_{layer}{end}")) for end in self.column_types()}
 
     def rows_problem(self, rows: pa.Table) -> str | None:
-        """What is wrong with some rows of its files, but for their keys, or None if nothing is."""
+        """Returns the problem of some rows of its files apart from their keys, or None."""
         length = rows.column("length")
         if length.null_count:
             return "a length is null"
@@ -230,14 +233,14 @@ class LayerSignal(Signal):
                 if lists.null_count or lists.flatten().null_count:
                     return f"{name} is null somewhere"
                 if not np.array_equal(np.diff(lists.offsets.to_numpy()), size_R):
-                    return f"{name} does not have as many numbers as rows of such lengths have"
+                    return f"{name} has a wrong number of entries for rows of these lengths"
             problem = self.numbers_problem(self.stored_in(rows, layer))
             if problem:
                 return f"layer {layer}: {problem}"
         return None
 
     def files(self) -> dict[str, int]:
-        """Its files, with their sizes."""
+        """Returns its files, with their sizes."""
         return {shard.path: shard.bytes or 0 for shard in self.shards}
 
     def hashes(self) -> dict[str, str]:

@@ -22,19 +22,19 @@ HEADER_BYTES = 2**20
 MEANINGS = {
     "float32": "numbers",
     "float16": "numbers, bits of float16",
-    "int8": "whole numbers, to be multiplied by the scale of their token",
-    "pca": "whole numbers along the layer's components in `basis.safetensors`, the largest first",
+    "int8": "integers, to be multiplied by the scale of their token",
+    "pca": "integers along the layer's components in `basis.safetensors`, the largest first",
 }
 
 
 class States(LayerSignal):
-    """A list of L·K numbers a row and layer, token after token.
+    """A list of L·K numbers per row and layer, token after token.
 
     Attributes:
-        codec: how states are stored.
+        codec: the codec of the states.
         basis_sha256: hash of the signal's ``basis.safetensors``, for a codec that needs one.
-        variance_lost: what that basis leaves out of the states that it was fitted to, a share of their variance for
-            each layer, or None where that was not kept.
+        variance_lost: the share of the states' variance that the basis leaves out, for each layer, measured on the
+            states it was fitted to. None where it was not recorded.
     """
 
     name: ClassVar[LayersName] = "states"
@@ -48,9 +48,9 @@ class States(LayerSignal):
     @model_validator(mode="after")
     def _basis_fits(self) -> Self:
         if self.basis_sha256 and not self.codec.basis_bytes:
-            raise ValueError(f"basis_sha256: states stored as {self.codec} have no basis")
+            raise ValueError(f"basis_sha256: the codec {self.codec} has no basis")
         if self.variance_lost is not None and (not self.basis_sha256 or len(self.variance_lost) != len(self.layers)):
-            raise ValueError("variance_lost: has to be there for each layer, of states that have a basis")
+            raise ValueError("variance_lost: is required for each layer if states have a basis")
         return self
 
     def __str__(self) -> str:
@@ -63,11 +63,11 @@ class States(LayerSignal):
 
     @property
     def basis_path(self) -> str:
-        """Where its basis lies in a set."""
+        """The path of its basis in a set."""
         return f"{self.name}/{BASIS_FILE}"
 
     def tokens(self, length_R: Ints) -> Ints:
-        """How many tokens of rows of such lengths it is of."""
+        """Returns the number of tokens with the signal in rows of these lengths."""
         return length_R
 
     def column_types(self) -> dict[str, pa.DataType]:
@@ -99,7 +99,7 @@ class States(LayerSignal):
         return np.split(states_TH, np.cumsum(self.tokens(length_R))[:-1]) if len(length_R) else []
 
     def num_cut_off(self, rows: pa.Table) -> int:
-        """See `LayerSignal`; numbers exactly at the end of the range are counted, too."""
+        """See `LayerSignal`. Numbers exactly at the end of the range are also counted."""
         if self.codec.name != "pca":
             return 0
         numbers = (self.stored_in(rows, layer)[""] for layer in self.layers)
@@ -137,7 +137,7 @@ class States(LayerSignal):
         return self.bases_in(path)
 
     def with_basis(self, path: Path) -> Self:
-        """The signal with a record's entries of its basis, which exists.
+        """Returns the signal with a record's entries of its existing basis.
 
         Raises:
             IntegrityError: if it is missing or damaged, or has other bases.
@@ -147,18 +147,18 @@ class States(LayerSignal):
         return self.model_copy(update={"basis_sha256": sha256(path), "variance_lost": lost})
 
     def without_basis(self) -> Self:
-        """The signal before it had a basis, and files that were written with it."""
+        """Returns the signal without a basis and without files."""
         # Files that were written with the old basis have to be written again, too.
         unmeasured = tuple(shard.unmeasured() for shard in self.shards)
         return self.model_copy(update={"basis_sha256": None, "variance_lost": None, "shards": unmeasured})
 
     def has_basis(self, path: Path) -> bool:
-        """Whether a file is there, and is the basis that was recorded, if one was."""
-        # Before the first file is recorded any basis is acceptable; afterwards only the recorded one.
+        """Whether the file of a basis exists and matches the record, if there is an entry."""
+        # Before the first file is recorded, any basis is acceptable. Afterwards, only the recorded one is.
         return is_plain(path) and self.basis_sha256 in (None, sha256(path))
 
     def bases_in(self, path: Path) -> dict[int, Basis]:
-        """The basis of each layer, from a file that may be anybody's.
+        """Returns the basis of each layer from an untrusted file.
 
         Raises:
             IntegrityError: if it is missing or damaged, or has other bases.
@@ -171,18 +171,18 @@ class States(LayerSignal):
         text = f"{self.codec.num_stored} {MEANINGS[self.codec.name]}, a token"
         if self.variance_lost is not None:
             shares = ", ".join(f"{share:.1%}" for share in self.variance_lost)
-            text += f"; of the variance of each layer {shares} is left out"
+            text += f". Left out of the variance of each layer: {shares}"
         return {"": text} | ({"_scale": "a number a token"} if "_scale" in self.column_types() else {})
 
     def _columns(self, stored: Stored) -> pa.Table:
-        """What is stored, as the codec's columns."""
+        """Returns the stored numbers as the codec's columns."""
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(stored[""]), self.codec.num_stored)
         scale = {"scale": pa.array(stored["_scale"])} if "_scale" in stored else {}
         return pa.table({"vector": vectors, **scale})
 
 
 class Cls(States):
-    """The same of the first token alone, ``[CLS]``: K numbers a row and layer."""
+    """The hidden states of only the first token, ``[CLS]``: K numbers per row and layer."""
 
     name: ClassVar[LayersName] = "cls"
     title: ClassVar[str] = "states of [CLS]"

@@ -18,7 +18,7 @@ EMBEDDINGS = 0
 
 
 def columns_of(width: int) -> pa.Schema:
-    """The columns of the file of vectors of this width; a count is null without the text of the rows."""
+    """Returns the columns of the file of vectors of this width. Counts are null without the text of the rows."""
     return pa.schema(
         [
             pa.field("id", pa.int64(), nullable=False),
@@ -33,9 +33,10 @@ class TokenVectorSource(Part):
     """The layer or encoder that token vectors come from.
 
     Attributes:
-        layer: whose hidden state of the entry it is, between the special tokens of a sentence; 0 is the embeddings'.
-        encoder: the encoder that the mean over the entry and the special tokens is taken of: another than a teacher of
-            logits, or the teacher of a set of sentences itself.
+        layer: the layer whose hidden state of the entry is stored, between the special tokens of a sentence. 0 is the
+            embeddings.
+        encoder: the encoder whose mean over the entry and the special tokens is stored. It differs from a teacher of
+            logits, but is the teacher of a set of sentences.
     """
 
     layer: int = Field(EMBEDDINGS, ge=0)
@@ -43,12 +44,12 @@ class TokenVectorSource(Part):
 
 
 class TokenVectors(Signal):
-    """A vector for each id of the tokenizer, and how often the training rows use it.
+    """A vector for each id of the tokenizer, and its count in the training rows.
 
     Attributes:
         width: W.
-        layer: of whose hidden states they are, see `TokenVectorSource`.
-        encoder: whose they are, if not those of a teacher of logits, see `TokenVectorSource`.
+        layer: the layer of the hidden states. See `TokenVectorSource`.
+        encoder: the encoder of the vectors, if it is not the teacher of the logits. See `TokenVectorSource`.
         file: its file, with a row per id.
     """
 
@@ -66,7 +67,7 @@ class TokenVectors(Signal):
 
     @property
     def speaker(self) -> TokenVectorSource:
-        """Who said it."""
+        """The layer or the encoder of the vectors."""
         return TokenVectorSource(layer=self.layer, encoder=self.encoder)
 
     def card_section(self) -> str:

@@ -17,11 +17,11 @@ HEADER_BYTES = 2**20
 
 
 class Vectors(Signal):
-    """The codec's columns, an entry a sentence.
+    """The codec's columns, one entry per sentence.
 
     Attributes:
-        codec: how vectors are stored.
-        pooling: what is made of the tokens' states: their mean, or the first one.
+        codec: the codec of the vectors.
+        pooling: the mean of the tokens' states, or the first state.
         basis_sha256: hash of the file ``basis.safetensors``, for a codec that needs one.
     """
 
@@ -64,14 +64,14 @@ class Vectors(Signal):
         self.read_basis(root)
 
     def read_basis(self, root: Path) -> Basis | None:
-        """Reads the basis, where the codec needs one, from the set in ``root``.
+        """Reads the basis from the set in ``root``, if the codec needs one.
 
         Raises:
-            IntegrityError: if the file is missing or was changed, or is no basis.
+            IntegrityError: if the file is missing or was changed, or is not a basis.
         """
         if not self.codec.basis_bytes:
             return None
-        # Resolved, because the set's own folder may be a link; its files may not.
+        # Resolved, because the set's own folder may be a link, but its files may not.
         path = root.resolve() / BASIS_FILE
         # With another basis every vector would decode to plausible but wrong numbers, so the hash is checked at each
         # reading.

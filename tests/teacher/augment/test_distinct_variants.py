@@ -114,7 +114,7 @@ def test_each_text_once_over_the_whole_set_and_originals_first(tmp_path: Path, p
         Sample(source_row=row, variant=n, origin="tinybert", original=(SINGLES[row][0],), text=(text[0],))
         for row, n, text in KEPT
     )
-    assert record.lines()["given up, no word left to change or to keep"] == 6
+    assert record.lines()["given up: no word left to change or to keep"] == 6
     assert not (tmp_path / "generated").exists()
     assert len(list((tmp_path / "rows").iterdir())) == -(-4 // per_part)
 

@@ -165,7 +165,7 @@ def test_record_and_card_tell_it(work: Path, teachers: Path, tmp_path: Path) -> 
     card = " ".join(card_text(record).split())
     assert f"source row {TRAIN_ROWS}," in card
     assert f"| rows added | {len(NEW)} |" in card
-    assert "| left out, as another row reads the same | 1 |" in card
+    assert "| left out: same text as another row | 1 |" in card
 
 
 def test_other_text_is_another_set(work: Path, teachers: Path, tmp_path: Path) -> None:
@@ -370,4 +370,4 @@ def test_the_command_prints_what_was_left_out(work: Path, teachers: Path, tmp_pa
     assert result.exit_code == 0, result.output
     printed = " ".join(result.stdout.replace("│", " ").split())
     assert f"rows added {len(NEW)}" in printed
-    assert "left out, near copies of dev rows 1" in printed
+    assert "left out: near copies of dev rows 1" in printed
