@@ -28,8 +28,8 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
     """Writes ``path`` through a temporary file next to it, so that no reader sees an incomplete file.
 
     Args:
-        path: where the file shall be.
-        write: writes the content to the path it is given.
+        path: the path of the file.
+        write: writes the content to the given path.
         durable: flush to the disk before the rename, so that the file survives a power cut too.
 
     Raises:
@@ -102,8 +102,8 @@ def write_alone(path: Path, write: Callable[[Path], object], durable: bool = Tru
     """Writes a single file into a user's folder atomically, after removing temporary files that killed processes left.
 
     Args:
-        path: where the file shall be.
-        write: writes it to the path it is given.
+        path: the path of the file.
+        write: writes the content to the given path.
         durable: see `write_atomically`.
 
     Raises:

@@ -1,10 +1,10 @@
 """Settings of commands: frozen parts and unions of parts, each field a flag.
 
 A command's settings are a tree. A leaf is one flag: its description is the help text, its name the keyword in Python. A
-branch is a part, or a union of parts of which one is chosen: by the flag that names it (``--embedding lstm``), or by
-the flag that only it has (``--corpus NAME``). The command line, Python, recipes and sweeps are flat.
-`pipeline.flat_settings` makes the tree of flat values, and refuses in one place what belongs to a part that was not
-chosen. Free of torch, so that ``--help`` is quick.
+branch is a part, or a union of parts. One member of a union is chosen by the flag that names it (``--embedding lstm``),
+or by a flag that only this member has (``--corpus NAME``). The command line, Python, recipes and sweeps are flat.
+`pipeline.flat_settings` makes the tree of flat values, and refuses flags of parts that were not chosen. The module does
+not import torch, so that ``--help`` is quick.
 """
 
 import functools
@@ -22,7 +22,7 @@ S = TypeVar("S", bound="Settings")
 
 @dataclass(frozen=True)
 class Draft:
-    """Marks a field that holds flags of other settings as they were given, unbuilt: what completes them comes later."""
+    """Marks a field with given flags of other settings, which are not built until the rest of their values is known."""
 
     kind: "type[Settings]"
 
@@ -33,14 +33,14 @@ SPELLINGS = {"json_output": "--json"}  # pydantic's models have a method `json`
 class Settings(BaseModel):
     """A command's settings, or a part of them.
 
-    A field may carry ``json_schema_extra`` with ``argument`` (a positional argument), ``aliases`` (hidden spellings of
-    the flag) and ``decides``: whether the field decides the result. Where files lie, how results are printed and how
-    often they are saved does not, so fingerprints and records leave such fields out.
+    A field may have ``json_schema_extra`` with ``argument`` (a positional argument), ``aliases`` (hidden spellings of
+    the flag) and ``decides``: whether the field decides the result. Paths, output formats and the frequency of
+    checkpoints do not, so fingerprints and records leave such fields out.
 
     Attributes:
         helps: other help texts for flags that the class inherits.
-        panel: the heading of ``--help`` under which the flags stand that the class introduces.
-        chosen_by: of a member of a union without a naming flag, the flag whose presence chooses it.
+        panel: the heading in ``--help`` for the flags that the class introduces.
+        chosen_by: the flag whose presence chooses this member of a union, if no flag names the members.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -51,33 +51,36 @@ class Settings(BaseModel):
     @classmethod
     def from_flags(cls, /, **values: Any) -> Self:
         """Returns the settings that flat values describe. See `pipeline.flat_settings.build`."""
-        from pipeline.flat_settings import build  # which takes trees apart and needs this file
+        from pipeline.flat_settings import build  # imported here, because that module imports this one
 
         return build(cls, values)
 
     @classmethod
     def complete(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns given values with those that they stand for, such as a file's, before anything is built of them."""
+        """Returns given values together with the values that they refer to, such as those of a file.
+
+        Called before `build`.
+        """
         return given
 
     @classmethod
     def member_for(cls, options: Sequence[type["Settings"]], name: str, given: Mapping[str, Any]) -> "type[Settings]":
-        """Returns the member of the union ``name`` that holds if no flag names one; the first unless overridden."""
+        """Returns the default member of the union ``name``: the first one, unless overridden."""
         return options[0]
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag of a command, wherever in the tree its field is.
+    """One flag of a command, at any place in the tree.
 
     Attributes:
-        name: of the field, and the keyword in Python.
-        field: of the first part that has it; members of a union may give it different defaults.
+        name: the name of the field, and the keyword in Python.
+        field: the field of the first part with the flag. Members of a union may have different defaults.
         owners: the parts that have it.
         annotation: the type of its value on the command line.
         choices: for the flag that names a union's member, all names.
-        is_of_choice: whether only parts have it that need not be chosen.
-        is_open: of the flag that names a union's member, whether other flags decide which one holds without it.
+        is_of_choice: whether only optional parts have it.
+        is_open: for the flag that names a union's member, whether other flags decide the default member.
         text: the command's help, if it differs from that of its part.
     """
 
@@ -97,16 +100,16 @@ class Flag:
 
     @property
     def default(self) -> Any:
-        """The value that ``--help`` shows; where members of a union differ in it, their descriptions name theirs."""
+        """The default that ``--help`` shows. If members of a union differ, their descriptions name their defaults."""
         if self.choices:
-            return None if self.is_open else self.field.default  # of the first member, which holds if none is named
+            return None if self.is_open else self.field.default  # of the first member, which is the default
         if self.field.is_required():
             return () if typing.get_origin(self.annotation) is tuple else None
         return self.field.get_default(call_default_factory=True) if self.is_shared_default else None
 
     @property
     def help(self) -> str:
-        """The help text: the command's, that of the owner, or of the nearest of its bases that has one."""
+        """The help text: that of the command, of the owner, or of its nearest base class with one."""
         if self.text is not None:
             return self.text
         texts = (part.__dict__.get("helps", {}).get(self.name) for part in self.owners[0].__mro__)
@@ -170,7 +173,7 @@ def flags(kind: type[Settings]) -> dict[str, Flag]:
         )
     for name, flag in found.items():
         if flag.default is None and not flag.is_required and not _is_union(flag.annotation):
-            found[name] = replace(flag, annotation=typing.Optional[flag.annotation])  # noqa: UP045 - made as it runs
+            found[name] = replace(flag, annotation=typing.Optional[flag.annotation])  # noqa: UP045 - made at run time
     for name, text in kind.helps.items():
         if name in found:
             found[name] = replace(found[name], text=text)
@@ -185,7 +188,7 @@ def members_of(field: FieldInfo) -> tuple[type[Settings], ...]:
 
 
 def draft_of(field: FieldInfo) -> type[Settings] | None:
-    """Returns the settings whose flags a field holds unbuilt."""
+    """Returns the settings of a field with unbuilt flags."""
     return next((one.kind for one in field.metadata if isinstance(one, Draft)), None)
 
 
@@ -194,7 +197,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _either(one: Any, other: Any) -> Any:
-    """The type of a flag that two parts have: of words the words of both, else that of the first part."""
+    """Returns the type of a flag that two parts have: the choices of both, or the type of the first part."""
     words = [_words(annotation) for annotation in (one, other)]
     if one == other or not all(words):
         return one
@@ -202,7 +205,7 @@ def _either(one: Any, other: Any) -> Any:
 
 
 def _words(annotation: Any) -> tuple[Any, ...]:
-    """The words that a flag may be, or none if it is not one of given words."""
+    """Returns the choices of a flag. Empty if it has no fixed choices."""
     if typing.get_origin(annotation) is typing.Literal:
         return typing.get_args(annotation)
     return next(filter(None, map(_words, typing.get_args(annotation))), ()) if _is_union(annotation) else ()
@@ -219,13 +222,13 @@ def names_of_member(member: type[Settings], discriminator: str) -> tuple[str, ..
 
 
 def _walk(kind: type[Settings]) -> Iterator[Flag]:
-    """All flags of a tree, those of a class before those of the parts that it inherits from."""
+    """Yields all flags of a tree. A class comes before its base classes."""
     own = [part for part in kind.__mro__ if issubclass(part, Settings)]
 
     def introduced_by(name: str) -> int:
         extra = kind.model_fields[name].json_schema_extra
         if isinstance(extra, dict) and extra.get("argument"):
-            return -1  # a run before its texts: arguments stand in the order of the fields
+            return -1  # arguments have the order of the fields, such as a run before its texts
         return max(number for number, part in enumerate(own) if name in part.model_fields)
 
     for name in sorted(kind.model_fields, key=introduced_by):

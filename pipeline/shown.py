@@ -7,11 +7,11 @@ from typing import Any
 from pipeline import console
 from pipeline.untrusted import visible
 
-MOST_ROWS = 40  # that are shown
+MOST_ROWS = 40  # rows that are shown
 
 
 class Rows(list[dict[str, Any]]):
-    """The rows that a query has answered, as a list of dicts: what ``pandas.DataFrame`` takes.
+    """The rows of a query's result, as a list of dicts, which ``pandas.DataFrame`` accepts.
 
     Args:
         columns: their names.
@@ -30,12 +30,12 @@ class Rows(list[dict[str, Any]]):
 
 
 def html_table(columns: Sequence[str], cells: Sequence[Sequence[Any]], title: str = "") -> str:
-    """Returns a table for a notebook; nothing in it is taken for HTML.
+    """Returns a table for a notebook. All text in it is escaped.
 
     Args:
         columns: the headings, or none.
         cells: a value for each column of each row.
-        title: stands above; may be empty.
+        title: the line above the table, which may be empty.
     """
     head = "".join(f"<th>{_escaped(name)}</th>" for name in columns)
     rows = ("".join(f"<td>{_escaped(console.show(cell))}</td>" for cell in row) for row in cells)

@@ -53,12 +53,12 @@ KEPT_WHOLE = ("float32", "float16")
 
 
 def recode(config: RecodeConfig, command: str) -> SetRecord:
-    """Writes the set that ``config`` describes, or goes on with it.
+    """Writes the set that ``config`` describes, or resumes it.
 
     Raises:
         ConfigError: if the set has not kept everything.
         DataError: if a number of it is too large for the codec.
-        FingerprintMismatchError: if there is another set of the new name.
+        FingerprintMismatchError: if the new name belongs to another set.
     """
     source = MaskedWordSet.open(find_set(config.set, config.store), config.allow_unverified)
     require_everything(source)
@@ -129,11 +129,11 @@ def _staged(config: RecodeConfig, source: MaskedWordSet, codec: AnyCodec, comman
 
 
 def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
-    """Writes the set that ``config`` describes, or goes on with it.
+    """Writes the set that ``config`` describes, or resumes it.
 
     Raises:
         ConfigError: if the requested codecs cannot be made from the stored ones.
-        FingerprintMismatchError: if there is another set of the new name.
+        FingerprintMismatchError: if the new name belongs to another set.
     """
     source, root = (
         ExampleSet.open(find_set(config.set, config.store), config.allow_unverified),

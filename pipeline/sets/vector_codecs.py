@@ -306,14 +306,14 @@ class PcaCodec(VectorCodec):
 
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
         """See `VectorCodec`."""
-        assert basis is not None, "the set keeps its basis"
+        assert basis is not None, "the set has its basis"
         # The components are orthonormal, so their transpose projects and their product restores.
         numbers_NK = (vectors_NH - basis.mean_H) @ basis.components_KH.T / basis.scale_K
         return {"vector": _fixed(np.rint(numbers_NK).clip(-INT8_MAX, INT8_MAX).astype(np.int8))}
 
     def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
         """See `VectorCodec`."""
-        assert basis is not None, "the set keeps its basis"
+        assert basis is not None, "the set has its basis"
         numbers_NK = _rectangle(rows, np.int8, self.dims).astype(np.float32) * basis.scale_K
         return (numbers_NK @ basis.components_KH + basis.mean_H).astype(np.float32, copy=False)
 

@@ -134,7 +134,7 @@ def write_shard(
 
     Args:
         root: the set's folder.
-        record: of the set.
+        record: the record of the set.
         shard: the range of rows, and their split.
         tables: the rows, made while they are written.
         statistics: sums over the rows for the footer, which may still grow while ``tables`` are made.

@@ -1,1 +1,1 @@
-"""Handing logit sets to other people: push, pull, sets without text, and joining them with your own texts."""
+"""Shares logit sets: push, pull, sets without text, and joining them with your own texts."""

@@ -1,4 +1,4 @@
-"""Sets on the Hugging Face hub: a dataset repository, one commit per push, so that nobody sees half a set.
+"""Sets on the Hugging Face hub: a dataset repository with one commit per push. No reader sees an incomplete set.
 
 The hub stores large files by their hash. Files that it already has are not uploaded again, including those of an
 interrupted push.
@@ -32,7 +32,7 @@ def is_hub(url: str) -> bool:
 
 
 def open_hub(url: str) -> Place:
-    """Opens a data set of the hub for reading, at the commit that its revision stands for now.
+    """Opens a data set of the hub for reading, at the current commit of its revision.
 
     Raises:
         ConfigError: if the URL is not that of a data set.
@@ -47,18 +47,17 @@ def open_hub(url: str) -> Place:
 
 
 def hub_errors() -> tuple[type[Exception], ...]:
-    """What its client raises: for names that it does not like, and uploads that failed, no errors of its own."""
+    """Returns the errors of the hub's client, which has no classes of its own for invalid names and failed uploads."""
     return (*transport_errors(), RuntimeError, ValueError)
 
 
 def push(config: PushConfig, record: SetRecord, files: "dict[str, SetFile]") -> list[str]:
-    """Brings a data set of the hub to the state of a set, in one commit.
+    """Uploads a set to a data set of the hub, in one commit.
 
-    Returns:
-        The files that were not there as they are.
+    Returns: The files that were uploaded.
 
     Raises:
-        ConfigError: if another set lies there.
+        ConfigError: if the repository contains another set.
         DataError: if the hub cannot be reached or refuses.
     """
     repo, revision = _address(config.url)
@@ -88,7 +87,7 @@ def push(config: PushConfig, record: SetRecord, files: "dict[str, SetFile]") -> 
 
 
 def _files_there(api: HfApi, repo: str, revision: str) -> dict[str, str | None]:
-    """SHA-256 by path, as far as the hub keeps it: for large files."""
+    """Returns the SHA-256 by path for large files. The hub stores no hash of the others."""
     try:
         entries = list(api.list_repo_tree(repo, recursive=True, repo_type="dataset", revision=revision))
     except (RepositoryNotFoundError, RevisionNotFoundError):
@@ -102,14 +101,14 @@ def _set_there(config: PushConfig, record: SetRecord, remote: dict[str, str | No
     if FILE_NAME not in remote:
         taken = sorted(name for name in remote if name.startswith(f"{record.shards[0].folder}/"))
         if taken:
-            raise ConfigError(f"{config.url}: holds {taken[0]}, but no set. Choose a repository of the set's own.")
+            raise ConfigError(f"{config.url}: contains {taken[0]}, but no set. Choose a repository for only this set.")
         return None
     content = open_hub(config.url).read(FILE_NAME, MAX_RECORD_BYTES)
     old = parse_set_record(content or b"", f"{config.url}/{FILE_NAME}")
     if old.fingerprint != record.fingerprint and not config.replace:
         raise ConfigError(
-            f"{config.url}: holds another set, {old.name!r} of {old.teacher.name}. "
-            "Choose another repository or revision, or use --replace to put this one in its place."
+            f"{config.url}: contains another set, {old.name!r} of {old.teacher.name}. Choose another repository "
+            "or revision, or use --replace."
         )
     return old
 

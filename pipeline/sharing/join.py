@@ -1,8 +1,8 @@
 """``distill join``: your own texts with the logits of a set without text, matched by the hash of the text.
 
-Every row of one's data whose text the set knows gets its logits; gold is one's own. What did not match, such as
-variants and unlabelled rows, is told row by row. Where every row of the data has logits, the result is the set that the
-teacher would have given for these data, fingerprint and all.
+Every row of your data whose text is in the set gets its logits. Gold comes from your data. Rows without a match, such
+as variants and unlabelled rows, are listed. If every row of the data has logits, the result equals the set that the
+teacher's own dump would have written, including the fingerprint.
 """
 
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task_of_set
 from pipeline.text.reader import TextReader
 
-# Duplicate texts may have different gold labels and slightly different logits, so the same key is preferred. Other
-# rows take the logits of the first row with their text, in the order of the keys: the result has to be reproducible.
+# Duplicate texts may have different gold labels and slightly different logits, so the same key is preferred. Other rows
+# take the logits of the first row with their text, in the order of the keys, to be reproducible.
 MATCHED = """
     with same as (
         select m.split, m.source_row, s.logits,
@@ -58,15 +58,15 @@ MISSING = """
 
 @dataclass(frozen=True)
 class Joined:
-    """What a join has come to.
+    """The outcome of a join.
 
     Attributes:
         root: the new set.
         record: of the new set.
-        matched: number of one's rows that have logits now, by split.
+        matched: number of your rows that have logits now, by split.
         extra: your source rows that the set does not contain, by split.
-        missing: rows of the set whose text is not in one's data: source row and variant, by split.
-        other_gold: one's source rows whose gold is another than in the set, by split.
+        missing: rows of the set whose text is not in your data: source row and variant, by split.
+        other_gold: your source rows whose gold differs from the set, by split.
         variants: how the variants of the set were made, whose texts are not available here, or None without variants.
     """
 
@@ -84,7 +84,7 @@ def join(config: JoinConfig, command: str) -> Joined:
 
     Raises:
         ConfigError: if the set has its text, or is of another task.
-        DataError: if not one row matches.
+        DataError: if no row matches.
         IntegrityError: if a file of the set does not match its record.
     """
     root = find_set(config.set, config.store)
@@ -101,8 +101,9 @@ def join(config: JoinConfig, command: str) -> Joined:
     matched, missing = _look_up(root, record, keys)
     if not matched.num_rows:
         raise DataError(
-            f"{root}: contains none of the {keys.num_rows:,} texts of {source.description}; it is of {record.source}. "
-            "One changed character makes another text: are these the same data?"
+            f"{root}: contains none of the {keys.num_rows:,} texts of {source.description}. The set is of "
+            f"{record.source}. Check that these are the same data: one changed character makes a different "
+            "text."
         )
     new_root, logits = config.store / config.name, ExampleSet(root, record)
     planned = _staged(record, source, matched, config.name, command)
@@ -147,7 +148,7 @@ def _look_up(root: Path, record: SetRecord, keys: pa.Table) -> tuple[pa.Table, p
 
 
 def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, command: str) -> SetRecord:
-    """Returns the record as the teacher's own dump would have it; gaps are part of the fingerprint."""
+    """Returns the record that the teacher's own dump would have. Gaps are part of the fingerprint."""
     absent = {
         split: rows.num_rows - pc.sum(pc.equal(matched.column("split"), split)).as_py()
         for split, rows in source.splits.items()
@@ -168,7 +169,7 @@ def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, com
     }
     # With these hashes a complete join has the fingerprint of the teacher's own dump of the same data.
     settings |= {f"source.{split}": described.rows_sha256 for split, described in splits.items()}
-    # A set with gaps must not pass for the complete one, so its fingerprint names the set it was joined from.
+    # A set with gaps must differ from the complete one, so its fingerprint includes the set it was joined from.
     if any(absent.values()):
         settings["joined"] = record.fingerprint
     order = [split for split in dict.fromkeys(shard.split for shard in record.shards) if split in source.splits]
@@ -194,11 +195,11 @@ def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, com
 
 def left_out(variants: AugmentationRecord | None) -> tuple[str, ...]:
     """Returns a note about variants that are left out because their texts are not available here."""
-    return (f"left out, as their texts are not here: {variants.summary}",) if variants else ()
+    return (f"left out because their texts are not available: {variants.summary}",) if variants else ()
 
 
 def _shards(record: SetRecord, split: str, num_rows: int) -> list[Shard]:
-    """The ranges of the set's own shards if they fit, else about as many."""
+    """Returns the ranges of the set's own shards if they fit, otherwise a similar number of ranges."""
     if num_rows == record.splits[split].rows:
         return [shard.unmeasured().model_copy(update={"version": None}) for shard in record.shards_of(split)]
     return plan_shards(split, num_rows, max(1, -(-num_rows // len(record.shards_of(split)))))
@@ -240,7 +241,7 @@ def _by_split(missing: pa.Table, record: SetRecord) -> dict[str, list[tuple[int,
 
 
 def _other_gold(source: Source, matched: pa.Table) -> dict[str, list[int]]:
-    """Rows whose text has another gold in the set than here. Variants have no gold."""
+    """Returns rows whose text has other gold in the set. Variants have no gold."""
     other = matched.filter(matched.column("other_gold"))
     return {
         split: other.filter(pc.equal(other.column("split"), split)).column("source_row").to_pylist()

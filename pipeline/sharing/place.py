@@ -26,8 +26,8 @@ from pipeline.files import remove_temporaries, write_atomically
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 CHUNK_BYTES = 2**22
-# By name, because importing botocore or gcsfs takes a second and they may not be installed.
-# Errors that are no OSError, by module.
+# By name, because importing botocore or gcsfs takes a second and they may not be installed. Errors that are not
+# OSErrors, by module.
 TRANSPORT_ERRORS = {
     "aiohttp": ("ClientError",),
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
@@ -36,7 +36,7 @@ TRANSPORT_ERRORS = {
     "httpx": ("HTTPError",),
     "httpx2": ("HTTPError",),
 }
-# Transient errors among them that are no ConnectionError or TimeoutError.
+# Transient errors among them that are not ConnectionErrors or TimeoutErrors.
 PASSING_ERRORS = {
     "aiohttp": ("ClientConnectionError", "ClientPayloadError"),
     "botocore.exceptions": ("HTTPClientError", "IncompleteReadError"),
@@ -47,14 +47,14 @@ PASSING_ERRORS = {
 
 @dataclass(frozen=True)
 class Place:
-    """A folder somewhere: ``root`` is its path in the file system ``fs``."""
+    """A local or remote folder. ``root`` is its path in the file system ``fs``."""
 
     url: str
     fs: Any
     root: str
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
-        """Reads a small file, or None if there is none.
+        """Reads a small file. None if it does not exist.
 
         Raises:
             IntegrityError: if it is larger than ``max_bytes``.
@@ -69,11 +69,14 @@ class Place:
                 _require_answered(error)
                 return None
         if len(content) > max_bytes:
-            raise IntegrityError(f"{self.url}/{name}: larger than the {max_bytes:,} bytes it may have")
+            raise IntegrityError(f"{self.url}/{name}: larger than the allowed {max_bytes:,} bytes")
         return content
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The files of a folder, by their path inside the set, with their bytes, or none if there is no such folder."""
+        """Returns the sizes of the files of a folder, by their path inside the set.
+
+        Empty if there is no such folder.
+        """
         with self._reported():
             # fsspec caches listings, and another process may have pushed or removed files in the meantime.
             self.fs.invalidate_cache()
@@ -85,7 +88,7 @@ class Place:
             return {start + Path(e["name"]).name: self._size(e) for e in entries if e["type"] == "file"}
 
     def fetch(self, name: str, target: Path, max_bytes: int) -> str:
-        """Downloads a file whole or not at all; returns its SHA-256.
+        """Downloads a file atomically. Returns its SHA-256.
 
         Raises:
             IntegrityError: if it is missing, or has more than ``max_bytes``.
@@ -104,7 +107,7 @@ class Place:
         return digest.hexdigest()
 
     def send(self, source: Path, name: str) -> None:
-        """Uploads a file whole or not at all."""
+        """Uploads a file atomically."""
         with self._reported():
             if isinstance(self.fs, LocalFileSystem):
                 target = Path(self._path(name))
@@ -114,7 +117,7 @@ class Place:
                 self.fs.put_file(str(source), self._path(name))
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a small file whole or not at all."""
+        """Writes a small file atomically."""
         with self._reported():
             if isinstance(self.fs, LocalFileSystem):
                 target = Path(self._path(name))
@@ -129,7 +132,7 @@ class Place:
             self.fs.rm_file(self._path(name))
 
     def remove_temporaries(self, folders: Iterable[str]) -> None:
-        """Removes what killed processes left half written in folders inside the set; only local ones can have it."""
+        """Removes temporary files of killed processes in folders of the set. Only local folders can have them."""
         for folder in folders if isinstance(self.fs, LocalFileSystem) else ():
             remove_temporaries(Path(self._path(folder)))
 
@@ -137,9 +140,7 @@ class Place:
         # Listings of HTTP servers contain no sizes, so each file needs a request of its own.
         size = entry["size"] if entry["size"] is not None else self.fs.size(entry["name"])
         if size is None:
-            raise DataError(
-                f"{entry['name']}: its server does not tell how many bytes it has; copy the set by other means"
-            )
+            raise DataError(f"{entry['name']}: its server does not report its size. Copy the set by other means")
         return int(size)
 
     def _chunks(self, name: str, max_bytes: int) -> Iterator[bytes]:
@@ -148,12 +149,10 @@ class Place:
             try:
                 with self._open(name) as stream:
                     while chunk := stream.read(CHUNK_BYTES):
-                        # Counted here, because the size that a server announces need not be true.
+                        # Counted here, because the size that a server reports may be wrong.
                         total += len(chunk)
                         if total > max_bytes:
-                            raise IntegrityError(
-                                f"{self.url}/{name}: has more than the {max_bytes:,} bytes it may have"
-                            )
+                            raise IntegrityError(f"{self.url}/{name}: has more than the allowed {max_bytes:,} bytes")
                         yield chunk
             except FileNotFoundError as error:
                 _require_answered(error)
@@ -178,10 +177,10 @@ class Place:
 
 
 def open_place(url: str) -> Place:
-    """Opens a URL; a plain path is a local folder.
+    """Opens a URL or a path of a local folder.
 
     Raises:
-        ConfigError: if no file system goes by that scheme, or a slash after it is missing.
+        ConfigError: if the scheme is unknown, or a slash after it is missing.
         MissingDependencyError: if its package is not installed, naming the extra.
     """
     # fsspec takes "s3:bucket/set" for a local path, and the set would silently land in a folder of that name.
@@ -202,7 +201,7 @@ def open_place(url: str) -> Place:
 
 
 def _require_slashes(url: str) -> None:
-    """Raises ConfigError if a scheme is not followed by two slashes: it would be taken for a local folder."""
+    """Raises ConfigError if a scheme is not followed by two slashes, because fsspec would use a local folder."""
     scheme, _, rest = url.partition(":")
     if rest and not rest.startswith("//") and scheme in fsspec.available_protocols():
         meant = rest if scheme in LocalFileSystem.protocol else rest.lstrip("/")
@@ -215,14 +214,14 @@ def transport_errors() -> tuple[type[Exception], ...]:
 
 
 def unreachable(url: str, error: Exception) -> DistillError:
-    """Says that a place cannot be read or written, and why."""
+    """Returns an error that a place cannot be read or written, with the reasons."""
     reasons = dict.fromkeys(_first_line(e) for e in (error, error.__cause__) if e is not None)
     if is_refused(error):
-        advice = "ask its owner, and check the address: many servers refuse access to missing files, too"
-        return DataError(f"{url}: access was refused: {', '.join(reasons)}; {advice}")
-    advice = "repeat the command later: files that arrived are kept"
+        advice = "Ask its owner, and check the address, because many servers also refuse access to missing files"
+        return DataError(f"{url}: access was refused: {', '.join(reasons)}. {advice}")
+    advice = "Repeat the command later: files that arrived are kept"
     kind = PassingError if _passes(error) else DataError
-    return kind(f"{url}: cannot be read or written: {', '.join(reasons)}; {advice}")
+    return kind(f"{url}: cannot be read or written: {', '.join(reasons)}. {advice}")
 
 
 def _passes(error: Exception) -> bool:
@@ -230,13 +229,13 @@ def _passes(error: Exception) -> bool:
 
 
 def _require_answered(error: FileNotFoundError) -> None:
-    """Raises the error again unless the file is really missing: fsspec raises it for every failed HTTP request."""
+    """Raises the error again unless the file is really missing. fsspec raises it for every failed HTTP request."""
     if _passes(error) or is_refused(error):
         raise error
 
 
 def _in_use(names: Mapping[str, Sequence[str]]) -> tuple[type[Exception], ...]:
-    """The classes of those names in the modules that have been imported."""
+    """Returns the classes with these names in the modules that have been imported."""
     used = [(sys.modules[module], classes) for module, classes in names.items() if module in sys.modules]
     return tuple(getattr(module, name) for module, classes in used for name in classes)
 

@@ -36,7 +36,7 @@ RESERVED = {CATALOG_FILE, "augmented", "candidates", "repeated"}  # other files 
 
 @dataclass(frozen=True)
 class Pulled:
-    """What a pull has come to."""
+    """The outcome of a pull."""
 
     root: Path
     record: SetRecord
@@ -47,7 +47,7 @@ def pull(config: PullConfig) -> Pulled:
     """Fetches a set, verifies it and puts it into the store.
 
     Raises:
-        IntegrityError: if it does not match its record. Nothing of it is usable then.
+        IntegrityError: if it does not match its record. In that case, no part of it is usable.
         ConfigError: if another set has its name here.
         DataError: if the place cannot be reached, or the disk is full.
     """
@@ -62,7 +62,7 @@ def pull(config: PullConfig) -> Pulled:
         _forget(lock, root)
         return Pulled(root, here, ())
     make_folder(config.store / FOLDER)
-    with locked(lock, f"{root}: is being pulled by another process; wait for it, or choose another --name"):
+    with locked(lock, f"{root}: is being pulled by another process. Wait for it, or choose another --name"):
         pulled = _pull(config, place, record, root)
     # Not empty while other sets are being pulled.
     with suppress(OSError):
@@ -71,9 +71,9 @@ def pull(config: PullConfig) -> Pulled:
 
 
 def _forget(lock: Path, root: Path) -> None:
-    """Removes what a pull has left that could not end as it should, unless another one is under way."""
+    """Removes files of an interrupted pull, unless another one is running."""
     if lock.exists() or _replaced(lock.parent, root).exists():
-        with suppress(DataError), locked(lock, "another pull is under way"):
+        with suppress(DataError), locked(lock, "another pull is running"):
             shutil.rmtree(_replaced(lock.parent, root), ignore_errors=True)
     with suppress(OSError):
         lock.parent.rmdir()
@@ -109,11 +109,11 @@ def _pull(config: PullConfig, place: Place, record: SetRecord, root: Path) -> Pu
 
 
 def _record_there(place: Place) -> SetRecord:
-    """The record at the place, after a check of its sizes."""
+    """Returns the record at the place, after a check of its sizes."""
     content = place.read(FILE_NAME, MAX_RECORD_BYTES)
     if content is None:
         unfinished = place.read(JOURNAL, MAX_RECORD_BYTES) is not None
-        reason = "a push to it is under way or was stopped" if unfinished else f"not a logit set: it has no {FILE_NAME}"
+        reason = "a push to it is running or was stopped" if unfinished else f"not a logit set: it has no {FILE_NAME}"
         raise DataError(f"{place.url}: {reason}")
     record = parse_set_record(content, f"{place.url}/{FILE_NAME}")
     if record.state != "verified":
@@ -130,9 +130,9 @@ def _record_there(place: Place) -> SetRecord:
 
 
 def _set_here(root: Path, record: SetRecord, replace: bool) -> SetRecord | None:
-    """Returns the local set of this name, if any; other files and folders are never replaced."""
+    """Returns the local set of this name, if it exists. Other files and folders are never replaced."""
     if root.name in RESERVED or (root.exists() and not (root / FILE_NAME).exists()):
-        raise ConfigError(f"{root}: what has this name in a store is no set. Give the pulled one another --name.")
+        raise ConfigError(f"{root}: is not a set. Give the pulled set another --name.")
     if not root.exists():
         return None
     try:
@@ -144,13 +144,13 @@ def _set_here(root: Path, record: SetRecord, replace: bool) -> SetRecord | None:
     if here.fingerprint != record.fingerprint and not replace:
         raise ConfigError(
             f"{root}: another set has this name (fingerprint {here.fingerprint[:12]}…, there "
-            f"{record.fingerprint[:12]}…). Give the pulled one another --name, or use --replace."
+            f"{record.fingerprint[:12]}…). Give the pulled set another --name, or use --replace."
         )
     return here
 
 
 def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> list[str]:
-    """Brings every file into ``staging``; returns the paths of those that had to travel."""
+    """Brings every file into ``staging``. Returns the paths of the files that were downloaded."""
     _clear(staging, record)
     missing = [shard for shard in record.shards if not _is_here(shard, staging, root)]
     others = other_files(record)
@@ -176,7 +176,7 @@ def _fetch_all(place: Place, record: SetRecord, staging: Path, root: Path) -> li
 
 
 def _clear(staging: Path, record: SetRecord) -> None:
-    """Removes what a stopped pull, of another set perhaps, has left and this one cannot go on from."""
+    """Removes files of a stopped pull, perhaps of another set, that this pull cannot use."""
     checked_later = {staging / path for path in paths_of(record)}
     for path in staging.rglob("*"):
         if path not in checked_later and not path.is_dir():
@@ -184,7 +184,7 @@ def _clear(staging: Path, record: SetRecord) -> None:
 
 
 def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
-    """Returns whether a shard is in the staging folder; a shard that the local set shares is linked into it first."""
+    """Returns whether a shard is in the staging folder. A shard that the local set shares is linked there first."""
     if not check_bytes(staging, shard):
         return True
     if not check_bytes(root, shard):
@@ -199,7 +199,7 @@ def _is_file(path: Path, digest: str) -> bool:
 
 
 def _put_in_place(staging: Path, root: Path) -> None:
-    """Gives the finished set its name; one that has the name is moved away first and removed after."""
+    """Gives the finished set its name. An existing set of this name is moved away first and removed later."""
     old = _replaced(staging.parent, root)
     shutil.rmtree(old, ignore_errors=True)
     if root.exists():
@@ -209,7 +209,7 @@ def _put_in_place(staging: Path, root: Path) -> None:
     staging.replace(root)
     shutil.rmtree(old, ignore_errors=True)
     if old.exists():
-        console.warn(f"{old}: what {root} has taken the place of could not be removed; pulling it again does")
+        console.warn(f"{old}: this older version of {root} could not be removed. Pull again to remove it")
 
 
 def _bytes(number: int | None) -> str:

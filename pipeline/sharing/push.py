@@ -1,4 +1,4 @@
-"""``distill push``: sends a set to another place, where nobody ever sees half of it.
+"""``distill push``: sends a set to another place, where readers never see an incomplete set.
 
 The record is sent last. A journal at the destination lists the files that have arrived, so that a stopped push can
 continue, and a new version sends only new files.
@@ -53,7 +53,7 @@ FileHashes = dict[str, str]  # SHA-256 by path inside the set
 
 
 class Journal(BaseModel):
-    """What a push has done so far: files that have arrived, and those of the set before that are to go at the end."""
+    """The progress of a push: files that have arrived, and files of the previous set to remove at the end."""
 
     arrived: FileHashes = Field(default_factory=dict)
     obsolete: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Journal(BaseModel):
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push has come to: the files that travelled, and those that were there already."""
+    """The outcome of a push: the files that were sent, and those that existed already."""
 
     url: str
     name: str
@@ -73,8 +73,8 @@ def push(config: PushConfig) -> Pushed:
     """Sends a verified set to a URL.
 
     Raises:
-        ConfigError: if another set lies there.
-        IntegrityError: if the set here is not verified, or a file is not what it was.
+        ConfigError: if the place contains another set.
+        IntegrityError: if the local set is not verified, or a file was changed.
         DataError: if the place cannot be reached.
     """
     root = find_set(config.set, config.store)
@@ -83,15 +83,15 @@ def push(config: PushConfig) -> Pushed:
         raise IntegrityError(f"{root}: state {record.state!r}. Only verified sets can be pushed. See `distill verify`")
     if config.without_text and record.signals.layer_signals:
         left = " and ".join(signal.title for signal in record.signals.layer_signals)
-        console.note(f"{left} stay here: they tell the text")
+        console.note(f"{left} are not uploaded, because the text could be recovered from them")
     # The copy without text is a complete set of its own, so the rest of the push needs no special case.
     source = without_text(root, record) if config.without_text else nullcontext((root, record))
     with source as (folder, sent):
         if sent.has_text and not is_open(sent.licence):
             advice = ", or leave them out with --without-text" if sent.row_kind.may_lack_text else ""
             console.warn(
-                f"{root}: whether its texts may be passed on is unclear (licence: {sent.licence}); make sure that they "
-                f"may{advice}"
+                f"{root}: it is unclear whether its texts may be redistributed (licence: {sent.licence}). Make "
+                f"sure that they may{advice}"
             )
         files = files_of(folder, sent)
         if hub.is_hub(config.url):
@@ -119,7 +119,7 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
 
     def note(name: str | None = None) -> None:
         with lock:
-            # Several uploads finish at once; without the lock an older journal could overwrite a newer one.
+            # Several uploads may finish at once. Without the lock, an older journal could overwrite a newer one.
             known.update({name: files[name].sha256} if name else {})
             place.write(JOURNAL, json.dumps({"arrived": known, "obsolete": sorted(obsolete)}).encode())
 
@@ -136,7 +136,7 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
     # Only now, when every file has arrived, does the record turn the files into a set.
     place.write(FILE_NAME, to_json(record).encode())
     place.remove_temporaries({str(PurePosixPath(name).parent) for name in (FILE_NAME, *files)})
-    # Files of the old version go after the new record is there: until then a reader may still need them.
+    # Files of the old version are removed after the new record has arrived: until then a reader may still need them.
     for name in sorted(obsolete & _sizes(place, obsolete).keys()):
         place.remove(name)
     place.remove(JOURNAL)
@@ -144,18 +144,18 @@ def _push(place: Place, record: SetRecord, files: dict[str, SetFile], replace: b
 
 
 def _require_empty(place: Place, record: SetRecord, files: Iterable[str]) -> None:
-    """Refuses a place that holds other files but no set, so that nobody's data are overwritten or removed."""
+    """Refuses a place with other files but no set, so that no other data are overwritten or removed."""
     folders = {str(PurePosixPath(name).parent) for name in files} - {"."}
     taken = sorted((place.sizes("").keys() & set(files)) | {name for folder in folders for name in place.sizes(folder)})
     if taken:
         raise ConfigError(
-            f"{place.url}: holds {taken[0]}, but no set and no push that was stopped. Choose a place of the set's own, "
-            f"such as {place.url}/{record.name}"
+            f"{place.url}: contains {taken[0]}, but no set and no stopped push. Choose a place for only this "
+            f"set, such as {place.url}/{record.name}"
         )
 
 
 def _read_journal(place: Place) -> Journal | None:
-    """Returns the journal of a stopped push; an unreadable journal counts as empty."""
+    """Returns the journal of a stopped push. An unreadable journal counts as empty."""
     content = place.read(JOURNAL, MAX_RECORD_BYTES)
     if content is None:
         return None
@@ -166,7 +166,7 @@ def _read_journal(place: Place) -> Journal | None:
 
 
 def _other_set(place: Place, content: bytes, record: SetRecord, replace: bool) -> SetRecord | None:
-    """The set at the destination, or None if it cannot be read and shall be replaced."""
+    """Returns the record of the set at the destination, or None if it cannot be read and --replace is given."""
     try:
         old = parse_set_record(content, f"{place.url}/{FILE_NAME}")
     except DistillError:
@@ -175,14 +175,14 @@ def _other_set(place: Place, content: bytes, record: SetRecord, replace: bool) -
         raise
     if old.fingerprint != record.fingerprint and not replace:
         raise ConfigError(
-            f"{place.url}: holds another set, {old.name!r} of {old.teacher.name} ({old.fingerprint[:12]}…). "
-            "Choose another URL, or use --replace to put this one in its place."
+            f"{place.url}: contains another set, {old.name!r} of {old.teacher.name} ({old.fingerprint[:12]}…). "
+            "Choose another URL, or use --replace."
         )
     return old
 
 
 def _known(place: Place, old: SetRecord | None, journal: Journal | None, files: dict[str, SetFile]) -> FileHashes:
-    """The files at the destination that match the record or the journal there."""
+    """Returns the files at the destination that match the record or the journal there."""
     hashes: FileHashes = {shard.path: shard.sha256 or "" for shard in old.shards} if old else {}
     hashes |= old.signals.hashes() if old else {}
     hashes |= journal.arrived if journal else {}
@@ -196,7 +196,7 @@ def _known(place: Place, old: SetRecord | None, journal: Journal | None, files: 
 
 
 def _sizes(place: Place, names: Iterable[str]) -> dict[str, int]:
-    """The bytes of the files at the destination in the folders that some paths name."""
+    """Returns the sizes of the files at the destination in the folders of some paths."""
     folders = {str(PurePosixPath(name).parent) for name in names}
     return {
         name: size for folder in sorted(folders) for name, size in place.sizes("" if folder == "." else folder).items()
@@ -205,16 +205,16 @@ def _sizes(place: Place, names: Iterable[str]) -> dict[str, int]:
 
 @contextmanager
 def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecord]]:
-    """A copy of a set without its texts, in a temporary folder that goes with the block.
+    """Yields a copy of a set without its texts, in a temporary folder that is removed after the block.
 
     Raises:
-        ConfigError: if the set cannot do without.
+        ConfigError: if the set requires its text.
         IntegrityError: if a shard does not match the record.
     """
     if not record.row_kind.may_lack_text:
-        raise ConfigError(f"{root}: holds {record.contents}. Its sequences are its text, so nothing would be left")
+        raise ConfigError(f"{root}: contains {record.contents}. Without text, no rows would be left")
     if not record.has_text:
-        raise ConfigError(f"{root}: has no text already; push it without --without-text")
+        raise ConfigError(f"{root}: has no text. Push it without this flag")
     # The copy gets new hashes, which would hide damage.
     require_shards(root, record, record.shards)
     with tempfile.TemporaryDirectory(prefix="distill-") as folder:

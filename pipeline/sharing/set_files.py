@@ -21,7 +21,7 @@ TRANSFERS_AT_ONCE = 8
 
 @dataclass(frozen=True)
 class SetFile:
-    """A file of a set: where it lies here, and what it holds."""
+    """A file of a set: its local path, size and hash."""
 
     path: Path
     sha256: str
@@ -29,7 +29,7 @@ class SetFile:
 
 
 def other_files(record: SetRecord) -> dict[str, int]:
-    """The files of a set beside its shards, its record and its card, with the most bytes that each may have."""
+    """Returns the files of a set besides its shards, record and card, with the maximum size of each."""
     files = {TOKENIZER_FILE: MAX_TOKENIZER_BYTES}
     for signal in record.signals.stored:
         files |= signal.files()
@@ -37,12 +37,12 @@ def other_files(record: SetRecord) -> dict[str, int]:
 
 
 def paths_of(record: SetRecord) -> set[str]:
-    """The paths of a set's shards and of what its signals have besides them."""
+    """Returns the paths of a set's shards and of other files of its signals."""
     return {shard.path for shard in record.shards} | record.signals.hashes().keys()
 
 
 def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
-    """Every file of a set but its ``distill.json``, by its path inside the set.
+    """Returns every file of a set except its ``distill.json``, by its path inside the set.
 
     Raises:
         IntegrityError: if a shard, the tokenizer, or another file of a signal does not match the record.
@@ -59,7 +59,7 @@ def files_of(root: Path, record: SetRecord) -> dict[str, SetFile]:
 
 
 def all_at_once(description: str, transfers: Sequence[Callable[[], object]]) -> None:
-    """Runs transfers side by side; the first error stops those that have not begun."""
+    """Runs several transfers at once. The first error stops those that have not begun."""
     with console.progress(len(transfers), description) as bar, ThreadPoolExecutor(TRANSFERS_AT_ONCE) as pool:
         futures = [pool.submit(transfer) for transfer in transfers]
         try:
@@ -67,8 +67,8 @@ def all_at_once(description: str, transfers: Sequence[Callable[[], object]]) -> 
                 future.result()
                 bar.advance()
         except BaseException:
-            # After an error (or Ctrl-C) queued files are not sent any more; leaving the block still waits for those
-            # under way.
+            # After an error or Ctrl-C, queued files are no longer sent. Leaving the block still waits for running
+            # transfers.
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -80,10 +80,10 @@ def _measured(path: Path) -> SetFile:
 
 
 def verify(config: VerifyConfig) -> SetRecord:
-    """Checks every claim of a set's record against its files; its state stays as it is.
+    """Checks every claim of a set's record against its files, without changing its state.
 
     Raises:
-        IntegrityError: listing everything that is wrong, or if the set was never finished.
+        IntegrityError: listing every problem, or if the set was never finished.
     """
     root = find_set(config.set, config.store)
     record = read_set_record(root)

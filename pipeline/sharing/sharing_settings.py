@@ -1,4 +1,4 @@
-"""Settings of the commands that share sets; free of heavy imports, so that ``--help`` is quick."""
+"""Settings of the commands that share sets. The module has no heavy imports, so that ``--help`` is quick."""
 
 from typing import ClassVar
 

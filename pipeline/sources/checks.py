@@ -1,4 +1,4 @@
-"""From a source's columns to the contract's, with a list of everything that is wrong with them."""
+"""Converts the columns of a source to those of a task, and lists all their problems."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ WORD_LISTS = pa.list_(pa.string())
 
 
 def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa.Table, list[str], list[str]]:
-    """The rows of one split as tasks have them, and all that is wrong with them.
+    """Converts the rows of one split to the columns of tasks, and lists all their problems.
 
     Args:
         task: the manifest to check against.
@@ -70,7 +70,9 @@ def _text(
         warnings.append(f"{place}: {accepted[0]!r} is empty in {row_numbers(empty)}")
     broken = pc.match_substring(column, "\ufffd").fill_null(False)
     if pc.any(broken).as_py():
-        warnings.append(f"{place}: {accepted[0]!r} holds U+FFFD, a sign of a wrong encoding, in {row_numbers(broken)}")
+        warnings.append(
+            f"{place}: {accepted[0]!r} contains U+FFFD, a sign of a wrong encoding, in {row_numbers(broken)}"
+        )
     return column
 
 
@@ -82,7 +84,7 @@ def _words(
     warnings: list[str],
     taken: Sequence[str],
 ) -> pa.Array:
-    """The column of words; what is wrong with it is added to the problems, what is odd to the warnings."""
+    """Returns the column of words. Adds to the problems and to the warnings."""
     name = column_name(table.column_names, place, accepted, problems, taken)
     if name is None:
         return pa.nulls(table.num_rows, WORD_LISTS)
@@ -90,7 +92,7 @@ def _words(
         words = split_words(plain(table.column(name))).cast(WORD_LISTS)
         words.validate(full=True)
     except pa.ArrowException as error:
-        problems.append(f"{place}: column {name!r} is no list of words, nor a text of them: {error}")
+        problems.append(f"{place}: column {name!r} is neither a list of words nor a text: {error}")
         return pa.nulls(table.num_rows, WORD_LISTS)
     if words.null_count:
         problems.append(f"{place}: {name!r} is null in {row_numbers(pc.is_null(words))}")
@@ -108,4 +110,4 @@ def _check_count(task: Task, split: str, place: str, rows: int, problems: list[s
     if rows == 0:
         problems.append(f"{place}: split {split!r} has no rows")
     elif expected is not None and rows != expected:
-        warnings.append(f"{place}: {rows:,} rows where the whole split {split!r} has {expected:,}")
+        warnings.append(f"{place}: {rows:,} rows, but the full split {split!r} has {expected:,}")

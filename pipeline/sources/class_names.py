@@ -16,7 +16,7 @@ from pipeline.sources.columns import plain
 from pipeline.tasks.task import Task
 
 KEY = b"huggingface"
-NO_CLASS = -1  # as `datasets` writes a row without gold
+NO_CLASS = -1  # the number that `datasets` writes for a row without gold
 WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 
 Names = Mapping[str, tuple[str, ...]]
@@ -25,7 +25,7 @@ Names = Mapping[str, tuple[str, ...]]
 def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:
     """The names of the classes 0, 1, 2, … by column, from the metadata of a schema.
 
-    Names that only repeat the numbers ("0", "1", …) are left out: they state nothing.
+    Names that only repeat the numbers ("0", "1", …) are left out, because they have no meaning.
     """
     try:
         features = json.loads((metadata or {})[KEY])["info"]["features"]
@@ -47,11 +47,11 @@ def _names(feature: Any) -> tuple[str, ...]:
 
 
 def named(table: pa.Table, names: Names, place: str) -> pa.Table:
-    """A table with the names of classes instead of their numbers; null where the number is -1.
+    """Returns a table with the names of classes instead of their numbers. -1 becomes null.
 
     Args:
         table: some or all columns of a file.
-        names: of the file's classes, see `class_names`.
+        names: the names of the file's classes. See `class_names`.
         place: the file, for messages.
 
     Raises:
@@ -74,12 +74,12 @@ def _named(numbers: pa.Array, names: tuple[str, ...], place: str) -> pa.Array:
     known = pc.if_else(pc.equal(numbers, pa.scalar(NO_CLASS, numbers.type)), None, numbers)
     wrong = pc.filter(known, pc.or_(pc.less(known, 0), pc.greater_equal(known, len(names))))
     if len(wrong):
-        raise DataError(f"{place} holds {wrong[0]}, but the file names the classes 0 to {len(names) - 1} alone")
+        raise DataError(f"{place} contains {wrong[0]}, but the file only names the classes 0 to {len(names) - 1}")
     return pa.array(names, pa.string()).take(known)
 
 
 def check_names(task: Task, place: str, names: Names) -> None:
-    """Raises DataError if names of classes are numbers that the task would take for numbers of its own labels."""
+    """Raises DataError if names of classes are numbers that the task would interpret as the numbers of its labels."""
     for column in task.columns.label or ():
         odd = [name for name in names.get(column, ()) if WHOLE_NUMBER.fullmatch(name) and name not in task.labels]
         if odd and task.labels:

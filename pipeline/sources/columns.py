@@ -1,6 +1,6 @@
-"""Columns of a table of rows: found by the names that they may have, as plain text, and named in what is wrong.
+"""Finds columns of a table by their accepted names, converts them to plain types, and names rows in messages.
 
-Functions here and in `pipeline.sources.checks` add what is wrong to a list of problems, so that a user sees all.
+Functions here and in `pipeline.sources.checks` add to a list of problems, so that a user sees all of them.
 """
 
 from collections.abc import Sequence
@@ -26,35 +26,35 @@ BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, 
 def column_name(
     names: Sequence[str], place: str, accepted: Sequence[str], problems: list[str], taken: Sequence[str] = ()
 ) -> str | None:
-    """The first of the accepted names that is among a table's; if none is, that is added to the problems.
+    """Returns the first accepted name that is among a table's columns. Adds a problem if there is none.
 
     Args:
-        names: the table's columns.
+        names: the columns of the table.
         place: file or hub address, for messages.
         accepted: names that the column may have.
-        problems: is added to.
-        taken: columns that are something else.
+        problems: the list of problems, which may get another one.
+        taken: columns with another role.
     """
     name = next((name for name in accepted if name in names), None)
     if name is None:
         wanted = " or ".join(repr(a) for a in accepted)
-        problems.append(f"{place}: no column {wanted}; {did_you_mean(accepted[0], names, taken)}")
+        problems.append(f"{place}: no column {wanted}: {did_you_mean(accepted[0], names, taken)}")
     return name
 
 
 def text_column(
     table: pa.Table, place: str, accepted: Sequence[str], problems: list[str], taken: Sequence[str] = ()
 ) -> pa.Array:
-    """A column of a table as text, of strings; what is wrong with it is added to the problems, see `column_name`."""
+    """Returns a column of a table as strings. Adds to the problems. See `column_name`."""
     name = column_name(table.column_names, place, accepted, problems, taken)
     return pa.nulls(table.num_rows, pa.string()) if name is None else checked_text(table, place, name, problems)
 
 
 def checked_text(table: pa.Table, place: str, name: str, problems: list[str], first_row: int = 0) -> pa.Array:
-    """A column as `text_column` gives it, by its name, of a table that begins with that row of its file."""
+    """Returns a column by its name as `text_column` does, for a table that begins with the given row of its file."""
     column = plain(table.column(name))
     if not pa.types.is_string(column.type):
-        problems.append(f"{place}: column {name!r} holds {type_name(column.type)}, not text")
+        problems.append(f"{place}: column {name!r} contains {type_name(column.type)}, not text")
         return pa.nulls(table.num_rows, pa.string())
     try:
         column.validate(full=True)
@@ -67,10 +67,10 @@ def checked_text(table: pa.Table, place: str, name: str, problems: list[str], fi
 
 
 def plain(column: pa.ChunkedArray) -> pa.Array:
-    """A column of one of the many types that Arrow has for the same values: texts as strings, without a dictionary.
+    """Returns a column in the simplest of Arrow's types for its values: texts as strings, without a dictionary.
 
-    A column of nulls alone, whose type nobody can know, is one of strings. Bytes are text if they are UTF-8, as some
-    writers of Parquet do not mark text as such; else they stay what they are.
+    A column of only nulls, whose type is unknown, becomes one of strings. Bytes become text if they are UTF-8, because
+    some writers of Parquet do not mark text. Other bytes do not change.
     """
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
@@ -93,7 +93,7 @@ def plain_table(table: pa.Table) -> pa.Table:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """A type in words; of structs with many fields the first ones."""
+    """Returns a type in words. Structs with many fields are truncated."""
     return shorten(str(kind), MAX_TYPE, placeholder=" …")
 
 
@@ -110,12 +110,12 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def row_numbers(mask: pa.Array, first_row: int = 0) -> str:
-    """Which rows of a boolean column, the first of which has a number, are true, in words; of many the first."""
+    """Returns the numbers of the true rows of a boolean column in words, at most the first few."""
     return rows_in_words([first_row + number for number in pc.indices_nonzero(mask).to_pylist()])
 
 
 def rows_in_words(numbers: Sequence[int]) -> str:
-    """These rows in words; of many the first."""
+    """Returns numbers of rows in words, at most the first few."""
     shown = ", ".join(str(n) for n in numbers[:MAX_EXAMPLES])
     more = f", … ({len(numbers):,} rows)" if len(numbers) > MAX_EXAMPLES else ""
     return f"{'row' if len(numbers) == 1 else 'rows'} {shown}{more}"

@@ -1,4 +1,4 @@
-"""The documents of a corpus, in ranges of rows; never more than a batch of them in memory."""
+"""The documents of a corpus, in ranges of rows. At most a batch of them is in memory."""
 
 import hashlib
 import json
@@ -26,14 +26,14 @@ SAMPLED_ROWS = 1000
 
 
 class CorpusPart(Protocol):
-    """Rows of a corpus's text that come from one file or table."""
+    """Rows of a corpus's text from one file or table."""
 
     place: str
     num_rows: int
     sha256: str
 
     def batches(self, start: int, stop: int) -> Iterator[Sequence[Any]]:
-        """The rows from ``start`` to ``stop`` (exclusive), a batch at a time; they should be text."""
+        """Yields the rows from ``start`` to ``stop`` (exclusive) in batches. They should be text."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Documents:
     """The text of a corpus.
 
     Attributes:
-        description: where it came from, for the record.
+        description: its origin, for the record.
         parts: files, or the hub's table, in order.
-        num_documents: rows in all parts; at most the requested number.
+        num_documents: rows in all parts, at most the requested number.
     """
 
     description: str
@@ -52,7 +52,7 @@ class Documents:
 
     @property
     def sha256(self) -> str:
-        """Hash of what decides the rows: the content of the parts, in order, and how many of them count."""
+        """Returns a hash of everything that determines the rows: the content of the parts, and the number of documents."""
         content = [*(part.sha256 for part in self.parts), self.num_documents]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -79,7 +79,7 @@ class Documents:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether a value is a string of whole characters; JSON can hold half of one."""
+    """Whether a value is a string of complete characters. JSON can contain half of one."""
     if not isinstance(value, str):
         return False
     try:
@@ -89,12 +89,12 @@ def _is_text(value: Any) -> bool:
 
 
 def load_documents(corpus: Corpus, data: Path | None = None, max_documents: int | None = None) -> Documents:
-    """The text of a corpus, found, with its rows counted and its checksums taken.
+    """Finds the text of a corpus, counts its rows and computes its checksums.
 
     Args:
         corpus: the corpus.
-        data: a file, or a folder of files, in any of the `FORMATS`; without it ``DISTILL_DATA``, then the hub.
-        max_documents: use so many rows from the start.
+        data: a file, or a folder of files, in any of the `FORMATS`. Default: ``DISTILL_DATA``, then the hub.
+        max_documents: the number of rows to use, from the start.
 
     Raises:
         DataError: if nothing is found, a file cannot be read, or there is no text column.
@@ -111,12 +111,12 @@ def load_documents(corpus: Corpus, data: Path | None = None, max_documents: int 
             parts = tuple(_part(path, corpus, steps) for path in paths)
     num_rows = sum(part.num_rows for part in parts)
     if not num_rows:
-        raise DataError(f"{description}: holds no text")
+        raise DataError(f"{description}: contains no text")
     return Documents(description, parts, min(num_rows, max_documents or num_rows))
 
 
 def _local_place(corpus: Corpus) -> Path | None:
-    """The corpus's folder in ``DISTILL_DATA``, or its file; by the order of `FORMATS`, if there are several."""
+    """Returns the corpus's folder or file in ``DISTILL_DATA``. The order of `FORMATS` decides between several files."""
     root = data_folder()
     if root is None:
         return None
@@ -125,7 +125,7 @@ def _local_place(corpus: Corpus) -> Path | None:
     there = [path for path in sorted(root.glob("*")) if is_rows(path, FORMATS) and stem(path) == corpus.name]
     if not there and corpus.hub is None:
         looked = ", ".join([corpus.name, *(f"{corpus.name}{kind}" for kind in FORMATS)])
-        raise DataError(f"{root}: holds no text of corpus {corpus.name!r}; looked for {looked}")
+        raise DataError(f"{root}: contains no text of corpus {corpus.name!r}. Expected {looked}")
     return min(there, key=lambda path: list(FORMATS).index(ending(path)), default=None)
 
 
@@ -136,7 +136,7 @@ def _files(folder: Path) -> list[Path]:
         raise DataError(f"--data {folder}: no such file or folder")
     paths = row_files(folder, FORMATS)
     if not paths:
-        raise DataError(f"{folder}: holds no {', '.join(FORMATS)} file")
+        raise DataError(f"{folder}: contains no {', '.join(FORMATS)} file")
     return [path for path in paths if path.stat().st_size]
 
 
@@ -147,7 +147,7 @@ def _part(path: Path, corpus: Corpus, steps: console.Steps) -> CorpusPart:
 
 
 class FilePart:
-    """The text column of a file of rows."""
+    """The text column of a file."""
 
     def __init__(self, path: Path, corpus: Corpus) -> None:
         self._rows = open_rows(path, line_column=corpus.columns[0])
@@ -155,7 +155,7 @@ class FilePart:
         self._column = text_column(corpus, self.place, self._rows.names)
 
     def batches(self, start: int, stop: int) -> Iterator[list[Any]]:
-        """The rows from ``start`` to ``stop`` (exclusive), see `CorpusPart.batches`."""
+        """Yields the rows from ``start`` to ``stop`` (exclusive). See `CorpusPart.batches`."""
         wanted = stop - start
         for table in self._rows.batches([self._column], start=start):
             for low in range(0, min(wanted, table.num_rows), DOCUMENTS_PER_BATCH):
@@ -170,12 +170,12 @@ class TablePart:
 
     def __init__(self, corpus: Corpus) -> None:
         if corpus.hub is None:
-            raise DataError(f"corpus {corpus.name!r} has no hub data set: give its text with --data or DISTILL_DATA")
+            raise DataError(f"corpus {corpus.name!r} has no hub data set. Give its text with --data or DISTILL_DATA")
         rows = load_rows(corpus.hub, corpus.hub_split)
         self.place = f"{place(corpus.hub)}:{corpus.hub_split}"
         self._table: pa.Table = rows.data.table.select([text_column(corpus, self.place, rows.column_names)])
         self.num_rows = len(rows)
-        # of a sample: reading all of it once more to hash it would take hours
+        # of a sample, because hashing everything would take hours
         column = self._table.column(0)  # row by row: `take` would join all of its chunks, which may be too long
         sampled = np.unique(np.linspace(0, self.num_rows - 1, SAMPLED_ROWS).astype(int))
         content = [corpus.hub.id, corpus.hub.config, corpus.hub.revision, self.num_rows, rows.info.dataset_size]
@@ -183,13 +183,13 @@ class TablePart:
         self.sha256 = hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def batches(self, start: int, stop: int) -> Iterator[list[Any]]:
-        """The rows from ``start`` to ``stop`` (exclusive), see `CorpusPart.batches`."""
+        """Yields the rows from ``start`` to ``stop`` (exclusive). See `CorpusPart.batches`."""
         for low in range(start, stop, DOCUMENTS_PER_BATCH):
             yield self._table.column(0).slice(low, min(DOCUMENTS_PER_BATCH, stop - low)).to_pylist()
 
 
 def text_column(corpus: Corpus, place: str, names: Sequence[str]) -> str:
-    """The name of the first of the corpus's columns that a file or table has.
+    """Returns the first of the corpus's column names that a file or table has.
 
     Raises:
         DataError: if none is.
@@ -197,5 +197,5 @@ def text_column(corpus: Corpus, place: str, names: Sequence[str]) -> str:
     column = next((name for name in corpus.columns if name in names), None)
     if column is None:
         wanted = " or ".join(repr(name) for name in corpus.columns)
-        raise DataError(f"{place}: no column {wanted}; {did_you_mean(corpus.columns[0], names)}")
+        raise DataError(f"{place}: no column {wanted}: {did_you_mean(corpus.columns[0], names)}")
     return column

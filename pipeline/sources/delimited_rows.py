@@ -1,6 +1,6 @@
 """Rows of text with a separator between their columns: CSV with quotes, TSV without.
 
-Every column is text, in which nothing is null: what it means, a task decides.
+Every column is text without nulls. The task decides what the text means.
 """
 
 import csv
@@ -22,23 +22,23 @@ from pipeline.sources.row_bytes import codec, open_bytes
 
 MAX_ROW_BYTES = 2**26
 NUMBER_OF_FIELDS = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
-TOO_MANY = "a text with a comma needs quotes around it"
+TOO_MANY = "A text with a comma needs quotes around it"
 UNQUOTED = pc.ParseOptions(delimiter="\t", quote_char=False)  # GLUE's TSV: a quote is a character like any other
 QUOTED = pc.ParseOptions(newlines_in_values=True)
 SEPARATORS = {";": "';'", "\t": "tabs", ",": "commas", "|": "'|'"}
-BYTES_LOOKED_AT, LINES_LOOKED_AT = (2**16, 2**20), 5  # the second number for a header that is longer than the first
+BYTES_LOOKED_AT, LINES_LOOKED_AT = (2**16, 2**20), 5  # the second size is for a header that does not fit into the first
 
 
 def delimited_names(path: Path, parse: pc.ParseOptions, headerless: Sequence[str]) -> tuple[list[str], bool]:
-    """The names of a file's columns, and whether it has a header that names them.
+    """Returns the names of a file's columns, and whether a header names them.
 
     Args:
         path: the file.
         parse: `QUOTED` or `UNQUOTED`.
-        headerless: names for as many columns without a header.
+        headerless: names for a file with so many columns and without a header.
 
     Raises:
-        DataError: if the columns are parted by something else.
+        DataError: if the columns have another separator.
     """
     names: list[str] = []
     for size in BYTES_LOOKED_AT:
@@ -50,14 +50,14 @@ def delimited_names(path: Path, parse: pc.ParseOptions, headerless: Sequence[str
         except csv.Error as error:
             raise DataError(f"{path}, line 1: its header cannot be read: {error}") from error
         names = first[0] if first else []
-        if len(first) == 2:  # so that the header is not cut off
+        if len(first) == 2:  # so that the header is not truncated
             break
     is_headerless = bool(headerless) and len(names) == len(headerless)
     return (list(headerless) if is_headerless else names), not is_headerless
 
 
 def _fields(text: str, parse: pc.ParseOptions) -> Iterator[list[str]]:
-    """The fields of each row that is not blank."""
+    """Yields the fields of each row that is not blank."""
     rows = csv.reader(
         io.StringIO(text, newline=""),
         delimiter=parse.delimiter,
@@ -69,10 +69,11 @@ def _fields(text: str, parse: pc.ParseOptions) -> Iterator[list[str]]:
 def delimited_tables(
     path: Path, parse: pc.ParseOptions, names: Sequence[str], has_header: bool, columns: Sequence[str] | None
 ) -> Iterator[pa.Table]:
-    """The rows of a file as tables of texts, one at least.
+    """Yields the rows of a file as tables of texts, at least one.
 
     Raises:
-        DataError: if the file ends within quotes; what follows them would be one text, and rows be lost.
+        DataError: if the file ends within quotes. Otherwise everything after the quote would be one text, and rows
+            would be lost.
     """
     convert = pc.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
     options = pc.ReadOptions(column_names=None if has_header else list(names), block_size=MAX_ROW_BYTES)
@@ -87,17 +88,17 @@ def delimited_tables(
                 yield pa.Table.from_batches([block]).select(wanted)
         except pa.ArrowInvalid as error:
             _check_quotes(path, watch)
-            if "Empty CSV file" in str(error):  # a header without an end of its line
+            if "Empty CSV file" in str(error):  # a header without a line end
                 yield pa.table({name: pa.array([], pa.string()) for name in names}).select(columns or names)
             elif "Expected" in str(error) and parse.quote_char:
-                raise DataError(f"{path}: {error}; {_advice(str(error))}") from error
+                raise DataError(f"{path}: {error}. {_advice(str(error))}") from error
             else:
                 raise
         _check_quotes(path, watch)
 
 
 def _check_quotes(path: Path, watch: Any) -> None:
-    """Warns of the first quote that is not where it should be.
+    """Warns about the first misplaced quote.
 
     Raises:
         DataError: if quotes are not closed.
@@ -107,8 +108,8 @@ def _check_quotes(path: Path, watch: Any) -> None:
     unclosed, fault = quote_faults(path)
     if unclosed is not None:
         raise DataError(
-            f"{path}: ends within quotes that begin in line {unclosed}. The file is cut off, or a quote is missing "
-            "there"
+            f"{path}: ends within quotes that begin in line {unclosed}. The file is truncated, or a quote is "
+            "missing there"
         )
     if fault is not None:
         _warn_once(f"{path}, {fault}")
@@ -120,26 +121,27 @@ def _warn_once(message: str) -> None:  # files are read several times
 
 
 def _advice(error: str) -> str:
-    """What to do where a row has another number of fields than the header, from Arrow's message."""
+    """Returns what to do if a row and the header have different numbers of fields, from Arrow's message."""
     found = NUMBER_OF_FIELDS.search(error)
     if found is None:
         return TOO_MANY
     expected, got, row = int(found[1]), int(found[2]), found[3].rstrip()
     if got == expected + 1 and row.endswith(","):
-        return "the row ends with a comma. Remove it, or name that column in the header"
+        return "The row ends with a comma. Remove it, or name that column in the header"
     if '\\"' in row:
-        return "a backslash is a normal character in CSV. Write a quote in a text twice"
-    return "a value is missing, or a text with a line break needs quotes around it" if got < expected else TOO_MANY
+        return "A backslash is a normal character in CSV. Write a quote in a text twice"
+    return "A value is missing, or a text with a line break needs quotes around it" if got < expected else TOO_MANY
 
 
 def _refuse_other_separator(path: Path, delimiter: str, text: str) -> None:
-    """Raises DataError where the first lines have one column, and by another separator several, as many in each."""
+    """Raises DataError if the first lines have one column, but several with another separator."""
     lines = text.splitlines()[:LINES_LOOKED_AT]
     if not lines or delimiter in lines[0]:
         return
     for other, name in SEPARATORS.items():
-        counts = {len(fields) for fields in csv.reader(lines, delimiter=other) if fields}  # some may be within quotes
+        # some separators may be within quotes
+        counts = {len(fields) for fields in csv.reader(lines, delimiter=other) if fields}
         if len(counts) == 1 and counts != {1} and other != delimiter:
             right = "tabs" if delimiter == "\t" else "commas"
-            advice = f"save it with {right}" + ("; or let its name end in .tsv" if other == "\t" else "")
-            raise DataError(f"{path}, line 1: its columns seem to be separated by {name}; {advice}")
+            advice = f"Save it with {right}" + (", or rename it to .tsv" if other == "\t" else "")
+            raise DataError(f"{path}, line 1: its columns seem to be separated by {name}. {advice}")

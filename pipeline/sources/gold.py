@@ -1,4 +1,4 @@
-"""The gold of rows, from what a file holds to numbers: a label, several labels, a score, or a label for each word."""
+"""Converts the gold in a file to numbers: a label, several labels, a score, or a label for each word."""
 
 import ast
 import re
@@ -17,19 +17,19 @@ from pipeline.tasks.task import Task
 
 NO_GOLD: dict[Any, int | None] = {None: None, "-": None}
 MINUS_ONE = (-1, "-1", "-1.0")  # "no gold" in GLUE and many others, but also the lowest of -1, 0 and 1
-WHOLE = re.compile(r"(-?[0-9]+)\.0+")  # as pandas writes whole numbers where some are missing
-MISSING = ("", "nan", "null", "none", "n/a", "<na>")  # how programs write that there is no gold, in small letters
+WHOLE = re.compile(r"(-?[0-9]+)\.0+")  # pandas writes integers in this form if some are missing
+MISSING = ("", "nan", "null", "none", "n/a", "<na>")  # how programs write missing gold, in small letters
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
-AMBIGUOUS = {1: [0], 2: [0, 1]}  # lists of 0 and 1 for so many labels that may be their numbers, too
-UNKNOWN_TEXT = "-"  # of several labels: an empty text says that no label holds
+AMBIGUOUS = {1: [0], 2: [0, 1]}  # with so few labels, a list of 0 and 1 may also be their numbers
+UNKNOWN_TEXT = "-"  # for several labels, an empty text means that no label holds
 NUMERAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 YES_OR_NO = {None: None, "": None, "nan": None, "-1": None, "0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 
 
 def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    """A column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems.
+    """Returns a column of labels as numbers, with null for missing gold. Adds to the problems.
 
-    A list of one label is that label; fastText's files have such. So is a list of 0 or 1 for each, of which one is 1.
+    A list of one label is that label, as in fastText's files. So is a list of 0 or 1 for each label with a single 1.
     """
     if pa.types.is_list(raw.type) and not pa.types.is_nested(raw.type.value_type):
         flags_N = _flags_of_labels(task, raw.to_pylist()) if len(task.labels) > 1 else None
@@ -38,16 +38,16 @@ def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
         several = pc.greater(pc.list_value_length(raw), 1).fill_null(False)
         if pc.any(several).as_py():
             problems.append(
-                f"{place}: several labels in {row_numbers(several)}, and a task of this type has one for each row; "
-                "`type: multilabel` has several"
+                f"{place}: several labels in {row_numbers(several)}, but a task of this type has one for each "
+                "row. Use `type: multilabel` for several"
             )
             return pa.nulls(len(raw), pa.int32())
         raw = pa.array([row[0] if row else None for row in raw.to_pylist()], raw.type.value_type)
     if pa.types.is_nested(raw.type) or pa.types.is_temporal(raw.type):
-        problems.append(f"{place}: label holds {type_name(raw.type)}, not numbers or names")
+        problems.append(f"{place}: label contains {type_name(raw.type)}, not numbers or names")
         return pa.nulls(len(raw), pa.int32())
     if pa.types.is_floating(raw.type):
-        raw = pc.if_else(pc.is_nan(raw), None, raw)  # as pandas has what is missing
+        raw = pc.if_else(pc.is_nan(raw), None, raw)  # pandas stores missing values as NaN
     encoded = raw.dictionary_encode()
     numbers = NO_GOLD | dict.fromkeys(MISSING) | dict.fromkeys(MINUS_ONE) | _label_numbers(task)
     distinct = [_spelling(task, _whole(value), numbers) for value in encoded.dictionary.to_pylist()]
@@ -69,25 +69,25 @@ def labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
 def _check_minus_one(
     task: Task, values: Sequence[Any], minus: pa.Array, found: pa.Array, place: str, problems: list[str]
 ) -> None:
-    """Adds a problem if -1 may be a label of its own: where numbers stand beside it, and not all labels are among them.
+    """Adds a problem if -1 may be a label: if the column contains other numbers, and some label is not among them.
 
-    Whoever numbers three labels -1, 0 and 1 would else lose the first, and have the others under wrong names.
+    Otherwise, three labels that are numbered -1, 0 and 1 would lose the first, and the others would get wrong names.
     """
     if "-1" in task.labels or any(isinstance(value, str) and value in task.labels for value in values):
         return
     absent = [name for k, name in enumerate(task.labels) if k not in {*found.unique().to_pylist()}]
     if absent and len(absent) < len(task.labels):
         problems.append(
-            f"{place}: label -1 in {row_numbers(minus)} stands beside numbers, of which none is "
-            f"{task.labels.index(absent[0])}={absent[0]}; if -1 is a label, number them from 0 or give names; "
-            "if it says that there is no gold, leave these labels empty (null)"
+            f"{place}: label -1 in {row_numbers(minus)} is ambiguous, because the other labels are numbers "
+            f"without {task.labels.index(absent[0])}={absent[0]}. If -1 is a label, number the labels from 0 or "
+            "use names. If it means that there is no gold, leave these labels empty (null)"
         )
 
 
 def scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    """A column of scores in the task's range; null where there is no gold. What is wrong is added to the problems."""
+    """Returns a column of scores in the task's range, with null for missing gold. Adds to the problems."""
     if pa.types.is_boolean(raw.type) or pa.types.is_nested(raw.type) or pa.types.is_temporal(raw.type):
-        problems.append(f"{place}: score holds {type_name(raw.type)}, not numbers")
+        problems.append(f"{place}: score contains {type_name(raw.type)}, not numbers")
         return pa.nulls(len(raw), pa.float32())
     if pa.types.is_string(raw.type):
         raw = pc.utf8_trim_whitespace(raw)
@@ -98,7 +98,7 @@ def scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
             problems.append(f"{place}: score {values} in {row_numbers(odd)} is not a number")
             return pa.nulls(len(raw), pa.float32())
     exact = raw.cast(pa.float64(), safe=False)  # 0.1 in float32 is more than 0.1
-    exact = pc.if_else(pc.is_nan(exact), None, exact)  # as pandas has what is missing
+    exact = pc.if_else(pc.is_nan(exact), None, exact)  # pandas stores missing values as NaN
     scores = exact.cast(pa.float32())
     assert task.score_range is not None
     low, high = task.score_range
@@ -110,9 +110,9 @@ def scores(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Arr
 
 
 def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    """A column of lists, or of texts with `label_separator` between labels; null where there is no gold.
+    """Returns a column of lists, from lists or from texts with `label_separator`. Null means missing gold.
 
-    An empty list or text means that none of the labels applies. What is wrong is added to the problems.
+    An empty list or text means that no label applies. Adds to the problems.
     """
     if pa.types.is_string(raw.type):
         values = [None if text is None or text == UNKNOWN_TEXT else _split(task, text) for text in raw.to_pylist()]
@@ -120,16 +120,16 @@ def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
         values = raw.to_pylist()
     else:
         problems.append(
-            f"{place}: label holds {type_name(raw.type)}, but a multilabel task has lists, or texts with "
-            f"{task.label_separator!r} between labels; for a column a label, leave `label` out of `columns`"
+            f"{place}: label contains {type_name(raw.type)}, but a multilabel task has lists, or texts with "
+            f"{task.label_separator!r} between labels. For a column per label, remove `label` from `columns`"
         )
         return pa.nulls(len(raw), LABEL_LISTS)
     flags_N = _flags_of_labels(task, values)
     unclear = AMBIGUOUS.get(len(task.labels))
     if flags_N is not None and all(row in (None, unclear) for row in flags_N):
         problems.append(
-            f"{place}: label is {unclear} in every row: the numbers of the labels that hold, or 0 or 1 for each? Give "
-            "their names"
+            f"{place}: label is {unclear} in every row. These may be numbers of labels, or 0 or 1 for each "
+            "label. Use names of labels"
         )
     if flags_N is not None:
         return pa.array([None if row is None else np.flatnonzero(row).tolist() for row in flags_N], LABEL_LISTS)
@@ -137,16 +137,16 @@ def label_lists(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
     repeated = pa.array([_repeats_a_number(task, row or ()) for row in values])
     if not problems and pc.any(repeated).as_py():
         problems.append(
-            f"{place}: label has a number twice in {row_numbers(repeated)}; it lists those of the labels that hold, "
-            "and not 0 or 1 for each; [0, 1, 0, 1] is written [1, 3]"
+            f"{place}: label repeats a number in {row_numbers(repeated)}. A list contains the numbers of the "
+            "labels that hold, and not 0 or 1 for each. Write [1, 3] instead of [0, 1, 0, 1]"
         )
     return pa.array([None if row is None else sorted(set(row)) for row in lists], LABEL_LISTS)
 
 
 def labels_of_columns(task: Task, table: pa.Table, place: str, problems: list[str], taken: Sequence[str]) -> pa.Array:
-    """A column for each label, with 0 or 1, false or true; a row without any number has no gold.
+    """Returns lists from a column per label with 0 or 1, false or true. A row without any value has no gold.
 
-    What is wrong is added to the problems; ``taken`` are the columns that the task has, for advice.
+    Adds to the problems. ``taken`` are the task's other columns, for advice.
     """
     names = [column_name(table.column_names, place, (label,), problems, taken) for label in task.labels]
     if None in names:
@@ -156,8 +156,8 @@ def labels_of_columns(task: Task, table: pa.Table, place: str, problems: list[st
         odd = [value not in YES_OR_NO for value in column]
         if any(odd):
             problems.append(
-                f"{place}: column {name!r} holds {column[odd.index(True)]!r} in {row_numbers(pa.array(odd))}, "
-                "neither 0 nor 1"
+                f"{place}: column {name!r} contains {column[odd.index(True)]!r} in "
+                f"{row_numbers(pa.array(odd))}, neither 0 nor 1"
             )
             return pa.nulls(table.num_rows, LABEL_LISTS)
     answer_CN = np.array([[YES_OR_NO[value] for value in column] for column in columns], dtype=np.float64)
@@ -171,12 +171,12 @@ def labels_of_columns(task: Task, table: pa.Table, place: str, problems: list[st
 
 
 def word_labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> pa.Array:
-    """The column of labels, by their numbers; null where there is no gold. What is wrong is added to the problems."""
+    """Returns the column of word labels as numbers, with null for missing gold. Adds to the problems."""
     lists = split_words(pc.if_else(pc.equal(raw, ""), None, raw) if pa.types.is_string(raw.type) else raw)
     if not pa.types.is_list(lists.type):
         problems.append(
-            f"{place}: label holds {type_name(raw.type)}, but a token_labels task has lists, or texts with spaces "
-            "between"
+            f"{place}: label contains {type_name(raw.type)}, but a token_labels task has lists, or texts with "
+            "spaces between labels"
         )
         return pa.nulls(len(raw), LABEL_LISTS)
     return pa.array(_numbered(task, lists.to_pylist(), place, problems), LABEL_LISTS)
@@ -185,12 +185,12 @@ def word_labels(task: Task, raw: pa.Array, place: str, problems: list[str]) -> p
 def check_words(
     task: Task, words: pa.Array, labels: pa.Array, place: str, problems: list[str], warnings: list[str]
 ) -> None:
-    """Adds to the problems which rows have not one label for each word, and to the warnings which begin with I-."""
+    """Adds rows without exactly one label per word to the problems, and spans that begin with I- to the warnings."""
     counts = [pc.list_value_length(column) for column in (words, labels)]
     wrong = pc.not_equal(*counts).fill_null(False)
     for row in pc.indices_nonzero(wrong).to_pylist()[:MAX_EXAMPLES]:
         numbers = " and ".join(f"{count[row]} {what}" for count, what in zip(counts, ("words", "labels"), strict=True))
-        problems.append(f"{place}: row {row} has {numbers}, which is not one for each")
+        problems.append(f"{place}: row {row} has {numbers}. Give one label for each word")
     inside = [row is not None and begins_inside([task.labels[k] for k in row]) for row in labels.to_pylist()]
     if any(inside):
         warnings.append(f"{place}: a span begins with I- in {row_numbers(pa.array(inside))}. It counts as one with B-")
@@ -200,7 +200,7 @@ READERS = {"classification": labels, "multilabel": label_lists, "regression": sc
 
 
 def split_words(column: pa.Array) -> pa.Array:
-    """Texts as their words; of a text without any that would be one empty word. A text may be a list, too."""
+    """Returns the words of texts, which may also be lists. A text without words has an empty list."""
     if not pa.types.is_string(column.type):
         return column
     given = column.drop_null().to_pylist()
@@ -217,7 +217,7 @@ def split_words(column: pa.Array) -> pa.Array:
 def _numbered(
     task: Task, lists: Sequence[list[Any] | None], place: str, problems: list[str]
 ) -> Sequence[list[int] | None]:
-    """Lists of labels as their numbers; no list at all if one is wrong, which is added to the problems."""
+    """Returns lists of labels as numbers. If a label is wrong, returns no list and adds to the problems."""
     numbers = _label_numbers(task)
     wrong = dict.fromkeys(item for row in lists for item in row or () if not _is_known(item, numbers))
     for item in list(wrong)[:MAX_EXAMPLES]:
@@ -229,7 +229,10 @@ def _numbered(
 
 
 def _label_numbers(task: Task) -> dict[Any, int]:
-    """What a label may be in a source: its name or its number; where names are numerals, a name, also as a number."""
+    """Returns the accepted spellings of labels: names and numbers.
+
+    If names are numerals, only names, also as numbers.
+    """
     names = {name: number for number, name in enumerate(task.labels)}
     numerals: dict[Any, int] = {
         float(name) if "." in name else int(name): number for name, number in names.items() if NUMERAL.fullmatch(name)
@@ -238,7 +241,7 @@ def _label_numbers(task: Task) -> dict[Any, int]:
 
 
 def _not_a_label(task: Task, value: Any) -> str:
-    """What is wrong with a value that is no label, and the label that it resembles."""
+    """Returns the problem of a value that is not a label, with the label that it resembles."""
     numbered = ", ".join(f"{number}={name}" for number, name in enumerate(task.labels))
     close = get_close_matches(value, task.labels, n=1) if isinstance(value, str) else []
     meant = f". Did you mean {close[0]!r}?" if close else ""
@@ -246,7 +249,7 @@ def _not_a_label(task: Task, value: Any) -> str:
 
 
 def _as_written(label: Any) -> str:
-    """A label as its writer thinks of it: whole numbers become floats where some are missing."""
+    """Returns a label as its author wrote it, because integers become floats if some are missing."""
     return f"{label:g}" if isinstance(label, float) else repr(label)
 
 
@@ -258,7 +261,7 @@ def _split(task: Task, text: str) -> list[Any]:
 
 
 def list_in_text(text: str) -> list[Any] | None:
-    """The list that a text is, in JSON or as Python prints it, which pandas does in CSV, or None if it is no list."""
+    """Returns the list in a text, in JSON or as Python prints it (pandas does in CSV), or None if it is not a list."""
     if not (text.startswith("[") and text.endswith("]")):
         return None
     try:
@@ -269,7 +272,7 @@ def list_in_text(text: str) -> list[Any] | None:
 
 
 def _flags_of_labels(task: Task, lists: Sequence[list[Any] | None]) -> list[list[int] | None] | None:
-    """Lists that have 0 or 1 for each label, as numbers, or None if any of the lists has something else."""
+    """Returns lists with 0 or 1 for each label as lists of numbers, or None if a list has other values."""
     if any(_spelt(name) in YES_OR_NO for name in task.labels) or all(row is None for row in lists):
         return None
     flags: list[list[int] | None] = []
@@ -282,13 +285,16 @@ def _flags_of_labels(task: Task, lists: Sequence[list[Any] | None]) -> list[list
 
 
 def _whole(value: Any) -> Any:
-    """A text that is a whole number with a decimal point as that number's text; anything else as it is."""
+    """Returns "1" for a text such as "1.0". Other texts do not change."""
     match = WHOLE.fullmatch(value.strip()) if isinstance(value, str) else None
     return value if match is None else match[1]
 
 
 def _spelling(task: Task, value: Any, numbers: dict[Any, int | None]) -> Any:
-    """The label that a text is in other letters, or with spaces around it; of what is missing that in small letters."""
+    """Returns the label that matches a text without regard to case and spaces.
+
+    Marks of missing gold get small letters.
+    """
     if not isinstance(value, str) or value in numbers:
         return value
     small = value.strip().lower()
@@ -299,7 +305,10 @@ def _spelling(task: Task, value: Any, numbers: dict[Any, int | None]) -> Any:
 
 
 def _name_of_boolean(task: Task, value: Any) -> Any:
-    """The label that is called as a boolean; the boolean itself, which is no label, if there is none."""
+    """Returns the label with the name of a boolean.
+
+    If there is none, returns the boolean itself, which is not a label.
+    """
     return next((name for name in task.labels if name.lower() == str(value).lower()), value)
 
 
@@ -313,7 +322,7 @@ def _is_known(item: Any, numbers: dict[Any, int]) -> bool:
 
 
 def _spelt(value: Any) -> Any:
-    """A number, a boolean or a text as a text."""
+    """Returns a number, a boolean or a text as a text."""
     if value is None or isinstance(value, str):
         return None if value is None else _whole(value.strip().lower())
     return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value).lower()

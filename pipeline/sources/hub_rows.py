@@ -16,12 +16,12 @@ def read(task: Task, splits: tuple[str, ...]) -> tuple[str, dict[str, tuple[str,
         A description for the record and, per split, its place and its rows in the data set's order.
 
     Raises:
-        DataError: if the task has no hub data set, the hub cannot be reached, or its names of classes do not fit the
+        DataError: if the task has no hub data set, the hub cannot be reached, or the names of classes do not fit the
             task.
         MissingDependencyError: if `datasets` is not installed.
     """
     if task.hub is None:
-        raise DataError(f"task {task.name!r} has no hub data set: give its rows with --data PATH or DISTILL_DATA")
+        raise DataError(f"task {task.name!r} has no hub data set. Give its rows with --data PATH or DISTILL_DATA")
     tables = {}
     for split in splits:
         rows = load_rows(task.hub, split)

@@ -25,8 +25,8 @@ BLANK = b" \t\r\n"  # in JSON
 COMMA_BETWEEN = re.compile(rb"}[ \t\r\n]*,[ \t\r\n]*{")
 LARGEST_EXACT = 2.0**53  # of whole numbers in a float
 NULL_BETWEEN = re.compile(rb"}\s*n")
-MAX_ARRAY_BYTES = 2**31  # an array is in memory as a whole; lines are not
-Numbered = tuple[int, dict[str, Any]]  # the number of a line, or of an array's element, from 1, and the row there
+MAX_ARRAY_BYTES = 2**31  # limits only arrays, which are in memory as a whole
+Numbered = tuple[int, dict[str, Any]]  # the number of a line, or of an array's element, from 1, and its row
 
 
 def is_array(path: Path) -> bool:
@@ -37,10 +37,10 @@ def is_array(path: Path) -> bool:
 
 
 def line_names(path: Path) -> list[str]:
-    """The columns of the first objects of a file with one on each line, in the order in which they occur.
+    """Returns the columns of the first objects of a file of JSON lines, in the order of their first occurrence.
 
     Raises:
-        DataError: naming the line that is no object with columns.
+        DataError: naming the line that is not an object with columns.
     """
     with open_bytes(path) as stream:
         lines = list(islice(stream, ROWS_LOOKED_AT))
@@ -48,21 +48,21 @@ def line_names(path: Path) -> list[str]:
     if num_object_lines(data):
         try:
             return pj.read_json(pa.BufferReader(data), _whole(data)).schema.names  # type: ignore[no-any-return]
-        except pa.ArrowException:  # what is wrong, Python finds out below
+        except pa.ArrowException:  # Python finds the problem below
             pass
     return names_of(list(parsed_lines(str(path), enumerate(lines, start=1))))
 
 
 def names_of(rows: Sequence[Numbered]) -> list[str]:
-    """The columns of rows, in the order in which they occur."""
+    """Returns the columns of rows, in the order of their first occurrence."""
     return list(dict.fromkeys(chain.from_iterable(row for _, row in rows)))
 
 
 def quick_array(data: bytes) -> pa.Table | None:
-    """The objects of an array, read by Arrow, or None if that cannot, or should not be trusted to, read it.
+    """Reads the objects of an array with Arrow. None if Arrow cannot read them reliably.
 
-    Arrow reads objects on lines. So commas between objects become ends of lines. Where a text has such a comma, too, an
-    end of a line within it is an error, and Python reads the array.
+    Arrow reads objects on lines, so commas between objects are replaced by line ends. If a text contains such a comma,
+    the line end within it is an error, and Python reads the array.
     """
     body = memoryview(without_bom(data).strip(BLANK))[1:-1].tobytes().strip(BLANK)
     if not data.rstrip(BLANK).endswith(b"]") or not (body.startswith(b"{") and body.endswith(b"}")):
@@ -76,18 +76,19 @@ def quick_array(data: bytes) -> pa.Table | None:
     try:
         table = pj.read_json(pa.BufferReader(lines), _whole(lines), parse)
         dates = [field.with_type(pa.string()) for field in table.schema if pa.types.is_timestamp(field.type)]
-        if dates:  # texts that look like them
+        if dates:  # texts that look like separators between objects
             parse = pj.ParseOptions(newlines_in_values=True, explicit_schema=pa.schema(dates))
             table = pj.read_json(pa.BufferReader(lines), _whole(lines), parse).select(table.column_names)
-        table.validate(full=True)  # text that is not UTF-8 is let through
+        table.validate(full=True)  # Arrow accepts text that is not UTF-8
     except (pa.ArrowException, UnicodeDecodeError):
         return None
-    is_right = table.num_rows == 1 + (body.count(comma) if comma else 0)  # Arrow needs no comma between objects
+    # Arrow does not require commas between objects
+    is_right = table.num_rows == 1 + (body.count(comma) if comma else 0)
     return table if is_right and table.num_columns and all(map(_is_exact, table.columns)) else None
 
 
 def _is_exact(column: pa.ChunkedArray) -> bool:
-    """Whether a column has a type that Python would give it, and no number that Arrow made less exact."""
+    """Whether a column has the type that Python would infer, and no number that lost precision in Arrow."""
     if pa.types.is_floating(column.type):
         return not pc.any(pc.greater_equal(pc.abs(column), LARGEST_EXACT)).as_py()
     return _innermost(column.type) in (pa.int64(), pa.string(), pa.bool_(), pa.null())
@@ -96,7 +97,7 @@ def _is_exact(column: pa.ChunkedArray) -> bool:
 def array_table(
     path: Path, rows: Sequence[Numbered], columns: Sequence[str] | None, schema: pa.Schema | None
 ) -> pa.Table:
-    """The objects of an array as a table; its types and errors are those of `object_tables`."""
+    """Returns the objects of an array as a table, with the types and errors of `object_tables`."""
     known = pa.schema([(name, pa.null()) for name in columns or ()])
     return _typed_table(rows, schema) if schema else _inferred_table(str(path), rows, columns, known)
 
@@ -104,19 +105,19 @@ def array_table(
 def object_tables(
     path: Path, mark: Mark, columns: Sequence[str] | None, schema: pa.Schema | None
 ) -> Iterator[pa.Table]:
-    """Reads objects on lines as tables, one at least.
+    """Reads objects on lines as tables, at least one.
 
-    Arrow reads blocks of lines where it can: where the types are known, and nothing is wrong. Others are read row by
-    row, which takes ten times as long, and finds out new types, and in which line something is wrong.
+    Arrow reads blocks of lines whose types are known and which are valid. Other blocks are read row by row, which takes
+    ten times as long but finds new types and wrong lines.
 
     Args:
         path: the file.
-        mark: where to begin.
-        columns: which columns; all by default.
-        schema: their types; without it those of the values of a block and of the blocks before.
+        mark: the start.
+        columns: the columns to read. Default: all.
+        schema: their types. Default: the types of the values in this block and in earlier ones.
 
     Raises:
-        DataError: naming the line that is no object with columns, or has a value of another type.
+        DataError: naming the line that is not an object with columns, or has a value of another type.
     """
     known = schema or pa.schema([(name, pa.null()) for name in columns or ()])
     is_empty = True
@@ -134,14 +135,14 @@ def object_tables(
 
 
 def count_objects(data: bytes) -> int:
-    """How many lines of a block are not blank."""
+    """Returns how many lines of a block are not blank."""
     return sum(1 for line in data.split(NEW_LINE) if line.strip())
 
 
 def _quick_table(data: bytes, schema: pa.Schema, takes_all: bool) -> pa.Table | None:
-    """A block of lines, read by Arrow, or None if that cannot, or should not be trusted to, read it.
+    """Reads a block of lines with Arrow. None if Arrow cannot read it reliably.
 
-    It reads several objects in a line, and crashes where null stands between objects.
+    Arrow accepts several objects in a line, and crashes if null stands between objects.
     """
     count = num_object_lines(data)
     if not count or not len(schema) or not all(map(_is_flat, schema.types)):
@@ -149,7 +150,7 @@ def _quick_table(data: bytes, schema: pa.Schema, takes_all: bool) -> pa.Table | 
     parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error" if takes_all else "ignore")
     try:
         table = pj.read_json(pa.BufferReader(data), _whole(data), parse)
-        table.validate(full=True)  # text that is not UTF-8 is let through
+        table.validate(full=True)  # Arrow accepts text that is not UTF-8
     except pa.ArrowException:
         return None
     return table if table.num_rows == count else None
@@ -161,31 +162,31 @@ def _whole(data: bytes) -> pj.ReadOptions:
 
 
 def num_object_lines(data: bytes) -> int:
-    """How many lines there are, if each begins with an object, and no null follows one; else 0. Arrow crashes there."""
-    content = np.frombuffer(data, np.uint8)  # `bytes.count` takes several times as long where lines are short
+    """Returns the number of lines, or 0 if a line does not begin with an object or contains a null after one."""
+    content = np.frombuffer(data, np.uint8)  # `bytes.count` takes several times as long for short lines
     ends = np.flatnonzero(content == ord(NEW_LINE))
     if not data.endswith(NEW_LINE):
         ends = np.append(ends, len(content))
     if not data.startswith(b"{") or not (content[ends[:-1] + 1] == ord("{")).all():
         return 0
-    # A line that ends with its only brace has one object and nothing else.
+    # A line whose only closing brace is at its end has one object and nothing else.
     is_plain = (content[ends - 1] == ord("}")).all() and np.count_nonzero(content == ord("}")) == len(ends)
     return 0 if not is_plain and b"null" in data and NULL_BETWEEN.search(data) else len(ends)
 
 
 def _is_flat(kind: pa.DataType) -> bool:
-    """Whether a type has no columns of its own, some of which might be ignored."""
+    """Whether a type has no nested columns, of which some might be ignored."""
     kind = _innermost(kind)
     return bool(pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_null(kind))
 
 
 def _innermost(kind: pa.DataType) -> pa.DataType:
-    """The type of the values of lists of any depth."""
+    """Returns the type of the values of lists of any depth."""
     return _innermost(kind.value_type) if pa.types.is_list(kind) else kind
 
 
 def parsed_lines(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Numbered]:
-    """The objects on the lines of JSON that are not blank, with the lines' numbers.
+    """Yields the objects on the lines of JSON that are not blank, with the numbers of the lines.
 
     Raises:
         DataError: if a line is something else, naming it.
@@ -193,7 +194,7 @@ def parsed_lines(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Num
     for number, line in lines:
         if line.strip():
             try:
-                row = parse_json(without_bom(line), may_be_nan=True)  # as Python and pandas write it
+                row = parse_json(without_bom(line), may_be_nan=True)  # Python and pandas write NaN
             except UnicodeDecodeError as error:
                 raise DataError(f"{place}: line {number}: {not_utf8(line, error)}") from error
             except ValueError as error:
@@ -204,12 +205,12 @@ def parsed_lines(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Num
 
 
 def not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
-    """What is wrong with a line that is not UTF-8."""
+    """Returns the problem of a line that is not UTF-8."""
     return f"byte 0x{line[error.start]:02x} is not UTF-8. Save the file as UTF-8"
 
 
 def _not_json(line: bytes, error: ValueError) -> str:
-    """What is wrong with a line that is no JSON, and for the usual reasons what to do."""
+    """Returns the problem of a line that is not JSON, with the remedy for common reasons."""
     text = line.strip()
     if text.endswith(b","):
         return "ends with a comma. Give an object on each line without commas, or all of them in [ ]"
@@ -219,14 +220,14 @@ def _not_json(line: bytes, error: ValueError) -> str:
 
 
 def array_rows(path: Path, data: bytes) -> list[Numbered]:
-    """The objects of an array, with their numbers from 1.
+    """Returns the objects of an array, with their numbers from 1.
 
     Args:
         path: the file, for messages.
         data: its bytes.
 
     Raises:
-        DataError: if the file is no array, or naming the element that is no object with columns.
+        DataError: if the file is not an array, or naming the element that is not an object with columns.
     """
     try:
         with without_collector():
@@ -236,9 +237,10 @@ def array_rows(path: Path, data: bytes) -> list[Numbered]:
     except ValueError as error:
         if "Extra data" in str(error):
             raise DataError(
-                f"{path}, line 1: an array on a line, whose values have no names. Give an object with columns on each."
+                f"{path}, line 1: a line with an array, whose values have no names. Write an object with "
+                "columns on each line."
             ) from error
-        raise DataError(f"{path}: an array that is not JSON, or is cut off: {error}") from error
+        raise DataError(f"{path}: an array that is not JSON, or is truncated: {error}") from error
     wrong = next((number for number, row in enumerate(values, start=1) if not isinstance(row, dict)), None)
     if wrong is not None:
         raise DataError(f"{path}, element {wrong}: not an object with columns, but {str(values[wrong - 1])[:60]!r}")
@@ -247,19 +249,19 @@ def array_rows(path: Path, data: bytes) -> list[Numbered]:
 
 
 def array_bytes(path: Path) -> bytes:
-    """The bytes of an array's file, decompressed; raises DataError if they are too many."""
+    """Returns the decompressed bytes of an array's file. Raises DataError if they are too many."""
     with open_bytes(path) as stream:
         data = stream.read(MAX_ARRAY_BYTES + 1)
     if len(data) > MAX_ARRAY_BYTES:
-        raise DataError(f"{path}: an array of more than 2 GiB; give an object on each line, which needs no memory")
+        raise DataError(f"{path}: an array of more than 2 GiB. Write an object on each line, which needs little memory")
     return data
 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Makes many objects without Python's collector of cycles, which would look at all of them again and again.
+    """Disables Python's garbage collector, which would visit many new objects repeatedly.
 
-    JSON has no cycles. Of an array of 100,000 objects, half of the time was the collector's.
+    JSON has no cycles. The collector took half of the time for an array of 100,000 objects.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -275,13 +277,13 @@ def _typed_table(rows: Sequence[Numbered], schema: pa.Schema) -> pa.Table:
 
 
 def _inferred_table(place: str, rows: Sequence[Numbered], columns: Sequence[str] | None, before: pa.Schema) -> pa.Table:
-    """Rows of JSON as a table, null where a row has no value.
+    """Returns rows of JSON as a table. Missing values are null.
 
     Args:
         place: the file, for messages.
         rows: objects, and the line of each.
-        columns: which of their values; all by default.
-        before: the types in the rows before, which these have to fit.
+        columns: the columns to keep. Default: all.
+        before: the types in earlier rows, which these rows have to fit.
 
     Raises:
         DataError: if values of a column are of different types, naming the line.
@@ -297,7 +299,7 @@ def _inferred_table(place: str, rows: Sequence[Numbered], columns: Sequence[str]
 
 
 def _odd_value(place: str, rows: Sequence[Numbered], name: str, before: pa.Schema) -> str | None:
-    """Says which value of a column is the first that does not fit those before, or None if all do."""
+    """Returns the first value of a column that does not fit the values before, as a problem, or None."""
     values = [row.get(name) for _, row in rows]
     kind = before.field(name).type if name in before.names else pa.null()
 
@@ -313,11 +315,11 @@ def _odd_value(place: str, rows: Sequence[Numbered], name: str, before: pa.Schem
     bad = bisect_left(range(len(values)), True, key=lambda row: fails(row + 1))
     wanted = "" if pa.types.is_null(kind) else f" ({kind})"
     return (
-        f"{place}, line {rows[bad][0]}: {name!r} is {values[bad]!r:.80}, which is not of the type of the rows "
-        f"before{wanted}; a column has one type"
+        f"{place}, line {rows[bad][0]}: {name!r} is {values[bad]!r:.80}, which does not have the type of the "
+        f"rows before{wanted}. A column has one type"
     )
 
 
 def unified(*schemas: pa.Schema) -> pa.Schema:
-    """The types of columns over several batches; whole numbers and others are numbers."""
+    """Returns the types of columns over several batches. Integers and floats become floats."""
     return pa.unify_schemas(schemas, promote_options="permissive")

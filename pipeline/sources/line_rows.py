@@ -1,4 +1,4 @@
-"""Rows that are lines of a text, with or without fastText's labels; and where in a file rows begin."""
+"""Rows that are lines of a text, with or without fastText's labels. Also the positions of rows in a file."""
 
 import re
 from bisect import bisect_right
@@ -10,18 +10,18 @@ import pyarrow as pa
 
 from pipeline.sources.row_bytes import codec, line_blocks, open_bytes, without_bom
 
-PREFIX = "__label__"  # of fastText: `__label__good a fine film`, of several labels one after the other
+PREFIX = "__label__"  # fastText's format: `__label__good a fine film`, with several labels one after the other
 LABEL_LISTS = pa.list_(pa.string())
 LABEL = re.compile(r"(?:^|(?<=\s))__label__(\S+)\s*")
 
 
 class Mark(NamedTuple):
-    """Where a block of whole lines begins.
+    """The start of a block of whole lines.
 
     Attributes:
         row: the number of its first row, from 0.
         line: the number of its first line, from 1.
-        offset: of its first byte in the file.
+        offset: the position of its first byte in the file.
     """
 
     row: int
@@ -33,27 +33,27 @@ BEGINNING = Mark(0, 1, 0)
 
 
 def marks(path: Path, count: Callable[[bytes], int]) -> list[Mark]:
-    """Where each block of a file begins, and where the last one ends, with the number of all rows.
+    """Returns the starts of the blocks of a file, and the end of the last one with the number of all rows.
 
     Args:
         path: the file.
-        count: how many rows a block of lines has.
+        count: returns the number of rows of a block of lines.
     """
     found = [BEGINNING]
     with open_bytes(path) as stream:
         for line, data in line_blocks(stream):
-            offset = 0 if codec(path) else stream.tell()  # packed files are read from their beginning
+            offset = 0 if codec(path) else stream.tell()  # compressed files can only be read from their beginning
             found.append(Mark(found[-1].row + count(data), line + data.count(b"\n"), offset))
     return found
 
 
 def mark_before(found: Sequence[Mark], path: Path, row: int) -> Mark:
-    """The last of the marks that is not behind a row."""
+    """Returns the last mark that is not after a row."""
     return BEGINNING if codec(path) else found[bisect_right([mark.row for mark in found], row) - 1]
 
 
 def blocks_from(path: Path, mark: Mark) -> Iterator[tuple[int, bytes]]:
-    """The blocks of lines from a mark on, see `line_blocks`."""
+    """Yields the blocks of lines from a mark on. See `line_blocks`."""
     with open_bytes(path) as stream:
         if mark.offset:
             stream.seek(mark.offset)
@@ -61,7 +61,7 @@ def blocks_from(path: Path, mark: Mark) -> Iterator[tuple[int, bytes]]:
 
 
 def count_lines(data: bytes) -> int:
-    """How many lines a block has, of which the last one may lack its end."""
+    """Returns the number of lines of a block. The last one may lack its line end."""
     return data.count(b"\n") + (not data.endswith(b"\n"))
 
 
@@ -76,14 +76,14 @@ def has_labels(path: Path) -> bool:
 
 
 def line_tables(path: Path, mark: Mark, text: str, label: str | None) -> Iterator[pa.Table]:
-    """The lines of a text from a mark on.
+    """Yields the lines of a text from a mark on.
 
     Args:
         path: the file.
-        mark: where to begin.
+        mark: the start.
         text: the name for the column of lines.
-        label: the name for a column with the lists of fastText's labels, which then are no part of the text; a line
-            without any has no gold. None if the text has no labels.
+        label: the name for a column with the lists of fastText's labels, which are removed from the text. A line
+            without labels has no gold. None if the text has no labels.
     """
     for _, data in blocks_from(path, mark):
         lines = without_bom(data).decode("utf-8").split("\n")

@@ -1,4 +1,4 @@
-"""What is unusual about training rows, though none of them is wrong: it is reported before anything is trained."""
+"""Finds unusual but valid training rows, which are reported before anything is trained."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -7,11 +7,11 @@ from pipeline.sources.columns import MAX_EXAMPLES, column_name, plain, rows_in_w
 from pipeline.sources.gold import NUMERAL
 from pipeline.tasks.task import Task
 
-UNIT = "\x1f"  # between words that are joined to be compared: no text has it
+UNIT = "\x1f"  # joins words for comparisons, because it occurs in no text
 
 
 def absent_labels(task: Task, place: str, rows: pa.Table) -> list[str]:
-    """Says which labels no row has."""
+    """Returns a warning with the labels that no row has."""
     gold = rows.column("label").drop_null()
     if not task.labels or not len(gold):
         return []
@@ -23,7 +23,7 @@ def absent_labels(task: Task, place: str, rows: pa.Table) -> list[str]:
 
 
 def contradictions(task: Task, place: str, rows: pa.Table) -> list[str]:
-    """Says how many texts, or pairs of them, have several gold labels or scores, and in how many rows."""
+    """Returns a warning with the number of texts or pairs with several gold labels or scores, and of their rows."""
     gold = "score" if task.type == "regression" else "label"
     rows = rows.filter(pc.is_valid(rows.column(gold)))
     names = ["sentence1", "sentence2"]
@@ -38,12 +38,12 @@ def contradictions(task: Task, place: str, rows: pa.Table) -> list[str]:
 
 
 def swallowed_rows(task: Task, place: str, table: pa.Table) -> list[str]:
-    """Says which texts of a CSV file look like several of its rows, as behind a quote that should not be one.
+    """Returns a warning about texts of a CSV file that look like several rows, such as after a misplaced quote.
 
     Args:
         task: the task.
         place: the file, for messages.
-        table: its rows as they were read.
+        table: its rows before they were converted.
     """
     if ".csv" not in place.lower() or len(table.column_names) < 2:
         return []
@@ -61,9 +61,9 @@ def swallowed_rows(task: Task, place: str, table: pa.Table) -> list[str]:
 
 
 def _looks_like_rows(task: Task, text: str, num_columns: int) -> bool:
-    """Whether every line but the first and the last has as many fields as the file, and gold among them.
+    """Whether every line except the first and the last has as many fields as the file, including gold.
 
-    A quote that swallows rows begins within a row, and ends within another one: of two lines, the first one counts.
+    A misplaced quote begins within a row and ends within another one. With two lines, the first one is checked.
     """
     lines = text.split("\n")
     rows = [[field.strip(' "') for field in line.split(",")] for line in (lines[1:-1] or lines[:1])]
@@ -76,7 +76,7 @@ def _is_gold(task: Task, field: str) -> bool:
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column as values that can be grouped by: of lists their texts, joined."""
+    """Returns a column as values for grouping. Lists are joined to texts."""
     if not pa.types.is_list(column.type):
         return column
     texts = column.cast(pa.list_(pa.string()))

@@ -1,7 +1,7 @@
-"""Quotes in CSV: whether all are where they should be, and which is the first that is not.
+"""Checks the quotes of CSV, and finds the first misplaced one.
 
-Arrow reads a file with wrong quotes all the same. It takes what follows an open quote as one text, and what follows a
-closing quote as a part of the text. Rows are lost, and texts are others.
+Arrow reads files with wrong quotes without an error. Everything after an open quote becomes one text, and everything
+after a closing quote becomes a part of the text, so rows are lost and texts change.
 """
 
 from pathlib import Path
@@ -15,16 +15,16 @@ QUOTE, BACKSLASH = ord('"'), b"\\"
 ENDS = b",\r\n"  # of fields
 MAY_ADJOIN = np.isin(
     np.arange(256), list(ENDS + b'"')
-)  # bytes that may stand before an opening and behind a closing quote
+)  # bytes that are allowed before an opening and after a closing quote
 SHOWN = 40
 
 
 class QuoteWatch:
-    """A stream that looks at the quotes of what is read from it.
+    """A stream that checks the quotes in the bytes that are read from it.
 
     Attributes:
-        is_inside: whether a quote is open, if all quotes are where they should be.
-        is_odd: whether one is not: before an opening quote a field must end, and behind a closing one, too.
+        is_inside: whether a quote is open, assuming that no quote is misplaced.
+        is_odd: whether a quote is misplaced: a separator must stand before an opening quote and after a closing one.
     """
 
     closed = False
@@ -34,14 +34,14 @@ class QuoteWatch:
         self._last = ord("\n")
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, as those of any stream."""
+        """Returns the next bytes, like any stream."""
         data = self.stream.read(size)
         if data and not self.is_odd:
             self._look(np.frombuffer(data, np.uint8))
         return data
 
     def _look(self, data: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> None:
-        # In a right file each quote opens or closes; a doubled one closes and opens again.
+        # In a valid file each quote opens or closes. A doubled quote closes and opens again.
         places = np.flatnonzero(data == QUOTE)
         if self._last == QUOTE and not self.is_inside:
             self.is_odd |= not MAY_ADJOIN[data[0]]
@@ -58,11 +58,11 @@ class QuoteWatch:
 
 
 class QuoteFaults(NamedTuple):
-    """What is wrong with the quotes of a file.
+    """The problems with the quotes of a file.
 
     Attributes:
-        unclosed: the line, from 1, of the quote within which the file ends, or None if it ends outside quotes.
-        fault: the first field whose closing quote has text behind it, in words, or None if there is none.
+        unclosed: the line, from 1, of the quote that is still open at the end of the file, or None.
+        fault: a description of the first field with text after its closing quote, or None.
     """
 
     unclosed: int | None
@@ -70,7 +70,7 @@ class QuoteFaults(NamedTuple):
 
 
 def quote_faults(path: Path) -> QuoteFaults:
-    """Reads a CSV file as Arrow does, quote by quote; takes ten times as long as Arrow."""
+    """Reads a CSV file like Arrow, but quote by quote, which takes ten times as long."""
     is_inside, was_closed, may_open, opened_at = False, False, True, 0
     fault: str | None = None
     with open_bytes(path) as stream:
@@ -78,14 +78,14 @@ def quote_faults(path: Path) -> QuoteFaults:
             first, *others = (without_bom(line) if number == 1 else line).split(b'"')
             may_open, was_closed = (may_open and not first) or _ends_field(first), was_closed and not first
             before = first
-            for part in others:  # before each of them stands a quote
+            for part in others:  # a quote precedes each of them
                 if is_inside:
                     is_inside, was_closed = False, True
                     if fault is None and part.lstrip(b" ") and part.lstrip(b" ")[0] not in ENDS:
                         fault = _in_words(opened_at, number, before, part)
                 elif was_closed:  # a doubled quote: the text goes on
                     is_inside, was_closed = True, False
-                elif may_open:  # at the beginning of a field alone; elsewhere it is a character like any other
+                elif may_open:  # only at the beginning of a field. Elsewhere it is a normal character
                     is_inside, opened_at = True, number
                 may_open, was_closed = _ends_field(part), was_closed and not part
                 before = part
@@ -100,7 +100,7 @@ def _in_words(opened_at: int, number: int, before: bytes, part: bytes) -> str:
     begins = "" if opened_at == number else f" of a text that begins in line {opened_at}"
     shown = part.decode("utf-8", "replace").strip()[:SHOWN]
     if before.endswith(BACKSLASH):
-        advice = "a backslash is a character like any other in CSV"
+        advice = "A backslash is a normal character in CSV"
     else:
-        advice = "a quote may be missing before it"
-    return f"line {number}: {shown!r} stands behind the closing quote{begins}; {advice}; write a quote in a text twice"
+        advice = "A quote may be missing before it"
+    return f"line {number}: {shown!r} stands after the closing quote{begins}. {advice}. Write a quote in a text twice"

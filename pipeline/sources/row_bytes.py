@@ -1,4 +1,4 @@
-"""The bytes of files of rows: unpacked where they are compressed, refused where they are something else."""
+"""Reads the bytes of files of rows. Compressed files are decompressed, and other types of files are refused."""
 
 import io
 import lzma
@@ -17,7 +17,7 @@ BLOCK_BYTES, NEW_LINE = 2**20, ord("\n")
 
 
 def _arrow(name: str) -> Callable[[Path], Any]:
-    """Unpacks with Arrow, twice as fast as Python's own modules do."""
+    """Decompresses with Arrow, which is twice as fast as Python's modules."""
     return lambda path: io.BufferedReader(pa.input_stream(path, compression=name), BLOCK_BYTES)
 
 
@@ -28,10 +28,10 @@ CODECS: dict[str, Callable[[Path], Any]] = {
     ".zst": _arrow("zstd"),
 }
 UTF16, UTF32 = (b"\xff\xfe", b"\xfe\xff"), (b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")
-MAGIC = {  # what begins files that people give by mistake, and what they are
+MAGIC = {  # first bytes of files that people give by mistake, and the type of these files
     b"PAR1": "a Parquet file. Let its name end in .parquet",
     b"ARROW1": "an Arrow file. Let its name end in .arrow",
-    b"PK\x03\x04": "a zip archive (.xlsx is one, too). Unpack it, or save the sheet as CSV",
+    b"PK\x03\x04": "a zip archive, like .xlsx. Unpack it, or save the sheet as CSV",
     b"\x1f\x8b": "compressed by gzip. Let its name end in .gz",
     b"\x28\xb5\x2f\xfd": "compressed by Zstandard. Let its name end in .zst",
     b"BZh": "compressed by bzip2. Let its name end in .bz2",
@@ -44,35 +44,35 @@ MAGIC = {  # what begins files that people give by mistake, and what they are
 
 
 def ending(path: Path) -> str:
-    """The ending of a file's format, in small letters: ``.csv`` of ``Train.CSV.gz``."""
+    """Returns the extension of a file's format, in small letters: ``.csv`` for ``Train.CSV.gz``."""
     stem = path.with_suffix("") if codec(path) else path
     return stem.suffix.lower()
 
 
 def codec(path: Path) -> str | None:
-    """The ending of a file's compression, or None."""
+    """Returns the extension of a file's compression, or None."""
     last = path.suffix.lower()
     return last if last in CODECS else None
 
 
 def stem(path: Path) -> str:
-    """A file's name without the endings of its format and compression."""
+    """Returns a file's name without the extensions of its format and compression."""
     return (path.with_suffix("") if codec(path) else path).stem
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Opens a file to be read from its beginning, unpacked if it is compressed."""
+    """Opens a file for reading from its beginning, decompressed if needed."""
     compressed = codec(path)
     return path.open("rb") if compressed is None else cast("BinaryIO", CODECS[compressed](path))
 
 
 def line_blocks(stream: BinaryIO, line: int = 1) -> Iterator[tuple[int, bytes]]:
-    """Whole lines from where a stream stands, in blocks, each with the number of its first line.
+    """Yields blocks of whole lines from the current position of a stream, each with the number of its first line.
 
-    The first block is a small one, as some readers find out from it what the others are.
+    The first block is small, because some readers infer types from it.
 
     Args:
-        stream: of bytes.
+        stream: a stream of bytes.
         line: the number of its next line.
     """
     size = BLOCK_BYTES // 16
@@ -85,16 +85,16 @@ def line_blocks(stream: BinaryIO, line: int = 1) -> Iterator[tuple[int, bytes]]:
 
 
 def without_bom(data: bytes) -> bytes:
-    """The bytes of a file without the mark that some programs put before UTF-8."""
+    """Opens a file and skips the byte order mark that some programs put before UTF-8."""
     return data.removeprefix(BOM_UTF8)
 
 
 def refuse_foreign(path: Path, is_text: bool) -> None:
-    """Raises DataError for a file that is recognisably something else: a pointer of git-lfs, UTF-16, an archive.
+    """Raises DataError for a file that is recognisably of another type: a pointer of git-lfs, UTF-16, an archive.
 
     Args:
         path: the file.
-        is_text: whether text is expected, where any of `MAGIC` is wrong.
+        is_text: whether text is expected, so that every type in `MAGIC` is wrong.
     """
     refuse_lfs_pointer(path)
     if not is_text:

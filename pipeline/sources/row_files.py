@@ -1,7 +1,7 @@
 """The one reader of files of rows: Parquet, Arrow, CSV, TSV, JSON, or a text with a row on each line.
 
-Rows are read in their order, a batch at a time, so that few of many are in memory. A format is a function in the table
-`FORMATS`, by the ending of its files in letters of any case. Text may be compressed by gzip, bzip2, xz or Zstandard.
+Rows are read in their order, a batch at a time, to save memory. The table `FORMATS` has a function per format, by the
+extension of its files in any case. Text may be compressed with gzip, bzip2, xz or Zstandard.
 """
 
 from bisect import bisect_right
@@ -48,18 +48,17 @@ Batches = Iterator[pa.Table]
 
 
 class Naming(NamedTuple):
-    """What columns are called where a file does not name them."""
+    """Names of columns in files without names."""
 
-    headerless: tuple[str, ...]  # of a TSV that has so many columns, and no header
+    headerless: tuple[str, ...]  # for a TSV with so many columns and no header
     line: str  # of a text
-    label: str  # of fastText's labels
+    label: str  # for fastText's labels
 
 
 class Opened(NamedTuple):
-    """A file of a certain format: its columns (of JSON those of the first rows), and what reads and counts its rows.
+    """A file of a certain format: its columns (JSON: those of the first rows), and functions that read and count rows.
 
-    ``read`` takes names of columns, None for all, their types, which only JSON has no other way to know, and the number
-    of the first row.
+    ``read`` takes names of columns (None for all), their types, which only JSON needs, and the number of the first row.
     """
 
     names: list[str]
@@ -74,8 +73,8 @@ class RowFile:
 
     Attributes:
         path: the file.
-        names: of its columns; of JSON those of the first rows.
-        class_names: of the columns whose numbers the file itself names, see `pipeline.sources.class_names`.
+        names: the names of its columns. For JSON, those of the first rows.
+        class_names: the names of classes of columns for which the file has them. See `pipeline.sources.class_names`.
     """
 
     path: Path
@@ -84,38 +83,38 @@ class RowFile:
     _opened: Opened
 
     def batches(self, columns: Sequence[str] | None = None, schema: pa.Schema | None = None, start: int = 0) -> Batches:
-        """Reads rows in their order, one batch at least.
+        """Reads rows in their order, at least one batch.
 
         Args:
-            columns: which columns; all by default.
-            schema: their types over all rows, see `joined_schema`. Without it, JSON has in each batch those of its
+            columns: the columns to read. Default: all.
+            schema: their types over all rows. See `joined_schema`. By default, batches of JSON have the types of their
                 values and of the batches before.
-            start: the number of the first row, from 0. Parquet, and lines that are not packed, are not read before it.
+            start: the number of the first row, from 0. Earlier rows of Parquet and of uncompressed lines are not read.
 
         Raises:
-            DataError: naming the row, the line or the column that is wrong.
+            DataError: naming the wrong row, line or column.
         """
         counts = Counter(self.names)
         twice = next((name for name in (columns or counts) if counts[name] > 1), None)
-        if twice is not None:  # so that it is not plain which one is meant
-            raise DataError(f"{self.path}: the column {twice!r} is there twice. Rename or remove one.")
+        if twice is not None:  # a repeated name would be ambiguous
+            raise DataError(f"{self.path}: the column {twice!r} is repeated. Rename or remove one.")
         with reading(self.path):
             yield from self._opened.read(columns, schema, start)
 
     def count(self) -> int:
-        """How many rows there are; of lines how many are not blank, whatever they hold."""
+        """The number of rows. For lines, the number of those that are not blank, without checking their content."""
         with reading(self.path):
             return self._opened.num_rows()
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads all rows at once. Errors as of `batches`."""
+        """Reads all rows at once. See `batches` for errors."""
         with reading(self.path):
             return pa.concat_tables(self.batches(columns), promote_options="permissive")
 
     def wanted(self, names: Collection[str]) -> pa.Table:
-        """All rows at once, of those columns alone that have one of the names; classes are as the file names them.
+        """Reads all rows at once, only the columns with one of the names. Classes get the file's names.
 
-        Others are not looked at: they are there as nulls, only to be named in messages.
+        Other columns are not read. They appear as nulls, so that messages can name them.
         """
         table = self.table([name for name in self.names if name in names])
         table = named(table, self.class_names, str(self.path))
@@ -136,21 +135,24 @@ def open_rows(
         label_column: name for the column of the labels that a text in fastText's format has.
 
     Raises:
-        DataError: if there is no such file, or its content does not match its ending.
+        DataError: if there is no such file, or its content does not match its extension.
     """
     if path.is_dir():
         there = row_files(path, FORMATS)
-        raise DataError(f"{path}: is a folder; give a file of rows" + (f", such as {there[0]}" if there else ""))
+        raise DataError(f"{path}: is a folder. Give a file of rows" + (f", such as {there[0]}" if there else ""))
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     kind = ending(path)
     if kind not in FORMATS:
-        advice = "its labels are fastText's: let its name end in .txt" if has_labels(path) else ""
-        raise DataError(f"{path}: unknown kind of file {kind!r}; {advice or 'known: ' + ', '.join(FORMATS)}")
+        advice = "its labels are fastText's. Rename it to .txt" if has_labels(path) else ""
+        raise DataError(f"{path}: unknown kind of file {kind!r}: {advice or 'known: ' + ', '.join(FORMATS)}")
     if not path.stat().st_size:
-        raise DataError(f"{path}: is empty, without columns even")
+        raise DataError(f"{path}: is empty, without any columns")
     if codec(path) and kind in BINARY:
-        raise DataError(f"{path}: unpack it first; a {kind} file is read from several places, and may compress columns")
+        raise DataError(
+            f"{path}: compressed {kind} files are not supported, because they are read from several positions. "
+            "Unpack it first"
+        )
     with reading(path):
         refuse_foreign(path, is_text=kind not in BINARY)
         opened = FORMATS[kind](path, Naming(headerless_columns, line_column, label_column))
@@ -159,24 +161,27 @@ def open_rows(
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns what can go wrong while a file is read into a DataError; of text that is not UTF-8 with the line."""
+    """Turns errors while a file is read into a DataError. For text that is not UTF-8, the error names the line."""
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, LZMAError, UnicodeDecodeError, KeyError) as error:
         if ("UTF8" in str(error) or isinstance(error, UnicodeDecodeError)) and ending(path) not in BINARY:
             raise DataError(f"{path}: {_bad_line(path)}") from error
-        what = f"{ending(path)[1:]} file" + (", or its compression is cut off" if codec(path) else "")
+        what = f"{ending(path)[1:]} file" + (", or its compressed data are truncated" if codec(path) else "")
         raise DataError(f"{path}: not a readable {what}: {str(error).splitlines()[0]}") from error
 
 
 def joined_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """The types of columns over several batches: whole numbers and others are numbers, nulls alone are text."""
+    """Returns the types of columns over several batches.
+
+    Integers and floats become floats, and only nulls become text.
+    """
     schema = unified(*schemas)
     return pa.schema([field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema])
 
 
 def from_row(tables: Iterable[pa.Table], first: int) -> Batches:
-    """The rows of tables from that row on, at most `ROWS_PER_BATCH` at a time; one table at least."""
+    """Yields the rows of tables from a row on, at most `ROWS_PER_BATCH` at a time and at least one table."""
     for table in tables:
         rest = table.slice(min(first, table.num_rows))
         first -= min(first, table.num_rows)
@@ -273,7 +278,7 @@ def _json_lines(path: Path) -> Opened:
 
 
 def _arrow(path: Path, naming: Naming) -> Opened:
-    """Arrow's file format, which Feather is, too, or its stream, as `datasets` writes it."""
+    """Opens Arrow's file format, which is also Feather, or its stream format, which `datasets` writes."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         with pa.memory_map(str(path)) as source:

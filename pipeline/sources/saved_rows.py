@@ -1,7 +1,7 @@
 """Folders of rows, also those that `save_to_disk` of Hugging Face `datasets` writes.
 
-Such a folder has ``state.json``, which lists its files in the order of their rows, and further records of JSON, which
-are no rows.
+Such a folder has ``state.json``, which lists its files in the order of their rows. Its other JSON files contain no
+rows.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ def is_rows(path: Path, endings: Iterable[str]) -> bool:
 
 
 def row_files(folder: Path, endings: Iterable[str]) -> list[Path]:
-    """The files of rows in a folder: as a saved folder lists them, else by their names."""
+    """Returns the files of rows in a folder, in the order of a saved folder's list, otherwise of their names."""
     if is_saved(folder):
         return saved_files(folder)
     return sorted(path for path in folder.iterdir() if is_rows(path, endings))
@@ -37,31 +37,31 @@ def is_saved(folder: Path) -> bool:
 
 
 def saved_files(folder: Path) -> list[Path]:
-    """The files of a saved folder, in the order of their rows.
+    """Returns the files of a saved folder, in the order of their rows.
 
     Raises:
-        DataError: if its state cannot be read, a file is missing, or its rows are a selection that it keeps elsewhere.
+        DataError: if its state cannot be read, a file is missing, or its rows are a selection in a separate file.
     """
     state = _state(folder)
     if state.get("_indices_files") or state.get("_indices_data_files"):
         raise DataError(
-            f"{folder}: an old version of datasets saved it, with a selection of its rows in a file of its own. Save "
-            "it anew by flatten_indices() and save_to_disk."
+            f"{folder}: an old version of datasets saved it, with a selection of its rows in a separate file. "
+            "Save it again with flatten_indices() and save_to_disk."
         )
     listed = state.get("_data_files")
     entries = listed if isinstance(listed, list) else [None]
     names = [one.get("filename") if isinstance(one, dict) else None for one in entries]
     if not all(isinstance(name, str) and Path(name).name == name for name in names):
-        raise DataError(f"{folder / STATE}: lists no files of rows in this folder. Save the data set anew.")
+        raise DataError(f"{folder / STATE}: lists no files of rows in this folder. Save the data set again.")
     paths = [folder / str(name) for name in names]
     missing = next((path for path in paths if not path.is_file()), None)
     if missing is not None:
-        raise DataError(f"{missing}: no such file, but {STATE} lists it; copy the folder as a whole")
+        raise DataError(f"{missing}: no such file, but {STATE} lists it. Copy the whole folder")
     return paths
 
 
 def saved_split(folder: Path) -> str | None:
-    """The name of the split that a saved folder was, if its state has one."""
+    """Returns the name of the split in a saved folder, if its state has one."""
     split = _state(folder).get("_split")
     return split if isinstance(split, str) else None
 
@@ -73,7 +73,7 @@ def _state(folder: Path) -> dict[str, Any]:
     try:
         state = parse_json(data) if len(data) <= MAX_STATE_BYTES else None
     except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}. Save the data set anew.") from error
+        raise DataError(f"{path}: not JSON: {error}. Save the data set again.") from error
     if not isinstance(state, dict):
-        raise DataError(f"{path}: not the state of a data set. Save the data set anew.")
+        raise DataError(f"{path}: not the state of a data set. Save the data set again.")
     return state

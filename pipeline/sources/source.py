@@ -1,4 +1,4 @@
-"""The rows of a task: found in files or on the hub, read, and checked one and all."""
+"""Finds the rows of a task in files or on the hub, reads them, and checks every row."""
 
 import hashlib
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ class Source:
     """The rows of a task.
 
     Attributes:
-        description: where they came from, for the record.
-        splits: a table per split with the columns source_row (int64), sentence1, sentence2 (string), label (int32)
-            and score (float32); label and score are null where there is no gold. Of labelled words sentence1 is a list
-            of them, and label a list with one for each.
-        warnings: what is unusual about them, one sentence each.
-        unlabelled: how many rows at the end of ``train`` are not the task's, but were added without gold.
+        description: their origin, for the record.
+        splits: a table per split with the columns source_row (int64), sentence1, sentence2 (string), label (int32) and
+            score (float32). label and score are null without gold. For labelled words, sentence1 is a list of words,
+            and label a list with one label per word.
+        warnings: unusual facts about them, one sentence each.
+        unlabelled: the number of rows without gold that were added at the end of ``train``.
     """
 
     description: str
@@ -42,36 +42,36 @@ class Source:
     unlabelled: int = 0
 
     def own(self, split: str) -> pa.Table:
-        """The task's own rows of a split."""
+        """Returns the task's own rows of a split."""
         rows = self.splits[split]
         return rows.slice(0, rows.num_rows - self.unlabelled) if split == TRAIN else rows
 
 
 def load_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = ()) -> Source:
-    """The rows of a task's splits, every one checked.
+    """Returns the rows of a task's splits after checking every row.
 
     Args:
         task: the task.
-        data: a file or folder with the task's rows; without it ``DISTILL_DATA``, then the hub.
-        splits: the splits wanted; all of the task's by default.
+        data: a file or folder with the task's rows. Default: ``DISTILL_DATA``, then the hub.
+        splits: the requested splits. Default: all splits of the task.
 
     Raises:
-        ConfigError: if a split is not one of the task's, or it labels words: those are for `load_word_source`.
+        ConfigError: if the task lacks a split, or labels words, for which `load_word_source` is the function.
         DataError: if nothing is found or rows are wrong, listing every problem.
     """
     if task.type == "token_labels":
         raise ConfigError(
-            f"task {task.name!r}: labels words (type: token_labels), and this is for texts with one answer each; "
-            "see docs/labels.md for labelled words"
+            f"task {task.name!r}: labels words (type: token_labels), but this command is for texts with one "
+            "answer each. See docs/labels.md for labelled words"
         )
     return _load(task, data, splits)
 
 
 def load_word_source(task: Task, data: Path | None = None, splits: tuple[str, ...] = ()) -> Source:
-    """The rows of a task that labels words; arguments and errors as of `load_source`."""
+    """Returns the rows of a task that labels words. See `load_source` for arguments and errors."""
     if task.type != "token_labels":
         raise ConfigError(
-            f"task {task.name!r}: is of type {task.type}, and this is for labelled words (type: token_labels)"
+            f"task {task.name!r}: is of type {task.type}, but this command is for labelled words (type: token_labels)"
         )
     return _load(task, data, splits)
 
@@ -80,7 +80,9 @@ def _load(task: Task, data: Path | None, splits: tuple[str, ...]) -> Source:
     wanted = splits or tuple(task.splits)
     unknown = [name for name in wanted if name not in task.splits]
     if unknown:
-        raise ConfigError(f"--splits: {task.name!r} has no split {unknown[0]!r}; it has {', '.join(task.splits)}")
+        raise ConfigError(
+            f"--splits: {task.name!r} has no split {unknown[0]!r}. Its splits are {', '.join(task.splits)}"
+        )
     description, raw, warnings = _read(task, data, wanted)
     problems: list[str] = []
     tables = {}
@@ -104,26 +106,26 @@ def _read(
     files = find_files(task, folder, splits)
     if not files:
         there = [path.name for path in row_files(folder, FORMATS)[:MOST_NAMED]]
-        instead = f"; it holds {', '.join(there)}" if there else ""
+        instead = f". It contains {', '.join(there)}" if there else ""
         raise DataError(
-            f"{folder}: holds no rows of {' or '.join(splits)} for task {task.name!r}; looked for "
+            f"{folder}: contains no rows of {' or '.join(splits)} for task {task.name!r}. Expected "
             f"{expected_names(splits[0])}{instead}"
         )
     kinds = ", ".join(EXTENSIONS)
     warnings = [
-        f"split {name!r} of task {task.name!r} is not in {folder}, as no file there is called {name} ({kinds}); "
-        "going on without it"
+        f"split {name!r} of task {task.name!r} is not in {folder}, because no file there is called {name} "
+        f"({kinds}). Continuing without it"
         for name in splits
         if name not in files
     ]
     if not folder.is_file() and (others := passed_over(task, files)):
         named = ", ".join(path.name for path in others[:MOST_NAMED])
-        warnings.append(f"{folder}: {len(others)} other files of rows are not read: {named}")
+        warnings.append(f"{folder}: {len(others)} other files with rows are not read: {named}")
     return str(folder), {split: _table(task, paths) for split, paths in files.items()}, warnings
 
 
 def _table(task: Task, paths: Sequence[Path]) -> tuple[str, pa.Table]:
-    """The rows of a split's files, of those columns alone that a task may have."""
+    """Returns the rows of a split's files, with only those columns that a task may have."""
     known = {*task.columns.sentence1, *(task.columns.sentence2 or ()), *(task.columns.label or task.labels)}
     label = (task.columns.label or ("label",))[0]
     files = [open_rows(path, task.headerless_tsv_columns, task.columns.sentence1[0], label) for path in paths]
@@ -146,13 +148,13 @@ def _local_folder(task: Task) -> Path | None:
 
 
 def sentences(rows: pa.Table) -> tuple[list[str], list[str] | None]:
-    """The texts of source rows: the first sentences, and the second ones or None for single sentences."""
+    """Returns the texts of source rows: the first sentences, and the second ones or None for single sentences."""
     second = rows.column("sentence2")
     return rows.column("sentence1").to_pylist(), None if second.null_count == len(second) else second.to_pylist()
 
 
 def rows_sha256(rows: pa.Table) -> str:
-    """Hash of a split's texts and gold, in row order."""
+    """Returns the hash of a split's texts and gold, in row order."""
     digest = hashlib.sha256()
     for batch in rows.select(HASHED_COLUMNS).to_batches(max_chunksize=ROWS_AT_ONCE):
         hash_rows(digest, batch)
@@ -160,6 +162,6 @@ def rows_sha256(rows: pa.Table) -> str:
 
 
 def hash_rows(digest: "hashlib._Hash", rows: pa.RecordBatch) -> None:
-    """Adds rows of the `HASHED_COLUMNS` to the hash that `rows_sha256` takes of all of them."""
+    """Adds rows of the `HASHED_COLUMNS` to the hash of `rows_sha256`."""
     for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         digest.update(repr(row).encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""The files of a task's splits, in the layouts that rows come in: one file each, parts, folders, GLUE's, the hub's."""
+"""Finds the files of a task's splits in the common layouts: single files, parts, folders, GLUE's, the hub's."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,26 +11,28 @@ from pipeline.sources.row_files import FORMATS
 from pipeline.sources.saved_rows import is_saved, row_files, saved_files, saved_split
 from pipeline.tasks.task import Task
 
-EXTENSIONS = tuple(kind for kind in FORMATS if kind != ".txt")  # of files with columns, which rows of a task have
+# extensions of files with columns, which rows of a task need
+EXTENSIONS = tuple(kind for kind in FORMATS if kind != ".txt")
 GLUE_FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
 SYNONYMS = {  # other names of splits: GLUE's own, and those of scikit-learn's and of Kaggle's users
     "validation": ("dev", "valid", "val"),
     "validation_matched": ("dev_matched",),
     "validation_mismatched": ("dev_mismatched",),
 }
-PART = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")  # as `datasets` and the hub call parts
+# names of parts, as written by `datasets` and the hub
+PART = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
 
 
 def find_files(task: Task, data: Path, splits: Sequence[str]) -> dict[str, list[Path]]:
-    """The files of each split, in the order of their rows.
+    """Returns the files of each split, in the order of their rows.
 
-    They lie in ``data``, in its folder named after the task, or in a folder ``data`` of these. A split is a file
-    ``train.csv``, a text ``train.txt`` with fastText's labels, parts ``train-00000-of-00002.parquet``, or a folder
-    ``train`` of files, also one that `save_to_disk` of `datasets` wrote. A single file or such a folder as ``data`` is
-    the only split that is wanted, or ``train``.
+    They are in ``data``, in its subfolder with the name of the task, or in a subfolder ``data`` of these. A split is a
+    file ``train.csv``, a text ``train.txt`` with fastText's labels, parts such as ``train-00000-of-00002.parquet``, or
+    a folder ``train`` of files, which `save_to_disk` of `datasets` may have written. If ``data`` is a single file or
+    such a folder, it is the only requested split, or ``train``.
 
     Raises:
-        DataError: if the path does not exist, a part is missing, a split is there twice, or a file could be any of
+        DataError: if the path does not exist, a part is missing, a split has several files, or a file could be any of
             several splits.
     """
     if data.is_file():
@@ -48,14 +50,14 @@ def find_files(task: Task, data: Path, splits: Sequence[str]) -> dict[str, list[
 
 
 def _only_split(data: Path, splits: Sequence[str]) -> str:
-    """The split that a file or a folder without splits is."""
+    """Returns the split of a file or a folder without splits."""
     if len(splits) > 1 and "train" not in splits:
-        raise DataError(f"--data {data}: which split is it? Name it with --splits, one of {', '.join(splits)}")
+        raise DataError(f"--data {data}: its split is unclear. Name one with --splits: {', '.join(splits)}")
     return splits[0] if len(splits) == 1 else "train"
 
 
 def passed_over(task: Task, used: Mapping[str, Sequence[Path]]) -> list[Path]:
-    """The files of rows beside those that are read, in the same folders, which belong to no split of the task."""
+    """Returns the files of rows in the same folders that belong to no split of the task."""
     taken = {path for paths in used.values() for path in paths}
     folders = {path.parent for path in taken}
     known = {path for folder in folders for split in task.splits for path in _split_files_or_none(folder, split)}
@@ -63,7 +65,7 @@ def passed_over(task: Task, used: Mapping[str, Sequence[Path]]) -> list[Path]:
 
 
 def expected_names(split: str) -> str:
-    """What the files of a split may be called, in words."""
+    """Returns the accepted names of a split's files, in words."""
     return f"{', '.join(split + kind for kind in EXTENSIONS)} or {split}-00000-of-00002{EXTENSIONS[0]}"
 
 
@@ -74,7 +76,7 @@ def _folders(task: Task, data: Path) -> list[Path]:
 
 
 def _configurations(folder: Path) -> list[Path]:
-    """The only folder in a folder, if there is but one and no file: a data set's configuration, as the hub lays it."""
+    """Returns the only folder in a folder without files, which is a configuration in the hub's layout."""
     inside = [path for path in folder.iterdir() if not path.name.startswith(".")]
     return inside if len(inside) == 1 and inside[0].is_dir() else []
 
@@ -84,14 +86,14 @@ def _row_files(folder: Path) -> list[Path]:
 
 
 def _split_files(folder: Path, split: str) -> list[Path]:
-    """The files of a split in a folder."""
+    """Returns the files of a split in a folder."""
     ways: list[list[Path]] = []
     for name in (split, f"{split}_partial", *SYNONYMS.get(split, ())):
         ways += [[path] for path in _row_files(folder) if stem(path) == name]
         ways += filter(None, (_parts(folder, name), _inside(folder / name)))
     if len(ways) > 1:
         both = ", ".join(str(way[0].relative_to(folder)) for way in ways)
-        raise DataError(f"{folder}: split {split!r} is there more than once: {both}. Keep one.")
+        raise DataError(f"{folder}: split {split!r} exists more than once: {both}. Keep one.")
     return ways[0] if ways else []
 
 
@@ -103,22 +105,25 @@ def _split_files_or_none(folder: Path, split: str) -> list[Path]:
 
 
 def _parts(folder: Path, split: str) -> list[Path]:
-    """The parts of a split by their numbers.
+    """Returns the parts of a split by their numbers.
 
     Raises:
-        DataError: if one of them is missing, or there are parts of several wholes.
+        DataError: if one of them is missing, or the parts have different totals.
     """
     matches = [(path, PART.fullmatch(stem(path))) for path in _row_files(folder)]
     parts = [(path, match) for path, match in matches if match is not None and match["split"] == split]
     counts = {int(match["count"]) for _, match in parts}
     if len(counts) > 1:
-        raise DataError(f"{folder}: the parts of split {split!r} are of {sorted(counts)} parts. Keep those of one.")
+        raise DataError(
+            f"{folder}: the parts of split {split!r} have different totals: {sorted(counts)}. Keep the parts with "
+            "one total."
+        )
     missing = sorted(set(range(*counts)) - {int(match["number"]) for _, match in parts}) if counts else []
     if missing:
-        raise DataError(f"{folder}: of split {split!r} part {missing[0]:05} of {counts.pop():05} is not there")
+        raise DataError(f"{folder}: part {missing[0]:05} of {counts.pop():05} of split {split!r} is missing")
     return sorted(path for path, _ in parts)
 
 
 def _inside(folder: Path) -> list[Path]:
-    """All files of rows in the folder of a split, in their order."""
+    """Returns all files of rows in the folder of a split, in their order."""
     return _row_files(folder) if folder.is_dir() else []

@@ -75,7 +75,7 @@ class Blocks(LayerSignal):
         return DISK_SHARE * float(self.stored_bytes(length_R).sum())
 
     def encode(self, outputs: Sequence[Floats], basis: Basis | None = None) -> Stored:
-        """See `LayerSignal`; of each row [A, L, L]."""
+        """See `LayerSignal`. Arrays are [A, L, L] for each row."""
         kept = [self.kept(block_ALL.shape[1]) for block_ALL in outputs]
         if self.codec == "float32":
             return {"": _joined([block[:, mask] for block, mask in zip(outputs, kept, strict=True)], np.float32)}
@@ -84,7 +84,7 @@ class Blocks(LayerSignal):
         return stored | {end: stored[end].view(np.uint16) for end in ENDS[1:]}
 
     def decode(self, stored: Stored, length_R: Ints, basis: Basis | None = None) -> list[Floats]:
-        """See `LayerSignal`; of each row [A, L, L]."""
+        """See `LayerSignal`. Arrays are [A, L, L] for each row."""
         sizes = self.sizes(length_R)
         parts = {end: np.split(stored[end], np.cumsum(sizes[end])[:-1]) for end in sizes}
         blocks = []

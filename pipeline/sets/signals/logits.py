@@ -16,7 +16,7 @@ class Logits(Signal):
     """Column ``logits``: a list of C numbers.
 
     Attributes:
-        target: what they mean, a name for each.
+        target: their meaning, with a name for each.
     """
 
     title: ClassVar[str] = "logits of a task"
@@ -63,7 +63,7 @@ class TokenLogits(Signal):
     """Column ``logits``: a list of C numbers for each token, float32.
 
     Attributes:
-        target: what they mean, a name for each.
+        target: their meaning, with a name for each.
     """
 
     title: ClassVar[str] = "logits of words"

@@ -87,14 +87,14 @@ class States(LayerSignal):
         return self.tokens(length_R) * self.codec.width
 
     def encode(self, outputs: Sequence[Floats], basis: Basis | None = None) -> Stored:
-        """See `LayerSignal`; of each row [L, H]."""
+        """See `LayerSignal`. Arrays are [L, H] for each row."""
         states_TH = np.concatenate([np.empty((0, self.codec.width), dtype=np.float32), *outputs])
         columns = self.codec.encode(states_TH, basis)
         stored = {"": columns["vector"].flatten().to_numpy(zero_copy_only=False)}
         return stored | ({"_scale": columns["scale"].to_numpy(zero_copy_only=False)} if "scale" in columns else {})
 
     def decode(self, stored: Stored, length_R: Ints, basis: Basis | None = None) -> list[Floats]:
-        """See `LayerSignal`; of each row [L, H]."""
+        """See `LayerSignal`. Arrays are [L, H] for each row."""
         states_TH = self.codec.decode(self._columns(stored), basis)
         return np.split(states_TH, np.cumsum(self.tokens(length_R))[:-1]) if len(length_R) else []
 
