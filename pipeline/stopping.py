@@ -1,7 +1,7 @@
-"""How a command reacts to signals: at SIGTERM it finishes the current piece of work if it can, and starts no other.
+"""Handles signals: after SIGTERM, a command finishes its current piece of work if possible, and starts no other.
 
-Python runs its signal handlers between two bytecodes, so a call into a library that takes minutes would delay them.
-`interrupting` ends such a call.
+Python runs its signal handlers between two bytecodes, so a long call into a library would delay them. `interrupting`
+ends such a call.
 """
 
 import os
@@ -17,21 +17,21 @@ from typing import NoReturn, TypeVar
 T = TypeVar("T")
 GO_ON = "Repeat the command to resume."
 GRACE_SECONDS = 30.0  # time between SIGTERM and SIGKILL in Kubernetes by default, and about that in other launchers
-PATIENCE_SECONDS = 1.0  # what a library has to return once it was interrupted
-REPEAT_SECONDS = 0.02  # between two interrupts: one that comes before the library has begun is lost
+PATIENCE_SECONDS = 1.0  # time for a library to return after an interrupt
+REPEAT_SECONDS = 0.02  # time between two interrupts, because one before the library has begun is lost
 IMPORTS = "<frozen importlib._bootstrap>"  # file name in the stack frames of Python's import system
 
 
 class Stopped(BaseException):
-    """Raised after SIGTERM; not an `Exception`, so that no handler for failures catches it."""
+    """Raised after SIGTERM. It is not an `Exception`, so that no handler for failures catches it."""
 
 
 class _State:
     """State of the whole process, because signal handlers belong to the process as well."""
 
     is_uninterrupted = False
-    late: threading.Timer | None = None  # since the first SIGTERM
-    raised: type[BaseException] | None = None  # by a handler, since the last `interrupting` began
+    late: threading.Timer | None = None  # set at the first SIGTERM
+    raised: type[BaseException] | None = None  # set by a handler after the last `interrupting` began
 
 
 _state = _State()
@@ -39,11 +39,11 @@ _state = _State()
 
 @contextmanager
 def handling_signals() -> Iterator[None]:
-    """Within the block SIGTERM raises `Stopped`: at once, or when the item that `stop_between` has given is done.
+    """Within the block, SIGTERM raises `Stopped` at once, or after the current item of `stop_between`.
 
-    A second one raises it at once, and so does the end of the `GRACE_SECONDS`. Ctrl-C raises KeyboardInterrupt as ever.
-    While a module is imported either ends the process, with exit code 143 or 130: compiled modules do not survive an
-    error half-way, and would be imported again by whoever catches it.
+    A second SIGTERM raises it at once, and so does the end of the `GRACE_SECONDS`. Ctrl-C raises KeyboardInterrupt as
+    usual. While a module is imported, both end the process with exit code 143 or 130, because compiled modules do not
+    survive an interrupted import, and a handler could import them again.
     """
     if threading.current_thread() is not threading.main_thread():  # Python installs handlers in the main thread only
         yield
@@ -64,7 +64,10 @@ def handling_signals() -> Iterator[None]:
 
 @contextmanager
 def ends_on_signals() -> Iterator[None]:
-    """Within the block SIGTERM and Ctrl-C end the process at once: for what waits where Python handles no signal."""
+    """Within the block, SIGTERM and Ctrl-C end the process at once.
+
+    For calls during which Python handles no signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -78,20 +81,20 @@ def ends_on_signals() -> Iterator[None]:
 
 @contextmanager
 def interrupting(interrupt: Callable[[], object]) -> Iterator[None]:
-    """Within the block SIGTERM and Ctrl-C also end a call into a library that takes long.
+    """Within the block, SIGTERM and Ctrl-C also end a long call into a library.
 
     A thread calls ``interrupt`` until the block is left. If that takes more than `PATIENCE_SECONDS`, a command of the
-    shell ends at once, with exit code 143 or 130. Libraries that catch what a handler raises do not hide it.
+    shell ends at once with exit code 143 or 130. This also works if a library catches the exception of a handler.
 
     Args:
-        interrupt: makes the library give up the call; runs in another thread.
+        interrupt: makes the library end the call. It runs in another thread.
     """
-    if threading.current_thread() is not threading.main_thread():  # the only one that signals interrupt
+    if threading.current_thread() is not threading.main_thread():  # signals interrupt only the main thread
         yield
         return
     _state.raised = None
     receiver, sender = socket.socketpair()
-    sender.setblocking(False)  # as `signal.set_wakeup_fd` demands
+    sender.setblocking(False)  # required by `signal.set_wakeup_fd`
     is_left = threading.Event()
     before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
     watch = threading.Thread(target=_interrupt_on_signals, args=(receiver, interrupt, is_left, before), daemon=True)
@@ -116,11 +119,11 @@ def _interrupt_on_signals(
     """Reads the numbers of signals until the other end is closed, and interrupts if one of them ends the command."""
     is_first = not is_stopping()
     while numbers := receiver.recv(64):
-        if others_fd >= 0:  # of an event loop that the block runs in
+        if others_fd >= 0:  # such as that of an event loop around the block
             os.write(others_fd, numbers)
         for number in numbers:
             if number == signal.SIGTERM and is_first and _state.is_uninterrupted:
-                is_first = False  # what is in hand is finished
+                is_first = False  # the current work is finished
             elif number in (signal.SIGTERM, signal.SIGINT):
                 _interrupt_until(is_left, interrupt, number)
 
@@ -135,7 +138,7 @@ def _interrupt_until(is_left: threading.Event, interrupt: Callable[[], object], 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Work that is done to its end, or for the `GRACE_SECONDS`, before SIGTERM stops the command. See `is_stopping`."""
+    """SIGTERM stops the command only after the work in the block, or after the `GRACE_SECONDS`. See `is_stopping`."""
     _state.is_uninterrupted = True
     try:
         yield
@@ -151,7 +154,7 @@ def is_stopping() -> bool:
 
 
 def stop_between(items: Iterable[T]) -> Iterator[T]:
-    """The same items, each of which is worked on to its end before SIGTERM stops the command. See `uninterrupted`."""
+    """Yields the items. SIGTERM stops the command only after the current item. See `uninterrupted`."""
     for item in items:
         with uninterrupted():
             yield item
@@ -162,7 +165,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
         _end_if_importing(number, frame)
         _state.raised = Stopped
         raise Stopped
-    # After the grace period a second SIGTERM interrupts even uninterrupted work; partial files are temporary anyway.
+    # After the grace period, a second SIGTERM also interrupts uninterrupted work. Partial files are temporary anyway.
     _state.late = threading.Timer(GRACE_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
     # Without this the timer would keep a finished command alive until the grace period is over.
     _state.late.daemon = True
@@ -183,7 +186,7 @@ def _end_if_importing(number: int, frame: FrameType | None) -> None:
 
 
 def _end_process(number: int) -> NoReturn:
-    """Ends the process without any cleaning up, as the signal would; what is finished on the disk stays."""
+    """Ends the process without cleaning up, as the signal would. Finished files stay on the disk."""
     with suppress(OSError):  # stderr may be closed already
         os.write(2, f"{'stopped' if number == signal.SIGTERM else 'interrupted'}. {GO_ON}\n".encode())
     # Exit code 128 + signal number is the shells' convention. `_exit` runs no handlers in half-imported modules.

@@ -1,7 +1,8 @@
 """The one check of strings from outside before they reach the file system, SQL or a record.
 
-Python reads bytes of the command line that are not UTF-8 as half surrogate pairs, which nothing can write again. A NUL
-ends a name for the operating system. A device in place of an output would be replaced by a file, or swallow it.
+Python reads bytes of the command line that are not UTF-8 as half surrogate pairs, which cannot be encoded again. A NUL
+ends a name for the operating system. A device as an output path would be replaced by a file, or would discard the
+output.
 """
 
 import os
@@ -10,27 +11,27 @@ from pathlib import Path
 from typing import Any
 
 MOST_SHOWN = 60  # characters
-WRITTEN = {"output", "output_dir", "parquet", "onnx", "html", "store"}  # flags that name what a command writes
+WRITTEN = {"output", "output_dir", "parquet", "onnx", "html", "store"}  # flags with paths of outputs
 
 
 def string_problem(text: str) -> str | None:
-    """Returns what keeps a text from being written or handed on, with the remedy, or None if nothing does."""
+    """Returns why a text cannot be stored or passed on, with the remedy, or None."""
     if "\0" in text:
-        return f"holds a NUL character, {_shown(text)}. Remove it."
+        return f"contains a NUL character, {_shown(text)}. Remove it."
     if not text.isascii():
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            return f"holds bytes that are not UTF-8, {_shown(text)}. Write it in UTF-8."
+            return f"contains bytes that are not UTF-8, {_shown(text)}. Write it in UTF-8."
     return None
 
 
 def flag_problem(name: str, value: object) -> str | None:
-    """Returns what is wrong with the strings in a flag's value, or None if nothing is.
+    """Returns the problem of the strings in a flag's value, or None.
 
     Args:
-        name: of the flag's field.
-        value: as given: a text, a path, or several.
+        name: the name of the flag's field.
+        value: the given value: a text, a path, or several.
     """
     for text in strings_in(value):
         problem = string_problem(text)
@@ -42,7 +43,7 @@ def flag_problem(name: str, value: object) -> str | None:
 
 
 def strings_in(value: Any) -> Iterator[str]:
-    """Yields the texts and paths in a value, at any depth; what is in it several times, as in YAML, once."""
+    """Yields the texts and paths in a value at any depth. Repeated objects, as in YAML, are visited once."""
     seen, left = set[int](), [value]
     while left:
         part = left.pop()
@@ -55,7 +56,8 @@ def strings_in(value: Any) -> Iterator[str]:
 
 def _is_device(path: Path) -> bool:
     _, *folders = path.absolute().parts
-    if folders[:1] in (["dev"], ["proc"]) and folders[:2] != ["dev", "shm"]:  # also a link there to a plain file
+    # also for a link in such a folder to a plain file
+    if folders[:1] in (["dev"], ["proc"]) and folders[:2] != ["dev", "shm"]:
         return True
     try:
         return path.exists() and not path.is_file() and not path.is_dir()

@@ -30,7 +30,7 @@ def code(text: str) -> str:
 
 
 def cell(sentences: tuple[str, ...]) -> str:
-    """Sentences for a cell of a Markdown table: neither columns nor links of their own, and not too long."""
+    """Returns sentences for a cell of a Markdown table, without column separators and links, and not too long."""
     text = visible(" ".join(" ‖ ".join(sentences).split()))
     safe = html.escape(shorten(text, 300, placeholder=" …"), quote=False)
     return safe.replace("|", "\\|").replace("](", "]\\(")
@@ -41,11 +41,11 @@ def parse_json(data: bytes | str, may_be_nan: bool = False) -> Any:
 
     Args:
         data: text, or UTF-8.
-        may_be_nan: whether ``NaN`` and ``Infinity`` are numbers, too.
+        may_be_nan: whether ``NaN`` and ``Infinity`` are accepted.
 
     Raises:
-        ValueError: for a key that is there twice, ``NaN``, a number too large for a float, half a surrogate pair,
-            another encoding, more levels than anybody needs, or what is no JSON at all.
+        ValueError: for a repeated key, ``NaN``, a number too large for a float, half a surrogate pair, another
+            encoding, very deep nesting, or text that is not JSON.
     """
     text = data if isinstance(data, str) else data.decode("utf-8")
     try:
@@ -70,11 +70,11 @@ def without_nan(value: Any) -> Any:
 
 
 def num_values(value: Any, besides: str | None = None) -> int:
-    """Counts JSON values at any depth; each invalid one costs hundreds of times its own bytes in error messages.
+    """Counts JSON values at any depth. Each invalid one costs hundreds of times its own bytes in error messages.
 
     Args:
-        value: the JSON.
-        besides: a key whose values are not counted, as the lists that it has are bounded otherwise.
+        value: the JSON value.
+        besides: a key whose values are not counted, because its lists have other limits.
     """
     if isinstance(value, dict):
         parts = [part for key, part in value.items() if key != besides]
@@ -88,7 +88,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # Parsers disagree on which of two equal keys counts, so a checksum or a check could see another value than we do.
     if len(values) != len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {twice[:40]!r} is there twice")
+        raise ValueError(f"the key {twice[:40]!r} is repeated")
     return values
 
 

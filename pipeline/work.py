@@ -6,8 +6,9 @@
             work.write_table(part, make_rows(part.start, part.stop))
         work.finish({"rows": 1000})
 
-Killed anywhere and repeated with the same settings, this ends where an undisturbed command ends, if a part is a
-function of the settings and of its place. Work with other settings is refused as soon as there is something to lose.
+A command that is killed at any point and repeated with the same settings has the result of an undisturbed one, if a
+part only depends on the settings and its position. Work with other settings is refused as soon as there is something to
+lose.
 """
 
 import itertools
@@ -39,12 +40,15 @@ class Part(Protocol):
         ...
 
     def footer(self) -> Footer:
-        """Returns what the footer holds besides the fingerprint of the settings; it may replace the fingerprint."""
+        """Returns the entries of the footer besides the fingerprint of the settings.
+
+        They may replace the fingerprint.
+        """
         ...
 
 
 class Processes(Protocol):
-    """The processes that share the work, as of `accelerate.PartialState`."""
+    """The processes that share the work, such as `accelerate.PartialState`."""
 
     @property
     def process_index(self) -> int: ...  # noqa: D102
@@ -58,7 +62,7 @@ PartT = TypeVar("PartT", bound=Part)
 
 @dataclass(frozen=True)
 class FilePart:
-    """A part that its name alone identifies."""
+    """A part that is identified by its name alone."""
 
     path: str
 
@@ -81,14 +85,14 @@ class RangePart:
         return self.stop - self.start
 
     def footer(self) -> Footer:
-        """Returns the range: a file of another one is not this part, whatever its name."""
+        """Returns the range: a file with another range is not this part, whatever its name."""
         return {"start": self.start, "stop": self.stop}
 
 
 def ranges(total: int, size: int) -> list[tuple[int, int]]:
-    """Divides ``total`` items into ranges of nearly equal size, at most ``size`` each; at least one range.
+    """Divides ``total`` items into at least one range of nearly equal sizes, at most ``size`` each.
 
-    The number of processes has no influence, so that any number of them can go on with what others began.
+    The number of processes has no influence, so that any number of them can resume the work.
     """
     # Ceiling division. No items still give one range, so that an empty split has a file and counts as written.
     count = max(1, -(-total // size))
@@ -97,7 +101,7 @@ def ranges(total: int, size: int) -> list[tuple[int, int]]:
 
 
 def range_parts(prefix: str, total: int, size: int) -> list[RangePart]:
-    """Returns the parts of a list of ``total`` items, in order; their file names begin with ``prefix``."""
+    """Returns the parts of a list of ``total`` items in order. Their file names begin with ``prefix``."""
     bounds = ranges(total, size)
     return [
         RangePart(f"{prefix}-{k:05d}-of-{len(bounds):05d}.parquet", start, stop)
@@ -111,7 +115,7 @@ def require_same_settings(
     """Refuses other settings.
 
     Args:
-        context: names what was made with the existing settings, such as ``logits/opinion holds variants``.
+        context: describes the existing work, such as ``logits/opinion holds variants``.
         existing: the settings on disk.
         settings: those of this command.
         advice: what to do.
@@ -143,19 +147,19 @@ def read_work_record(path: Path) -> Record:
 class Workspace:
     """A folder for one piece of work.
 
-    A folder whose name is made of the fingerprint needs no record: `missing` and `write` work without `start`.
+    A folder with the fingerprint in its name needs no record: `missing` and `write` work without `start`.
 
     Args:
         root: the folder.
-        settings: everything that decides the result, as JSON values.
+        settings: everything that determines the result, as JSON values.
         command: the command line, for the record.
-        title: what is made here, for messages, such as ``a run``.
+        title: the type of work for messages, such as ``a run``.
         advice: what to do if the folder holds work with other settings.
         record_name: file name of the record.
-        context: what else the record should hold, such as where things lie; may differ from try to try.
-        folders: names of the folders below the root that hold parts; the root may, too.
-        progress: pattern of the names of files that would be lost, if the work were begun again.
-        redo: whether work with other settings is done again instead of refused: for what can be made again at will.
+        context: further content of the record, such as paths. It may differ between tries.
+        folders: names of the subfolders with parts. The root may also contain parts.
+        progress: pattern of the names of files that would be lost if the work started again.
+        redo: whether work with other settings is repeated instead of refused, because it is cheap to repeat.
     """
 
     def __init__(
@@ -181,7 +185,7 @@ class Workspace:
         self._progress, self._redo = progress, redo
 
     def start(self) -> Status:
-        """Begins the work or goes on with it, and removes what a killed process left half written.
+        """Starts or resumes the work, and removes incomplete files of killed processes.
 
         To be called by one process, before the others start, and while no other command works in the folder.
 
@@ -221,43 +225,43 @@ class Workspace:
         """Checks that a record (by default the one on disk) has the settings of this work.
 
         Raises:
-            FingerprintMismatchError: if it has other settings: another command has begun here meanwhile.
+            FingerprintMismatchError: if it has other settings because another command has started here meanwhile.
         """
         stored = self.record() if record is None else record
         require_same_settings(f"{self.root} holds {self._title}", stored["settings"], self.settings, self._advice)
 
     def has(self, part: Part) -> bool:
-        """Whether a part is there, complete, and of these settings."""
+        """Whether a part exists, is complete, and belongs to these settings."""
         try:
             return read_footer(self.root / part.path) == self.footer(part)
         except IntegrityError:
             return False
 
     def missing(self, parts: Iterable[PartT]) -> list[PartT]:
-        """Returns the parts that are still to be written: not there, torn, or of another work."""
+        """Returns the parts that still have to be written: missing, incomplete, or of other work."""
         return [part for part in parts if not self.has(part)]
 
     def my_missing(self, parts: Iterable[PartT], processes: Processes) -> list[PartT]:
-        """Returns this process's share of the missing parts; every process has to call it."""
+        """Returns this process's share of the missing parts. Every process has to call it."""
         processes.wait_for_everyone()
         # After the first barrier every process has finished its earlier writes, so that all find the same parts
         # missing.
         missing = self.missing(parts)
-        # Nobody writes before everybody has looked: otherwise processes would divide different lists of missing parts.
+        # No process writes before all have looked. Otherwise they would divide different lists of missing parts.
         processes.wait_for_everyone()
         return missing[processes.process_index :: processes.num_processes]
 
     def footer(self, part: Part) -> Footer:
-        """Returns the footer that a part's file has."""
+        """Returns the footer of a part's file."""
         return {"fingerprint": self.fingerprint} | part.footer()
 
     def write(self, part: Part, write: Callable[[Path, Footer], object], durable: bool = True) -> None:
-        """Writes a part, complete or not at all.
+        """Writes a part atomically.
 
         Args:
             part: the part.
-            write: writes it to the path that it is given, with the footer that it is given.
-            durable: whether it has to survive a power cut.
+            write: writes it to the given path, with the given footer.
+            durable: whether it must survive a power cut.
 
         Raises:
             DataError: if the disk is full or the folder cannot be written.
@@ -267,7 +271,7 @@ class Workspace:
         write_atomically(self.root / part.path, lambda path: write(path, footer), durable)
 
     def write_table(self, part: Part, table: pa.Table) -> None:
-        """Writes a table as a part, see `write`."""
+        """Writes a table as a part. See `write`."""
 
         def write(path: Path, footer: Footer) -> None:
             with parquet_writer(path, table.schema, footer) as writer:
@@ -276,7 +280,7 @@ class Workspace:
         self.write(part, write)
 
     def record(self) -> Record:
-        """Reads the record, see `read_work_record`."""
+        """Reads the record. See `read_work_record`."""
         return read_work_record(self._record)
 
     def result(self) -> dict[str, Any]:
@@ -298,8 +302,8 @@ class Workspace:
     def finish(self, result: Mapping[str, Any]) -> Record:
         """Adds the result to the record and marks the work as finished.
 
-        Of two of the same command at once the first one's result stays: both have come to the same, and the first may
-        have removed what the second would need to change it.
+        If the same command runs twice at once, the first result stays: both are equal, and the first process may have
+        removed files that the second would need.
 
         Returns:
             The record.
@@ -312,7 +316,7 @@ class Workspace:
         return record
 
     def _stored(self) -> Record | None:
-        """Returns the record or None; a damaged record counts as missing if the work may be done again."""
+        """Returns the record or None. A damaged record counts as missing if the work may be repeated."""
         if not self._record.exists():
             return None
         try:

@@ -171,7 +171,7 @@ def _recoded(source: ExampleSet, name: LayersName, codec: str) -> tuple[LayerSig
     new = _wanted(old, codec)
     if new is None:
         raise ConfigError(
-            f"--{name}-codec {codec}: {source.root} has {name} as {old.how}; float32 and float16 can be "
+            f"--{name}-codec {codec}: {source.root} has {name} as {old.how}. float32 and float16 can be "
             "converted to smaller codecs, and pca-K to fewer components"
         )
     return old, new

@@ -52,7 +52,7 @@ class Documents:
 
     @property
     def sha256(self) -> str:
-        """Returns a hash of everything that determines the rows: the content of the parts, and the number of documents."""
+        """Returns a hash of what determines the rows: the content of the parts and the number of documents."""
         content = [*(part.sha256 for part in self.parts), self.num_documents]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 

@@ -10,7 +10,7 @@ from pipeline.errors import PASSING
 
 
 def connect(path: str = ":memory:", **options: Any) -> duckdb.DuckDBPyConnection:
-    """A connection to a database in memory, or to a file; ``options`` as of `duckdb.connect`.
+    """Returns a connection to a database in memory or in a file. See `duckdb.connect` for ``options``.
 
     Raises:
         OSError: if the process cannot open more files. DuckDB itself could abort the process there without a message.
@@ -33,15 +33,15 @@ def view_name(set_name: str) -> str:
 
 
 def words_view_name(set_name: str) -> str:
-    """The SQL name of the view in words of a set of tokens, or by word of a set of words."""
+    """Returns the SQL name of the view in words of a set of tokens, or by word of a set of words."""
     return f"{view_name(set_name)}_words"
 
 
 def variants_view_name(set_name: str) -> str:
-    """The SQL name of the view of a set's augmented rows, each beside the row it was made from."""
+    """Returns the SQL name of the view of a set's augmented rows, each with its original row."""
     return f"{view_name(set_name)}_variants"
 
 
 def token_vectors_view_name(set_name: str) -> str:
-    """The SQL name of the view of a set's token vectors."""
+    """Returns the SQL name of the view of a set's token vectors."""
     return f"{view_name(set_name)}_token_vectors"

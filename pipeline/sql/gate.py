@@ -6,7 +6,7 @@ only reads is let through (statement.py), exactly the files of the views can be 
 guards against accidents and curious queries; it is not a sandbox for hostile files (DuckDB's authors advise the
 operating system's for that).
 
-The answer of a query is Arrow, Python values, or a file.
+The result of a query is Arrow, Python values, or a file.
 """
 
 import itertools
@@ -44,7 +44,7 @@ LOCKED_DOWN: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     # Without a folder to spill to, a query cannot fill the disk: it fails at the memory limit.
     "temp_directory": "",
-    # Of the machine: the other half is for the result's rows and for other programs.
+    # Half of the machine's memory: the other half is for the rows of the result and for other programs.
     "memory_limit": "50%",
     "max_execution_time": TIMEOUT_S * 1000,
 }
@@ -59,7 +59,7 @@ def open_files(
 
     Args:
         views: the files of each view.
-        columns: what a view selects of its files, where that is not ``*``.
+        columns: what a view selects from its files, if not ``*``.
     """
     connection = connect(config=LOCKED_DOWN)
     try:
@@ -76,7 +76,7 @@ def open_files(
 
 @contextmanager
 def open_database(path: Path, readable: Sequence[Path]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Opens a database file read-only and locked; its views may read the given files and no others."""
+    """Opens a database file read-only and locked. Its views can read only the given files."""
     connection = connect(str(path), read_only=True, config=LOCKED_DOWN)
     try:
         lock(connection, readable)
@@ -91,7 +91,7 @@ def add_macros(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def macros() -> str:
-    """The statements that create the macros."""
+    """Returns the statements that create the macros."""
     folder = files("pipeline.sql")
     return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("macros.sql", "analyses.sql"))
 
@@ -102,7 +102,7 @@ def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequenc
 
 
 def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> None:
-    """Leaves the connection able to read the given files and nothing else, for good."""
+    """Restricts the connection permanently to reading the given files."""
     # The order matters: the paths and the progress bar cannot be set any more once access and configuration are locked.
     connection.execute(f"set allowed_paths=[{', '.join(quoted(path.resolve()) for path in readable)}]")
     # The bar would mix with results on stdout.
@@ -112,7 +112,7 @@ def lock(connection: duckdb.DuckDBPyConnection, readable: Sequence[Path]) -> Non
 
 
 def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRelation:
-    """The answer of one SELECT, not fetched yet.
+    """Returns the result of one SELECT, before its rows are fetched.
 
     Raises:
         QueryError: if it is anything else, or fails.
@@ -133,7 +133,7 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRe
 
 
 def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
-    """Fetches all rows; a query runs, and may fail, only now.
+    """Fetches all rows. A query runs, and may fail, only now.
 
     Raises:
         QueryError: if it fails.
@@ -143,7 +143,7 @@ def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
 
 
 def first_row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...] | None:
-    """The first row of a query of ours, or None if there is none."""
+    """Returns the first row of one of our own queries, or None."""
     # An unfinished result would block the connection for the next query.
     rows = connection.execute(sql).fetchall()
     return rows[0] if rows else None
@@ -153,7 +153,8 @@ def check_condition(condition: str) -> None:
     """Raises QueryError unless the text is one SQL expression."""
     _check_text(condition)
     try:
-        # DuckDB's own parser decides: text such as "true) or (1=1" or "true; drop table" is no single expression.
+        # DuckDB's own parser decides: text such as "true) or (1=1" is not a single expression, and neither is one with
+        # a second statement.
         duckdb.SQLExpression(condition)
     except duckdb.Error as error:
         raise QueryError(f"not a SQL condition: {condition!r}: {str(error).strip()}") from error
@@ -179,25 +180,25 @@ def query_errors() -> Iterator[None]:
 
 
 def _query_error(error: duckdb.Error) -> QueryError:
-    """DuckDB's message as one of ours; its advice on settings that are locked is left out."""
+    """Returns DuckDB's message as one of ours, without its advice on locked settings."""
     # Ctrl-C raises a RuntimeError instead, so an interrupt here can only be the time limit.
     if isinstance(error, duckdb.InterruptException):
-        return QueryError(f"the query took too long: over {TIMEOUT_S} seconds; ask for fewer rows, or of one split")
+        return QueryError(f"the query took longer than {TIMEOUT_S} seconds. Select fewer rows, or only one split")
     if isinstance(error, duckdb.OutOfMemoryException):
         return QueryError(
-            "the query needs more than half of this machine's memory; ask for fewer rows or columns, or of one split"
+            "the query needs more than half of this machine's memory. Select fewer rows or columns, or only one split"
         )
-    # Errors in our own Python functions carry DuckDB's preamble; users need only the message inside.
+    # Errors in our own Python functions begin with DuckDB's preamble. Users need only the message inside.
     message = OF_A_FUNCTION.sub("", str(error)).strip()
     if isinstance(error, duckdb.ConversionException) and "label" in message:
         message += (
-            "\nLabels are numbers, from 0, in the order of the task's labels. label_name(SET, label) is their name"
+            "\nLabels are numbers, from 0, in the order of the task's labels. label_name(SET, label) returns their name"
         )
     return QueryError(f"the query failed: {message}")
 
 
 def _names_to_quote(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """Advice for a query that is no SQL and names sets whose views are called otherwise, or are SQL themselves."""
+    """Returns advice for an invalid query with names of sets whose views have other names or are SQL keywords."""
     views = {name for (name,) in connection.execute(VIEWS).fetchall()}
     reserved = {name for (name,) in connection.execute(RESERVED).fetchall()}
     named = {word: view_name(word) for word in re.findall(r"[\w.-]+", sql) if view_name(word) in views}
@@ -206,17 +207,17 @@ def _names_to_quote(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def parquet(paths: Sequence[Path]) -> str:
-    """Returns SQL for the rows of Parquet files; DuckDB would otherwise turn ``label=1`` in a path into a column."""
+    """Returns SQL for the rows of Parquet files. By default, DuckDB would turn ``label=1`` in a path into a column."""
     return f"read_parquet([{', '.join(quoted(path.resolve()) for path in paths)}], hive_partitioning = false)"
 
 
 def quoted(value: object) -> str:
-    """A name or a path as a SQL string."""
+    """Returns a name or a path as a SQL string."""
     return "'" + str(value).replace("'", "''") + "'"
 
 
 def fetch_rows(relation: duckdb.DuckDBPyRelation) -> list[Row]:
-    """All rows as Python values.
+    """Returns all rows as Python values.
 
     Raises:
         QueryError: if the query fails, or a value has no counterpart in Python.
@@ -225,26 +226,26 @@ def fetch_rows(relation: duckdb.DuckDBPyRelation) -> list[Row]:
     try:
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
     except (ValueError, OverflowError) as error:  # dates and intervals outside Python's range
-        raise QueryError(f"the answer cannot be shown: {error}. Cast the column to text: column::varchar.") from error
+        raise QueryError(f"the result cannot be shown: {error}. Cast the column to text: column::varchar.") from error
 
 
 def as_dicts(columns: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows by their columns' names, to be written as JSON; names as of `distinct`."""
+    """Returns rows by the names of their columns for JSON. See `distinct` for the names."""
     names = distinct(columns)
     return [dict(zip(names, map(with_hex, row), strict=True)) for row in rows]
 
 
 def distinct(columns: Sequence[str]) -> list[str]:
-    """Names of columns, of which the second ``a`` is ``a_1``, as in DuckDB."""
+    """Returns names of columns. The second ``a`` becomes ``a_1``, as in DuckDB."""
     names = list(columns)
     for place, name in enumerate(names):
-        if name in names[:place]:  # or one value would silently stand for both
+        if name in names[:place]:  # Otherwise one value would silently replace the other.
             names[place] = next(new for k in itertools.count(1) if (new := f"{name}_{k}") not in names)
     return names
 
 
 def with_hex(value: Any) -> Any:
-    """A value with hexadecimal digits in place of bytes, at any depth, because JSON and CSV have no bytes."""
+    """Returns a value with hexadecimal digits in place of bytes at any depth, because JSON and CSV have no bytes."""
     if isinstance(value, list | tuple):
         return [with_hex(part) for part in value]
     if isinstance(value, dict):
@@ -262,7 +263,7 @@ def write_parquet(path: Path, relation: duckdb.DuckDBPyRelation) -> None:
 
     def write(temporary: Path) -> None:
         reader = relation.to_arrow_reader()
-        names = distinct(reader.schema.names)  # pyarrow reads no file with two columns of one name
+        names = distinct(reader.schema.names)  # pyarrow cannot read a file with two columns of one name
         schema = pa.schema([field.with_name(name) for name, field in zip(names, reader.schema, strict=True)])
         with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
             for batch in reader:

@@ -37,7 +37,7 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     # An allowlist, not a blocklist: a new DuckDB version may bring functions that write or read files.
     known = listed_functions()["tables"] | {name for name, makes_table in own if makes_table}
     for name in sorted({table.get("function_name", "") for table in tables} - known):
-        raise QueryError(f"the function {name!r} is not allowed; {did_you_mean(name, known)}")
+        raise QueryError(f"the function {name!r} is not allowed: {did_you_mean(name, known)}")
     # Identity, not equality: the same call may stand once as a table and once as a value, with different permissions.
     of_tables = set(map(id, tables))
     called = {node["function_name"].lower() for node in nodes if "function_name" in node and id(node) not in of_tables}
@@ -53,7 +53,7 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 @cache
 def listed_functions() -> dict[str, set[str]]:
-    """The functions of DuckDB that a query may call, as ``values`` and as ``tables``, and those that are refused."""
+    """Returns the functions of DuckDB that a query may call, as ``values`` and as ``tables``, and the refused ones."""
     sections: dict[str, set[str]] = {}
     for line in files("pipeline.sql").joinpath("functions.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
@@ -67,7 +67,7 @@ def first_arguments(sql: str, functions: Collection[str]) -> set[str]:
     """What is first handed to certain functions wherever a SELECT calls them.
 
     Raises:
-        QueryError: if that is not a text in quotes, or this is no SELECT.
+        QueryError: if that is not a text in quotes, or the query is not a SELECT.
     """
     if not any(name in sql.lower() for name in functions):
         return set()
@@ -104,7 +104,7 @@ def _syntax_tree(sql: str) -> Any:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a syntax tree."""
+    """Yields every object of a syntax tree."""
     # A stack instead of recursion: a hostile query can nest deeper than Python's recursion limit.
     waiting = [tree]
     while waiting:
@@ -125,12 +125,12 @@ def _is_query(node: dict[str, Any]) -> bool:
 def refuse_for_words(
     connection: duckdb.DuckDBPyConnection, questions: Iterable[dict[str, Any]], local: Collection[str]
 ) -> None:
-    """Raises QueryError for a question that labelled words do not support.
+    """Raises QueryError for a table macro that labelled words do not support.
 
     Args:
         connection: the database with the views.
-        questions: the calls of our own table macros, as the syntax tree has them.
-        local: names that the query itself gives (``with name as …``), which may hide a view's.
+        questions: the calls of our own table macros in the syntax tree.
+        local: names that the query itself defines (``with name as …``), which may hide a view.
     """
     for call in questions:
         for view in set(_names(call)) - set(local):
@@ -143,11 +143,11 @@ def refuse_for_words(
 
 def _refusal(call: dict[str, Any], view: str, rows: str, of_words: str) -> str:
     question, there = call["function_name"], ", ".join(f"{name}({of_words})" for name in OF_WORDS)
-    return f"{question}({view}): does not take {rows}, which {view} has; of its words there are {there}"
+    return f"{question}({view}): does not support {rows}, which are in {view}. For its words, use {there}"
 
 
 def _names(call: dict[str, Any]) -> Iterator[str]:
-    """The argument of a macro, by name or as a text in quotes."""
+    """Returns the argument of a macro, given by name or as a text in quotes."""
     for argument in call["arguments"]:
         expression = argument["expression"]
         yield from expression.get("column_names", [])[-1:]

@@ -1,4 +1,4 @@
-"""The macros of ``macros.sql`` that fit what logits mean."""
+"""The macros of ``macros.sql`` for each meaning of logits."""
 
 from typing import NamedTuple
 
@@ -9,9 +9,9 @@ class TargetMacros(NamedTuple):
     """Names of macros.
 
     Attributes:
-        answer: of a row of logits.
-        kl: of two rows of logits.
-        mix: of several teachers' logits.
+        answer: the macro for the prediction of a row of logits.
+        kl: the macro for the divergence of two rows of logits.
+        mix: the macro for the mixture of several teachers' logits.
         label_scores: of a table.
     """
 
@@ -27,5 +27,5 @@ MACROS: dict[TargetKind, TargetMacros] = {
 
 
 def macros_of(target: Target) -> TargetMacros:
-    """The macros that read the logits of a target."""
+    """Returns the macros for the logits of a target."""
     return MACROS.get(target.kind, TargetMacros())

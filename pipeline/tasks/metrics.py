@@ -24,31 +24,31 @@ CHUNK_VALUES = 2**24  # bounds the memory for resampled scores
 
 
 def tallies(predicted_NC: Bools, gold_NC: Ints) -> Floats64:
-    """Three tables of 0 and 1 [3, N, C]: right, predicted, gold. F1 is made of their sums over rows."""
+    """Returns three tables of 0 and 1 [3, N, C]: right, predicted, gold. F1 is computed from their sums over rows."""
     return np.stack([predicted_NC * gold_NC, predicted_NC, gold_NC]).astype(np.float64)
 
 
 def micro_f1(counts_3RC: Floats64) -> Floats64:
-    """F1 of all labels taken together [R], or 0 where none is predicted or gold."""
+    """F1 over all labels together [R], or 0 if no label is predicted or gold."""
     right_R, predicted_R, gold_R = counts_3RC.sum(axis=-1)
     # 2 TP / (2 TP + FP + FN): predicted and gold counts together contain TP twice.
     return ratio(2 * right_R, predicted_R + gold_R)
 
 
 def macro_f1(counts_3RC: Floats64) -> Floats64:
-    """The mean F1 of the labels that are predicted or gold somewhere [R], or 0 where there is none."""
+    """The mean F1 of the labels that are predicted or gold in some row [R], or 0 without such labels."""
     _, predicted_RC, gold_RC = counts_3RC
     return ratio(label_f1(counts_3RC).sum(axis=-1), (predicted_RC + gold_RC > 0).sum(axis=-1).astype(np.float64))
 
 
 def label_f1(counts_3RC: Floats64) -> Floats64:
-    """F1 of each label [R, C], or 0 where it is neither predicted nor gold."""
+    """F1 of each label [R, C], or 0 if it is neither predicted nor gold."""
     right_RC, predicted_RC, gold_RC = counts_3RC
     return ratio(2 * right_RC, predicted_RC + gold_RC)
 
 
 def scores_by_name(names: Sequence[str], counts_3C: Floats64) -> dict[str, dict[str, float]]:
-    """Precision, recall, F1 (0 where nothing is predicted, or gold) and counts of names that are gold or predicted."""
+    """Returns precision, recall, F1 (0 if undefined) and counts of the names that are gold or predicted."""
     right_C, predicted_C, gold_C = counts_3C
     columns = {
         "precision": ratio(right_C, predicted_C),
@@ -68,7 +68,7 @@ OF_LABELS: dict[str, Callable[[Floats64], Floats64]] = {"micro_f1": micro_f1, "m
 
 
 def ratio(top_R: Floats64, bottom_R: Floats64) -> Floats64:
-    """The quotients, or 0 where the lower side is 0."""
+    """Returns the quotients, or 0 for a denominator of 0."""
     return np.divide(top_R, bottom_R, out=np.zeros_like(top_R), where=bottom_R > 0)
 
 
@@ -78,7 +78,7 @@ def accuracy(counts_RCC: Floats64) -> Floats64:
 
 
 def f1(counts_RCC: Floats64) -> Floats64:
-    """F1 of class 1 [R], or 0 where no row is of class 1 on either side."""
+    """F1 of class 1 [R], or 0 if class 1 is neither gold nor predicted."""
     return ratio(2 * counts_RCC[:, 1, 1], counts_RCC[:, 1, :].sum(axis=1) + counts_RCC[:, :, 1].sum(axis=1))
 
 
@@ -89,7 +89,7 @@ def macro_f1_of_classes(counts_RCC: Floats64) -> Floats64:
 
 
 def matthews_correlation(counts_RCC: Floats64) -> Floats64:
-    """Matthews' correlation of any number of classes [R] (Gorodkin 2004), or 0 where one side has a single class."""
+    """Matthews' correlation of any number of classes [R] (Gorodkin 2004), or 0 if one side has a single class."""
     total_R, right_R = counts_RCC.sum(axis=(1, 2)), counts_RCC.trace(axis1=1, axis2=2)
     gold_RC, predicted_RC = counts_RCC.sum(axis=2), counts_RCC.sum(axis=1)
     covariance_R = right_R * total_R - (gold_RC * predicted_RC).sum(axis=1)
@@ -99,7 +99,7 @@ def matthews_correlation(counts_RCC: Floats64) -> Floats64:
 
 
 def pearson(pairs_2RN: Floats64) -> Floats64:
-    """Pearson's correlation of predicted and gold scores [R], or 0 where one side is constant."""
+    """Pearson's correlation of predicted and gold scores [R], or 0 if one side is constant."""
     a_RN, b_RN = pairs_2RN - pairs_2RN.mean(axis=-1, keepdims=True)
     correlation_R = ratio((a_RN * b_RN).sum(axis=1), np.sqrt((a_RN**2).sum(axis=1) * (b_RN**2).sum(axis=1)))
     # Rounding can give 1.0000000000000002.
@@ -107,24 +107,24 @@ def pearson(pairs_2RN: Floats64) -> Floats64:
 
 
 def spearmanr(pairs_2RN: Floats64) -> Floats64:
-    """Spearman's rank correlation of predicted and gold scores [R]; equal scores share their mean rank."""
+    """Spearman's rank correlation of predicted and gold scores [R]. Equal scores share their mean rank."""
     return pearson(rankdata(pairs_2RN, axis=-1))
 
 
-OF_COUNTS: dict[str, Callable[[Floats64], Floats64]] = {  # `ClassMetric`, of confusion matrices [R, gold, predicted]
+OF_COUNTS: dict[str, Callable[[Floats64], Floats64]] = {  # `ClassMetric`, for confusion matrices [R, gold, predicted]
     "accuracy": accuracy,
     "f1": f1,
     "macro_f1": macro_f1_of_classes,
     "matthews_correlation": matthews_correlation,
 }
-OF_SCORES: dict[str, Callable[[Floats64], Floats64]] = {  # `ScoreMetric`, of scores [predicted or gold, R, N]
+OF_SCORES: dict[str, Callable[[Floats64], Floats64]] = {  # `ScoreMetric`, for scores [predicted or gold, R, N]
     "pearson": pearson,
     "spearmanr": spearmanr,
 }
 
 
 def confusion(gold_N: Ints, predicted_N: Ints, num_classes: int) -> Ints:
-    """How many rows there are of each gold and predicted class [C, C]."""
+    """Returns the number of rows by gold and predicted class [C, C]."""
     # Each pair of classes as one number makes the confusion matrix a single histogram.
     counts = np.bincount(gold_N * num_classes + predicted_N, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
@@ -142,9 +142,8 @@ def score_logits(
         label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where unknown. See `gold_arrays`.
         score_N: float32 raw gold scores, NaN where unknown.
 
-    Returns:
-        One value per metric, between -1 and 1, empty if no row has gold. A correlation with a constant is 0. Of labels
-        that are apart, those count as predicted whose logit is above 0.
+    Returns: One value per metric, between -1 and 1. Empty if no row has gold. A correlation with a constant is 0. For
+        several labels per row, a label counts as predicted if its logit is above 0.
     """
     known = has_gold(target, label_N, score_N)
     if not known.any():
@@ -155,11 +154,10 @@ def score_logits(
 
 
 def fidelity(target: Target, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
-    """How closely a student's logits follow its teacher's.
+    """Measures how closely a student's logits follow its teacher's.
 
-    Returns:
-        For classes and bins: ``agreement`` (share of rows with the same arg max) and ``kl`` (mean KL divergence of
-        the student from the teacher, nats). For labels that are apart: ``agreement`` (share of rows with all labels
+    Returns: For classes and bins: ``agreement`` (share of rows with the same arg max) and ``kl`` (mean KL divergence of
+        the student from the teacher, nats). For several labels per row: ``agreement`` (share of rows with all labels
         the same) and ``kl``, mean over labels. For a score: ``pearson`` with the teacher and ``rmse``.
     """
     if not len(teacher_NC):
@@ -174,12 +172,15 @@ def mean_kl(p_NC: Floats, q_NC: Floats) -> float:
 
 
 def glue_score(scores: dict[str, float]) -> float | None:
-    """GLUE's one number for a task: the mean of its metrics (accuracy and F1; Pearson and Spearman); None if none."""
+    """Returns GLUE's single number for a task: the mean of its metrics, such as accuracy and F1.
+
+    None without metrics.
+    """
     return float(np.mean(list(scores.values()))) if scores else None
 
 
 def majority_scores(metrics: tuple[Metric, ...], target: Target, label_N: Ints, score_N: Floats) -> dict[str, float]:
-    """The metrics of always answering the commonest gold label alone, or 0 for correlations with a score."""
+    """Returns the metrics of always predicting the most frequent gold label, or 0 for correlations with a score."""
     known = has_gold(target, label_N, score_N)
     if not known.any():
         return {}
@@ -187,16 +188,16 @@ def majority_scores(metrics: tuple[Metric, ...], target: Target, label_N: Ints, 
         return dict.fromkeys(metrics, 0.0)
     any_logits_NC = np.zeros((len(label_N), target.num_logits), dtype=np.float32)
     commonest = int(label_tallies(target, any_logits_NC, label_N)[2].argmax())  # by the counts of gold alone
-    # Below 0 means "not predicted" for multi-label targets; for classes any constant would do.
+    # Below 0 means "not predicted" for multi-label targets. For classes, any constant would do.
     always_NC = np.full((len(label_N), target.num_logits), -1, dtype=np.float32)
     always_NC[:, commonest] = 1
     return score_logits(metrics, target, always_NC, label_N, score_N)
 
 
 def class_summary(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str, float]:
-    """What the metrics leave out for three labels or more: the mean F1 over labels, and how many are ever predicted.
+    """Returns additional numbers for three labels or more: the mean F1 over labels, and how many are ever predicted.
 
-    ``macro_f1`` is over the labels that gold or the prediction has. Empty for other targets, and without gold.
+    ``macro_f1`` is over the labels that are gold or predicted. Empty for other targets, and without gold.
     """
     if not target.has_labels or target.num_logits < 3:
         return {}
@@ -211,13 +212,13 @@ def class_summary(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str,
 
 
 def label_tallies(target: Target, logits_NC: Floats, label_N: Ints) -> Floats64:
-    """How often each label is predicted rightly, predicted, and gold [3, C], over the rows with gold."""
+    """Returns how often each label is correctly predicted, predicted, and gold [3, C], over the rows with gold."""
     known = has_gold(target, label_N, np.empty(0, dtype=np.float32))
     return MEASURES[target.kind].label_tallies(logits_NC[known], label_N[known])
 
 
 def scores_by_label(target: Target, logits_NC: Floats, label_N: Ints) -> dict[str, dict[str, float]]:
-    """Precision, recall, F1 and counts of each label that is gold or predicted, see `scores_by_name`.
+    """Returns precision, recall, F1 and counts of each label that is gold or predicted. See `scores_by_name`.
 
     Empty for targets without labels.
     """
@@ -246,10 +247,10 @@ def confusion_of_labels(target: Target, logits_NC: Floats, label_N: Ints) -> dic
 
 
 def bin_scores(metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, score_N: Floats) -> dict[str, float]:
-    """Other readings of binned scores than the expected score against raw gold, by the metric's name and the reading.
+    """Returns other scores for bins than the expected score against raw gold, by the metric's name and the variant.
 
-    ``argmax`` takes the likeliest bin's score; ``argmax_binned_gold`` also cuts the gold into bins, as the CMOW paper's
-    code does. Empty for other targets.
+    ``argmax`` uses the score of the most likely bin. ``argmax_binned_gold`` also cuts the gold into bins, as the CMOW
+    paper's code does. Empty for other targets.
     """
     if target.bins is None:
         return {}
@@ -268,7 +269,7 @@ def bin_scores(metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, s
 
 
 def _yes_and_no(logits_NC: Floats) -> Floats:
-    """Each label as two classes of its own [N * C, 2], whose softmax is the label's sigmoid."""
+    """Returns each label as two classes [N * C, 2], whose softmax is the label's sigmoid."""
     return np.stack([logits_NC, np.zeros_like(logits_NC)], axis=-1).reshape(-1, 2)
 
 
@@ -279,7 +280,7 @@ def _log_softmax(logits_NC: Floats) -> np.ndarray:
 
 
 def correlations(metrics: Sequence[Metric], predicted_N: Floats, gold_N: Floats) -> dict[Metric, Floats64]:
-    """Each metric of scores, [1]."""
+    """Returns each metric of scores, [1]."""
     pairs_21N = np.stack([predicted_N, gold_N]).astype(np.float64)[:, None]
     return {name: OF_SCORES[name](pairs_21N) for name in metrics}
 
@@ -287,7 +288,7 @@ def correlations(metrics: Sequence[Metric], predicted_N: Floats, gold_N: Floats)
 def bootstrap_intervals(
     metrics: tuple[Metric, ...], target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats
 ) -> dict[str, list[float]]:
-    """The 95 % interval of each metric, from 1000 resamples of the rows with a fixed seed.
+    """Returns the 95 % interval of each metric, from 1000 resamples of the rows with a fixed seed.
 
     Args:
         metrics: names of the task's metrics.
@@ -305,26 +306,26 @@ def bootstrap_intervals(
         return {}
     measures = MEASURES[target.kind]
     statistics = measures.statistics(target, logits_NC[known], label_N[known], score_N[known])
-    # Every metric is computed of a part before the next one is drawn, so that one part is in memory.
+    # Every metric of a part is computed before the next part is drawn, so that only one part is in memory.
     parts = [[measures.functions[name](part) for name in metrics] for part in measures.resampled(random, statistics)]
     values = zip(metrics, map(np.concatenate, zip(*parts, strict=True)), strict=True)
     return {name: percentile_interval(value_R) for name, value_R in values}
 
 
 def mean_interval(value_N: Floats64) -> list[float]:
-    """The 95 % interval of the mean of values of rows, ``[low, high]``, from 1000 resamples with a fixed seed."""
+    """Returns the 95 % interval of the mean of rows, ``[low, high]``, from 1000 resamples with a fixed seed."""
     random = np.random.default_rng(SEED)
     return percentile_interval(value_N[random.integers(len(value_N), size=(RESAMPLES, len(value_N)))].mean(axis=1))
 
 
 def percentile_interval(value_R: Floats64) -> list[float]:
-    """Between which two numbers the middle 95 % of some values are, ``[low, high]``."""
+    """Returns the bounds of the middle 95 % of some values, ``[low, high]``."""
     ends: list[float] = np.quantile(value_R, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
     return ends
 
 
 def resampled_tallies(random: np.random.Generator, tallies_3NC: Floats64) -> Floats64:
-    """Sums [3, R, C] of resampled rows."""
+    """Returns the sums [3, R, C] of resampled rows."""
     num_rows = tallies_3NC.shape[1]
     sums = []
     for _ in range(RESAMPLES):
@@ -334,35 +335,35 @@ def resampled_tallies(random: np.random.Generator, tallies_3NC: Floats64) -> Flo
 
 
 class Measures(ABC):
-    """How logits of one kind of target are measured; rows without gold are left out beforehand.
+    """The metrics of one kind of target. Rows without gold are left out beforehand.
 
-    A metric is a function of statistics of one or more sets of rows. Those of a whole dev split and those of its
-    resamples are made of the same statistics of the rows.
+    A metric is a function of statistics of one or more sets of rows. The same statistics of rows serve the whole dev
+    split and its resamples.
 
     Attributes:
-        functions: the metrics by name, of the statistics of R sets of rows [R].
+        functions: the metrics by name, which map the statistics of R sets of rows to values [R].
     """
 
     functions: Mapping[str, Callable[[Floats64], Floats64]]
 
     @abstractmethod
     def statistics(self, target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats) -> Floats64:
-        """What of the rows decides the metrics."""
+        """Returns the statistics of the rows that determine the metrics."""
 
     @abstractmethod
     def whole(self, statistics: Floats64) -> Floats64:
-        """The statistics as those of R = 1 set of rows."""
+        """Returns the statistics as those of R = 1 set of rows."""
 
     @abstractmethod
     def resampled(self, random: np.random.Generator, statistics: Floats64) -> Iterator[Floats64]:
-        """The statistics of `RESAMPLES` resamples of the rows, as many at a time as memory allows."""
+        """Yields the statistics of `RESAMPLES` resamples of the rows, in parts that fit into memory."""
 
     @abstractmethod
     def fidelity(self, student_NC: Floats, teacher_NC: Floats) -> dict[str, float]:
         """See the function of this name."""
 
     def label_tallies(self, logits_NC: Floats, label_N: Ints) -> Floats64:
-        """See the function of this name; of targets with labels alone."""
+        """See the function of this name. Only for targets with labels."""
         raise NotImplementedError
 
 

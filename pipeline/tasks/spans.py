@@ -15,11 +15,11 @@ from pipeline.arrays import Floats64, Ragged
 from pipeline.tasks.metrics import SEED, micro_f1, percentile_interval, resampled_tallies, scores_by_name
 from pipeline.tasks.task import OUTSIDE, Metric
 
-Tallies = dict[Metric, Floats64]  # per metric how often right, predicted and gold [3, N, K]
+Tallies = dict[Metric, Floats64]  # counts of right, predicted and gold per metric [3, N, K]
 
 
 class Span(NamedTuple):
-    """The words from one to before another that are one thing."""
+    """A span: the words from ``start`` to before ``stop``."""
 
     start: int
     stop: int
@@ -27,7 +27,7 @@ class Span(NamedTuple):
 
 
 def spans(labels: Sequence[str]) -> list[Span]:
-    """The spans of a sentence, by the label of each word; one may begin with I-, after another or none."""
+    """Returns the spans of a sentence from the label of each word. A span may begin with I-, also after another one."""
     found: list[Span] = []
     start, name = None, ""
     # The extra label ends a span that reaches the last word.
@@ -48,17 +48,17 @@ def begins_inside(labels: Sequence[str]) -> bool:
 
 
 def span_names(names: Sequence[str]) -> list[str]:
-    """What spans may be, by the names of the labels."""
+    """Returns the names of spans in the names of the labels."""
     return list(dict.fromkeys(name.partition("-")[2] for name in names if name != OUTSIDE))
 
 
 def word_tallies(names: Sequence[str], predicted: Ragged, gold: Ragged) -> Tallies:
-    """What the scores here are made of.
+    """The input of the scores.
 
     Args:
-        names: of the labels, by number.
-        predicted: per sentence the number of each word's label.
-        gold: the same words' gold.
+        names: the names of the labels, by number.
+        predicted: the number of each word's predicted label, per sentence.
+        gold: the number of each word's gold label, per sentence.
     """
     place = {name: number for number, name in enumerate(span_names(names))}
     of_spans = np.zeros((3, len(gold), len(place)))
@@ -73,13 +73,16 @@ def word_tallies(names: Sequence[str], predicted: Ragged, gold: Ragged) -> Talli
 
 
 def word_scores(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, float]:
-    """The metrics of all sentences, empty without one. Of words right, predicted and gold, F1 is their accuracy."""
+    """Returns the metrics of all sentences, empty without sentences. For words, F1 equals the accuracy."""
     found = {name: tallies[name] for name in metrics}
     return {name: float(micro_f1(t.sum(axis=1, keepdims=True))[0]) for name, t in found.items() if t.shape[1]}
 
 
 def word_intervals(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, list[float]]:
-    """The 95 % interval of each metric, from resamples of the sentences with a fixed seed, empty without one."""
+    """Returns the 95 % interval of each metric from resamples of the sentences with a fixed seed.
+
+    Empty without sentences.
+    """
     found = {name: tallies[name] for name in metrics if tallies[name].shape[1]}
     return {
         name: percentile_interval(micro_f1(resampled_tallies(np.random.default_rng(SEED), t)))
@@ -88,5 +91,5 @@ def word_intervals(metrics: Sequence[Metric], tallies: Tallies) -> dict[str, lis
 
 
 def scores_by_span(names: Sequence[str], tallies: Tallies) -> dict[str, dict[str, float]]:
-    """Of each name of spans that is gold or predicted: precision, recall, F1, and both numbers of spans."""
+    """Returns precision, recall, F1 and both counts of spans for each name that is gold or predicted."""
     return scores_by_name(span_names(names), tallies["span_f1"].sum(axis=1))

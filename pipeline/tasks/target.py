@@ -1,4 +1,4 @@
-"""What a teacher's logits stand for: class scores, labels each by itself, bins of a score, or the score itself.
+"""The meaning of a teacher's logits: class scores, independent labels, bins of a score, or the score itself.
 
 Shapes: N rows, C logits.
 """
@@ -18,7 +18,7 @@ from pipeline.tasks.task import Bins, ClassMetric, LabelMetric, Metric, Objectiv
 TargetKind = Literal["classes", "labels", "bins", "score"]
 NO_LABEL = -1
 GOLD_TYPE = pa.int32()  # the type of a row's single label
-LABEL_LISTS = pa.list_(pa.int32())  # the type of a row's labels, where any number of them may hold
+LABEL_LISTS = pa.list_(pa.int32())  # the type of a row's labels, if any number of them may hold
 
 
 class Target(BaseModel):
@@ -40,11 +40,11 @@ class Target(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.bins is not None) != (self.kind == "bins"):
-            raise ValueError("bins are for kind 'bins', and for no other")
+            raise ValueError("bins are only for kind 'bins'")
         if (self.bins is not None and self.bins.count != len(self.names)) or not self.names:
-            raise ValueError(f"{len(self.names)} names, which is not one for each logit")
+            raise ValueError(f"{len(self.names)} names, but exactly one name per logit is required")
         if self.kind == "score" and len(self.names) != 1:
-            raise ValueError("a score is one logit")
+            raise ValueError("a score has one logit")
         return self
 
     @property
@@ -54,12 +54,12 @@ class Target(BaseModel):
 
     @property
     def type(self) -> "TargetType":
-        """How logits and gold of its kind are read."""
+        """The rules for logits and gold of its kind."""
         return TARGET_TYPES[self.kind]
 
     @property
     def has_labels(self) -> bool:
-        """Whether the logits are those of labels, and not of a score."""
+        """Whether the logits belong to labels and not to a score."""
         return self.type.has_labels
 
     @property
@@ -79,15 +79,15 @@ class Target(BaseModel):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics that it can be scored by."""
+        """The metrics for it."""
         return self.type.metrics
 
     def gold(self, label_N: Ints, score_N: Floats) -> Ints | Floats:
-        """The training targets: indicators label_NC of labels, float32 scores of a score, else int64 classes."""
+        """Returns the training targets: label_NC for labels, float32 scores for a score, otherwise int64 classes."""
         return self.type.gold(self, label_N, score_N)
 
     def answers(self, logits_NC: Floats) -> Floats:
-        """The predictions of rows of logits, float32: probabilities of the labels [N, C], or scores [N, 1]."""
+        """Returns the predictions of logits, float32: probabilities of the labels [N, C], or scores [N, 1]."""
         return probabilities(self, logits_NC) if self.has_labels else predicted_scores(self, logits_NC)[:, None]
 
 
@@ -95,11 +95,11 @@ class TargetType(ABC):
     """A kind of target: how its logits and its gold are read. There is one class for each `TargetKind`.
 
     Attributes:
-        has_labels: whether the logits are those of labels.
+        has_labels: whether the logits belong to labels.
         metrics: the metrics that fit.
-        meaning: what the logits are, for messages.
+        meaning: the meaning of the logits, for messages.
         why_no_classes: why a row of the task has no single label, empty if it has one.
-        problem_type: as the configs of transformers name it.
+        problem_type: its name in the configs of transformers.
         gold_type: the Arrow type of the column ``label``.
     """
 
@@ -112,18 +112,18 @@ class TargetType(ABC):
 
     @abstractmethod
     def gold(self, target: Target, label_N: Ints, score_N: Floats) -> Ints | Floats:
-        """The training targets, see `Target.gold`."""
+        """Returns the training targets. See `Target.gold`."""
 
     def has_gold(self, label_N: Ints, score_N: Floats) -> Bools:
-        """The rows that have gold [N]."""
+        """Returns which rows have gold [N]."""
         return np.isfinite(score_N)
 
     def probabilities(self, logits_NC: Floats) -> Floats:
-        """The probability of each logit's label or bin."""
+        """Returns the probability of each logit's label or bin."""
         return softmax(logits_NC)
 
     def labels(self, target: Target, label: pa.Array) -> Ints:
-        """The column ``label`` as an array, see `gold_arrays`."""
+        """Returns the column ``label`` as an array. See `gold_arrays`."""
         return np.asarray(label.fill_null(NO_LABEL).to_numpy().astype(np.int64))
 
 
@@ -143,8 +143,8 @@ class _Classes(TargetType):
 class _Labels(TargetType):
     has_labels = True
     metrics = get_args(LabelMetric)
-    meaning = "labels each by itself"
-    why_no_classes = "may have any number of labels a row"
+    meaning = "independent labels"
+    why_no_classes = "may have any number of labels per row"
     problem_type = "multi_label_classification"
     gold_type = LABEL_LISTS
 
@@ -185,7 +185,7 @@ TARGET_TYPES: dict[TargetKind, TargetType] = {
 
 
 def make_target(task: Task, objective: Objective | None = None) -> Target:
-    """Decides what the logits of a task mean; ``objective`` chooses between bins and the score for regression.
+    """Returns what the logits of a task mean. For regression, ``objective`` chooses between bins and the score.
 
     Raises:
         ConfigError: if the task cannot be trained with that objective.
@@ -202,7 +202,7 @@ def make_target(task: Task, objective: Objective | None = None) -> Target:
 
 
 def target_of_width(task: Task, num_logits: int) -> Target | None:
-    """The target of ``task`` that has ``num_logits`` logits, or None if there is none."""
+    """Returns the target of ``task`` with ``num_logits`` logits, or None."""
     objectives: tuple[Objective, ...] = ("regression", "classification")
     possible = (
         [make_target(task)]
@@ -213,7 +213,7 @@ def target_of_width(task: Task, num_logits: int) -> Target | None:
 
 
 def gold_classes(target: Target, label_N: Ints, score_N: Floats) -> Ints:
-    """Class number of each row's gold, ``NO_LABEL`` where there is none.
+    """Returns the class number of each row's gold, or ``NO_LABEL``.
 
     Scores are cut into bins as T5 and the CMOW paper's code do: rounded to the nearest multiple of
     the width (halves to even), then clipped to both ends.
@@ -230,12 +230,12 @@ def gold_classes(target: Target, label_N: Ints, score_N: Floats) -> Ints:
 
 
 def has_gold(target: Target, label_N: Ints, score_N: Floats) -> Bools:
-    """Which rows have gold [N], of the arrays that `gold_arrays` gives."""
+    """Returns which rows have gold [N], from the arrays of `gold_arrays`."""
     return target.type.has_gold(label_N, score_N)
 
 
 def softmax(logits_NC: Floats) -> Floats:
-    """Probabilities of each row, computed in float64 and returned as float32."""
+    """Returns the probabilities of each row, computed in float64 and returned as float32."""
     shifted = logits_NC.astype(np.float64)
     shifted -= shifted.max(axis=1, keepdims=True)
     exp = np.exp(shifted)
@@ -243,27 +243,27 @@ def softmax(logits_NC: Floats) -> Floats:
 
 
 def sigmoid(logits_NC: Floats) -> Floats:
-    """Probability of each label by itself, computed in float64 and returned as float32."""
+    """Returns the probability of each independent label, computed in float64 and returned as float32."""
     return np.exp(-np.logaddexp(0, -logits_NC.astype(np.float64))).astype(np.float32)
 
 
 def probabilities(target: Target, logits_NC: Floats) -> Floats:
-    """Of each label: they add up to 1, unless each label holds or not by itself."""
+    """Returns the probability of each label. They add up to 1 unless labels are independent."""
     return target.type.probabilities(logits_NC)
 
 
 def predicted_scores(target: Target, logits_NC: Floats) -> Floats:
-    """The score each row's logits mean: the logit itself, or the expectation over the bins."""
+    """Returns the score of each row's logits: the logit itself, or the expectation over the bins."""
     if target.bins is None:
         return np.asarray(logits_NC[:, 0])
     return np.asarray(softmax(logits_NC) @ np.asarray(target.bins.values, dtype=np.float32))
 
 
 def gold_arrays(target: Target, rows: pa.Table) -> tuple[Ints, Floats]:
-    """The columns label and score as arrays: int64 with ``NO_LABEL``, float32 with NaN, where there is no gold.
+    """Returns the columns label (int64) and score (float32) as arrays, with ``NO_LABEL`` and NaN for missing gold.
 
     Returns:
-        label_N: the class of each row. Where any number of labels may hold, label_NC: 1 if a label does, else 0.
+        label_N: the class of each row. With several labels per row, label_NC: 1 if a label holds, otherwise 0.
         score_N: the score of each row.
 
     Raises:
@@ -274,11 +274,11 @@ def gold_arrays(target: Target, rows: pa.Table) -> tuple[Ints, Floats]:
 
 
 def _indicators(label: pa.Array, num_labels: int) -> Ints:
-    """Lists of the numbers of labels as label_NC; they may come from a stranger's file."""
+    """Returns lists of label numbers, which may come from an untrusted file, as label_NC."""
     numbers = pc.list_flatten(label)
     strange = [number for number in numbers.unique().to_pylist() if number is None or not 0 <= number < num_labels]
     if strange:
-        raise IntegrityError(f"label {strange[0]} of a row is not one of the {num_labels} there are")
+        raise IntegrityError(f"label {strange[0]} of a row is not among the {num_labels} labels")
     label_NC = np.zeros((len(label), num_labels), dtype=np.int64)
     label_NC[pc.is_null(label).to_numpy(zero_copy_only=False)] = NO_LABEL
     label_NC[pc.list_parent_indices(label), numbers] = 1

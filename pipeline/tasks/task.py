@@ -1,4 +1,4 @@
-"""Tasks and corpora, one YAML file each: columns, labels, metrics and a default teacher; unlabelled text."""
+"""Tasks and corpora, one YAML file each. Tasks have columns, labels, metrics and a default teacher."""
 
 import re
 from importlib.resources import files
@@ -13,11 +13,11 @@ from pipeline.errors import ConfigError, did_you_mean, unreadable
 ClassMetric = Literal["accuracy", "f1", "macro_f1", "matthews_correlation"]
 LabelMetric = Literal["micro_f1", "macro_f1"]
 ScoreMetric = Literal["pearson", "spearmanr"]
-WordMetric = Literal["span_f1", "accuracy"]  # of labelled words, which `pipeline.tasks.spans` works out
+WordMetric = Literal["span_f1", "accuracy"]  # for labelled words, computed in `pipeline.tasks.spans`
 Metric = Literal[ClassMetric, LabelMetric, ScoreMetric, WordMetric]  # the others `pipeline.tasks.metrics`
 # Split names become parts of file names and of SQL, so that quotes, slashes and dots are excluded.
 SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
-# The split that students learn from, and that rows are added to.
+# The split that students are trained on, and to which rows are added.
 TRAIN = "train"
 MAX_BINS = 10_000
 Objective = Literal["classification", "regression"]
@@ -28,7 +28,7 @@ METRICS: dict[TaskType, Any] = {
     "regression": ScoreMetric,
     "token_labels": WordMetric,
 }
-# The label of a word that is in no span.
+# The label of a word outside every span.
 OUTSIDE = "O"
 MethodName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]  # of augmentation. The teacher stage defines them
 M = TypeVar("M", bound=BaseModel)
@@ -42,7 +42,7 @@ class _Part(BaseModel):
 
 
 class Manifest(_Part):
-    """What the manifests of tasks and corpora have in common."""
+    """The common keys of the manifests of tasks and corpora."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
     version: int = Field(default=1, ge=1)
@@ -50,11 +50,11 @@ class Manifest(_Part):
 
 
 class Columns(_Part):
-    """Names under which a source may hold each column; the first one present is used.
+    """Accepted names of each column in a source. The first existing name is used.
 
     Attributes:
-        sentence1: the text; of a task of labelled words the list of its words.
-        label: may be missing of a multi-label task, whose labels then have a column each.
+        sentence1: the text. For a task of labelled words, the list of words.
+        label: the label. May be missing for a multi-label task, whose labels then have a column each.
     """
 
     sentence1: Names
@@ -68,7 +68,7 @@ class Columns(_Part):
 
 
 class Hub(_Part):
-    """Where the task lives on the Hugging Face hub."""
+    """The address of the task on the Hugging Face hub."""
 
     id: str
     config: str | None = None
@@ -85,7 +85,9 @@ class Bins(_Part):
     @model_validator(mode="after")
     def _few(self) -> Self:
         if not 0 < self.high - self.low < MAX_BINS * self.width:
-            raise ValueError(f"from {self.low:g} to {self.high:g} by {self.width:g} are not 2 to {MAX_BINS:,} bins")
+            raise ValueError(
+                f"from {self.low:g} to {self.high:g} in steps of {self.width:g} are not 2 to {MAX_BINS:,} bins"
+            )
         return self
 
     @property
@@ -102,7 +104,7 @@ class Bins(_Part):
 
 
 class DefaultTeacher(_Part):
-    """The teacher used when none is named; ``labels`` is *its* order of the label names."""
+    """The teacher used by default. ``labels`` are the label names in the *teacher's* order."""
 
     model: str
     revision: str | None = None
@@ -113,14 +115,14 @@ class Task(Manifest):
     """One supervised task, as its manifest in ``data_manifests/`` describes it.
 
     Attributes:
-        type: ``multilabel`` if any number of labels may hold of a row, each by itself; ``token_labels`` if each of its
-            words has a label.
-        label_separator: what stands between the labels of a row where a multi-label source has them in one text.
-        augment: the method of augmentation that a dump uses by default: one that was seen to improve
-            the task's students.
-        num_variants: how many variants of a row a method of augmentation makes, where it is not the usual number.
-        token_vectors_from: the source of the token vectors that a dump stores by default: ``teacher``, for a task
-            whose students were seen to gain by its own.
+        type: ``multilabel`` if each label of a row holds or not, independently of the others. ``token_labels`` if each
+            word of a row has a label.
+        label_separator: the separator between the labels of a row, if a multi-label source has them in one text.
+        augment: the method of augmentation that a dump uses by default, because it improved the task's students in
+            experiments.
+        num_variants: the number of variants per row by method of augmentation, if it differs from the default.
+        token_vectors_from: the source of the token vectors that a dump stores by default: ``teacher`` for a task whose
+            students improved with its vectors in experiments.
     """
 
     type: TaskType
@@ -144,9 +146,9 @@ class Task(Manifest):
         if self.type != "regression" and len(self.labels) < 2:
             raise ValueError(f"a {self.type} task needs at least two labels, in the order of their numbers")
         if self.type != "multilabel" and self.columns.label is None:
-            raise ValueError("columns: label is missing; only the labels of a multilabel task may have a column each")
+            raise ValueError("columns: label is missing. Only the labels of a multilabel task may have a column each")
         if len(set(self.labels)) != len(self.labels):
-            raise ValueError(f"labels: {list(self.labels)} names one twice")
+            raise ValueError(f"labels: {list(self.labels)} repeats a label")
         if self.score_range is not None and self.score_range[0] >= self.score_range[1]:
             raise ValueError(f"score_range: {list(self.score_range)} is not [low, high]")
         if self.type == "regression" and (self.labels or self.score_range is None):
@@ -154,10 +156,10 @@ class Task(Manifest):
         fitting = get_args(METRICS[self.type])
         wrong = set(self.metrics) - set(fitting)
         if wrong:
-            raise ValueError(f"metrics {sorted(wrong)} do not fit a {self.type} task; those are {', '.join(fitting)}")
-        # GLUE's F1 is that of class 1, which is meaningless for more classes; macro_f1 is for those.
+            raise ValueError(f"metrics {sorted(wrong)} do not fit a {self.type} task. Use {', '.join(fitting)}")
+        # GLUE's F1 is that of class 1, which is meaningless for more than two classes. Those have macro_f1.
         if "f1" in self.metrics and len(self.labels) != 2:
-            raise ValueError("f1 is for two labels")
+            raise ValueError("f1 requires exactly two labels. Use macro_f1")
         return self
 
     @model_validator(mode="after")
@@ -166,14 +168,16 @@ class Task(Manifest):
             return self
         odd = [name for name in self.labels if name != OUTSIDE and not re.match("[BI]-.", name)]
         if odd or OUTSIDE not in self.labels:
-            wrong = f"{odd[0]!r} is none of these" if odd else f"there is no {OUTSIDE}"
-            raise ValueError(f"labels: of words they are {OUTSIDE}, B-NAME and I-NAME (IOB2), but {wrong}")
+            wrong = f"{odd[0]!r} has another form" if odd else f"there is no {OUTSIDE}"
+            raise ValueError(
+                f"labels: a token_labels task has the labels {OUTSIDE}, B-NAME and I-NAME (IOB2), but {wrong}"
+            )
         if self.augment is not None:
             raise ValueError(
-                f"augment: {self.augment}: labelled words have no variants. Leave it out of a token_labels task."
+                f"augment: {self.augment}: labelled words have no variants. Remove it from a token_labels task."
             )
         if self.is_pair:
-            raise ValueError("columns: a token_labels task has one sentence a row, so no sentence2")
+            raise ValueError("columns: a token_labels task has one sentence per row. Remove sentence2")
         return self
 
     @property
@@ -183,7 +187,7 @@ class Task(Manifest):
 
     @property
     def dev_splits(self) -> tuple[str, ...]:
-        """Every split but ``train``; the first one decides which weights are best."""
+        """Every split except ``train``. The first one decides which weights are saved."""
         return tuple(name for name in self.splits if name != TRAIN)
 
 
@@ -205,7 +209,7 @@ def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
     if name is None:
         raise ConfigError("no task given: use --task NAME (see `distill tasks`) or --manifest FILE")
     if name.endswith((".yaml", ".yml")):
-        raise ConfigError(f"no task, but a file: {name}; a manifest of one's own is given with --manifest")
+        raise ConfigError(f"--task: {name} is a file. Use --manifest for your own manifest")
     if name not in task_names():
         raise ConfigError(f"--task: unknown task {name!r}: {did_you_mean(name, task_names())}")
     text = files("data_manifests").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
@@ -213,13 +217,13 @@ def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
 
 
 def load_task_of_set(root: Path, task_name: str, manifest: Path | None) -> Task:
-    """The task that a set is of, as distill has it or as a user's manifest describes it.
+    """Returns the task of a set, from distill's manifests or from the user's.
 
     Raises:
-        ConfigError: if it is none of distill's own, and there is no manifest.
+        ConfigError: if distill does not have the task, and no manifest is given.
     """
     if manifest is None and task_name not in task_names():
-        raise ConfigError(f"{root}: is of task {task_name!r}, which distill does not have. Give its --manifest.")
+        raise ConfigError(f"{root}: belongs to task {task_name!r}, which distill does not have. Give its --manifest.")
     return load_task(None if manifest else task_name, manifest)
 
 
@@ -227,7 +231,7 @@ def own_manifest(model: type[N], path: Path, name: str | None, flag: str) -> N:
     """Reads a user's manifest.
 
     Args:
-        model: of a task or a corpus.
+        model: the class for a task or a corpus.
         path: the YAML file.
         name: the name given by ``flag``, if any.
         flag: for the message.
@@ -241,7 +245,9 @@ def own_manifest(model: type[N], path: Path, name: str | None, flag: str) -> N:
         raise ConfigError(f"--manifest {path}: {unreadable(error)}") from error
     manifest = parse_manifest(model, text, str(path))
     if name is not None and name != manifest.name:
-        raise ConfigError(f"{flag} {name!r} is not what --manifest {path} describes: that is {manifest.name!r}")
+        raise ConfigError(
+            f"{flag} {name!r} differs from the name in --manifest {path}, {manifest.name!r}. Use the same name"
+        )
     return manifest
 
 
@@ -261,8 +267,8 @@ class Corpus(Manifest):
     """One corpus, as its manifest in ``data_manifests/corpora/`` describes it.
 
     Attributes:
-        columns: names under which a source may hold the text; the first one present is used.
-        language: ISO 639-1 code, for cutting into sentences.
+        columns: accepted names of the text column. The first existing name is used.
+        language: ISO 639-1 code, used to split text into sentences.
     """
 
     columns: Names = ("text",)
@@ -283,9 +289,9 @@ def load_corpus(name: str | None = None, manifest: Path | None = None, data: Pat
     """Reads a shipped corpus by name or a user's own from a YAML file. A user's own name needs ``data``.
 
     Args:
-        name: a shipped corpus, or what to call the text in ``data``.
+        name: a shipped corpus, or a name for the text in ``data``.
         manifest: YAML file with a user's corpus.
-        data: where its text lies, if the user says so.
+        data: the location of its text, if the user gives one.
 
     Raises:
         ConfigError: for an unknown name or a manifest that does not parse, listing every problem.

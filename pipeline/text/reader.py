@@ -1,4 +1,4 @@
-"""The one door from text to ids: those that `tokenizers` gives, many times as fast where BERT's WordPiece is compiled.
+"""Converts all text to ids. They equal those of `tokenizers`, but compiled WordPiece is many times as fast for BERT.
 
 Shapes: N sentences, S = N + 1 starts, T bytes of all sentences end to end.
 """
@@ -22,7 +22,7 @@ from pipeline.text.wordpiece.compiled_wordpiece import (
     library,
 )
 
-# The buffers beside the result grow with this number. Larger ones gain no speed.
+# The temporary buffers grow with this number. Larger ones are not faster.
 SENTENCES_AT_ONCE = 8192
 
 # Single sentences are one part, and pairs are two: the first sentences and the second ones.
@@ -31,13 +31,13 @@ Texts = tuple[Sequence[str], ...]
 
 @dataclass(frozen=True)
 class TextReader:
-    """Reads sentences as a tokenizer does; texts on which the tokenizer fails raise an `IntegrityError`.
+    """Reads sentences like a tokenizer. Texts on which the tokenizer fails raise an `IntegrityError`.
 
-    BERT's WordPiece is compiled code, where that was built. Sentences that it cannot read, in Chinese or with a
-    ``[MASK]`` in them, and all sentences of other tokenizers are read by the library.
+    BERT's WordPiece runs as compiled code if that was built. The library reads the sentences that the compiled code
+    does not support, such as Chinese or with ``[MASK]``, and all sentences of other tokenizers.
 
     Attributes:
-        tokenizer: must not be changed meanwhile, but for truncation and padding, which are replaced.
+        tokenizer: must not be changed while the reader exists. Its truncation and padding are replaced.
         wordpiece: the compiled code, or None.
     """
 
@@ -46,14 +46,14 @@ class TextReader:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "TextReader":
-        """The reader for a tokenizer as it is now."""
+        """Returns the reader for the current state of a tokenizer."""
         content = json.loads(tokenizer.to_str())
         loaded = library()
         # Any difference from BERT's WordPiece could change ids, so other tokenizers always use the library.
         if loaded is None or not is_compatible(content):
             return cls(tokenizer, None)
         tokens = content["added_tokens"]
-        # Tokens that are not normalised are searched in the raw text, and the others in the normalised one.
+        # Tokens that are not normalised are found in the raw text, and the others in the normalised text.
         found_in_text = [token["content"] for token in tokens if not token["normalized"]]
         with reported(FAILURE):
             found_in_words = [tokenizer.normalizer.normalize_str(t["content"]) for t in tokens if t["normalized"]]
@@ -63,25 +63,25 @@ class TextReader:
         return cls(tokenizer, CompiledWordPiece(loaded, table, content["model"], found_in_text))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Made again from its tokenizer on another machine: compiled code does not travel."""
+        """Pickles only the tokenizer, from which the reader is made again: compiled code cannot be pickled."""
         # A pickled handle would be an address of another process.
         return TextReader.of, (self.tokenizer,)
 
     def read(
         self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int | None
     ) -> tuple[Ragged, ...]:
-        """Ids of single sentences, or of the first and of the second ones of pairs, without special tokens.
+        """Returns ids of single sentences, or of the first and the second sentences of pairs, without special tokens.
 
         Args:
             sentences1: the (first) sentences.
             sentences2: the second sentences, or None.
-            max_seq_length: most tokens per input, special tokens counted in, of pairs the longer is cut first; None to
-                cut nothing.
+            max_seq_length: maximum number of tokens per input, including special tokens. The longer sentence of a pair
+                is truncated first. None: no truncation.
 
         Raises:
-            DataError: if a sentence is no text.
+            DataError: if a sentence is not text.
             IntegrityError: if the tokenizer fails on a text.
-            ValueError: if there are not as many second sentences as first ones.
+            ValueError: if the numbers of first and second sentences differ.
         """
         texts: Texts = (sentences1,) if sentences2 is None else (sentences1, sentences2)
         # A missing second sentence would shift all later pairs by one row.
@@ -95,7 +95,7 @@ class TextReader:
         return tuple(stacked(part) for part in zip(*parts, strict=True))
 
     def encode(self, sentences: Sequence[str]) -> list[Encoding]:
-        """Encodings of sentences, not cut, without special tokens: ids, and where in the text each stands.
+        """Returns encodings of sentences without truncation and special tokens: ids and their positions in the text.
 
         Raises:
             IntegrityError: if the tokenizer fails on a text.
@@ -108,7 +108,7 @@ class TextReader:
     def tokenize(
         self, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
     ) -> list[Tokenized]:
-        """Inputs as the teacher reads them, special tokens included; arguments and errors as of `read`."""
+        """Returns inputs as the teacher reads them, with special tokens. See `read` for arguments and errors."""
         # Without special tokens around sentences, an empty sentence changes the types of the other one.
         frame = None if self.wordpiece is None else frame_of(self.tokenizer, sentences2 is not None)
         if frame is None:
@@ -147,7 +147,7 @@ class TextReader:
         self, wordpiece: CompiledWordPiece, sentences: Sequence[str], text: bytes, starts_S: Ints
     ) -> "_Sentences":
         ids_T, count_N = wordpiece.read(text, starts_S)
-        # A few sentences hold characters beyond the table. The library reads these alone, and the others stay fast.
+        # A few sentences contain characters beyond the table. The library reads only these, so the others stay fast.
         unknown = np.flatnonzero(count_N < 0).tolist()
         answers = self._encoded_by_library([sentences[n] for n in unknown]) if unknown else []
         for n, ids in zip(unknown, answers, strict=True):
@@ -155,13 +155,13 @@ class TextReader:
         return _Sentences(ids_T, starts_S, count_N, dict(zip(unknown, answers, strict=True)))
 
     def tokenizer_json(self) -> str:
-        """The tokenizer as text, without truncation and padding, whatever it has read before."""
+        """Returns the tokenizer as JSON, without truncation and padding."""
         self._disable_truncation()
         return self.tokenizer.to_str()
 
     def _disable_truncation(self) -> None:
-        """Removes the tokenizer's truncation and padding, if it has any: changing it is not safe for other threads."""
-        # Setting what is set already would still lock out the library's threads.
+        """Removes the tokenizer's truncation and padding, if it has any."""
+        # Setting an equal value would still lock out the library's threads, and changes are not safe for other threads.
         if self.tokenizer.truncation or self.tokenizer.padding:
             self.tokenizer.no_truncation()
             self.tokenizer.no_padding()
@@ -172,9 +172,9 @@ class _Sentences:
     """Sentences that were read.
 
     Attributes:
-        ids_T: the ids of sentence n from ``ids_T[starts_S[n]]``.
-        starts_S: where its text starts.
-        count_N: how many ids it has.
+        ids_T: the ids. Those of sentence n start at ``ids_T[starts_S[n]]``.
+        starts_S: the start of each sentence's text.
+        count_N: the number of ids of each sentence.
         answers: the ids of the sentences that the library read.
     """
 
@@ -184,7 +184,7 @@ class _Sentences:
     answers: dict[int, list[int]]
 
     def flat(self, wordpiece: CompiledWordPiece, length_N: Ints) -> Ragged:
-        """The first ids of each sentence, without the gaps."""
+        """Returns the first ids of each sentence, without the gaps."""
         offsets_S = np.zeros_like(self.starts_S)
         np.cumsum(length_N, out=offsets_S[1:])
         # The compiled code leaves a gap after each sentence, since there are fewer ids than bytes.
@@ -199,7 +199,7 @@ class _Sentences:
 
 
 def _joined(sentences: Sequence[str]) -> tuple[bytes, Ints] | None:
-    """All sentences and where each starts [S], or None if the library will not take one of them."""
+    """Returns all sentences as bytes and their starts [S], or None if a sentence cannot be encoded."""
     try:
         return end_to_end(sentences)
     except (TypeError, UnicodeEncodeError):

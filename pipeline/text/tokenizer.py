@@ -1,8 +1,9 @@
-"""Tokenizers of the `tokenizers` library: reading them safely, comparing and making them, and their special tokens.
+"""Reads tokenizers of the `tokenizers` library safely, compares and makes them, and finds their special tokens.
 
-The library trusts the file ``tokenizer.json``, and dies of a bad one. A few kilobytes can ask for more memory than
-there is: normalizers that replace one letter by a hundred, one after the other, or templates that add a special token a
-million times. Patterns that backtrack for ever are no such danger: the library's regular expressions give up.
+The library trusts the file ``tokenizer.json``, and a hostile one ends the process. A few kilobytes can require more
+memory than exists: a chain of normalizers that each replace one letter by a hundred, or templates that add a special
+token a million times. Patterns that backtrack forever are not a danger, because the library's regular expressions have
+a limit.
 """
 
 import base64
@@ -25,7 +26,7 @@ from pipeline.files import read_small_file
 from pipeline.untrusted import parse_json
 
 MAX_TOKENS = 2**20
-# Chained normalizers multiply: five that make a hundred characters of one make ten billion.
+# Chained normalizers multiply: five that each turn one character into a hundred produce ten billion.
 MAX_GROWTH = 1000
 MOST_SHOWN = 60  # characters of a text, in messages
 # Real templates add at most a handful of special tokens.
@@ -41,11 +42,11 @@ def size_problem(content: dict[str, Any]) -> str | None:
 
 
 def growth_problem(content: dict[str, Any]) -> str | None:
-    """Returns an error message if a few words could become more text or tokens than memory holds, else None."""
+    """Returns an error message if a few words could become more text or tokens than fit into memory, else None."""
     # Growth multiplies over a chain of normalizers, so each of them may be harmless alone.
     growth = math.prod(map(_growth, _parts(content.get("normalizer"))))
     if growth > MAX_GROWTH:
-        return f"its normalizer may make {growth:,} characters of one"
+        return f"its normalizer may turn one character into {growth:,}"
     templates = [part for part in _parts(content.get("post_processor")) if "single" in part]
     if len(templates) > 1 or sum(map(_special_tokens, templates)) > MAX_SPECIAL_TOKENS:
         return f"its template puts more than {MAX_SPECIAL_TOKENS} special tokens around a text"
@@ -63,11 +64,11 @@ def vocabulary_problem(tokenizer: Tokenizer) -> str | None:
 
 @contextmanager
 def reported(failure: str, kind: type[DistillError] = IntegrityError) -> Iterator[None]:
-    """Turns what a library raises, Rust's panics included, into an error that begins with ``failure``.
+    """Turns exceptions of a library, including Rust's panics, into an error that begins with ``failure``.
 
     Args:
-        failure: what could not be done; the first line of the library's own words follows.
-        kind: the error's class.
+        failure: the failed action. The first line of the library's message follows.
+        kind: the class of the error.
     """
     try:
         yield
@@ -81,7 +82,7 @@ def reported(failure: str, kind: type[DistillError] = IntegrityError) -> Iterato
 
 
 def _parts(part: Any) -> Iterator[dict[str, Any]]:
-    """The dictionaries in a part of a ``tokenizer.json``, itself first."""
+    """Yields the dictionaries in a part of a ``tokenizer.json``, starting with itself."""
     # A deeply nested file would exceed Python's recursion limit, so the walk keeps its own stack.
     left = [part]
     while left:
@@ -98,7 +99,7 @@ def _growth(part: dict[str, Any]) -> int:
 
 
 def _longest_mapping(charsmap: Any) -> int:
-    """Bytes of the longest text in SentencePiece's table of characters: a trie, then texts that end in a zero."""
+    """Returns the size of the longest text in SentencePiece's table: a trie, then texts that end in a zero."""
     if not isinstance(charsmap, str):
         return 0
     try:
@@ -111,7 +112,7 @@ def _longest_mapping(charsmap: Any) -> int:
 
 
 def _special_tokens(template: dict[str, Any]) -> int:
-    """Special tokens of a template for one text and for two, with all their ids."""
+    """Returns the special tokens of a template for one text and for two, with all their ids."""
     templates = (template.get(name) for name in ("single", "pair"))
     pieces = sum(len(pieces) for pieces in templates if isinstance(pieces, list | str))
     ids = [part["ids"] for part in _parts(template.get("special_tokens")) if isinstance(part.get("ids"), list)]
@@ -133,10 +134,10 @@ class Tokenized:
     """One input in tokens.
 
     Attributes:
-        ids: all ids, special tokens included: what the teacher reads.
+        ids: all ids that the teacher reads, including special tokens.
         type_ids: 0 for the first sentence, 1 for the second, as long as ``ids``.
-        ids1: the first sentence's ids alone, cut as the teacher's input is cut.
-        ids2: the second sentence's ids alone, empty for single sentences.
+        ids1: only the first sentence's ids, truncated like the teacher's input.
+        ids2: only the second sentence's ids. Empty for single sentences.
     """
 
     ids: list[int]
@@ -146,10 +147,10 @@ class Tokenized:
 
 
 def read_tokenizer_json(path: Path, sha256: str) -> str:
-    """The text of a ``tokenizer.json`` that must be a certain one.
+    """Returns the text of a ``tokenizer.json`` with a known hash.
 
     Raises:
-        IntegrityError: if it is missing, damaged, or another.
+        IntegrityError: if it is missing, damaged, or another file.
     """
     try:
         text = read_small_file(path, MAX_TOKENIZER_BYTES).decode("utf-8")
@@ -166,12 +167,12 @@ def read_tokenizer_json(path: Path, sha256: str) -> str:
     # These checks precede the library, which ends the whole process on a hostile file.
     problem = size_problem(content) or growth_problem(content)
     if problem:
-        raise IntegrityError(f"{path}: {problem}; not used")
+        raise IntegrityError(f"{path}: {problem}. It was not used")
     return text
 
 
 def is_tokenizer(path: Path, sha256: str) -> bool:
-    """Whether a file is a certain tokenizer, see `read_tokenizer_json`."""
+    """Whether a file is the tokenizer with this hash. See `read_tokenizer_json`."""
     try:
         read_tokenizer_json(path, sha256)
     except IntegrityError:
@@ -180,24 +181,24 @@ def is_tokenizer(path: Path, sha256: str) -> bool:
 
 
 def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
-    """The tokenizer of a ``tokenizer.json`` that must be a certain one.
+    """Returns the tokenizer of a ``tokenizer.json`` with a known hash.
 
     Raises:
-        IntegrityError: if it is missing, damaged, or another.
+        IntegrityError: if it is missing, damaged, or another file.
     """
     text = read_tokenizer_json(path, sha256)
     with reported(f"{path}: this release of `tokenizers` cannot read it"):
         tokenizer = Tokenizer.from_str(text)
     problem = vocabulary_problem(tokenizer)
     if problem:
-        raise IntegrityError(f"{path}: {problem}; not used")
+        raise IntegrityError(f"{path}: {problem}. It was not used")
     return tokenizer
 
 
 def tokenizer_sha256(tokenizer_json: str) -> str:
-    """Hash of everything in a ``tokenizer.json`` that decides the ids, apart from truncation and padding.
+    """Returns a hash of everything in a ``tokenizer.json`` that determines the ids, except truncation and padding.
 
-    Taken from the text as it is stored, not from what a release of the library makes of it, so that it stays the same.
+    It is computed from the stored text, not from the library's form of it, so that it does not depend on the release.
     """
     content = json.loads(tokenizer_json)
     # Truncation and padding change with every use, and the project sets both itself.
@@ -206,23 +207,23 @@ def tokenizer_sha256(tokenizer_json: str) -> str:
 
 
 def pad_id(tokenizer: Tokenizer) -> int:
-    """Id of the padding token; one past the vocabulary if the tokenizer has no such token."""
+    """Returns the id of the padding token, or one past the vocabulary if the tokenizer has no such token."""
     ids = (tokenizer.token_to_id(token) for token in PAD_TOKENS)
     # GPT-like tokenizers have no padding token, so students add a row past the vocabulary.
     return next((i for i in ids if i is not None), vocabulary_size(tokenizer))
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """V, one more than the largest id, added tokens included."""
+    """Returns V, one more than the largest id, including added tokens."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
 def example(tokenizer: Tokenizer, is_pair: bool) -> Encoding:
-    """The encoding of one short word or of a pair, which shows where a tokenizer puts special tokens.
+    """Returns the encoding of one short word or of a pair, which shows where a tokenizer puts special tokens.
 
     Args:
         tokenizer: its truncation and padding settings are removed.
-        is_pair: whether to show it a pair.
+        is_pair: whether to encode a pair.
     """
     # Padding would appear among the special tokens that this example is meant to show.
     tokenizer.no_padding()
@@ -232,7 +233,7 @@ def example(tokenizer: Tokenizer, is_pair: bool) -> Encoding:
 
 
 def frame_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The special tokens before and after a single sentence; BERT's are ``[CLS]`` and ``[SEP]``.
+    """Returns the special tokens before and after a single sentence. BERT's are ``[CLS]`` and ``[SEP]``.
 
     Args:
         tokenizer: its truncation and padding settings are removed.
@@ -244,7 +245,7 @@ def frame_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 
 def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
-    """The special tokens before, between and after the two sentences of a pair, or None if there are none between.
+    """Returns the special tokens before, between and after the two sentences of a pair, or None without tokens between.
 
     BERT's are ``[CLS]``, ``[SEP]`` and ``[SEP]``.
 
@@ -266,15 +267,17 @@ def special_ids(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...],
 def tokenize(
     tokenizer: Tokenizer, sentences1: Sequence[str], sentences2: Sequence[str] | None, max_seq_length: int
 ) -> list[Tokenized]:
-    """Single sentences or pairs in tokens, by the library alone; `pipeline.text.reader` gives the same, faster.
+    """Returns single sentences or pairs in tokens, by the library alone.
 
-    The longest sentence of a pair is cut first; special tokens count.
+    `pipeline.text.reader` is a faster equivalent.
+
+    The longest sentence of a pair is truncated first. Special tokens count.
 
     Args:
         tokenizer: its truncation and padding settings are replaced.
         sentences1: the (first) sentences.
         sentences2: the second sentences, or None.
-        max_seq_length: most tokens per input.
+        max_seq_length: maximum number of tokens per input.
     """
     tokenizer.no_padding()
     inputs = list(sentences1) if sentences2 is None else list(zip(sentences1, sentences2, strict=True))
@@ -297,7 +300,7 @@ def _tokenized(encoding: Encoding) -> Tokenized:
 
 @dataclass(frozen=True)
 class Piece:
-    """Special tokens that stand in every input, or one of its sentences."""
+    """Special tokens of every input, or one of its sentences."""
 
     sentence: int | None
     ids: list[int]
@@ -307,7 +310,7 @@ class Piece:
 def frame_of(tokenizer: Tokenizer, is_pair: bool) -> list[Piece] | None:
     """Returns the pieces of an input, read from an example, or None if it lacks a sentence or any special token.
 
-    Where nothing is put around sentences, an empty one changes the type of the other.
+    Without special tokens around sentences, an empty sentence changes the type of the other one.
     """
     encoding = example(tokenizer, is_pair)
     tokens = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
@@ -320,7 +323,7 @@ def frame_of(tokenizer: Tokenizer, is_pair: bool) -> list[Piece] | None:
 
 
 def framed(frame: list[Piece], sentences: tuple[list[int], ...]) -> Tokenized:
-    """An input made of the ids of its one sentence or two."""
+    """Returns an input made from the ids of its one or two sentences."""
     ids: list[int] = []
     type_ids: list[int] = []
     for piece in frame:
@@ -331,29 +334,29 @@ def framed(frame: list[Piece], sentences: tuple[list[int], ...]) -> Tokenized:
 
 
 def require_known(tokenizer: Tokenizer, inputs: Sequence[Tokenized], context: str) -> None:
-    """Raises DataError if most tokens of the first rows are the one that stands for unknown words.
+    """Raises DataError if most tokens of the first rows are the token for unknown words.
 
     Args:
-        tokenizer: what made tokens of them.
+        tokenizer: the tokenizer of the rows.
         inputs: the rows.
-        context: whose tokenizer it is, for the message.
+        context: the owner of the tokenizer, for the message.
     """
     require_known_ids(tokenizer, Ragged.of([[*row.ids1, *row.ids2] for row in inputs[:ROWS]]), context)
 
 
 def require_known_ids(tokenizer: Tokenizer, ids: Ragged, context: str) -> None:
-    """Raises DataError like `require_known`, for ids without special tokens, of which all rows are checked."""
+    """Raises DataError like `require_known`, for ids without special tokens. All rows are checked."""
     unknown = _unknown_id(tokenizer)
     share = 0.0 if unknown is None else float((ids.flat == unknown).sum()) / max(1, len(ids.flat))
     if share > MOST_UNKNOWN:
         raise DataError(
-            f"{context}: its tokenizer lacks {share:.0%} of the tokens of {len(ids):,} checked rows. Is it "
-            "for another language, or was it saved without its vocabulary file?"
+            f"{context}: its tokenizer lacks {share:.0%} of the tokens of {len(ids):,} checked rows. Check its "
+            "language, and that it was saved with its vocabulary file."
         )
 
 
 def _unknown_id(tokenizer: Tokenizer) -> int | None:
-    """The id of the token for unknown words, or None if there is none, as where every byte is a token."""
+    """Returns the id of the token for unknown words, or None if there is none, as with byte-level tokenizers."""
     model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
     # Unigram models store the id of the unknown token and the other models its text.
     if model["type"] == "Unigram":
@@ -363,11 +366,11 @@ def _unknown_id(tokenizer: Tokenizer) -> int | None:
 
 
 def wordpiece(tokens: Iterable[str], strip_accents: bool | None = None) -> Tokenizer:
-    """Makes a WordPiece tokenizer of the special tokens and the given ones, in lower case.
+    """Returns a WordPiece tokenizer of the special tokens and the given ones, in lower case.
 
     Args:
         tokens: words, and ``##`` pieces of words.
-        strip_accents: whether accents are left out, as BERT's are by default.
+        strip_accents: whether accents are removed, which is BERT's default.
     """
     ids = {token: number for number, token in enumerate(dict.fromkeys((*SPECIAL_TOKENS, *tokens)))}
     tokenizer = Tokenizer(WordPiece(ids, unk_token="[UNK]"))  # noqa: S106
@@ -382,7 +385,7 @@ def wordpiece(tokens: Iterable[str], strip_accents: bool | None = None) -> Token
 
 
 def require_text(parts: Iterable[Sequence[Any]], first_row: int) -> None:
-    """Looks for what is not text.
+    """Checks that all sentences are text.
 
     Args:
         parts: the first sentences, and the second ones of pairs.
@@ -396,7 +399,7 @@ def require_text(parts: Iterable[Sequence[Any]], first_row: int) -> None:
             if not isinstance(text, str):
                 raise DataError(f"sentence {row} (from 0) is {text!r:.80}, not text")
             if not _is_unicode(text):
-                what = "half a surrogate pair, as bytes make that are not UTF-8"
+                what = "half a surrogate pair, a sign of bytes that are not UTF-8"
                 raise DataError(f"sentence {row} (from 0) has {what}: {text[:MOST_SHOWN]!r}")
 
 

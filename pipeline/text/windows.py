@@ -1,4 +1,4 @@
-"""Texts that are longer than a teacher reads, as windows of it: cut as Hugging Face cuts them by ``doc_stride``.
+"""Splits texts that are longer than a teacher's input into windows, as Hugging Face does with ``doc_stride``.
 
 Shapes: N inputs.
 """
@@ -17,12 +17,12 @@ from pipeline.text.tokenizer import Piece, Tokenized, frame_of, framed
 
 @dataclass(frozen=True)
 class Windows:
-    """How inputs are cut into windows.
+    """How inputs are split into windows.
 
     Attributes:
-        size: most tokens of a window, special tokens counted in.
-        stride: tokens of a text that a window has in common with the one before.
-        frame: what stands around sentences.
+        size: maximum number of tokens of a window, including special tokens.
+        stride: tokens of a text that a window shares with the previous one.
+        frame: the special tokens around sentences.
     """
 
     size: int
@@ -31,22 +31,24 @@ class Windows:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, is_pair: bool, size: int, stride: int) -> "Windows":
-        """The windows of a tokenizer's inputs.
+        """Returns the windows of a tokenizer's inputs.
 
         Raises:
-            ConfigError: if windows could overlap by all they hold, or the tokenizer marks no ends of sentences.
+            ConfigError: if windows could overlap completely, or the tokenizer has no special tokens at the ends of
+                sentences.
         """
         frame = frame_of(tokenizer, is_pair)
         # A window is a new input, and without special tokens nothing marks where its sentences end.
         if frame is None:
-            raise ConfigError("--doc-stride: this tokenizer puts no special tokens around what would be a window")
+            raise ConfigError("--doc-stride: this tokenizer has no special tokens, which windows need")
         check_stride(is_pair, tokenizer.num_special_tokens_to_add(is_pair), size, stride)
         return cls(size, stride, frame)
 
     def split(self, row: Tokenized) -> list[Tokenized]:
-        """The windows of an input; one that is not longer than a window is the only one.
+        """Returns the windows of an input. A short input is a window itself.
 
-        Of a pair the longer sentence is cut into windows, each beside the shorter one, of which half a window is read.
+        The longer sentence of a pair is split into windows. Each is joined with the shorter one, which is truncated to
+        half a window.
         """
         if len(row.ids) <= self.size:
             return [row]
@@ -65,22 +67,24 @@ class Windows:
 
 
 def check_stride(is_pair: bool, specials: int, size: int, stride: int) -> None:
-    """Raises ConfigError if windows might overlap by all that they hold of a text."""
+    """Raises ConfigError if windows could overlap completely."""
     least = (size - specials) // (1 + is_pair)
     if stride >= least:
-        beside = " beside the shorter one of a pair" if is_pair else ""
-        raise ConfigError(f"--doc-stride: {stride}, but a window of {size} may hold {least} tokens of a text{beside}")
+        beside = " next to the shorter sentence of a pair" if is_pair else ""
+        raise ConfigError(
+            f"--doc-stride: {stride}, but a window of {size} may have only {least} tokens of a text{beside}"
+        )
 
 
 def window_lengths(long_N: Ints, short_N: Ints, specials: int, size: int, stride: int) -> Ints:
-    """Tokens of the windows of inputs, one after the other.
+    """Returns the numbers of tokens of the windows of inputs, one after the other.
 
     Args:
-        long_N: tokens of the longer sentence of each, or of the only one.
-        short_N: tokens of the other one, or 0.
+        long_N: tokens of the longer or only sentence of each input.
+        short_N: tokens of the other sentence, or 0.
         specials: number of special tokens of an input.
-        size: as of `Windows`.
-        stride: as of `Windows`.
+        size: see `Windows`.
+        stride: see `Windows`.
     """
     room = size - specials
     fits_N = long_N + short_N <= room
@@ -95,11 +99,13 @@ def window_lengths(long_N: Ints, short_N: Ints, specials: int, size: int, stride
 
 
 def are_truncated(lengths: Sequence[Ints], room: int, by_windows: bool) -> npt.NDArray[np.bool_]:
-    """Returns which inputs lose tokens [N]; with windows, only pairs whose sentences both exceed half a window.
+    """Returns which inputs lose tokens [N].
+
+    With windows, these are only pairs whose sentences both exceed half a window.
 
     Args:
-        lengths: tokens of the single sentences, or of the first and of the second ones.
-        room: most tokens that are read at once, without special ones.
+        lengths: tokens of the single sentences, or of the first and of the second sentences.
+        room: maximum number of tokens that are read at once, without special ones.
         by_windows: whether longer inputs are read by windows.
     """
     is_truncated_N: npt.NDArray[np.bool_] = np.sum(lengths, axis=0) > room

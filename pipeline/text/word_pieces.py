@@ -1,8 +1,8 @@
-"""The words of texts: which tokens are of which word, and texts with one word replaced.
+"""The words of texts: the tokens of each word, and texts with one word replaced.
 
-Sentences that are lists of words are read as one text with spaces between, so that every tokenizer reads them as it
-reads texts; for BERT's that is what ``is_split_into_words`` of transformers gives, too. In a text, a word is what is
-between spaces, as in the page that `distill serve` shows.
+Sentences that are lists of words are joined with spaces, so that every tokenizer reads them like texts. For BERT, this
+equals ``is_split_into_words`` of transformers. In a text, words are separated by spaces, as in the page of `distill
+serve`.
 
 Shapes: N sentences, T tokens of all of them, W words.
 """
@@ -37,7 +37,7 @@ class Pieces:
 
     @property
     def is_first_T(self) -> Bools:
-        """Returns which tokens are the first of their word; their label is the label of the word."""
+        """Returns which tokens are the first of their word. Their label is the label of the word."""
         is_first_T = np.ones(len(self.word_ids.flat), dtype=bool)
         # Two sentences may end and begin with the same word number, so each start is marked separately below.
         is_first_T[1:] = np.diff(self.word_ids.flat) != 0
@@ -45,12 +45,12 @@ class Pieces:
         return is_first_T
 
     def by_word(self, number_T: Ints, num_words_N: Ints, otherwise: int) -> Ragged:
-        """A number for each word: that of its first token, or else the one for words without tokens.
+        """Returns a number for each word: that of its first token, or ``otherwise`` for words without tokens.
 
         Args:
             number_T: a number for each token.
             num_words_N: words per sentence.
-            otherwise: for words that have no token, or were cut.
+            otherwise: the number for words that have no token or were truncated.
         """
         offsets = np.concatenate([[0], np.cumsum(num_words_N, dtype=np.int64)])
         number_W = np.full(offsets[-1], otherwise, dtype=np.int64)
@@ -60,19 +60,19 @@ class Pieces:
         return Ragged(number_W, offsets)
 
     def on_first(self, number_W: Ragged, otherwise: int) -> Ints:
-        """The number of each word on its first token [T], and the other one on the other tokens."""
+        """Returns the number of each word on its first token [T], and ``otherwise`` on the other tokens."""
         is_first_T = self.is_first_T
         number_T = np.full(len(is_first_T), otherwise, dtype=np.int64)
         number_T[is_first_T] = number_W.flat[self._place_T(number_W.offsets)[is_first_T]]
         return number_T
 
     def _place_T(self, word_offsets: Ints) -> Ints:
-        """The place of each token's word among those of all sentences."""
+        """Returns the position of each token's word among the words of all sentences."""
         return np.repeat(word_offsets[:-1], self.word_ids.lengths) + self.word_ids.flat
 
 
 def read_pieces(reader: "TextReader", sentences: Sequence[Sequence[str]], room: int | None = None) -> Pieces:
-    """Sentences in tokens, of each the first so many.
+    """Returns sentences in tokens, truncated to the maximum length.
 
     Raises:
         IntegrityError: if the tokenizer fails on a text.
@@ -95,18 +95,21 @@ def _read(encoding: Encoding, text: str, words: Sequence[str], room: int | None)
 
 
 def _place(start: int, stop: int, text: str) -> int:
-    """Returns the place of a character in the token's word; a lone space is of the next word, as in SentencePiece."""
+    """Returns the position of a character in the token's word.
+
+    A lone space belongs to the next word, as in SentencePiece.
+    """
     place = stop - 1 if start < stop and not text[stop - 1].isspace() else stop
     # A token without characters may stand at the very end of the text.
     return min(place, len(text) - 1)
 
 
 def with_each_word_replaced(text: str, instead: str = "") -> Iterator[str]:
-    """The text with its first word replaced, then with its second one alone, and so on.
+    """Returns the text with only its first word replaced, with only its second word replaced, and so on.
 
     Args:
         text: any text.
-        instead: what stands in the word's place; empty to leave the word out.
+        instead: the replacement. Empty: remove the word.
     """
     words = text.split()
     for place in range(len(words)):

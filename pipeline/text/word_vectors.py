@@ -1,4 +1,4 @@
-"""Word vectors in text files, as word2vec and GloVe write them. Shapes: W words, D numbers a vector."""
+"""Word vectors in text files, as word2vec and GloVe write them. Shapes: W words, D numbers per vector."""
 
 import gzip
 import zlib
@@ -14,7 +14,7 @@ from pipeline.files import sha256
 
 
 def file_sha256(path: Path, flag: str) -> str:
-    """Hash of a file of vectors; ``flag`` is what named it.
+    """Returns the hash of a file of vectors. ``flag`` is the flag with its path.
 
     Raises:
         DataError: if it cannot be read.
@@ -28,19 +28,18 @@ def file_sha256(path: Path, flag: str) -> str:
 def read_word_vectors(
     path: Path, flag: str, most: int | None = None, wanted: Container[str] | None = None
 ) -> tuple[list[str], Floats]:
-    """Reads the vectors of a GloVe or word2vec text file, gzipped or not; those that are 0 are left out.
+    """Reads the vectors of a GloVe or word2vec text file, gzipped or not, without vectors of only zeros.
 
     Args:
-        path: the file; its commonest words come first.
-        flag: what named it, for messages.
-        most: how many are read at most. (default: all)
-        wanted: the words whose vectors are read. (default: all)
+        path: the file, in which the most frequent words come first.
+        flag: the flag with the path, for messages.
+        most: maximum number of vectors. Default: all.
+        wanted: the words whose vectors are read. Default: all.
 
-    Returns:
-        The words in their order, of which one may be there twice, and vectors_WD, float32.
+    Returns: The words in their order, which may repeat, and vectors_WD, float32.
 
     Raises:
-        DataError: if it cannot be read or holds no such vector, naming the line that is wrong.
+        DataError: if it cannot be read or contains no such vector, naming the wrong line.
     """
     try:
         with _open(path) as file:
@@ -48,7 +47,7 @@ def read_word_vectors(
     except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise _not_read(path, flag, error) from error
     if not words:
-        raise DataError(f"{flag} {path}: holds no vectors" + ("" if wanted is None else " of words that are wanted"))
+        raise DataError(f"{flag} {path}: contains no vectors" + ("" if wanted is None else " of the required words"))
     return words, np.stack(rows)
 
 

@@ -1,4 +1,4 @@
-"""Which rows are trained on, and in which order: batches by the number of the step, and rows held out of them."""
+"""The order of training rows: batches by the number of the step, and held-out rows."""
 
 import math
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ WINDOW_BATCHES = 50
 
 
 def shuffled_batches(lengths: Sequence[int] | Ints, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """Cuts rows into random batches of like length: shuffled, sorted within windows of batches, shuffled again.
+    """Divides rows into random batches of similar lengths: shuffled, sorted within windows of batches, shuffled again.
 
     A pure function of its arguments, so that a resumed epoch sees the same batches.
 
     Args:
         lengths: tokens per row.
-        batch_size: rows per batch; the last of a window may have fewer.
+        batch_size: rows per batch. The last batch of a window may have fewer.
         seed: seed of the run.
         epoch: number of the epoch.
     """
@@ -42,24 +42,24 @@ def shuffled_batches(lengths: Sequence[int] | Ints, batch_size: int, seed: int, 
 
 
 def num_rounds(num_batches: int, num_processes: int) -> int:
-    """Steps in which so many processes, a batch each, go through all batches."""
+    """Returns the number of steps in which so many processes, with a batch each, use all batches."""
     return math.ceil(num_batches / num_processes)
 
 
 def batch_of(batches: list[list[int]], step: int, num_processes: int, rank: int) -> list[int]:
-    """The batch of a process at a step; a short last round is filled up with the first batches."""
+    """Returns the batch of a process at a step. An incomplete last round is filled with the first batches."""
     # Every process must take every step, otherwise the others would wait for its gradients forever.
     return batches[(step * num_processes + rank) % len(batches)]
 
 
 class EpochBatches:
-    """Batches of the same rows in every epoch anew, by the number of the step.
+    """Batches by the number of the step. Every epoch has new batches of the same rows.
 
     Args:
         lengths: tokens per row.
         batch_size: rows per batch.
         seed: seed of the run.
-        num_processes: how many processes share each step, a batch each.
+        num_processes: the number of processes that share each step, with a batch each.
         rank: number of this process.
     """
 
@@ -73,7 +73,7 @@ class EpochBatches:
         self.steps_per_epoch = num_rounds(math.ceil(len(lengths) / batch_size), num_processes)
 
     def at(self, step: int) -> list[int]:
-        """Row numbers of this process's batch at a step, counted from the first epoch on."""
+        """Returns the row numbers of this process's batch at a step, counted from the first epoch on."""
         epoch, number = divmod(step, self.steps_per_epoch)
         # Batches of one epoch are cached, because shuffling all rows at every step would dominate small models.
         if epoch != self._epoch:
@@ -93,7 +93,9 @@ class TaskBatch:
 
 
 class MixedBatches:
-    """Batches of several tasks, each of one of them: in every epoch all batches of all tasks, in random order.
+    """Batches of several tasks.
+
+    Each batch belongs to one task. Every epoch has all batches of all tasks in random order.
 
     Args:
         parts: the batches of each task.
@@ -108,7 +110,7 @@ class MixedBatches:
         self.steps_per_epoch = sum(part.steps_per_epoch for part in parts)
 
     def at(self, step: int) -> TaskBatch:
-        """The batch at a step, counted from the first epoch on."""
+        """Returns the batch at a step, counted from the first epoch on."""
         epoch, number = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             # Each task appears in proportion to its batches, as in MT-DNN (Liu et al. 2019), so no task weights are
@@ -125,15 +127,17 @@ class MixedBatches:
 
 
 def held_out_rows(num_rows: int, share: float) -> Ints:
-    """Returns the numbers of the held-out rows, int64, ascending; the same for the same number of rows and share.
+    """Returns the numbers of the held-out rows, int64, ascending.
 
-    A teacher and its student, fine-tuned and trained on all rows of a task with the same share, hold out the same.
+    They depend only on the number of rows and the share.
+
+    A teacher and its student that use the same share of all rows of a task therefore hold out the same rows.
 
     Raises:
-        DataError: if no row would be held out, or none left.
+        DataError: if no row would be held out, or no row would be left.
     """
     count = round(share * num_rows)
     if not 0 < count < num_rows:
-        raise DataError(f"--held-out {share:g}: that is {count} of {num_rows} training rows. Choose another.")
+        raise DataError(f"--held-out {share:g}: that is {count} of {num_rows} training rows. Choose another share.")
     # The seed is fixed, not the run's: otherwise a teacher would train on rows that its student holds out.
     return np.sort(np.random.default_rng(0).permutation(num_rows)[:count])

@@ -1,4 +1,4 @@
-"""Weights and optimizer states on disk: safetensors with a checksum, whole or not at all, no pickle."""
+"""Stores weights and optimizer states atomically in safetensors files with a checksum, and never as a pickle."""
 
 import hashlib
 import json
@@ -25,12 +25,12 @@ STATED = re.compile(rb'"sha256":"([^"]*)"')
 def save_checkpoint(
     path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]
 ) -> None:
-    """Writes weights, optimizer state and progress to one safetensors file, whole or not at all.
+    """Writes weights, optimizer state and progress to one safetensors file atomically.
 
     Args:
         path: the file.
-        model: its state is kept under ``model.``.
-        optimizer: the tensors of its state are kept under ``optimizer.``; settings such as the rate are not.
+        model: its state is stored under ``model.``.
+        optimizer: the tensors of its state are stored under ``optimizer.``, but not settings such as the learning rate.
         progress: anything that JSON can hold.
 
     Raises:
@@ -66,7 +66,7 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.O
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
         if weights.keys() != _unshared(model).keys():
-            raise ValueError("it is of another model")
+            raise ValueError("it belongs to another model")
         # Tied weights are in the file under one name only, so the load cannot be strict. The keys were compared above.
         model.load_state_dict(weights, strict=False)
     except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError, OSError) as error:
@@ -82,22 +82,21 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.O
 
 
 def unusable(path: Path, reason: object) -> IntegrityError:
-    """The error for a checkpoint that cannot be gone on from."""
-    return IntegrityError(f"{path}: not a usable checkpoint: {reason}; remove it to start again")
+    """Returns the error for an unusable checkpoint."""
+    return IntegrityError(f"{path}: not a usable checkpoint: {reason}. Remove it to start again")
 
 
 def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """A model's parameters and buffers by name, as `write_tensors` takes them."""
+    """Returns a model's parameters and buffers by name, for `write_tensors`."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
 def write_tensors(
     path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None, durable: bool = True
 ) -> str:
-    """Writes a safetensors file atomically, with its own SHA-256 inside, computed with zeros in place of the digits.
+    """Writes a safetensors file atomically with its own SHA-256 inside, computed with zeros in place of the digits.
 
-    Returns:
-        That checksum, hexadecimal.
+    Returns: The checksum, hexadecimal.
 
     Raises:
         DataError: if it cannot be written, such as on a full disk.
@@ -121,7 +120,7 @@ def write_tensors(
 
 
 def tensors_sha256(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Hash of tensors by name, in the order of names, independent of the files they came from."""
+    """Returns a hash of tensors by name, in the order of names, independent of their files."""
     digest = hashlib.sha256()
     for name, tensor in tensors:
         # Names and shapes are hashed, too: the same bytes in another shape are another model.
@@ -131,14 +130,14 @@ def tensors_sha256(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def check_tensors(path: Path) -> str:
-    """The checksum of a safetensors file as `write_tensors` returned it, empty for foreign files.
+    """Returns the checksum of a safetensors file from `write_tensors`. Empty for foreign files.
 
     Raises:
         ValueError: if the content does not match the checksum.
     """
     _, stated, actual = _checksum(path)
     if stated not in (b"", actual):
-        raise ValueError("its checksum is not that of its content: the file was damaged or changed")
+        raise ValueError("its checksum does not match its content: the file was damaged or changed")
     return actual.decode()
 
 
@@ -157,19 +156,19 @@ def _checksum(path: Path) -> tuple[int, bytes, bytes]:
 
 
 def _sort_header(path: Path) -> None:
-    """Puts the header's metadata in order; the library writes it in another one each time."""
+    """Sorts the metadata of the header, which the library writes in random order."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-        assert len(text) <= size, "the same values take the same room"
+        assert len(text) <= size, "the reordered header has the same length"
         file.seek(8)
         file.write(text.ljust(size))
 
 
 def _unshared(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """A model's state without the second names of tied weights."""
+    """Returns a model's state without the second names of tied weights."""
     # `named_parameters` lists a tied weight once, `state_dict` lists it under each of its names.
     first_names = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
     return {name: tensor for name, tensor in model.state_dict().items() if name in first_names}

@@ -13,18 +13,18 @@ from pipeline.training.run_record import Entry, Metrics, deciding, read_run_reco
 
 
 class BatchedTask(TrainTask[list[int]]):
-    """A task whose batches are rows in memory, anew in every epoch, so that it can be one of several."""
+    """A task with its rows in memory and new batches in every epoch, so that it can be one of several."""
 
     batches: EpochBatches
 
 
 class JointTask(TrainTask[TaskBatch]):
-    """Several tasks as one: a step is a batch of one of them, and leaves the heads of the others alone.
+    """Several tasks as one. A step uses a batch of one task and does not change the heads of the others.
 
     Args:
-        model: of all tasks.
-        tasks: by name.
-        seed: of the order in which they take turns.
+        model: the model of all tasks.
+        tasks: the tasks by name.
+        seed: the seed of the order of their batches.
         save: writes the weights of all tasks to the run's folder.
     """
 
@@ -36,11 +36,11 @@ class JointTask(TrainTask[TaskBatch]):
         self.batches = MixedBatches([task.batches for task in self._by_number], seed)
 
     def loss(self, batch: TaskBatch) -> Tensor:
-        """The mean loss of a batch of one task."""
+        """Returns the mean loss of a batch of one task."""
         return self._by_number[batch.task].loss(batch.rows)
 
     def evaluate(self) -> Metrics:
-        """The metrics of all tasks, see `joint_scores`."""
+        """Returns the metrics of all tasks. See `joint_scores`."""
         return joint_scores({name: task.evaluate() for name, task in self._tasks.items()})
 
     def save(self, folder: Path) -> None:
@@ -49,7 +49,7 @@ class JointTask(TrainTask[TaskBatch]):
 
 
 def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The settings of several tasks as those of one run: what they have in common, the rest by TASK.SETTING."""
+    """Returns the settings of several tasks as those of one run: the common ones, and the others as TASK.SETTING."""
     first = next(iter(by_task.values()))
     others = list(by_task.values())[1:]
     # Settings are compared per task on resuming, so those that differ must keep the task in their name.
@@ -60,8 +60,8 @@ def joint_settings(by_task: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def joint_scores(by_task: Mapping[str, Metrics]) -> Metrics:
-    """Metrics of several tasks, by TASK/SPLIT; before them, as what decides, the mean of what would decide of each."""
-    # Tasks of other sizes count the same here: a mean over rows would follow the largest task alone.
+    """Returns the metrics of several tasks by TASK/SPLIT, after the mean of their deciding metrics."""
+    # All tasks have equal weight here: a mean over rows would mostly follow the largest task.
     known = [found[2] for one in by_task.values() if (found := deciding(one))]
     # The first metric of the first split decides which epoch is saved, so the mean comes before all others.
     mean: Metrics = {"tasks": {"mean": sum(known) / len(known)}} if known else {}
@@ -69,19 +69,19 @@ def joint_scores(by_task: Mapping[str, Metrics]) -> Metrics:
 
 
 def entry_of(task: str, entry: Entry) -> Entry:
-    """The part of an entry of the history that one of the tasks has."""
+    """Returns one task's part of an entry of the history."""
     prefix = f"{task}/"
     metrics = {split.removeprefix(prefix): m for split, m in entry["metrics"].items() if split.startswith(prefix)}
     return entry | {"metrics": metrics}
 
 
 def check_free(path: Path, settings: Mapping[str, Any], *others: Path) -> None:
-    """Raises FingerprintMismatchError if a task's folder is that of something else.
+    """Raises FingerprintMismatchError if a task's folder belongs to other work.
 
     Args:
         path: the record in it, if there is one.
-        settings: those of the task in this training.
-        others: files that would be taken for what it is to hold.
+        settings: the settings of the task in this training.
+        others: files that would be mistaken for the student's.
     """
     changes = setting_changes(read_run_record(path)["settings"], settings) if path.exists() else ""
     # A file without a record was not written by this command, so overwriting it could destroy other work.

@@ -1,4 +1,4 @@
-"""The training loop of every model: steps, checkpoints, evaluation, the best weights saved, divergence reported."""
+"""The training loop of every model: steps, checkpoints, evaluation, saving the best weights, detecting divergence."""
 
 import math
 from collections.abc import Sized
@@ -25,13 +25,13 @@ class Batches(Protocol[B_co]):
     """The batches of a training.
 
     Attributes:
-        state: where the data stand, if the number of the step does not decide it; JSON, stored in checkpoints.
+        state: the position in the data as JSON for checkpoints, if the number of the step does not determine it.
     """
 
     state: Any
 
     def at(self, step: int) -> B_co:
-        """The batch of this process at a step, a function of ``step`` and ``state``."""
+        """Returns the batch of this process at a step, a function of ``step`` and ``state``."""
         ...
 
 
@@ -39,7 +39,7 @@ class TrainTask(Protocol[B]):
     """A training task: a model, its training rows, their loss, its evaluation, and the way to save it.
 
     Attributes:
-        model: its state is what checkpoints hold.
+        model: the model, whose state checkpoints contain.
         batches: the training rows of each step.
     """
 
@@ -47,15 +47,15 @@ class TrainTask(Protocol[B]):
     batches: Batches[B]
 
     def loss(self, batch: B) -> Tensor:
-        """The mean loss over the batch, a scalar: a function of batch, weights and PyTorch's seed alone."""
+        """Returns the mean loss over the batch, a scalar that only depends on batch, weights and PyTorch's seed."""
         ...
 
     def evaluate(self) -> Metrics:
-        """Scores the model on each dev split; the first metric of the first split decides which weights are best."""
+        """Scores the model on each dev split. The first metric of the first split decides which weights are best."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Writes the weights as they are now to the run's folder."""
+        """Writes the current weights to the run's folder."""
         ...
 
     def finish(self) -> None:
@@ -67,15 +67,15 @@ class TrainOptimizer:
     """Moves weights down the gradient of a loss.
 
     Args:
-        inner: PyTorch's, made with the peak learning rate of each group; its state is stored in checkpoints.
-        max_grad_norm: gradients are clipped to this norm. (default: not clipped)
+        inner: PyTorch's optimizer, made with the peak learning rate of each group. Its state is stored in checkpoints.
+        max_grad_norm: gradients are clipped to this norm. Default: no clipping.
     """
 
     def __init__(self, inner: torch.optim.Optimizer, max_grad_norm: float | None = None) -> None:
         self.inner, self._max_grad_norm = inner, max_grad_norm
 
     def step(self, loss: Tensor) -> Tensor:
-        """Takes one step; returns the loss without its graph."""
+        """Takes one step and returns the loss without its graph."""
         loss = self.backward(loss)
         if self._max_grad_norm is not None:
             self.clip(self._max_grad_norm)
@@ -85,7 +85,7 @@ class TrainOptimizer:
         return loss
 
     def backward(self, loss: Tensor) -> Tensor:
-        """Makes the gradients of a loss, of several processes their means; returns the loss without its graph."""
+        """Computes the gradients of a loss, averaged over processes. Returns the loss without its graph."""
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -95,7 +95,7 @@ class TrainOptimizer:
         nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def catch_up(self) -> None:
-        """Brings weights and state up to date where steps have deferred work; called before either is read."""
+        """Applies deferred updates of weights and state. Called before either is read."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,13 @@ class Schedule:
 
     Attributes:
         total_steps: steps of the whole run.
-        entry_steps: steps between two entries of the history; the last step has one too.
-        unit: what entries are counted in; an ``epoch`` has ``entry_steps`` steps.
-        seed: of what is drawn at random in a step, dropout above all.
-        warmup_steps: steps until the learning rate has its peak.
-        save_steps: steps between two checkpoints; every entry has one anyhow.
-        patience: entries without a better one after which the run stops.
-        save_best: whether the best entry's weights are saved, or the last one's.
+        entry_steps: steps between two entries of the history. The last step also has an entry.
+        unit: the unit of entries. An ``epoch`` has ``entry_steps`` steps.
+        seed: the seed of random numbers in a step, mostly for dropout.
+        warmup_steps: steps until the peak of the learning rate.
+        save_steps: steps between two checkpoints. Every entry also has one.
+        patience: number of entries without improvement after which the run stops.
+        save_best: whether the weights of the best entry are saved, or those of the last one.
     """
 
     total_steps: int
@@ -124,7 +124,7 @@ class Schedule:
 
     @classmethod
     def of_epochs(cls, steps_per_epoch: int, num_epochs: int, seed: int, **others: Any) -> Self:
-        """A schedule with an entry, and a checkpoint, for each epoch."""
+        """Returns a schedule with an entry and a checkpoint for each epoch."""
         return cls(steps_per_epoch * num_epochs, steps_per_epoch, "epoch", seed, **others)
 
     def is_entry(self, step: int) -> bool:
@@ -132,13 +132,13 @@ class Schedule:
         return step % self.entry_steps == 0 or step == self.total_steps
 
     def next_stop(self, step: int) -> int:
-        """The number of steps after which there is something else to do than another step."""
+        """Returns the number of steps until the next entry, checkpoint or end."""
         # Running to the next stop without checks keeps the inner loop free of anything but steps.
         intervals = (self.entry_steps, self.save_steps or self.entry_steps)
         return min(self.total_steps, *((step // interval + 1) * interval for interval in intervals))
 
     def is_over(self, progress: Progress) -> bool:
-        """Whether the last step has been taken, or patience is lost."""
+        """Whether the last step has been taken, or patience is exhausted."""
         if progress.step >= self.total_steps or self.patience is None or not progress.history:
             return progress.step >= self.total_steps
         # The best of equal entries is the first one, so a plateau uses up patience.
@@ -151,18 +151,17 @@ def fit(
 ) -> list[Entry]:
     """Trains to the end of the schedule, resuming from the run's checkpoint if there is one.
 
-    Several tasks on one encoder are one task, see `JointTask`.
+    Several tasks on one encoder are one task. See `JointTask`.
 
     Args:
-        run: has been started.
-        task: its model is trained in place.
-        optimizer: of what is trained.
-        schedule: what happens at which step.
-        report_to: which tracker gets each entry of the history.
+        run: the run, after its `start`.
+        task: the task, whose model is trained in place.
+        optimizer: the optimizer of the trained weights.
+        schedule: the steps, entries and checkpoints.
+        report_to: the tracker of the entries of the history.
 
-    Returns:
-        The history: per entry its ``epoch`` or ``step``, mean ``loss`` of the rows since the one before, and
-        ``metrics`` by dev split.
+    Returns: The history: per entry its ``epoch`` or ``step``, the mean ``loss`` of the rows since the previous entry,
+        and ``metrics`` by dev split.
 
     Raises:
         ConfigError: if training diverges.
@@ -203,7 +202,7 @@ def fit(
 
 
 def train_step(task: TrainTask[B], optimizer: TrainOptimizer, step: int) -> tuple[Tensor, int]:
-    """Takes the step of this number; returns its mean loss, a scalar, and of how many rows or positions that is."""
+    """Takes the step with this number. Returns its mean loss, a scalar, and the number of its rows or positions."""
     batch = task.batches.at(step)
     return optimizer.step(task.loss(batch)), len(batch)
 
@@ -247,16 +246,16 @@ def _evaluate(task: TrainTask[B], schedule: Schedule, progress: Progress) -> Non
 
 
 def _save_if_best(run: Run, task: TrainTask[B], schedule: Schedule, progress: Progress) -> None:
-    """Saves the weights if they are those of the last entry, and it is the best so far."""
+    """Saves the weights if the last entry is the best so far."""
     if run.is_main and schedule.save_best and schedule.is_entry(progress.step) and last_is_best(progress.history):
         task.save(run.folder)
 
 
 def _check_finite(run: Run, schedule: Schedule, progress: Progress) -> None:
-    # A single NaN or infinite loss makes the whole sum so, and one check per stop suffices.
+    # A single NaN or infinite loss makes the whole sum NaN or infinite, so one check per stop suffices.
     if math.isfinite(progress.loss_sum):
         return
-    message = f"the loss at step {progress.step:,} is {progress.loss_sum}: training diverged; lower --learning-rate"
+    message = f"the loss at step {progress.step:,} is {progress.loss_sum}: training diverged. Lower --learning-rate"
     if run.checkpoint.exists():
         message += f" and choose another --output-dir than {run.folder}"
     if schedule.save_best and progress.history:
@@ -267,9 +266,9 @@ def _check_finite(run: Run, schedule: Schedule, progress: Progress) -> None:
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
-    """Seeds dropout for one step, so that a resumed run draws what an undisturbed one would.
+    """Seeds dropout for one step, so that a resumed run draws the same numbers as an undisturbed one.
 
-    `torch.manual_seed` would do the same, and keep a record of its caller for every device that is not in use.
+    `torch.manual_seed` would also store a traceback for every device that is not in use.
     """
     # A hash of the three numbers avoids streams that repeat, as seed + step would across runs.
     number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
@@ -280,14 +279,14 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
 
 
 def linear_decay(step: int, total_steps: int, warmup_steps: int = 0) -> float:
-    """Factor on the learning rate: up linearly over the warm-up, then down linearly to 0."""
+    """Returns the factor on the learning rate: up linearly over the warm-up, then down linearly to 0."""
     if step < warmup_steps:
         return step / warmup_steps
     return max(0.0, (total_steps - step) / max(1, total_steps - warmup_steps))
 
 
 def scale_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Sets the learning rate of every group to ``factor`` of the one that it was made with."""
+    """Sets the learning rate of every group to ``factor`` times its original rate."""
     for group in optimizer.param_groups:
         # Factors apply to the original rate. Multiplying the current rate would compound them.
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor

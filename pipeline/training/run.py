@@ -1,4 +1,4 @@
-"""A training run's folder: the record that other settings are refused by, and the checkpoint it goes on from."""
+"""A training run's folder: the record, by which other settings are refused, and the checkpoint for resuming."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -32,8 +32,8 @@ class Progress:
         step: steps taken.
         history: an entry per evaluation.
         loss_sum: sum of the losses of the rows since the last entry.
-        num_rows: how many rows these were.
-        data_state: the position in the data, if ``step`` alone does not decide it.
+        num_rows: the number of these rows.
+        data_state: the position in the data, if ``step`` alone does not determine it.
     """
 
     step: int = 0
@@ -44,19 +44,19 @@ class Progress:
 
 
 class Run:
-    """A training run in a folder of its own, of one process or several.
+    """A training run in its own folder, with one or several processes.
 
-    Killed anywhere and repeated, `start`, `resume`, any number of `save` and `finish` end where an undisturbed run
-    does, if what is trained between them is a function of the progress.
+    After a kill at any point, a repeated `start`, `resume`, any number of `save`, and `finish` give the result of an
+    undisturbed run, if the training between them only depends on the progress.
 
     Args:
-        folder: the folder; `start` creates it.
-        settings: everything that decides the result, as JSON values.
+        folder: the folder, which `start` creates.
+        settings: everything that determines the result, as JSON values.
         command: the command line, for the record.
-        context: other values for the record, such as paths; they may differ from try to try.
+        context: other values for the record, such as paths. They may differ between tries.
         record_name: file name of the record.
-        rank: number of this process; the first alone writes, and it must `start` before the others.
-        wait: waits until every process has come as far.
+        rank: number of this process. Only the first one writes, and it must `start` before the others.
+        wait: waits until every process has reached the same point.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Run:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this process writes files."""
         return self.rank == 0
 
     def start(self) -> RunRecord | None:
-        """Begins the run or goes on with it, and removes what a killed process left half written.
+        """Starts or resumes the run, and removes incomplete files of killed processes.
 
         Returns:
             The record if the run is finished (empty on other processes than the first), else None.
@@ -98,7 +98,9 @@ class Run:
         # A run without a checkpoint holds no work, so other settings may replace it without an error.
         is_lost = stored["state"] == "running" and not self.checkpoint.exists()
         if is_lost and setting_changes(stored["settings"], self._settings):
-            console.note(f"{self.folder}: nothing was kept of the run that was begun here with other settings")
+            console.note(
+                f"{self.folder}: a run with other settings was started here, but saved nothing. Starting again"
+            )
         # Context such as paths may change between tries, for example after the folder was moved.
         record = fresh if is_lost else stored | self._context
         changes = setting_changes(record["settings"], self._settings)
@@ -122,7 +124,7 @@ class Run:
         """Restores model and optimizer from the checkpoint, if there is one.
 
         Raises:
-            IntegrityError: if it is damaged or of another model.
+            IntegrityError: if it is damaged or belongs to another model.
         """
         saved = load_checkpoint(self.checkpoint, model, optimizer)
         # All processes must have read the checkpoint before a fast first process can finish and remove it.
@@ -134,10 +136,10 @@ class Run:
             raise unusable(self.checkpoint, error) from error
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-        """Writes the checkpoint, in place of the one before.
+        """Writes the checkpoint, which replaces the previous one.
 
         Raises:
-            FingerprintMismatchError: if another run has begun in the folder, before this one had a checkpoint.
+            FingerprintMismatchError: if another run has started in the folder before this one had a checkpoint.
         """
         if self.is_main:
             self._require_own_record()
@@ -148,27 +150,26 @@ class Run:
         changes = setting_changes(self.record()["settings"], self._settings)
         if changes:
             raise FingerprintMismatchError(
-                f"{self.folder}: another run has begun here meanwhile, with other settings:\n{changes}\n"
-                "It keeps the folder. Repeat this command with another --output-dir."
+                f"{self.folder}: another run with other settings has started here meanwhile:\n{changes}\nIt "
+                "keeps the folder. Repeat this command with another --output-dir."
             )
 
     def write_metrics(self, history: list[Entry]) -> None:
-        """Writes the metrics so far for others to read."""
+        """Writes the metrics so far for readers."""
         if self.is_main and history:
             write_metrics(self.folder, history)
 
     def record(self) -> RunRecord:
-        """The run's record as it is on disk."""
+        """Returns the run's record on disk."""
         return read_run_record(self._record)
 
     def finish(self, result: dict[str, Any]) -> RunRecord:
         """Adds the result to the record, marks it finished and removes the checkpoint.
 
-        Of two of the same command at once the first one's result stays: it has come to the same, and has removed what
-        the other one may lack by now.
+        If the same command runs twice at once, the first result stays: both are equal, and the first process has
+        removed files that the second would need.
 
-        Returns:
-            The record; empty on other processes than the first.
+        Returns: The record. Empty on other processes than the first.
         """
         if not self.is_main:
             return {}

@@ -1,4 +1,4 @@
-"""A run's record on disk, the history in it, and what a training is watched by: a file of metrics, and TensorBoard."""
+"""A run's record on disk with its history, and its metrics in a file and in TensorBoard."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -17,19 +17,19 @@ TEXT_COLUMNS, LABEL_COLUMNS = "text_columns", "label_columns"
 # A run of several tasks lists the folders of its students here. Other runs lack this key.
 STUDENTS = "students"
 RunRecord = dict[str, Any]
-Entry = dict[str, Any]  # of a run's history: `epoch` or `step`, `loss`, `metrics` by split
+Entry = dict[str, Any]  # entry of a run's history: `epoch` or `step`, `loss`, `metrics` by split
 Metrics = dict[str, dict[str, float]]  # split -> metric -> value
 
 
 def kind_of_folder(folder: Path) -> Literal["run", "sweep"] | None:
-    """Whether a folder is that of a run or of a sweep, by the record in it, or None if it is neither."""
+    """Returns the type of a folder by its record: a run or a sweep, or None."""
     if (folder / SWEEP_RECORD).is_file():
         return "sweep"
     return "run" if (folder / RUN_RECORD).is_file() else None
 
 
 def text_columns(run: Path) -> list[tuple[str, ...]] | None:
-    """The names of the columns of a run's texts, as accepted for each text, or None if it recorded none."""
+    """Returns the accepted column names of each text of a run, or None if it recorded none."""
     record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
     columns = record.get(TEXT_COLUMNS)
     return None if columns is None else list(map(tuple, columns))
@@ -63,7 +63,7 @@ def quality(entry: Entry) -> float:
 
 
 def best_of(history: Sequence[Entry]) -> Entry:
-    """The best entry of a history that has one; of equally good ones the first."""
+    """Returns the best entry of a history that has one. Of equally good entries, returns the first."""
     return max(history, key=quality)
 
 
@@ -90,18 +90,18 @@ def read_run_record(path: Path) -> RunRecord:
 
 
 def write_run_record(path: Path, record: RunRecord) -> None:
-    """Writes a run's record, whole or not at all."""
+    """Writes a run's record atomically."""
     write_record(path, record)
 
 
 METRICS_FILE = "metrics.jsonl"
-# TensorBoard reads whole folders, so its files are kept apart from those of the run.
+# TensorBoard reads whole folders, so its files are in a separate folder.
 TENSORBOARD_FOLDER = "tensorboard"
 COUNTS = ("epoch", "step")
 
 
 def flat(entry: Entry) -> dict[str, float]:
-    """An entry of a history in one level: ``epoch`` or ``step``, ``loss``, and a number for each ``SPLIT/METRIC``."""
+    """Returns a flat entry of a history: ``epoch`` or ``step``, ``loss``, and a number for each ``SPLIT/METRIC``."""
     numbers = {name: value for name, value in entry.items() if name != "metrics"}
     scores = {f"{split}/{name}": v for split, metrics in entry["metrics"].items() for name, v in metrics.items()}
     return numbers | scores
@@ -114,7 +114,7 @@ def write_metrics(folder: Path, history: Sequence[Entry]) -> None:
 
 @contextmanager
 def tracker(report_to: ReportTo, folder: Path) -> Iterator[Callable[[Entry], None]]:
-    """Gives a function that sends an entry of the history to a tracker."""
+    """Yields a function that sends an entry of the history to a tracker."""
     if report_to == "none":
         yield lambda entry: None
         return

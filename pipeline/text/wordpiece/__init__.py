@@ -1,1 +1,1 @@
-"""BERT's WordPiece as compiled code: the ids of `tokenizers`, many times as fast, see `compiled`."""
+"""BERT's WordPiece as compiled code, with the ids of `tokenizers` but many times as fast. See `compiled`."""

@@ -1,10 +1,10 @@
-"""BERT's WordPiece as compiled code: finding, loading and calling it, and which tokenizers and characters it is for.
+"""Finds, loads and calls BERT's WordPiece as compiled code, and decides which tokenizers and characters it supports.
 
 The sources are in ``cpp``, built by ``setup.py``. BERT's normalizer and splitting into words treat each character for
-itself: it becomes part of a word (a small letter, a letter without its accent, nothing), a space, or a word of its own.
-So a tokenizer is run once on every character. Only characters that combine with their neighbours are different: Unicode
-puts the marks after a letter in order before BERT removes them. Sentences with such characters, or with one beyond the
-table, are left to `tokenizers`, and so are all sentences of a tokenizer that is not compatible in every part.
+itself: it becomes part of a word (a small letter, a letter without its accent, nothing), a space, or a separate word. A
+tokenizer is therefore run once on every character. Characters that combine with their neighbours are the exception:
+Unicode sorts the marks after a letter before BERT removes them. `tokenizers` reads the sentences with such characters
+or with one beyond the table. It also reads all sentences of a tokenizer that is not compatible in every part.
 
 Shapes: N sentences, S = N + 1 starts, T bytes of all sentences end to end.
 """
@@ -46,20 +46,20 @@ Characters = npt.NDArray[Any]
 
 
 class _Strings(ctypes.Structure):
-    """Strings end to end, and where each starts."""
+    """Strings end to end, and their starts."""
 
     _fields_ = (("bytes", ctypes.c_char_p), ("starts", ADDRESS), ("count", NUMBER))
 
     @classmethod
     def of(cls, text: bytes, starts_S: Ints) -> "_Strings":
-        """Strings for C, of arrays that must be kept as long as they are used."""
+        """Returns strings for C. The arrays must be kept alive as long as C uses them."""
         return cls(text, starts_S.ctypes.data, len(starts_S) - 1)
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled code, or None where none was built."""
-    # Sorting makes the choice the same everywhere if several builds lie here.
+    """Returns the compiled code, or None if it was not built."""
+    # Sorting makes the choice reproducible if there are several builds.
     path = next(iter(sorted(Path(__file__).parent.glob("_compiled.*.so"))), None)
     if path is None:
         return None
@@ -79,12 +79,12 @@ class CompiledWordPiece:
 
     Args:
         loaded: the compiled code.
-        table: what each character becomes.
-        model: the ``model`` of a ``tokenizer.json`` that `is_compatible`.
-        added: tokens that are found anywhere in a text, before it is split into words.
+        table: the conversion of each character.
+        model: the ``model`` of a ``tokenizer.json`` for which `is_compatible` is true.
+        added: tokens that are searched in the whole text before it is split into words.
 
     Raises:
-        MemoryError: if there is none left.
+        MemoryError: if memory is exhausted.
     """
 
     def __init__(self, loaded: ctypes.CDLL, table: Characters, model: dict[str, Any], added: Sequence[str]) -> None:
@@ -114,12 +114,11 @@ class CompiledWordPiece:
             text: UTF-8, all sentences end to end.
             starts_S: sentence n is ``text[starts_S[n] : starts_S[n + 1]]``.
 
-        Returns:
-            ids_T, those of sentence n from ``ids_T[starts_S[n]]``, and their number for each sentence [N], -1 where
-            there is an added token or a character beyond the table.
+        Returns: ids_T, in which sentence n starts at ``ids_T[starts_S[n]]``, and the number of ids for each sentence
+            [N], or -1 for a sentence with an added token or a character beyond the table.
 
         Raises:
-            MemoryError: if there is none left.
+            MemoryError: if memory is exhausted.
         """
         # A text has at most one id per byte, so each sentence's ids fit where its bytes stand.
         ids_T = np.empty(len(text), np.int32)
@@ -131,16 +130,16 @@ class CompiledWordPiece:
         return ids_T, count_N
 
     def flatten(self, ids_T: Int32s, starts_S: Ints, length_N: Ints, offsets_S: Ints, flat: Ints) -> None:
-        """Copies the first ``length_N[n]`` ids of each sentence to ``flat[offsets_S[n]]`` and behind it."""
+        """Copies the first ``length_N[n]`` ids of each sentence to ``flat`` from ``offsets_S[n]``."""
         places = (a.ctypes.data for a in (ids_T, starts_S, length_N, offsets_S))
         self._library.wordpiece_flatten(*places, len(length_N), flat.ctypes.data)
 
 
 def end_to_end(texts: Sequence[str]) -> tuple[bytes, Ints]:
-    """Texts as one, in UTF-8, and where each starts and the last one ends [S].
+    """Returns texts as one array of UTF-8, with the starts of the texts and the end of the last one [S].
 
     Raises:
-        TypeError: if one of them is no text.
+        TypeError: if one of them is not text.
         UnicodeEncodeError: if one of them cannot be encoded.
     """
     joined = "".join(texts)
@@ -152,10 +151,10 @@ def end_to_end(texts: Sequence[str]) -> tuple[bytes, Ints]:
 
 
 def is_compatible(content: dict[str, Any]) -> bool:
-    """Whether the ids of a sentence are those of its words, and the ids of a word WordPiece's.
+    """Whether the ids of a sentence are those of its words, by WordPiece.
 
     Args:
-        content: a tokenizer as the library itself writes it.
+        content: a tokenizer in the library's own format.
     """
     return (
         _is(content["normalizer"], "BertNormalizer", NORMALIZER)
@@ -202,11 +201,10 @@ def character_table(tokenizer: Tokenizer, firsts: Collection[str] = ()) -> Chara
 
     Args:
         tokenizer: its normalizer and pre-tokenizer are used.
-        firsts: normal characters without which the text holds nothing but words; what becomes one is unknown, and what
-            becomes anything if one is empty.
+        firsts: normal characters that begin added tokens. Text without them contains only words. Characters that become
+            one of them are left to the library, and all characters if one is empty.
 
-    Returns:
-        An array of `CHARACTER`, or None if the results are not one for each.
+    Returns: An array of `CHARACTER`, or None if there is not exactly one result per character.
     """
     decisive = Tokenizer(WordPiece())
     decisive.normalizer, decisive.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
@@ -224,7 +222,10 @@ def character_table(tokenizer: Tokenizer, firsts: Collection[str] = ()) -> Chara
 # Running the tokenizer on all characters takes a hundred times as long as the rest of making a reader.
 @lru_cache(maxsize=16)
 def _results_by_character(tokenizer_json: str) -> tuple[Characters, dict[str, str]] | None:
-    """The table of a normalizer and a pre-tokenizer, and the results; None if they are not one for each character."""
+    """Returns the table of a normalizer and a pre-tokenizer, and the results.
+
+    None if there is not exactly one per character.
+    """
     characters = [chr(code) for code in range(NUM_CHARACTERS) if _is_independent(chr(code))]
     results = apply_to_characters(Tokenizer.from_str(tokenizer_json), characters)
     if len(results) != len(characters):
@@ -241,7 +242,7 @@ def _results_by_character(tokenizer_json: str) -> tuple[Characters, dict[str, st
 def apply_to_characters(tokenizer: Tokenizer, characters: Sequence[str]) -> list[str]:
     """Returns a BERT tokenizer's text for each character between two digits, with spaces where it splits words.
 
-    Where a character is not results by itself, the answers are not as many as the characters.
+    If a character interacts with others, the numbers of results and characters differ.
     """
     others = [character for character in characters if character != BETWEEN]
     normal = tokenizer.normalizer.normalize_str(BETWEEN + BETWEEN.join(others) + BETWEEN)
@@ -254,13 +255,13 @@ def apply_to_characters(tokenizer: Tokenizer, characters: Sequence[str]) -> list
 
 
 def _is_independent(character: str) -> bool:
-    """Whether neighbours cannot matter: not a mark, nor a character that is unknown to this Python."""
+    """Whether a character is independent of its neighbours: not a mark, and known to this version of Python."""
     category = unicodedata.category(character)
     return category[0] != "M" and category not in {"Cn", "Cs"}
 
 
 def _entry(character: str, result: str) -> tuple[int, int, int, bytes]:
-    """The table's entry, from what stands between two digits."""
+    """Returns the entry of the table from the text between two digits."""
     text = result.strip(" ")
     size = len(text.encode())
     kind = {text: IN_WORD, " ": SPACE, f" {text} ": WORD_OF_ITS_OWN}.get(result, UNKNOWN)
