@@ -1,4 +1,4 @@
-"""What a bert starts from: some layers of its teacher, or of another BERT's folder, without building that.
+"""Loads the initial weights of a bert: layers of its teacher or of another BERT, without building that model.
 
 A BERT's weights are in one file, or in several that an index names, as transformers writes large models.
 
@@ -37,7 +37,7 @@ from student.model.flags import Bert, EncoderSettings
 from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 
 INDEX_FILE = "model.safetensors.index.json"
-ADVICE = "give --init-from FOLDER_OF_A_BERT, or --init noise"
+ADVICE = "Give --init-from FOLDER_OF_A_BERT, or --init noise"
 # Checkpoints from before 2019 use TensorFlow's names, and many on the hub were never converted.
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 LAYER = "encoder.layer."
@@ -48,12 +48,12 @@ Weights = Mapping[str, Callable[[], torch.Tensor]]
 
 
 class BertFile(BertShape):
-    """The sizes in a BERT's ``config.json``; other kinds of models are refused."""
+    """Reads the sizes in a BERT's ``config.json``. Other types of models are refused."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     model_type: Literal["bert"]
-    # Another activation or kind of position would load without an error and compute something else.
+    # A model with another activation or type of positions would load without an error but compute something else.
     hidden_act: Literal["gelu"] = "gelu"
     position_embedding_type: Literal["absolute"] = "absolute"
     hidden_size: int
@@ -62,13 +62,13 @@ class BertFile(BertShape):
 
 @dataclass(frozen=True)
 class BertStart:
-    """Layers of a BERT in a folder, or in that of a set that carries them.
+    """Layers of a BERT in its folder, or in the folder of a set with a copy of them.
 
     Attributes:
-        folder: the BERT's or the set's.
-        files: of the weights.
+        folder: the folder of the BERT or of the set.
+        files: the files with the weights.
         layers: their numbers, from 1, in the order in which the student has them.
-        inherited: their sizes.
+        inherited: the sizes of the BERT.
     """
 
     folder: Path
@@ -78,7 +78,7 @@ class BertStart:
 
     @property
     def sha256(self) -> str:
-        """Hash of the weights."""
+        """Returns the hash of the weights."""
         return files_sha256(self.files)
 
     @property
@@ -88,12 +88,12 @@ class BertStart:
 
 
 def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) -> BertStart | None:
-    """Returns the BERT that a student starts from, or None if the student is no bert or starts from noise.
+    """Returns the BERT that a student starts from, or None if the student is not a bert or starts from noise.
 
-    Of several sets the teacher of the first one counts.
+    With several sets, the teacher of the first set counts.
 
     Raises:
-        ConfigError: if there is no such BERT, it is another model, lacks these layers, or reads other tokens.
+        ConfigError: if there is no such BERT, or if it is another model, lacks these layers, or has other tokens.
         IntegrityError: if its files are damaged.
     """
     first = logit_set.sets[0]
@@ -103,7 +103,7 @@ def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) ->
     if start.init == "noise":
         return None
     folder = start.init_from or _teachers_folder(first)
-    # A set may carry its teacher's layers, so that a student can start from them without the teacher's folder.
+    # A set may contain its teacher's layers, so that a student can start from them without the teacher's folder.
     init = first.record.signals.init
     if init is not None and folder == first.root:
         init.check_files(folder)
@@ -113,17 +113,17 @@ def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) ->
     else:
         sizes, files = _read_sizes(folder), weight_files(folder)
         layers = _layers(encoder, tuple(range(1, sizes.num_hidden_layers + 1)), folder)
-        # Only the teacher's own folder must match the record. A BERT that the user names needs the same tokens only.
+        # Only the teacher's own folder must match the record. A BERT that the user names only needs the same tokens.
         (_check_weights if start.init_from is None else _check_vocabulary)(folder, first)
     shape = {name: getattr(sizes, name) for name in BertShape.model_fields} | {"num_hidden_layers": len(layers)}
     return BertStart(folder, files, layers, Inherited(sizes.hidden_size, BertShape(**shape)))
 
 
 def copy_layers(start: BertStart, encoder: Encoder) -> None:
-    """Gives a bert the embeddings, layers and pooler that it starts from; its head stays.
+    """Copies the initial embeddings, layers and pooler to a bert. Its head does not change.
 
     Raises:
-        IntegrityError: if the file is damaged or holds something else.
+        IntegrityError: if the file is damaged or contains something else.
     """
     assert isinstance(encoder, BertEncoder), type(encoder)
     with open_weights(start.files) as weights:
@@ -142,7 +142,7 @@ def copy_layers(start: BertStart, encoder: Encoder) -> None:
 
 
 def spread_evenly(count: int, of: int) -> tuple[int, ...]:
-    """So many of the numbers from 1 on, the last one among them: 3 of 12 are 4, 8, 12."""
+    """Returns so many evenly spaced numbers up to the last one: 3 of 12 are 4, 8, 12."""
     # Even spacing with the last layer follows PKD (Sun et al. 2019), whose students skip layers.
     return tuple(round((k + 1) * of / count) for k in range(count))
 
@@ -158,18 +158,18 @@ def _check_types(first: ExampleSet) -> None:
 
 
 def _teachers_folder(first: ExampleSet) -> Path:
-    """Returns the folder of the teacher's weights: its own, or else that of the set."""
+    """Returns the folder of the teacher's weights: its own, or that of the set."""
     teacher = first.record.teacher
     folder, why = Path(teacher.name), ""
-    # Imported answers come with a name at most, and nothing proves which weights gave them.
+    # Imported answers only have the name of their teacher, and nothing proves which weights made them.
     if teacher.is_imported:
-        why = f"nobody knows those of {first.root}, whose answers were imported"
+        why = f"the weights of the teacher of {first.root} are unknown, because its answers were imported"
     elif not weight_files(folder):
         if first.record.signals.init is not None:
             return first.root
-        why = f"{first.root} names {teacher.name}, and there is no {WEIGHTS_FILE} in such a folder"
+        why = f"the teacher of {first.root} is {teacher.name}, and there is no {WEIGHTS_FILE} in a folder of this name"
     if why:
-        raise ConfigError(f"--embedding bert: starts from its teacher's layers, but {why}; {ADVICE}")
+        raise ConfigError(f"--embedding bert: starts from its teacher's layers, but {why}. {ADVICE}")
     return folder
 
 
@@ -178,15 +178,15 @@ def _read_sizes(folder: Path) -> BertFile:
     try:
         values: Any = parse_json(read_small_file(path, MAX_RECORD_BYTES, may_be_link=True))
     except FileNotFoundError as error:
-        raise ConfigError(f"{folder}: not the folder of a BERT: it has no {CONFIG_FILE}; {ADVICE}") from error
+        raise ConfigError(f"{folder}: not the folder of a BERT: it has no {CONFIG_FILE}. {ADVICE}") from error
     except ValueError as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
     # The model type is checked before the sizes, so that the message names the real problem.
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind != "bert":
-        raise ConfigError(f"{folder}: its model_type is {kind!r}, and layers are copied from BERTs alone; {ADVICE}")
+        raise ConfigError(f"{folder}: its model_type is {kind!r}, but layers can only be copied from a BERT. {ADVICE}")
     if not weight_files(folder):
-        raise ConfigError(f"{folder}: has no {WEIGHTS_FILE}, nor several files with an index; {ADVICE}")
+        raise ConfigError(f"{folder}: has neither {WEIGHTS_FILE} nor several files with an index. {ADVICE}")
     return parse_model(BertFile, values, str(path))
 
 
@@ -195,7 +195,7 @@ def _layers(encoder: Bert, there: tuple[int, ...], folder: Path) -> tuple[int, .
     if encoder.init_layers is None:
         wanted = encoder.num_hidden_layers or min(NUM_LAYERS, len(there))
         if wanted > len(there):
-            raise ConfigError(f"--num-hidden-layers {wanted}: {folder} has {len(there)} to start from; {ADVICE}")
+            raise ConfigError(f"--num-hidden-layers {wanted}: {folder} has only {len(there)} layers. {ADVICE}")
         return tuple(there[place - 1] for place in spread_evenly(wanted, len(there)))
     layers = tuple(map(int, encoder.init_layers.split(",")))
     if not set(layers) <= set(there):
@@ -205,19 +205,19 @@ def _layers(encoder: Bert, there: tuple[int, ...], folder: Path) -> tuple[int, .
 
 
 def _check_weights(folder: Path, first: ExampleSet) -> None:
-    """Checks that the teacher's folder still holds what answered."""
+    """Checks that the teacher's folder still contains the weights that made the answers."""
     with open_weights(weight_files(folder)) as weights:
         # Hashes are of float32 numbers, so a folder saved in half precision can still match.
         actual = tensors_sha256((name, read().float()) for name, read in sorted(weights.items()))
     if actual != first.record.teacher.weights_sha256:
         raise ConfigError(
-            f"--embedding bert: starts from its teacher's layers, but {folder} does not hold the weights that "
-            f"{first.root} names; if it is the right folder nevertheless, --init-from {folder}"
+            f"--embedding bert: starts from its teacher's layers, but the weights in {folder} differ from the "
+            f"record of {first.root}. To use them anyway, give --init-from {folder}"
         )
 
 
 def _check_vocabulary(folder: Path, first: ExampleSet) -> None:
-    """Checks that a BERT means the same by a token's id as the set."""
+    """Checks that a BERT and the set have the same ids of tokens."""
     path = folder / TOKENIZER_FILE
     try:
         there = Tokenizer.from_file(str(path)).get_vocab()
@@ -230,7 +230,7 @@ def _check_vocabulary(folder: Path, first: ExampleSet) -> None:
 
 
 def _plain(name: str) -> str:
-    """A weight's name without what is before it in a whole model, and by today's spelling."""
+    """Returns a weight's name without the prefix of a whole model, and in the current spelling."""
     name = name.removeprefix("bert.")
     for old, new in OLD_NAMES.items():
         name = name.replace(old, new)
@@ -238,7 +238,7 @@ def _plain(name: str) -> str:
 
 
 def _source(name: str, layers: tuple[int, ...]) -> str:
-    """Returns the name of a student's weight in the file that it comes from, where layers count from 0."""
+    """Returns the name of a student's weight in its source file, where layers count from 0."""
     if not name.startswith(LAYER):
         return name
     number, rest = name.removeprefix(LAYER).split(".", 1)
@@ -248,18 +248,18 @@ def _source(name: str, layers: tuple[int, ...]) -> str:
 
 @torch.no_grad()
 def _copy(source: torch.Tensor, parameter: torch.nn.Parameter, name: str) -> None:
-    """Copies a weight; a vocabulary may have rows more than the other, for tokens that there are none."""
+    """Copies a weight. One vocabulary may have additional rows without tokens."""
     # Some BERTs pad their vocabulary to a multiple of 64, which adds rows that no token uses.
     rows = min(len(source), len(parameter))
     if source.shape[1:] != parameter.shape[1:] or (len(source) != len(parameter) and "word_embeddings" not in name):
-        raise ValueError(f"{name} is of {tuple(source.shape)}, not of {tuple(parameter.shape)}")
+        raise ValueError(f"{name} has the shape {tuple(source.shape)}, not {tuple(parameter.shape)}")
     if not source.isfinite().all():
-        raise ValueError(f"{name} holds numbers that are not finite")
+        raise ValueError(f"{name} contains numbers that are not finite")
     parameter[:rows] = source[:rows]
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The files of the weights in a BERT's folder, or none if there is neither one file nor an index.
+    """Returns the files of the weights in a BERT's folder. Empty without a weights file and without an index.
 
     Raises:
         IntegrityError: if an index names no files of this folder.
@@ -277,16 +277,18 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     # An index from elsewhere could name files outside its folder, so only plain names are accepted.
     wrong = [name for name in names if not _is_here(folder, name)]
     if wrong or not names:
-        raise IntegrityError(f"{path}: names {wrong[:1] or 'nothing'}, and there is no such file of weights beside it")
+        raise IntegrityError(
+            f"{path}: names {wrong[:1] or 'nothing'}, but there is no such file of weights in its folder"
+        )
     return tuple(folder / name for name in names)
 
 
 @contextmanager
 def open_weights(files: tuple[Path, ...]) -> Iterator[Weights]:
-    """Gives a function for each weight of the files, which reads it; valid within the block.
+    """Yields a function per weight that reads it from the files. They are valid within the block.
 
     Raises:
-        IntegrityError: there or in the block, if a file is damaged.
+        IntegrityError: here or in the block, if a file is damaged.
     """
     try:
         with ExitStack() as stack:
@@ -302,7 +304,7 @@ def open_weights(files: tuple[Path, ...]) -> Iterator[Weights]:
 
 
 def files_sha256(files: tuple[Path, ...]) -> str:
-    """Hash of a file, or of several files' hashes."""
+    """Returns the hash of a file, or the hash of several files' hashes."""
     first, *others = map(sha256, files)
     return hashlib.sha256("".join([first, *others]).encode()).hexdigest() if others else first
 

@@ -1,4 +1,4 @@
-"""Stored examples in memory, batches of them, rows held out, weights of classes.
+"""Stored examples in memory, their batches, held-out rows, and weights of classes.
 
 Shapes: N rows, B batch, L tokens, C logits or classes.
 """
@@ -36,12 +36,12 @@ class Rows(Protocol):
 
     @property
     def sequences(self) -> tuple[Ragged, ...]:
-        """The token ids that a student reads: a list per row, of pairs of texts two."""
+        """Returns the token ids that a student reads: one list per row, or two for pairs."""
         ...
 
     @property
     def weight_N(self) -> Floats:
-        """The weights of the rows in the loss, float32."""
+        """Returns the weights of the rows in the loss, float32."""
         ...
 
 
@@ -52,12 +52,12 @@ class Examples:
     Attributes:
         ids1: the first sentences' tokens.
         ids2: the second sentences' tokens, or None for single sentences.
-        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where there is none. See `gold_arrays`.
-        score_N: float32 gold scores, NaN where there is none.
-        teacher_NC: float32 logits of the teacher, or of the mixture of teachers. Rows of a file have none: [0, C].
-        weight_N: float32 weights of the rows in the loss, 1 in the mean.
+        label_N: int64 gold classes, or label_NC, with ``NO_LABEL`` for missing gold. See `gold_arrays`.
+        score_N: float32 gold scores, with NaN for missing gold.
+        teacher_NC: float32 logits of the teacher, or of the mixture of teachers. Rows of a file have no logits: [0, C].
+        weight_N: float32 weights of the rows in the loss, with the mean 1.
         key_N2: int64, source row and variant of each row.
-        keys_sha256: hash of the keys of all rows that were read, also of those held out of these.
+        keys_sha256: hash of the keys of all rows, including held-out ones.
     """
 
     ids1: Ragged
@@ -74,37 +74,35 @@ class Examples:
 
     @property
     def logits_sha256(self) -> str:
-        """Hash of the logits and weights, in the order of the rows."""
+        """Returns the hash of the logits and weights, in the order of the rows."""
         # Weights are hashed with the logits, since both decide the loss of a row.
         return hashlib.sha256(self.teacher_NC.tobytes() + self.weight_N.tobytes()).hexdigest()
 
     @property
     def sequences(self) -> tuple[Ragged, ...]:
-        """One list of ids per row, or two."""
+        """Returns one list of ids per row, or two."""
         return (self.ids1,) if self.ids2 is None else (self.ids1, self.ids2)
 
     @property
     def lengths(self) -> Ints:
-        """Tokens per row, the longer sentence of a pair [N]."""
+        """Returns the tokens per row, for a pair of its longer sentence [N]."""
         return self.ids1.lengths if self.ids2 is None else np.maximum(self.ids1.lengths, self.ids2.lengths)
 
     def batch(self, rows: Sequence[int] | Ints) -> tuple[torch.Tensor, torch.Tensor]:
-        """The student's inputs for some rows, sequences end to end: ids_T and starts_S, see `Student.logits`."""
+        """Returns the student's inputs for some rows: ids_T and starts_S of all sequences. See `Student.logits`."""
         taken = stacked([part.take(rows) for part in self.sequences])
         return torch.from_numpy(taken.flat), torch.from_numpy(taken.offsets)
 
 
 def load_examples(logit_set: ExampleSet, split: str, where: str | None = None) -> Examples:
-    """Reads the rows of a split, or those that fulfil a SQL condition.
+    """Reads the rows of a split, or only those that match a SQL condition.
 
     Raises:
         DataError: if no row is left.
     """
     rows = logit_set.read(split, COLUMNS, where)
     if not rows.num_rows:
-        reason = (
-            f"matches --where {where!r}" if where not in (None, ORIGINALS) else "has logits in every set that was given"
-        )
+        reason = f"matches --where {where!r}" if where not in (None, ORIGINALS) else "has logits in every given set"
         raise DataError(f"{logit_set.root}: no row of split {split!r} {reason}")
     return _examples(logit_set, split, rows, np.ones(rows.num_rows, dtype=np.float32))
 
@@ -115,10 +113,10 @@ def load_dev(logit_set: ExampleSet, split: str) -> Examples:
 
 
 def load_chosen(logit_set: ExampleSet, query: str) -> Examples:
-    """Reads the training rows that a query chooses, see `read_chosen`; their weights are scaled to the mean 1.
+    """Reads the training rows that a query selects. Their weights are scaled to the mean 1. See `read_chosen`.
 
     Raises:
-        QueryError: if the query fails or does not return what it should.
+        QueryError: if the query fails or returns wrong rows.
     """
     # The logits are added by the set itself, which may mix several teachers.
     rows = read_chosen(logit_set, query, [name for name in COLUMNS if name != "logits"])
@@ -144,7 +142,7 @@ def _examples(logit_set: ExampleSet, split: str, rows: pa.Table, weight_N: Float
 
 
 def _check_ranges(logit_set: ExampleSet, split: str, examples: Examples) -> None:
-    """Checks ids, labels and logits against the record: a downloaded set may claim to be verified and not be."""
+    """Checks ids, labels and logits against the record, because a downloaded set may falsely claim to be verified."""
     record, where = logit_set.record, f"{logit_set.root}, {split}"
     for part in examples.sequences:
         low, high = int(part.flat.min(initial=0)), int(part.flat.max(initial=0))
@@ -162,7 +160,7 @@ def _check_ranges(logit_set: ExampleSet, split: str, examples: Examples) -> None
 
 
 def as_read(examples: Examples, config: StudentConfig) -> Examples:
-    """The examples in the form a student reads."""
+    """Returns the examples in the form for a student."""
     # The stored ids have no special tokens, so each student adds those that it reads.
     ids1, *others = sequences(config, *examples.sequences)
     return replace(examples, ids1=ids1, ids2=others[0] if others else None)
@@ -179,26 +177,26 @@ def classes_of(gold_N: Ints, teacher_NC: Floats) -> Ints:
 
 
 def sorted_batches(lengths: Ints, batch_size: int) -> Iterator[Ints]:
-    """Row numbers in batches of like length, for inference."""
-    # Like lengths need little padding. A stable sort gives the same batches on every machine.
+    """Returns row numbers in batches of similar lengths, for inference."""
+    # Similar lengths need little padding. A stable sort gives the same batches on every machine.
     order = np.argsort(lengths, kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
 
 
 def hold_out(rows: Examples, target: Target, share: float) -> tuple[Examples, Examples]:
-    """Parts training rows into those that are trained on and those that are held out.
+    """Divides training rows into rows for training and held-out rows.
 
-    Held out are whole source rows, of those that have gold and are no variants. Variants of a row that is held out
-    are in neither part, rows without gold are all trained on.
+    Source rows with gold are held out together with their variants, which are in neither part. All rows without gold
+    are used for training.
 
     Args:
         rows: training rows.
-        target: of their task.
-        share: of the source rows with gold, which is held out.
+        target: the target of their task.
+        share: the share of the source rows with gold to hold out.
 
     Raises:
-        DataError: if no row would be held out, or none left.
+        DataError: if no row would be held out, or no row would be left.
     """
     source_N, variant_N = rows.key_N2.T
     # Variants share their origin's meaning, so a held-out row's variants would leak it into training.
@@ -231,9 +229,9 @@ def row_weights(class_weights: ClassWeights | None, examples: Examples) -> Float
 
 
 def balanced_weights(examples: Examples) -> Floats:
-    """Weights with which every class that occurs counts the same, float32 [N], beside the rows' own, 1 in their mean.
+    """Returns weights with which every existing class counts the same, float32 [N], with the rows' weighted mean 1.
 
-    A row without gold, such as a variant, counts towards the class that its teacher predicts.
+    A row without gold, such as a variant, counts as the class that its teacher predicts.
     """
     _, place_N = np.unique(classes_of(examples.label_N, examples.teacher_NC), return_inverse=True)
     total_C = np.bincount(place_N, weights=examples.weight_N)
@@ -243,7 +241,7 @@ def balanced_weights(examples: Examples) -> Floats:
 
 
 def make_batches(head: HeadKind, lengths_N: Ints, batch_size: int, seed: int) -> EpochBatches:
-    """The row numbers of each step, of like length where the head can be trained on such batches."""
+    """Returns the row numbers of each step, of similar lengths if the head can be trained on such batches."""
     # Equal lengths turn sorting off: batch norm needs batches that are drawn from all rows.
     sorted_by_N = lengths_N if HEADS[head].sorted_batches else np.zeros_like(lengths_N)
     return EpochBatches(sorted_by_N, batch_size, seed)

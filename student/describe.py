@@ -1,4 +1,4 @@
-"""What a student is made of: architecture, parameters by part, bytes, multiply-adds."""
+"""Describes a student: architecture, parameters by part, bytes, multiply-adds."""
 
 from pathlib import Path
 from typing import Any
@@ -24,21 +24,19 @@ BERT_BASE_UNCASED: Facts = {"vocabulary_size": 30522, "pad_id": 0, "special_ids"
 
 
 def describe(run_or_recipe: str) -> dict[str, Any]:
-    """Describes the student of a run, or the one a recipe makes with bert-base-uncased's vocabulary.
+    """Describes the student of a run, or of a recipe with the vocabulary of bert-base-uncased.
 
-    Returns:
-        ``architecture`` in words, ``parameters`` by part with their ``total``, ``bytes`` of the weights (of a
-        recipe as float32), and
-        ``multiply_adds``: ``per_token`` and ``per_input``; of attention also ``per_pair_of_tokens``, of which an input
-        of L tokens has L².
+    Returns: ``architecture`` in words, ``parameters`` by part with their ``total``, ``bytes`` of the weights (for a
+        recipe in float32), and ``multiply_adds`` ``per_token`` and ``per_input``. Students with attention also have
+        ``per_pair_of_tokens``, of which an input of L tokens has L².
 
     Raises:
-        ConfigError: if there is neither such a folder nor such a recipe.
+        ConfigError: if there is no such folder or recipe.
         IntegrityError: if the folder has no student.
     """
     config, folder = _config_of(run_or_recipe), Path(run_or_recipe)
     described = describe_config(config)
-    # How much room rounded weights take only the file shows.
+    # Only the file shows the size of rounded weights.
     is_known = config.weights == "rounded" and folder.is_dir()
     return described | {"bytes": stored_bytes(folder)} if is_known else described
 

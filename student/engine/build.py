@@ -1,8 +1,8 @@
 """Builds the engine: one shared library for all levels of instructions.
 
 ``python build.py LIBRARY`` builds the library, ``python build.py --sqlite LIBRARY`` an extension of SQLite around it.
-``CXX=aarch64-linux-gnu-g++`` builds them for another machine.
-The setup of the light package and that of the whole one call it; so can anybody with a C++17 compiler.
+``CXX=aarch64-linux-gnu-g++`` builds them for another machine. The setups of both packages call it. It only needs a
+C++17 compiler.
 """
 
 import os
@@ -18,7 +18,7 @@ ENGINE = Path(__file__).resolve().parent
 LIBRARY = "libdistill_student.so"
 KERNELS = ENGINE / "cpp/kernels.cpp"
 SQLITE = ENGINE / "sqlite/extension.cpp"
-# Each names its instructions: the last -march wins, also over one in CXXFLAGS.
+# Each level names its instructions: the last -march wins, also over one in CXXFLAGS.
 X86_64 = {
     "portable": ["-march=x86-64"],
     "avx2": ["-march=x86-64-v3"],
@@ -30,13 +30,13 @@ COMPILE += ["-ffp-contract=fast", "-pthread", "-Wall", "-Wextra", "-Wno-maybe-un
 
 
 def sources() -> list[Path]:
-    """All files that the library is made of."""
+    """Returns all source files of the library."""
     shared = ENGINE.parent / "kernels/cpp", ENGINE.parents[1] / "pipeline/text/wordpiece/cpp"
     return [ENGINE / "distill_student.h", *(path for folder in (ENGINE / "cpp", *shared) for path in folder.iterdir())]
 
 
 def levels_of(compiler: list[str]) -> dict[str, list[str]]:
-    """The levels of instructions for the machine that a compiler compiles for, with their flags."""
+    """Returns the levels of instructions for the target of a compiler, with their flags."""
     command = [*compiler, "-dumpmachine"]
     machine = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
     # Other machines have one level. That of aarch64 includes NEON.
@@ -47,8 +47,8 @@ def build(library: Path, *others: Path) -> None:
     """Compiles the library, unless it is newer than its sources.
 
     Args:
-        library: the file that is written.
-        others: more sources that become part of it.
+        library: the path of the library.
+        others: additional sources of the library.
 
     Raises:
         OSError: if there is no compiler, or the file cannot be written.

@@ -12,10 +12,10 @@ from build import LIBRARY, build
 
 
 class WithLibrary(build_py):
-    """Builds the library beside the package's files."""
+    """Builds the library next to the package's files."""
 
     def run(self) -> None:
-        """Copies the files, and builds the library where they are."""
+        """Copies the files, and builds the library next to them."""
         super().run()
         build(Path(self.build_lib, "distill_student", LIBRARY).absolute())
 
@@ -32,7 +32,7 @@ class Compiled(Distribution):
     """A package with compiled code."""
 
     def has_ext_modules(self) -> bool:
-        """Returns that there is some."""
+        """Returns True."""
         return True
 
 

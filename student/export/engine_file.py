@@ -1,7 +1,7 @@
 """A student as one safetensors file that `student/engine` reads: tables, head, tokenizer and configuration.
 
-Tokens without a row of their own share that of the padding. Tables of fewer bits hold what is added to the neutral
-row. A LayerNorm's weights become part of the layer behind it.
+Tokens without their own row share the row of the padding. Tables of fewer bits store differences from the neutral row.
+A LayerNorm's weights become part of the next layer.
 
 Shapes: R rows, V tokens, W numbers of a row, H hidden numbers, C logits, F features, K bigrams, P pieces.
 """
@@ -33,7 +33,7 @@ METADATA = "distill_student"
 HEADS_WRITTEN = ("mlp", "plain-mlp", "linear", "dense")
 INT8_MAX = 127
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-LARGEST_SIDE, LARGEST_WIDTH = 64, 2**16  # that the engine reads
+LARGEST_SIDE, LARGEST_WIDTH = 64, 2**16  # version of the format that the engine reads
 Tensors = dict[str, Tensor]
 
 
@@ -41,9 +41,9 @@ class Layers(NamedTuple):
     """A head as the engine computes it.
 
     Attributes:
-        hidden: the layer whose numbers are not below 0, or None where there is none.
-        normalises: whether a LayerNorm stands before the last layer.
-        weight_CH: of the last layer.
+        hidden: the hidden layer with a ReLU, or None.
+        normalises: whether a LayerNorm precedes the last layer.
+        weight_CH: the weights of the last layer.
         bias_C: likewise.
     """
 
@@ -54,19 +54,19 @@ class Layers(NamedTuple):
 
 
 def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
-    """What keeps a student from being written, with the export that serves it."""
+    """Returns why a student cannot be written, with a suitable export, or None."""
     config = student.config
     if not isinstance(student, Student):
-        return ["a student of labelled words is served by --onnx"]
+        return ["students of labelled words are not supported. Use --onnx"]
     if not isinstance(student.encoder, MatrixEncoder):
-        return [f"a student with --embedding {config.embedding} is served by --onnx"]
-    problems = [f"{problem}; --onnx takes ids of any tokenizer" for problem in tokenizer_problems(tokenizer)]
+        return [f"students with --embedding {config.embedding} are not supported. Use --onnx"]
+    problems = [f"{problem}. --onnx supports any tokenizer" for problem in tokenizer_problems(tokenizer)]
     problems += [] if problems else _order_problems(tokenizer)
     if config.head not in HEADS_WRITTEN:
         other = "distill serve" if config.head == "bilstm" else "--onnx"
-        problems.append(f"a student with a {config.head} head is served by {other}")
+        problems.append(f"students with a {config.head} head are not supported. Use {other}")
     if not all(tensor.isfinite().all() for tensor in student.state_dict().values() if tensor.is_floating_point()):
-        problems.append("the student's weights hold numbers that are not finite")
+        problems.append("the student's weights contain numbers that are not finite")
     if config.vector_size > LARGEST_WIDTH or (config.hidden_size or 0) > LARGEST_WIDTH:
         problems.append(f"vectors or the head are wider than {LARGEST_WIDTH:,}")
     return problems
@@ -85,13 +85,13 @@ def write_engine_file(
     Args:
         student: in evaluation mode, on the CPU.
         tokenizer: the student's.
-        run: the folder of the student, for its thresholds and the names of its columns.
+        run: the folder of the student, which contains its thresholds and the names of its columns.
         path: the file.
-        table_dtype: how the tables are stored.
-        head_dtype: how the head's largest layer is stored.
+        table_dtype: the type of the stored tables.
+        head_dtype: the type of the head's largest layer in the file.
 
     Raises:
-        ConfigError: if the engine could not serve the student, or a number is too large for its dtype.
+        ConfigError: if the engine does not support the student, or a number is too large for its dtype.
     """
     raise_all(ConfigError, "--file", engine_problems(student, tokenizer))
     with torch.no_grad():
@@ -105,7 +105,7 @@ def write_engine_file(
 
 
 def _info(student: Student, tokenizer: Tokenizer, run: Path) -> str:
-    """The data of `EnginePredictor` that the engine does not read."""
+    """Returns the data of `EnginePredictor` that the engine does not read."""
     config = student.config
     info = FileInfo.of(
         config,
@@ -117,7 +117,7 @@ def _info(student: Student, tokenizer: Tokenizer, run: Path) -> str:
 
 
 def head_layers(head: nn.Module) -> Layers:
-    """The layers of a head of `HEADS_WRITTEN`, the LayerNorm's weights multiplied into the last one."""
+    """Returns the layers of a head of `HEADS_WRITTEN`, with the LayerNorm's weights multiplied into the last one."""
     layers = [head] if isinstance(head, nn.Linear) else list(head.children())
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     norm = next((layer for layer in layers if isinstance(layer, nn.LayerNorm)), None)
@@ -148,14 +148,16 @@ def _tables(student: Student, dtype: FileTableDtype) -> Tensors:
 
 
 def _stored(name: str, parts: list[Tensor], neutral: list[Tensor], dtype: FileTableDtype) -> Tensors:
-    """Tables side by side: float32 as they are, others as what is added to the neutral row, int8 with scales."""
+    """Returns tables side by side. Types other than float32 store differences from the neutral row, int8 with scales."""
     if dtype == "float32":
         return {name: torch.cat(parts, dim=1)}
     residuals = [part_RF - neutral_F for part_RF, neutral_F in zip(parts, neutral, strict=True)]
     if dtype != "int8":
         stored = torch.cat(residuals, dim=1).to(DTYPES[dtype])
         if not stored.isfinite().all():
-            raise ConfigError(f"--table-dtype {dtype}: the tables hold numbers beyond its range. Use bfloat16 or int8.")
+            raise ConfigError(
+                f"--table-dtype {dtype}: the tables contain numbers beyond its range. Use bfloat16 or int8."
+            )
         return {name: stored}
     scale_RP = torch.stack([_scale(residual_RF) for residual_RF in residuals], dim=1)
     numbers = [
@@ -165,7 +167,7 @@ def _stored(name: str, parts: list[Tensor], neutral: list[Tensor], dtype: FileTa
 
 
 def _scale(values: Tensor) -> Tensor:
-    """What int8 numbers are multiplied by, for the last axis."""
+    """Returns the factors of int8 numbers, for the last axis."""
     largest = values.abs().amax(dim=-1)
     return torch.where(largest > 0, largest / INT8_MAX, 1.0)
 
@@ -184,7 +186,7 @@ def _head(student: Student, layers: Layers, dtype: HeadDtype) -> Tensors:
 
 
 def group_sizes(student: Student) -> list[int]:
-    """How many numbers each part of a representation has: int8 weights have a scale for each."""
+    """Returns the size of each part of a representation: int8 weights have a scale for each."""
     encoder, config = matrix_encoder(student.encoder), student.config
     matrices = [part for part in (encoder.forward_matrices, encoder.backward_matrices) if part is not None]
     sizes = [config.vector_size, config.vector_size * encoder.with_max, *[config.matrix_size**2 for _ in matrices]]
@@ -192,7 +194,7 @@ def group_sizes(student: Student) -> list[int]:
 
 
 def _grouped(student: Student, weight_HF: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The weights of each part of the features, and their scales."""
+    """Returns the weights of each part of the features, and their scales."""
     sizes = group_sizes(student)
     parts = torch.split(weight_HF, sizes * (weight_HF.shape[1] // sum(sizes)), dim=1)
     return [(part, _scale(part)) for part in parts]
@@ -207,12 +209,12 @@ def _answers(student: Student, run: Path) -> Tensors:
 
 
 def _characters(tokenizer: Tokenizer) -> Tensors:
-    """What each character becomes, as runs of characters that become the same."""
+    """Returns the conversion of each character, as runs of characters with the same result."""
     runs = _runs(tokenizer.to_str())
     texts = [(text or "").encode() for _, text in runs]
     strange = next((text for _, text in runs if text and text != " " and not _is_one_word(text)), None)
     if strange is not None:
-        raise ConfigError(f"--file: the tokenizer makes {strange!r} of one character. Use --onnx.")
+        raise ConfigError(f"--file: the tokenizer turns one character into {strange!r}. Use --onnx.")
     return {
         "characters": _bytes(texts),
         "characters.ends": _ends(texts),
@@ -228,14 +230,14 @@ def _runs(tokenizer_json: str) -> Runs:
 
 
 def _with_space(runs: Runs) -> Runs:
-    """The same runs, in which the space is not itself but a space."""
+    """Returns the same runs, with the space character as a separator."""
     by_first = dict(runs)
     before, behind = (max(first for first in by_first if first <= ord(" ") + k) for k in (0, 1))
     return sorted((by_first | {ord(" "): " ", ord(" ") + 1: by_first[behind if behind > ord(" ") else before]}).items())
 
 
 def _is_one_word(text: str) -> bool:
-    """Whether a character is a part of a word, or a word of its own between two spaces."""
+    """Whether a character is part of a word, or a separate word between two spaces."""
     word = text[1:-1] if text.startswith(" ") and text.endswith(" ") else text
     return " " not in word and bool(word)
 
@@ -261,9 +263,12 @@ def _alphabet(tokenizer: Tokenizer) -> set[str]:
 
 
 def _order_problems(tokenizer: Tokenizer) -> list[str]:
-    """Unicode puts marks behind a letter in order; the engine treats characters one by one, so no piece may show it."""
+    """Unicode sorts the marks after a letter.
+
+    The engine treats characters one by one, so no piece may depend on that order.
+    """
     marks = {unicodedata.combining(c) for c in _alphabet(tokenizer) if unicodedata.category(c) != "Mn"} - {0}
-    return [] if len(marks) < 2 else ["the tokenizer's pieces hold marks whose order depends on their neighbours"]
+    return [] if len(marks) < 2 else ["the tokenizer's pieces contain marks whose order depends on their neighbours"]
 
 
 def _settings(student: Student, tokenizer: Tokenizer, layers: Layers) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``distill export``: a trained student as an ONNX or HTML file or with smaller tables, and what that costs."""
+"""``distill export``: writes a student in other formats or with smaller tables, and measures its accuracy."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,14 +34,13 @@ T = TypeVar("T", bound=TaskStudent)
 def export(config: ExportConfig) -> dict[str, Any]:
     """Writes the files that the flags name, and measures them on the dev splits of the student's logit set.
 
-    Returns:
-        ``bytes`` of the weights, or of the HTML file, and ``scores`` per split and metric, each ``before`` and
-        ``after``; no scores without a set to measure on. ``onnx``: the file's ``bytes`` and the largest ``difference``
-        of a logit from torch.
+    Returns: ``bytes`` of the weights, or of the HTML file, and ``scores`` per split and metric, each ``before`` and
+        ``after``. Without a set, there are no scores. ``onnx``: the file's ``bytes`` and the largest ``difference`` of
+        a logit from torch.
 
     Raises:
         ConfigError: if the flags name nothing to write or do not fit the run.
-        FingerprintMismatchError: if the output folder holds something else.
+        FingerprintMismatchError: if the output folder contains something else.
         IntegrityError: if the run is damaged, or the ONNX file's logits differ from the student's.
     """
     student, record = load_student(config.run), read_run_record(config.run / RUN_RECORD)
@@ -49,7 +48,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
     if config.onnx is not None:
         check_exportable(student)
     if config.html is not None:
-        assert isinstance(student, Student), "as _problems has seen"
+        assert isinstance(student, Student), "checked by _problems"
         return _export_html(config.html, config, student, record)
     if config.file is not None:
         return _export_file(config.file, config, student)
@@ -80,7 +79,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
 def _export_file(path: Path, config: ExportConfig, student: TaskStudent) -> dict[str, Any]:
     tokenizer = load_tokenizer(config.run / TOKENIZER_FILE, student.config.tokenizer_sha256)
     raise_all(ConfigError, "--file", engine_problems(student, tokenizer))
-    assert isinstance(student, Student), "as engine_problems has seen"
+    assert isinstance(student, Student), "checked by engine_problems"
     make_folder(path.parent)
     write_engine_file(
         student, tokenizer, config.run, path, config.table_dtype or "float32", config.head_dtype or "float32"
@@ -108,7 +107,9 @@ def _occurrences(config: ExportConfig, student: Student, record: RunRecord) -> I
         logit_set = open_sets(trained_sets(record, config.store), settings.get("mix"))
         examples = as_read(load_chosen(logit_set, settings["query"]), student.config)
     except DistillError as error:
-        console.warn(f"rare tokens are kept as exactly as frequent ones, so the file is larger or worse: {error}")
+        console.warn(
+            f"rare tokens are stored as exactly as frequent ones, so the file is larger or less accurate: {error}"
+        )
         return None
     tokens = np.concatenate([part.flat for part in examples.sequences])
     return np.bincount(tokens, minlength=student.config.num_tokens)
@@ -140,7 +141,7 @@ def _compared(before: dict[str, Evaluation], after: dict[str, Evaluation]) -> di
 
 @torch.no_grad()
 def with_small_tables(student: T, dtype: SmallDtype) -> T:
-    """The same student with the used rows of its tables stored as ``dtype``, for inference only.
+    """Returns the same student with the used rows of its tables stored as ``dtype``, for inference only.
 
     Raises:
         ConfigError: if a number is too large for it.
@@ -171,33 +172,37 @@ def _fill(table: TokenTable, weight_RF: torch.Tensor, dtype: SmallDtype) -> None
     table.fill(weight_RF)
     # float16 overflows above 65,504, and an infinite row would turn every answer into NaN.
     if not table.residual_RF.isfinite().all():
-        raise ConfigError(f"--tables {dtype}: the tables hold numbers beyond its range. Use int8.")
+        raise ConfigError(f"--tables {dtype}: the tables contain numbers beyond its range. Use int8.")
 
 
 def _problems(config: ExportConfig, student: TaskStudent, record: RunRecord) -> list[str]:
     problems = []
     if record["state"] != "finished":
-        problems.append(f"{config.run}: not finished; repeat its command first: {record['command']}")
+        problems.append(f"{config.run}: not finished. Repeat its command first: {record['command']}")
     others = (config.onnx, config.html, config.output_dir)
     if all(path is None for path in (config.file, *others)):
         problems.append(
             "nothing to write: give --file FILE, --onnx FILE, --html FILE, or --output-dir FOLDER with --tables"
         )
     if config.file is not None and any(value is not None for value in (*others, config.tables)):
-        problems.append("--file: has dtypes of its own; leave out --tables, --onnx, --html and --output-dir")
+        problems.append("--file: uses --table-dtype and --head-dtype. Remove --tables, --onnx, --html and --output-dir")
     if config.file is None and (config.table_dtype or config.head_dtype):
-        problems.append("--table-dtype and --head-dtype: are for --file")
+        problems.append("--table-dtype and --head-dtype: apply only to --file. Remove them, or add --file FILE")
     if config.html is not None and (config.onnx is not None or config.output_dir is not None or config.tables):
-        problems.append("--html: has tables of its own kind; leave out --tables, --onnx and --output-dir")
+        problems.append("--html: has its own format of tables. Remove --tables, --onnx and --output-dir")
     if (config.html is not None or config.tables) and not isinstance(student.encoder, MatrixEncoder):
-        problems.append(f"--tables and --html: are not for --embedding {student.config.embedding}; --onnx may be")
+        problems.append(
+            f"--tables and --html: do not support --embedding {student.config.embedding}. --onnx may support it"
+        )
     if config.html is not None and not isinstance(student, Student):
-        problems.append("--html: the page answers for whole texts, and is not for labelled words; --onnx is")
+        problems.append("--html: the page supports whole texts, but not labelled words. Use --onnx")
     stored, wanted = student.config.table_dtype, config.tables or student.config.table_dtype
     if wanted != stored != "float32":
-        problems.append(f"--tables {wanted}: the tables of {config.run} are {stored} already")
+        problems.append(f"--tables {wanted}: the tables of {config.run} are already stored as {stored}")
     elif config.output_dir is not None and wanted == stored:
-        problems.append(f"--output-dir: would be a copy, the tables are {stored}; choose --tables float16 or int8")
+        problems.append(
+            f"--output-dir: would be a copy, because the tables are {stored}. Choose --tables float16 or int8"
+        )
     return problems
 
 
@@ -206,7 +211,7 @@ def _check_folder(folder: Path, record: RunRecord) -> None:
     exported = read_run_record(path).get("exported") if path.exists() else None
     # Repeating the same export may overwrite its own output. Any other student is left alone.
     if (path.exists() or (folder / WEIGHTS_FILE).exists()) and exported != record["exported"]:
-        raise FingerprintMismatchError(f"--output-dir {folder}: holds another student. Choose another folder.")
+        raise FingerprintMismatchError(f"--output-dir {folder}: contains another student. Choose another folder.")
 
 
 def _dev_rows(config: ExportConfig, student: TaskStudent, record: RunRecord) -> dict[str, Any]:

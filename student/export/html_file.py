@@ -1,7 +1,7 @@
-"""A student as one HTML file that runs in a browser, without a server: its numbers rounded, its vocabulary, its page.
+"""Writes a student as one HTML file that runs in a browser without a server: rounded numbers, vocabulary, page.
 
-Numbers are rounded as far as the answers allow: rows of rare tokens more than those of frequent ones. The words are
-what the page needs to read texts as the tokenizer does.
+Numbers are rounded as far as the accuracy allows: rows of rare tokens more than those of frequent ones. The page needs
+the vocabulary to read texts like the tokenizer.
 
 Shapes: R rows that are stored, V vocabulary, F numbers of a row, K bigrams.
 """
@@ -77,7 +77,7 @@ class Packed:
         return values_RF
 
     def nibbles(self) -> np.ndarray:
-        """Two numbers in a byte, uint8 [R, F / 2 rounded up]: the first one above, 8 for 0."""
+        """Returns two numbers per byte, uint8 [R, F / 2 rounded up]: the first one in the upper bits, and 8 for 0."""
         shifted_RF = (self.numbers_RF + (LARGEST + 1)).astype(np.uint8)
         if shifted_RF.shape[1] % 2:
             shifted_RF = np.pad(shifted_RF, ((0, 0), (0, 1)), constant_values=LARGEST + 1)
@@ -86,13 +86,13 @@ class Packed:
 
 
 def packed(weight_RF: Floats, neutral_F: Floats, step: float, count_R: Ints | None = None) -> Packed:
-    """Rounds rows to numbers of four bits.
+    """Rounds rows to integers of four bits.
 
     Args:
         weight_RF: float32.
-        neutral_F: float32, what a row of zeros stands for.
-        step: between two numbers, in typical deviations from the neutral row (their root mean square).
-        count_R: how often each row is used, at least 1, or None for all alike.
+        neutral_F: float32, the row that zeros represent.
+        step: the distance of two numbers in units of the root mean square deviation from the neutral row.
+        count_R: the frequency of each row, at least 1. None: the same for all.
     """
     # Deviations from the neutral row are small and centred on 0, so four bits go much further.
     deviation_RF = weight_RF - neutral_F
@@ -102,7 +102,7 @@ def packed(weight_RF: Floats, neutral_F: Floats, step: float, count_R: Ints | No
     usual_R = step * typical * np.exp(np.log(fineness_R).mean()) / fineness_R
     # A row with a large number gets a wider step, because clipping would distort a product more than rounding.
     widest_R = np.maximum(usual_R, np.abs(deviation_RF).max(axis=1) / LARGEST)
-    # A smaller step would round to 0 in float32 and be divided by.
+    # A smaller step would round to 0 in float32, and then be a divisor.
     step_R = np.maximum(widest_R, np.finfo(np.float32).tiny).astype(np.float32)
     numbers_RF = np.rint(deviation_RF / step_R[:, None]).clip(-LARGEST, LARGEST).astype(np.int8)
     return Packed(numbers_RF, step_R, neutral_F)
@@ -110,12 +110,12 @@ def packed(weight_RF: Floats, neutral_F: Floats, step: float, count_R: Ints | No
 
 @dataclass(frozen=True)
 class CoarseStudent:
-    """A student whose numbers are coarse, and these numbers.
+    """A student with coarse numbers, and these numbers.
 
     Attributes:
-        student: answers as the page does.
-        ids_R: the tokens that have a row, rising.
-        tables: of the parts that there are, a row per token of ``ids_R``.
+        student: predicts the same as the page.
+        ids_R: the tokens with a row, ascending.
+        tables: the tables of the existing parts, with a row per token of ``ids_R``.
         bigrams: the vectors of the student's pairs of tokens, or None without any.
         mlp: the MLP's first weights, or None for a linear head.
     """
@@ -129,11 +129,11 @@ class CoarseStudent:
 
 @torch.no_grad()
 def coarse(student: Student, count_V: Ints | None) -> CoarseStudent:
-    """Makes a student coarse.
+    """Rounds a student for the page.
 
     Args:
         student: with tables of any kind, a linear or an MLP head, on the CPU.
-        count_V: how often each token occurs in the training rows; None keeps all rows that are used, all alike.
+        count_V: the count of each token in the training rows. None: keep all used rows and round them alike.
     """
     config, encoder = student.config, matrix_encoder(student.encoder)
     if count_V is None:
@@ -163,7 +163,7 @@ def coarse(student: Student, count_V: Ints | None) -> CoarseStudent:
 
 
 def _coarse_bigrams(student: Student, bigrams: BigramSums, ids_R: Ints) -> Packed:
-    """Vectors of pairs, which the student takes over; 0 of a pair with a token that has no row."""
+    """Returns coarse vectors of pairs and stores them in the student. A pair with a token without a row gets 0."""
     # The page finds a pair by the rows of its tokens, so both of them need one.
     is_known_K = torch.isin(bigrams.pairs_K2, torch.from_numpy(ids_R)).all(dim=1, keepdim=True)
     vectors_KG = torch.where(is_known_K, bigrams.vectors(), 0).numpy()
@@ -183,7 +183,7 @@ def _coarse_mlp(student: Student) -> Packed:
 
 
 def _rows(student: Student, table: torch.nn.Module, ids_R: Ints) -> Floats:
-    """A table's rows of tokens, float32 [R, F]."""
+    """Returns a table's rows of tokens, float32 [R, F]."""
     ids = torch.from_numpy(ids_R)
     index = matrix_encoder(student.encoder).rows
     rows_RF: Floats = table(ids if index is None else index(ids)).numpy()
@@ -191,7 +191,7 @@ def _rows(student: Student, table: torch.nn.Module, ids_R: Ints) -> Floats:
 
 
 def check_writable(student: Student, tokenizer: Tokenizer) -> None:
-    """Tells early what `write_html` could not do.
+    """Checks early that `write_html` supports the student.
 
     Raises:
         ConfigError: if JavaScript could not compute the student's head or its windows, interpret its logits, or
@@ -199,14 +199,14 @@ def check_writable(student: Student, tokenizer: Tokenizer) -> None:
     """
     problems, head = tokenizer_problems(tokenizer), student.config.head
     if student.config.target.has_label_lists:
-        problems.append("a student of several labels a text cannot be written")
+        problems.append("a student with several labels per text cannot be written")
     if student.config.window_size is not None:
         problems.append("a student that reads windows cannot be written")
     if head not in HEADS_WRITTEN:
         known = " or ".join(HEADS_WRITTEN)
-        problems.append(f"a student with a {head} head cannot be written; train one with --head {known}")
+        problems.append(f"a student with a {head} head cannot be written. Train one with --head {known}")
     if not all(tensor.isfinite().all() for tensor in student.state_dict().values()):
-        problems.append("the student's weights hold numbers that are not finite")
+        problems.append("the student's weights contain numbers that are not finite")
     raise_all(ConfigError, "--html", problems)
 
 
@@ -214,9 +214,9 @@ def write_html(coarse: CoarseStudent, tokenizer: Tokenizer, name: str, path: Pat
     """Writes the file.
 
     Args:
-        coarse: the student, which `check_writable` let through.
+        coarse: the student, after `check_writable`.
         tokenizer: the student's.
-        name: what the page calls it.
+        name: its name in the page.
         path: the file.
     """
     # Browsers decompress zlib streams by themselves, so the page carries no decoder.
@@ -240,7 +240,10 @@ def write_html(coarse: CoarseStudent, tokenizer: Tokenizer, name: str, path: Pat
 
 
 def _content(coarse: CoarseStudent, tokenizer: Tokenizer, name: str) -> bytes:
-    """A safetensors file: numbers, the compiled kernel, and in its metadata what else `student.js` reads."""
+    """Returns a safetensors file with the numbers and the compiled kernel.
+
+    Its metadata have the other input of `student.js`.
+    """
     config = coarse.student.config
     tables = {NAMES[part]: _with_neutral_row(table) for part, table in coarse.tables.items()}
     others = {MLP_WEIGHT: coarse.mlp, BIGRAMS: coarse.bigrams}
@@ -299,7 +302,7 @@ def _shape(coarse: CoarseStudent, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _row_of_tokens(coarse: CoarseStudent) -> Ints:
-    """The row of each token, int32 [V], counted from 1 as the page does; 0 of a token without one."""
+    """Returns the row of each token, int32 [V], counted from 1 as in the page. 0: the token has no row."""
     row_V: Ints = np.zeros(coarse.student.config.num_tokens, np.int32)
     # Row 0 is the neutral row, so tokens with numbers of their own start at 1.
     row_V[coarse.ids_R] = np.arange(1, len(coarse.ids_R) + 1)
@@ -307,9 +310,9 @@ def _row_of_tokens(coarse: CoarseStudent) -> Ints:
 
 
 def _bigram_rows(coarse: CoarseStudent) -> Ints:
-    """The rows of the tokens of each pair, int32 [K, 2]."""
+    """Returns the rows of the tokens of each pair, int32 [K, 2]."""
     bigrams = matrix_encoder(coarse.student.encoder).bigrams
-    assert bigrams is not None, "the student has packed ones"
+    assert bigrams is not None, "the student has packed bigrams"
     rows_K2: Ints = _row_of_tokens(coarse)[bigrams.pairs_K2.numpy()]
     return rows_K2
 

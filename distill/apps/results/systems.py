@@ -35,13 +35,13 @@ CHOSEN = "variant = 0 and (label is not null or score is not null)"
 
 @dataclass(frozen=True)
 class System:
-    """A model that labels or scores sentences or pairs.
+    """Something that reads sentences, or pairs, and labels or scores them.
 
     Attributes:
         target: what its logits mean.
         logits: float32 logits [N, C] of first sentences, and of second ones if the task has pairs.
-        num_parameters: the number of its parameters.
-        num_bytes: the size on disk of everything that it needs: weights, vocabulary, settings.
+        num_parameters: how many numbers it has.
+        num_bytes: what has to be kept on disk to use it: weights, vocabulary, settings.
     """
 
     target: Target
@@ -80,7 +80,7 @@ def teacher_system(task: Task, folder: Path, logit_set: ExampleSet) -> System:
 
 
 def bytes_of(folder: Path) -> int:
-    """Returns the size of the files that a model needs: settings, weights, tokenizer."""
+    """Bytes of what a model needs to read text: settings, weights, tokenizer."""
     return sum(path.stat().st_size for name in STORED_FILES for path in folder.glob(name))
 
 
@@ -118,12 +118,12 @@ def read_rows(logit_set: ExampleSet, split: str, among: Ints | None = None) -> R
 
 
 Features = Any  # numpy's array or a sparse matrix [N, F]
-# Logit of a label without training rows. A label that all training rows have gets -LEAST.
+# Log probability of a label that no training row has; a label of all rows gets its opposite as a logit.
 LEAST = -30.0
 
 
 def pair_features(u_NF: Features, w_NF: Features) -> Features:
-    """[|u - w| ; u * w ; their scalar product] of two sentences, [N, 2 F + 1], dense or sparse like the inputs."""
+    """[|u - w| ; u * w ; their scalar product] of two sentences, [N, 2 F + 1]; dense or sparse as they are."""
     # Sparse matrices have no broadcasting, and dense ones of TF-IDF's width would not fit into memory.
     if sparse.issparse(u_NF):
         product_NF = u_NF.multiply(w_NF)
@@ -133,10 +133,7 @@ def pair_features(u_NF: Features, w_NF: Features) -> Features:
 
 
 def input_features(vectors: Callable[[Any], Features], texts1: Any, texts2: Any) -> Features:
-    """Returns features [N, F] of texts, or of pairs by comparing their sentences.
-
-    ``vectors`` makes the features of one text.
-    """
+    """Features [N, F] of texts, or of pairs by what their sentences share; ``vectors`` makes those of one text."""
     return vectors(texts1) if texts2 is None else pair_features(vectors(texts1), vectors(texts2))
 
 
@@ -152,11 +149,11 @@ def fit_regression(
 
     Args:
         train: rows with gold.
-        target: what the logits mean.
+        target: what the logits shall mean.
         vectors: makes features [N, F] of texts.
-        num_bytes: the size of the model that makes the vectors.
-        num_parameters: the number of parameters of the model that makes the vectors.
-        classifier: makes a logistic regression. Default: scikit-learn's, fitted by L-BFGS.
+        num_bytes: of what makes the vectors.
+        num_parameters: of what makes the vectors.
+        classifier: makes a logistic regression. (default: scikit-learn's, fitted by L-BFGS)
     """
     from sklearn.linear_model import LogisticRegression, Ridge  # only the extra `results` installs scikit-learn
 
@@ -177,12 +174,12 @@ def fit_regression(
 
 
 def each_label(make: Callable[[], Any], x_NP: Features, label_NC: Ints) -> list[Any]:
-    """Fits a binary model per label. For a label that holds for all rows or for no row, stores only that constant."""
+    """A model for each label that may hold by itself; of one that holds of all rows or of none only whether it does."""
     return [make().fit(x_NP, gold_N) if len(np.unique(gold_N)) > 1 else bool(gold_N[0]) for gold_N in label_NC.T]
 
 
 def label_predictor(models: Sequence[Any], features: Callable[[Any, Any], Features]) -> Predict:
-    """Returns logits [N, C] of texts, by the models of `each_label`. A label without a model always or never holds."""
+    """From texts to logits [N, C] by what `each_label` gives; a label without a model always holds, or never."""
 
     def logits(texts1: Any, texts2: Any) -> Floats:
         x_NP = features(texts1, texts2)
@@ -196,11 +193,11 @@ def label_predictor(models: Sequence[Any], features: Callable[[Any, Any], Featur
 
 
 def class_predictor(model: Any, target: Target, features: Callable[[Any, Any], Features]) -> Predict:
-    """Returns logits [N, C] of texts, by a fitted classifier of scikit-learn."""
+    """From texts to logits [N, C] by a fitted classifier of scikit-learn."""
 
     def logits(texts1: Any, texts2: Any) -> Floats:
         logits_NC = np.full((len(texts1), target.num_logits), LEAST, dtype=np.float32)
-        # scikit-learn outputs only classes that occur in its training rows. The others keep the lowest log probability.
+        # scikit-learn outputs only classes that occur in its training rows; the others keep the lowest log probability.
         logits_NC[:, model.classes_] = model.predict_log_proba(features(texts1, texts2))
         return logits_NC
 
@@ -208,7 +205,7 @@ def class_predictor(model: Any, target: Target, features: Callable[[Any, Any], F
 
 
 def score_predictor(model: Any, features: Callable[[Any, Any], Features]) -> Predict:
-    """Returns scores [N, 1] of texts, by a fitted regression of scikit-learn."""
+    """From texts to scores [N, 1] by a fitted regression of scikit-learn."""
 
     def logits(texts1: Any, texts2: Any) -> Floats:
         return np.asarray(model.predict(features(texts1, texts2)), np.float32)[:, None]
@@ -225,14 +222,14 @@ MAX_CHARACTERS = 10_000_000  # of training rows, which TF-IDF fits within some s
 
 @dataclass(frozen=True)
 class Baseline:
-    """A baseline and its requirements.
+    """How a baseline is made.
 
     Attributes:
-        make: fits it to training rows, with their target and the folder of model2vec's vectors.
-        about: its description for the legend of the table.
-        libraries: the libraries that it needs.
-        needs_vectors: whether it needs model2vec's vectors.
-        only_single: whether it only supports single sentences with one label.
+        make: fits it, by training rows, their target and the folder of model2vec's vectors.
+        about: what it is, for the table's legend.
+        libraries: what it needs.
+        needs_vectors: whether it is made of model2vec's vectors, too.
+        only_single: whether it reads single sentences with one label alone.
     """
 
     make: Callable[[Rows, Target, Path], System]
@@ -247,17 +244,17 @@ class Baseline:
         return [name for name in self.libraries if importlib.util.find_spec(name) is None]
 
     def fit(self, train: Rows, target: Target, vectors: Path) -> System:
-        """Fits it to training rows. If the target has bins, fits it to their scores."""
+        """Fits it on training rows, of a target of bins to their scores; the folder is that of model2vec's vectors."""
         return self.make(train, target if target.has_labels else SCORE, vectors)
 
 
 def majority(train: Rows, target: Target, _: Path) -> System:
-    """Returns a system that predicts the most frequent label, all labels of most rows, or the mean score."""
+    """Returns a system that gives the commonest label of the training rows, those that most have, or the mean score."""
     answer_C = np.zeros(target.num_logits, dtype=np.float32)
     if target.has_classes:
         answer_C[np.bincount(train.label_N).argmax()] = 1
     elif target.has_label_lists:
-        # For several labels, the best constant prediction contains the labels of more than half of the rows.
+        # A label that most rows have is the best constant prediction for that label.
         answer_C[:] = np.where(train.label_N.mean(axis=0) > 0.5, 1, -1)
     else:
         answer_C[0] = train.score_N.mean()
@@ -269,7 +266,7 @@ def majority(train: Rows, target: Target, _: Path) -> System:
 
 
 def tfidf(train: Rows, target: Target, _: Path = Path()) -> System:
-    """Fits a regression on TF-IDF of words and pairs of words. The vocabulary is that of the training rows."""
+    """Fits a regression on TF-IDF of words and pairs of words, of the training rows' vocabulary."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(ngram_range=(1, 2)).fit([*train.texts1, *(train.texts2 or ())])
@@ -279,9 +276,9 @@ def tfidf(train: Rows, target: Target, _: Path = Path()) -> System:
 
 
 def hashed(train: Rows, target: Target, _: Path) -> System:
-    """Fits a logistic regression by averaged SGD, or a ridge regression, on hashed words and pairs of words.
+    """Fits a logistic regression by averaged SGD on hashed words and pairs of words; for scores a ridge regression.
 
-    The model has no vocabulary. It resembles fastText, but without its vectors.
+    There is no vocabulary: it is in the manner of fastText, whose vectors it does not have.
     """
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.linear_model import SGDClassifier
@@ -307,22 +304,18 @@ def tuned(train: Rows, target: Target, folder: Path) -> System:
 
 BASELINES = {
     "majority": Baseline(
-        majority,
-        "always the most frequent label of the training rows, the labels of more than half of them, or their "
-        "mean score",
-        (),
+        majority, "always the commonest label of the training rows, those that most have, or their mean score", ()
     ),
     "TF-IDF": Baseline(tfidf, "words and pairs of words by TF-IDF, logistic or ridge regression"),
     "hashed bigrams": Baseline(
         hashed,
-        "words and pairs of words hashed into 2^18 numbers, logistic regression by averaged SGD or ridge "
-        "regression. It resembles fastText, but is not fastText",
+        "words and pairs of words hashed into 2^18 numbers, logistic regression by averaged SGD or ridge regression: "
+        "in the manner of fastText, which it is not",
     ),
     "model2vec": Baseline(static, "model2vec of the encoder, frozen, logistic or ridge regression", MODEL2VEC, True),
     "model2vec, tuned": Baseline(
         tuned,
-        "model2vec of the encoder with model2vec's own classifier, which also trains the vectors and only "
-        "supports single sentences",
+        "the same with model2vec's own classifier, which trains the vectors, too, and reads single sentences alone",
         (*MODEL2VEC, "datasets"),
         True,
         True,
@@ -333,8 +326,8 @@ BASELINES = {
 def bag_of_words_scores(logit_set: ExampleSet) -> dict[str, dict[str, float]]:
     """Returns the metrics of TF-IDF, fitted on a set's training rows with gold, by dev split.
 
-    A teacher that is not better has nothing to teach. The result is empty if scikit-learn is not installed, if there
-    are no rows with gold or all have the same gold, and if the rows are too many for a few seconds.
+    A teacher that is not better has nothing to teach. Empty if scikit-learn is not installed, there are no such rows
+    or all have the same gold, or so many that it would take longer than seconds.
     """
     record, baseline = logit_set.record, BASELINES["TF-IDF"]
     if baseline.missing or TRAIN not in logit_set.splits or not record.has_text:
@@ -353,7 +346,7 @@ def bag_of_words_scores(logit_set: ExampleSet) -> dict[str, dict[str, float]]:
 
 
 def _is_enough(train: Rows) -> bool:
-    """Whether the rows have more than one label or score."""
+    """Whether there is something to tell apart."""
     if not any(map(WORD.search, [*train.texts1, *(train.texts2 or ())])):
         return False
     return len(np.unique(train.label_N, axis=0)) > 1 or len(np.unique(train.score_N)) > 1

@@ -1,1 +1,1 @@
-"""The light package, whose folder below is installed alone by ``pip install ./student/engine``."""
+"""The light package. ``pip install ./student/engine`` installs only its subfolder."""

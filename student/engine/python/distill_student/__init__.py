@@ -1,7 +1,7 @@
 """A trained student that reads text, with numpy as its only dependency.
 
 ``Predictor("student.distill").predict(["what a film"])``. The file is written by ``distill export RUN --file FILE``.
-`Predictor.predict` does without numpy, because importing it takes longer than to open a student and to answer.
+`Predictor.predict` does not use numpy, because importing numpy takes longer than opening a student and predicting.
 """
 
 import ctypes
@@ -21,11 +21,11 @@ __all__ = ["DistillError", "Predictor"]
 
 LIBRARY = Path(__file__).parent / "libdistill_student.so"
 CLASSES, LABELS, SCORE = range(3)
-INPUTS_PER_THREAD = 256  # fewer are read before a thread has started
+INPUTS_PER_THREAD = 256  # starting a thread takes longer than reading fewer texts
 
 
 class DistillError(Exception):
-    """A file that is not a student's, or arguments that do not fit the student."""
+    """Raised for a file without a student, or arguments that do not fit the student."""
 
 
 class _Texts(ctypes.Structure):
@@ -71,14 +71,14 @@ class Predictor:
 
     Args:
         path: the student's file.
-        threads: how many threads read many inputs. (default: one per processor)
+        threads: number of threads for many inputs. Default: one per processor.
 
     Attributes:
-        task: what the student was trained for.
-        labels: the names of its answers, ``score`` for a student of scores.
-        is_pair: whether it takes two texts per input.
-        threads: how many of them read many inputs.
-        num_features: how many numbers `encode` makes of a text.
+        task: the student's task.
+        labels: the names of its labels, or ``score`` for a regression student.
+        is_pair: whether an input has two texts.
+        threads: number of threads for many inputs.
+        num_features: the number of features that `encode` returns for a text.
 
     Raises:
         DistillError: if the file cannot be read or is not a student's.
@@ -110,9 +110,8 @@ class Predictor:
             texts: the (first) texts.
             seconds: the second texts, for a student of pairs.
 
-        Returns:
-            One dict per input: ``label`` (of a multi-label student the list of labels that hold) and ``probabilities``
-            by label, or ``score``.
+        Returns: One dict per input: ``label`` (for a multi-label student the list of labels) and ``probabilities`` by
+            label, or ``score``.
 
         Raises:
             DistillError: if the texts do not fit the student.
@@ -128,7 +127,7 @@ class Predictor:
         return [self._answer(answers[row : row + width], holds[row : row + width]) for row in rows]
 
     def logits(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> "Floats":
-        """Returns float32 logits [N, C] before softmax, for arguments as of `predict`."""
+        """Returns float32 logits [N, C] before softmax. See `predict` for the arguments."""
         import numpy as np
 
         count, inputs = self._inputs(texts, seconds)
@@ -137,7 +136,10 @@ class Predictor:
         return logits
 
     def encode(self, texts: Sequence[str]) -> "Floats":
-        """Returns float32 representations [N, F] of texts, not normalised; of a student of pairs each text alone."""
+        """Returns float32 representations [N, F] of texts, not normalised.
+
+        A student of pairs encodes each text separately.
+        """
         import numpy as np
 
         joined = _joined(texts)
@@ -188,7 +190,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _joined(texts: Sequence[str]) -> tuple[bytes, Any]:
-    """Texts end to end in UTF-8, and where each begins and the last one ends."""
+    """Returns texts end to end in UTF-8, with the starts of the texts and the end of the last one."""
     if isinstance(texts, str):
         raise DistillError("give a list of texts, not one text")
     if len(texts) == 1:
@@ -207,7 +209,7 @@ def _joined(texts: Sequence[str]) -> tuple[bytes, Any]:
 def _texts(joined: tuple[bytes, Any], count: int) -> Any:
     content, starts = joined
     texts = _Texts(content, ctypes.addressof(starts), count)
-    texts.kept = starts  # as long as the address is
+    texts.kept = starts  # keeps the memory of the address alive
     return ctypes.pointer(texts)
 
 
