@@ -137,7 +137,7 @@ def parse_settings(kind: type[S], values: Mapping[Any, Any], subject: str) -> S:
         ConfigError: with every unknown key, wrong value, and flag of a part that was not chosen.
     """
     known = flags(kind)
-    unknown = [f"unknown key {str(name)!r}: {did_you_mean(str(name), known)}" for name in values if name not in known]
+    unknown = [f"unknown key {str(name)!r}. {did_you_mean(str(name), known)}" for name in values if name not in known]
     return build(kind, {name: value for name, value in values.items() if name in known}, unknown, subject)
 
 
@@ -185,7 +185,7 @@ def _is_within(place: tuple[Any, ...], outer: tuple[Any, ...]) -> bool:
 def _key_problem(error: Any, model: type[BaseModel]) -> str:
     where = ".".join(str(part)[:MOST_SHOWN] for part in error["loc"])
     if error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
-        return f"unknown key {where!r}: {did_you_mean(where, model.model_fields)}"
+        return f"unknown key {where!r}. {did_you_mean(where, model.model_fields)}"
     if error["type"] == "missing":
         return f"missing key {where!r}"
     message = IN_WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))

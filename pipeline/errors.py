@@ -146,7 +146,7 @@ def did_you_mean(name: str, known: Iterable[str], taken: Collection[str] = ()) -
     """Returns a suggestion for a wrong name, and all known names. Names in ``taken`` are not suggested."""
     names = sorted(known)
     close = get_close_matches(name.lower(), [other for other in names if other not in taken], n=1)
-    suggestion = f"did you mean {close[0]!r}? Known" if close else "known"
+    suggestion = f"Did you mean {close[0]!r}? Known" if close else "Known"
     return f"{suggestion}: {', '.join(names) or 'none'}."
 
 

@@ -78,7 +78,7 @@ def _read(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(
-            f"--recipe: no file and no shipped recipe {path!r}: {did_you_mean(path, recipe_names())}"
+            f"--recipe: no file and no shipped recipe {path!r}. {did_you_mean(path, recipe_names())}"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--recipe {path}: {unreadable(error)}") from error

@@ -85,7 +85,7 @@ def _function(
             raise QueryError(f"{name}: the run must be the same for all rows, not {runs[0]!r} and {runs[1]!r}")
         run = next(iter(runs), None)
         if run not in students:
-            raise QueryError(f"{name}: no run {run!r} is registered; {did_you_mean(str(run), students)}")
+            raise QueryError(f"{name}: no run {run!r} is registered. {did_you_mean(str(run), students)}")
         wrong = next((text.type for text in arguments[1:] if not _is_text(text.type)), None)
         if wrong is not None and not (students[run].labels_words and _is_words(wrong)):
             raise QueryError(f"{name}: the text is {wrong}, not text. Cast it with ::varchar.")

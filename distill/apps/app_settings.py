@@ -35,7 +35,7 @@ class BenchConfig(JsonFlags):
     def _known(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
         for name in peers:
             if name not in PEERS and not Path(name).is_dir():
-                raise ValueError(f"unknown peer {name!r}: {did_you_mean(name, PEERS)}")
+                raise ValueError(f"unknown peer {name!r}. {did_you_mean(name, PEERS)}")
         return peers
 
     @field_validator("output")

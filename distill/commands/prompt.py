@@ -80,7 +80,7 @@ def _run_command(connection: duckdb.DuckDBPyConnection, answer: Callable[[str], 
     elif text in commands:
         commands[text]()
     else:
-        raise QueryError(f"no command {text!r}: {did_you_mean(text, commands)}")
+        raise QueryError(f"no command {text!r}. {did_you_mean(text, commands)}")
 
 
 def _is_finished(text: str) -> bool:

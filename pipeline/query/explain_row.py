@@ -78,7 +78,7 @@ def _record_of_examples(root: Path, split: str, number: int) -> SetRecord:
 
 def _shard_of(root: Path, record: SetRecord, split: str, number: int) -> Shard:
     if split not in record.splits:
-        raise DataError(f"{root}: no split {split!r}: {did_you_mean(split, record.splits)}")
+        raise DataError(f"{root}: no split {split!r}. {did_you_mean(split, record.splits)}")
     shard = next((s for s in record.shards_of(split) if s.start <= number < s.stop), None)
     if shard is None:
         raise DataError(

@@ -61,7 +61,7 @@ def read_chosen(logit_set: ExampleSet, query: str, columns: Sequence[str]) -> pa
 def _column_problems(logit_set: ExampleSet, given: Sequence[str], types: dict[str, str]) -> list[str]:
     record = logit_set.record
     known = [*record.arrow_schema().names, "weight"]
-    problems = [f"unknown column {name!r}: {did_you_mean(name, known)}" for name in given if name not in known]
+    problems = [f"unknown column {name!r}. {did_you_mean(name, known)}" for name in given if name not in known]
     problems += [f"column {name!r} is repeated" for name in sorted(set(given)) if given.count(name) > 1]
     for name in ("source_row", "variant"):
         if name not in given:

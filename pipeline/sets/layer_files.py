@@ -256,7 +256,7 @@ def open_layers(logit_set: ExampleSet, name: LayersName, split: str, layers: tup
     missing = [str(layer) for layer in layers if layer not in signal.layers]
     if missing:
         stored = [str(layer) for layer in signal.layers]
-        raise ConfigError(f"{root}: no {name} of layer {missing[0]}: {did_you_mean(missing[0], stored)}")
+        raise ConfigError(f"{root}: no {name} of layer {missing[0]}. {did_you_mean(missing[0], stored)}")
     wanted = signal.model_copy(update={"layers": layers or signal.layers})
     keys = [np.empty((len(KEYS), 0), dtype=np.int64)]
     nothing = wanted.file_schema().empty_table()

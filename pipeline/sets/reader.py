@@ -68,7 +68,7 @@ class LogitSet:
     def check_split(self, split: str) -> None:
         """Raises ConfigError if there is no such split."""
         if split not in self.splits:
-            raise ConfigError(f"{self.root}: no split {split!r}: {did_you_mean(split, self.splits)}")
+            raise ConfigError(f"{self.root}: no split {split!r}. {did_you_mean(split, self.splits)}")
 
     @property
     def name(self) -> str:
@@ -303,7 +303,7 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
             return path
     names = [path.parent.name for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     raise DataError(
-        f"no logit set {name_or_path!r} in the store {folder}: {did_you_mean(name_or_path, names)} "
+        f"no logit set {name_or_path!r} in the store {folder}. {did_you_mean(name_or_path, names)} "
         "Write one with `distill teacher-dump`, or give its folder, or the store's with --store or DISTILL_STORE"
     )
 

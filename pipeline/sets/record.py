@@ -117,7 +117,7 @@ class SetRecord(Part):
     @classmethod
     def _known_kind(cls, kind: str) -> str:
         if kind not in _kinds():
-            raise ValueError(f"not a kind of rows: {did_you_mean(kind, _kinds())}")
+            raise ValueError(f"not a kind of rows. {did_you_mean(kind, _kinds())}")
         return kind
 
     @model_validator(mode="after")

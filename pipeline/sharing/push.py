@@ -214,7 +214,7 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
     if not record.row_kind.may_lack_text:
         raise ConfigError(f"{root}: contains {record.contents}. Without text, no rows would be left")
     if not record.has_text:
-        raise ConfigError(f"{root}: has no text. Push it without this flag")
+        raise ConfigError(f"{root}: has no text. Push it without --without-text")
     # The copy gets new hashes, which would hide damage.
     require_shards(root, record, record.shards)
     with tempfile.TemporaryDirectory(prefix="distill-") as folder:

@@ -38,7 +38,7 @@ def column_name(
     name = next((name for name in accepted if name in names), None)
     if name is None:
         wanted = " or ".join(repr(a) for a in accepted)
-        problems.append(f"{place}: no column {wanted}: {did_you_mean(accepted[0], names, taken)}")
+        problems.append(f"{place}: no column {wanted}. {did_you_mean(accepted[0], names, taken)}")
     return name
 
 

@@ -197,5 +197,5 @@ def text_column(corpus: Corpus, place: str, names: Sequence[str]) -> str:
     column = next((name for name in corpus.columns if name in names), None)
     if column is None:
         wanted = " or ".join(repr(name) for name in corpus.columns)
-        raise DataError(f"{place}: no column {wanted}: {did_you_mean(corpus.columns[0], names)}")
+        raise DataError(f"{place}: no column {wanted}. {did_you_mean(corpus.columns[0], names)}")
     return column

@@ -144,8 +144,8 @@ def open_rows(
         raise DataError(f"{path}: no such file")
     kind = ending(path)
     if kind not in FORMATS:
-        advice = "its labels are fastText's. Rename it to .txt" if has_labels(path) else ""
-        raise DataError(f"{path}: unknown kind of file {kind!r}: {advice or 'known: ' + ', '.join(FORMATS)}")
+        advice = "Its labels are fastText's, so rename it to .txt" if has_labels(path) else ""
+        raise DataError(f"{path}: unknown kind of file {kind!r}. {advice or 'Known: ' + ', '.join(FORMATS)}")
     if not path.stat().st_size:
         raise DataError(f"{path}: is empty, without any columns")
     if codec(path) and kind in BINARY:

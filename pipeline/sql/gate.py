@@ -129,7 +129,7 @@ def select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBPyRe
             if absent is None:
                 raise
             views = [name for (name,) in connection.execute(VIEWS).fetchall()]
-            raise QueryError(f"the query failed: {absent[0]}: {did_you_mean(absent[1], views)}") from error
+            raise QueryError(f"the query failed: {absent[0]}. {did_you_mean(absent[1], views)}") from error
 
 
 def to_arrow(relation: duckdb.DuckDBPyRelation) -> pa.Table:
@@ -153,8 +153,7 @@ def check_condition(condition: str) -> None:
     """Raises QueryError unless the text is one SQL expression."""
     _check_text(condition)
     try:
-        # DuckDB's own parser decides: text such as "true) or (1=1" is not a single expression, and neither is one with
-        # a second statement.
+        # DuckDB's own parser decides: text such as "true) or (1=1" or "true; drop table" is not a single expression.
         duckdb.SQLExpression(condition)
     except duckdb.Error as error:
         raise QueryError(f"not a SQL condition: {condition!r}: {str(error).strip()}") from error

@@ -37,14 +37,14 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     # An allowlist, not a blocklist: a new DuckDB version may bring functions that write or read files.
     known = listed_functions()["tables"] | {name for name, makes_table in own if makes_table}
     for name in sorted({table.get("function_name", "") for table in tables} - known):
-        raise QueryError(f"the function {name!r} is not allowed: {did_you_mean(name, known)}")
+        raise QueryError(f"the function {name!r} is not allowed. {did_you_mean(name, known)}")
     # Identity, not equality: the same call may stand once as a table and once as a value, with different permissions.
     of_tables = set(map(id, tables))
     called = {node["function_name"].lower() for node in nodes if "function_name" in node and id(node) not in of_tables}
     known = listed_functions()["values"] | {name.lower() for name, makes_table in own if not makes_table}
     for name in sorted(called - known):
         close = " or ".join(map(repr, get_close_matches(name, known)))
-        raise QueryError(f"there is no function {name!r}, or it is not allowed{close and f'; did you mean {close}?'}")
+        raise QueryError(f"there is no function {name!r}, or it is not allowed{close and f'. Did you mean {close}?'}")
     # A name of a WITH clause hides the view of that name, so the check would look at the wrong set.
     local = {part["key"] for node in nodes for part in node.get("cte_map", {}).get("map", [])}
     questions = [table for table in tables if (table["function_name"], True) in own]

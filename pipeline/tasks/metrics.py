@@ -228,7 +228,7 @@ def scores_by_label(target: Target, logits_NC: Floats, label_N: Ints) -> dict[st
 
 
 def confusion_by_name(names: Sequence[str], counts_CC: Ints) -> dict[str, dict[str, int]]:
-    """How many rows of each gold label have each prediction, see `confusion`; numbers of 0 are left out."""
+    """Returns how many rows of each gold label have each prediction, without zeros. See `confusion`."""
     return {
         name: {names[k]: int(count_C[k]) for k in np.flatnonzero(count_C).tolist()}
         for name, count_C in zip(names, counts_CC, strict=True)

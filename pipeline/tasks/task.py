@@ -211,7 +211,7 @@ def load_task(name: str | None = None, manifest: Path | None = None) -> Task:
     if name.endswith((".yaml", ".yml")):
         raise ConfigError(f"--task: {name} is a file. Use --manifest for your own manifest")
     if name not in task_names():
-        raise ConfigError(f"--task: unknown task {name!r}: {did_you_mean(name, task_names())}")
+        raise ConfigError(f"--task: unknown task {name!r}. {did_you_mean(name, task_names())}")
     text = files("data_manifests").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
     return parse_manifest(Task, text, f"data_manifests/{name}.yaml")
 
@@ -305,5 +305,5 @@ def load_corpus(name: str | None = None, manifest: Path | None = None, data: Pat
         return parse_manifest(Corpus, text, f"data_manifests/{FOLDER}/{name}.yaml")
     if data is None:
         known = did_you_mean(name, corpus_names())
-        raise ConfigError(f"--corpus: unknown corpus {name!r}: {known} For text of your own add --data PATH")
+        raise ConfigError(f"--corpus: unknown corpus {name!r}. {known} For text of your own add --data PATH")
     return parse_model(Corpus, {"name": name}, "--corpus")

@@ -132,7 +132,7 @@ def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str, answer
     """
     # An input column named `label` would otherwise be overwritten by the prediction.
     kept = {name: f"input_{name}" if name in answers else name for name in wanted}
-    problems = [f"{place} has no column {name!r}; {did_you_mean(name, names)}" for name in kept if name not in names]
+    problems = [f"{place} has no column {name!r}. {did_you_mean(name, names)}" for name in kept if name not in names]
     if len(set(kept.values())) < len(kept):
         problems.append(f"two columns would have one name: {', '.join(kept.values())}; leave one of them out")
     raise_all(ConfigError, "--columns", problems)

@@ -130,7 +130,7 @@ def bias_of(thresholds: Mapping[str, float], target: Target, costs: Mapping[str,
         raise ConfigError("--cost: this student gives scores and chooses no label")
     for name, cost in costs.items():
         if name not in target.names:
-            raise ConfigError(f"--cost: unknown label {name!r}: {did_you_mean(name, target.names)}")
+            raise ConfigError(f"--cost: unknown label {name!r}. {did_you_mean(name, target.names)}")
         if not (0 < cost < math.inf):
             raise ConfigError(f"--cost {name}={cost:g}: a cost is a number above 0")
     if not costs and not target.has_label_lists:

@@ -148,7 +148,7 @@ def _tables(student: Student, dtype: FileTableDtype) -> Tensors:
 
 
 def _stored(name: str, parts: list[Tensor], neutral: list[Tensor], dtype: FileTableDtype) -> Tensors:
-    """Returns tables side by side. Types other than float32 store differences from the neutral row, int8 with scales."""
+    """Returns tables side by side. Types other than float32 store differences from the neutral row."""
     if dtype == "float32":
         return {name: torch.cat(parts, dim=1)}
     residuals = [part_RF - neutral_F for part_RF, neutral_F in zip(parts, neutral, strict=True)]

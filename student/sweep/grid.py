@@ -154,7 +154,7 @@ def read_grid(sweep: SweepSettings) -> Grid:
         # A flag names one value, so a recipe's list of values for the same setting is dropped.
         beaten = typed | ({"tasks"} if typed & SETS else set())
         grid = {name: values for name, values in recipe_grid.items() if name not in beaten}
-    problems = [f"{name!r} cannot be swept: {did_you_mean(str(name), SWEPT)}" for name in grid if name not in SWEPT]
+    problems = [f"{name!r} cannot be swept. {did_you_mean(str(name), SWEPT)}" for name in grid if name not in SWEPT]
     problems += [f"{name}: no values; write {name}=VALUE,VALUE" for name, values in grid.items() if "" in values]
     problems += [f"{name} is given as a flag, too" for name in grid if name in typed]
     names = Counter(entry.partition("=")[0].replace("-", "_") for entry in sweep.grid)

@@ -126,7 +126,7 @@ def _kind(config: ImportConfig, table: pa.Table) -> AnswersKind:
     there = [name for name in known if name in table.column_names]
     if config.answers is not None and config.answers not in there:
         advice = did_you_mean(config.answers, table.column_names)
-        raise ConfigError(f"--answers {config.answers}: {config.file} has no such column; {advice}")
+        raise ConfigError(f"--answers {config.answers}: {config.file} has no such column. {advice}")
     if config.answers is None and len(there) != 1:
         found = " and ".join(there) if there else f"none; its columns are {', '.join(table.column_names)}"
         advice = "say with --answers which one counts" if there else "rename the one with the answers"
@@ -193,7 +193,7 @@ def _place(name: str, target: Target) -> int:
         places = [number for number, label in enumerate(target.names) if spelling(label) == spelling(name)]
         if len(places) == 1:
             return places[0]
-    raise ValueError(f"unknown label {name!r}: {did_you_mean(name, target.names)}")
+    raise ValueError(f"unknown label {name!r}. {did_you_mean(name, target.names)}")
 
 
 def _number(value: Any) -> float:

@@ -145,7 +145,7 @@ class Method(SeedFlags):
         """
         unknown = next((name for name in task.num_variants if name not in METHODS), None)
         if unknown is not None:
-            problem = f"unknown method {unknown!r}: {did_you_mean(unknown, METHODS)}"
+            problem = f"unknown method {unknown!r}. {did_you_mean(unknown, METHODS)}"
             raise ConfigError(f"task {task.name!r}: num_variants: {problem}")
         return self.num_variants or task.num_variants.get(self.name, self.usual_variants)
 
@@ -328,5 +328,5 @@ def default_method(task: Task) -> str | None:
     methods = [name for name, method in METHODS.items() if method.for_training]
     if task.augment not in methods:
         known = did_you_mean(task.augment, methods)
-        raise ConfigError(f"task {task.name!r}: augment: {task.augment!r} makes no rows to learn from: {known}")
+        raise ConfigError(f"task {task.name!r}: augment: {task.augment!r} makes no training rows. {known}")
     return task.augment

@@ -47,7 +47,7 @@ def stated_labels(stated: Sequence[str], labels: Sequence[str]) -> tuple[str, ..
     known = {label.lower() for label in labels}
     wrong = [label for label in stated if label.lower() not in known]
     if wrong:
-        raise ConfigError(f"--teacher-labels: unknown label {wrong[0]!r}: {did_you_mean(wrong[0], labels)}")
+        raise ConfigError(f"--teacher-labels: unknown label {wrong[0]!r}. {did_you_mean(wrong[0], labels)}")
     raise ConfigError(f"--teacher-labels: name each of {', '.join(labels)} once, in the teacher's order")
 
 

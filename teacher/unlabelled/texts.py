@@ -67,7 +67,7 @@ def find_texts(place: str, task: Task, max_rows: int | None, seed: int, wants_pa
         return _of_files(path, task, wants_pairs)
     if place not in corpus_names():
         known = did_you_mean(place, corpus_names())
-        raise ConfigError(f"--unlabelled {place}: no such file or folder, and no corpus: {known}")
+        raise ConfigError(f"--unlabelled {place}: no such file, folder or corpus. {known}")
     if max_rows is None:
         raise ConfigError(f"--unlabelled {place}: say how many rows of this corpus with --max-unlabelled")
     if wants_pairs:

@@ -75,7 +75,7 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
     opened = open_rows(file)
     wanted = {"--text": texts[0], "--text2": texts[1] if len(texts) > 1 else None, "--label": label}
     missing = {flag: name for flag, name in wanted.items() if name is not None and name not in opened.names}
-    problems = [f"{flag} {name}: {did_you_mean(name, opened.names)}" for flag, name in missing.items()]
+    problems = [f"{flag} {name}. {did_you_mean(name, opened.names)}" for flag, name in missing.items()]
     raise_all(ConfigError, f"{file}: columns that are not there", problems)
     names = [name for name in wanted.values() if name is not None]
     if len(set(names)) < len(names):

@@ -98,7 +98,7 @@ class TaskParts:
             wanted = values.get(SET)
             chosen = self.set_of[name] = next(iter(self.sets)) if wanted is None else str(wanted)
             if chosen not in self.sets:
-                raise ConfigError(f"{place}: no set {chosen!r}: {did_you_mean(chosen, self.sets)}")
+                raise ConfigError(f"{place}: no set {chosen!r}. {did_you_mean(chosen, self.sets)}")
             self.students[name] = _flags(TrainSettings, {k: v for k, v in values.items() if k != SET}, place, SOURCE)
 
 

@@ -250,7 +250,7 @@ def chosen(config: ResultsConfig) -> list[tuple[Task, Path | None]]:
     """
     for name in config.task_names:
         if name not in task_names():
-            raise ConfigError(f"--tasks: unknown task {name!r}: {did_you_mean(name, task_names())}")
+            raise ConfigError(f"--tasks: unknown task {name!r}. {did_you_mean(name, task_names())}")
     own: list[tuple[Task, Path | None]] = [(load_task(manifest=Path(path)), Path(path)) for path in config.manifest]
     named = config.task_names or (() if own else _found(config))
     tasks = [*((load_task(name), None) for name in named), *own]
@@ -343,7 +343,7 @@ def task_problems(experiment: Experiment, chosen: Iterable[str], known: Collecti
     """
     named = [*(("", task) for task in experiment.tasks), *_starts(experiment)]
     unknown = [(place, task) for place, task in named if task not in known]
-    return [f"{place}unknown task {task!r}: {did_you_mean(task, known)}" for place, task in unknown] + [
+    return [f"{place}unknown task {task!r}. {did_you_mean(task, known)}" for place, task in unknown] + [
         f"teacher: {FROM}: {' from '.join(circle)} is a cycle. Give one of them `{FROM}: null`"
         for circle in _circles(experiment, [*experiment.tasks, *chosen])
     ]

@@ -301,10 +301,10 @@ class App:
         if allowed:
             message = f"{path} takes {' or '.join(allowed)}"
             return RefusedError(405, "Validation", message, {"allow": ", ".join(allowed)})
-        return RefusedError(404, "Validation", f"no {path[:100]!r}: {did_you_mean(path[:100], {*self._get, *POST})}")
+        return RefusedError(404, "Validation", f"no {path[:100]!r}. {did_you_mean(path[:100], {*self._get, *POST})}")
 
     def _no_run(self, name: str) -> RefusedError:
-        return RefusedError(404, "Validation", f"no run {name[:100]!r}: {did_you_mean(name[:100], self._runs)}")
+        return RefusedError(404, "Validation", f"no run {name[:100]!r}. {did_you_mean(name[:100], self._runs)}")
 
 
 def _cors(config: ServeConfig) -> list[Middleware]:

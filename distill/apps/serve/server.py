@@ -82,7 +82,7 @@ def _problems(config: ServeConfig) -> list[str]:
     for run in map(Path, config.runs):
         if not run.exists():
             there = [path.parent.name for path in run.parent.glob("*/config.json")]
-            problems.append(f"{run}: no such folder or file: {did_you_mean(run.name, there)}")
+            problems.append(f"{run}: no such folder or file. {did_you_mean(run.name, there)}")
     if config.workers > 1 and any(Path(run).is_dir() for run in config.runs) and _has_gpu():
         problems.append(f"--workers {config.workers}: a GPU supports one process. Use --workers 1.")
     return problems

@@ -56,7 +56,7 @@ class LabelledWords:
         num_words_N: the number of words of each sentence.
         gold: the number of each word's label. Empty for a sentence without gold.
         has_gold_N: which sentences have gold.
-        teacher_TC: float32 logits of the teacher. Sentences of a file have none: [0, C].
+        teacher_TC: float32 logits of the teacher. Sentences of a file have no logits: [0, C].
     """
 
     names: tuple[str, ...]

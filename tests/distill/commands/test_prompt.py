@@ -108,7 +108,7 @@ def test_commands(type_in: Callable[[str], list[str]], capsys: pytest.CaptureFix
     assert columns["examples"] == "13"
     assert {"sets", "shards", "teachers", "roles"} < columns.keys()
     assert "Ctrl-D" in shown.err
-    assert "'.tabels': did you mean '.tables'?" in shown.err
+    assert "'.tabels'. Did you mean '.tables'?" in shown.err
 
 
 def test_history_outlives_the_session(type_in: Callable[[str], list[str]], tmp_path: Path) -> None:

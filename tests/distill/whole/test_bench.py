@@ -74,7 +74,7 @@ def test_wrong_flags_are_told_at_once(tmp_path: Path) -> None:
     result = run("--peer", "bert-bas", "--seconds", 0, "--output", tmp_path / "x.pdf")
     assert result.exit_code == 2
     assert "3 problems" in result.stderr
-    assert "'bert-bas': did you mean 'bert-base'?" in result.stderr
+    assert "'bert-bas'. Did you mean 'bert-base'?" in result.stderr
     assert "x.pdf: " in result.stderr
 
 

@@ -48,7 +48,7 @@ def test_what_is_not_there_is_named_with_what_is(store: Path) -> None:
     result = run("opinoin", "--store", store)
     assert result.exit_code == 2
     assert "'opinoin'" in result.stderr
-    assert "did you mean 'opinion'?" in result.stderr
+    assert "Did you mean 'opinion'?" in result.stderr
 
 
 def test_a_folder_is_no_place_for_a_page(store: Path, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_runs_that_are_not_there_are_named_at_once_with_those_that_are(opinion_r
     assert result.exit_code == 2
     told = result.stderr.replace("\n", " ")
     assert "3 problems" in told
-    assert "did you mean 'opinion'?" in told
+    assert "Did you mean 'opinion'?" in told
     assert f"{opinion_run.name!r}" in told
 
 

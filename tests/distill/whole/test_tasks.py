@@ -47,7 +47,7 @@ def test_shows_and_checks_a_manifest_of_ones_own(work: Path, tmp_path: Path) -> 
     manifest.write_text(yaml.safe_dump(values | {"label": "x", "metrics": ["acuracy"]}))
     result = CliRunner().invoke(app, ["tasks", "show", "--manifest", str(manifest)])
     assert result.exit_code == 2
-    assert "'label': did you mean 'labels'" in result.stderr
+    assert "'label'. Did you mean 'labels'" in result.stderr
     assert "acuracy" in result.stderr
 
 

@@ -79,7 +79,7 @@ def test_every_problem_is_listed(tmp_path: Path, opinion_set: ExampleSet) -> Non
     with pytest.raises(IntegrityError) as caught:
         read_set_record(tmp_path)
     assert "3 problems" in str(caught.value)
-    assert "'nam': did you mean 'name'?" in str(caught.value)
+    assert "'nam'. Did you mean 'name'?" in str(caught.value)
 
 
 def test_shard_listed_twice_is_refused(tmp_path: Path, opinion_set: ExampleSet) -> None:

@@ -108,7 +108,7 @@ def test_a_number_without_a_name_is_refused(tmp_path: Path) -> None:
     )
     with pa.OSFile(str(tmp_path / "train.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(DataError, match=naming("train.arrow", "'label' holds 2", "0 to 1")):
+    with pytest.raises(DataError, match=naming("train.arrow", "'label' contains 2", "0 to 1")):
         load_source(task_of(), tmp_path)
 
 

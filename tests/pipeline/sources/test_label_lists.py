@@ -77,7 +77,9 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     wrong = problem(tmp_path, "train.csv", 'text,tags\na,food\nb,"food,drinks"\n', task())
     assert "label 'drinks' in row 1" in wrong
     assert "row 1" in problem(tmp_path, "train.csv", "text,food,service,music\na,1,0,0\nb,1,,0\n", APART)
-    assert "'service' holds '2' in row 0" in problem(tmp_path, "train.csv", "text,food,service,music\na,1,2,0\n", APART)
+    assert "'service' contains '2' in row 0" in problem(
+        tmp_path, "train.csv", "text,food,service,music\na,1,2,0\n", APART
+    )
     assert "'music'" in problem(tmp_path, "train.csv", "text,food,service,musik\na,1,0,0\n", APART)
     (tmp_path / "train.csv").unlink()
     for rows in ([True], [3], [None], ["0.5"]):

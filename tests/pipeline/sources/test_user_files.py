@@ -53,7 +53,7 @@ def problem(folder: Path, task: Task | None = None) -> str:
 def test_every_format_is_read_compressed_and_in_any_case(kind: str, packing: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"train{kind.upper()}{packing}", PACKERS[packing](WRITERS[kind](TABLE)))
     if packing and kind in (".parquet", ".arrow", ".feather"):
-        assert "unpack" in problem(tmp_path)
+        assert "Unpack" in problem(tmp_path)
     else:
         assert open_rows(path).table(["text"]).column("text").to_pylist() == TEXTS
         assert texts(tmp_path) == TEXTS
@@ -93,8 +93,8 @@ def test_columns_that_nobody_names_are_not_looked_at(tmp_path: Path) -> None:
         ("train.json", b'[{"text": "a", "label": 0},\n', ("array",)),
         ("train.json", b'[{"text": "a", "label": 0}, 3]', ("element 2",)),
         ("train.jsonl", b'{"text": "a", "label": 0}\n{"text": "b', ("line 2",)),
-        ("train.csv.gz", gzip.compress(b"text,label\na,0\n" * 99, mtime=0)[:-20], ("cut off",)),
-        ("train.csv.xz", lzma.compress(b"text,label\na,0\n" * 99)[:-20], ("cut off",)),
+        ("train.csv.gz", gzip.compress(b"text,label\na,0\n" * 99, mtime=0)[:-20], ("truncated",)),
+        ("train.csv.xz", lzma.compress(b"text,label\na,0\n" * 99)[:-20], ("truncated",)),
         ("train.csv", gzip.compress(b"text,label\na,0\n", mtime=0), ("gzip", ".gz")),
         ("train.csv", parquet(TABLE), ("Parquet", ".parquet")),
         ("train.csv", b"PK\x03\x04whatever", ("zip",)),
@@ -345,7 +345,7 @@ def test_several_labels_of_fasttext(tmp_path: Path) -> None:
 
 def test_a_text_without_labels_is_no_split_and_fasttexts_own_endings_are_named(tmp_path: Path) -> None:
     write(tmp_path / "train.txt", b"a\nb\n")
-    assert "holds no rows" in problem(tmp_path)
+    assert "contains no rows" in problem(tmp_path)
     write(tmp_path / "train.csv", b"text,label\na,0\nb,1\n")
     assert texts(tmp_path) == ["a", "b"]
     with pytest.raises(DataError, match=naming("cooking.train", "fastText", ".txt")):
@@ -365,7 +365,7 @@ def test_a_column_that_is_there_twice_is_refused_where_it_is_needed(tmp_path: Pa
     write(tmp_path / "train.csv", b"text,label,x,x\na,0,1,2\nb,1,1,2\n")
     assert texts(tmp_path) == ["a", "b"]
     write(tmp_path / "train.csv", b"text,label,text\na,0,1\n")
-    assert "'text' is there twice" in problem(tmp_path)
+    assert "'text' is repeated" in problem(tmp_path)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -443,7 +443,7 @@ def test_bytes_are_text_if_they_are_utf8(tmp_path: Path) -> None:
     write(tmp_path / "train.parquet", parquet(pa.table({"text": ["größer".encode(), b"b"], "label": [0, 1]})))
     assert texts(tmp_path) == ["größer", "b"]
     write(tmp_path / "train.parquet", parquet(pa.table({"text": [b"\xff", b"b"], "label": [0, 1]})))
-    assert "'text' holds binary" in problem(tmp_path)
+    assert "'text' contains binary" in problem(tmp_path)
 
 
 def test_a_header_without_rows_and_rows_of_other_lengths(tmp_path: Path) -> None:

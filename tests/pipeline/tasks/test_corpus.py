@@ -86,7 +86,7 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
         load_corpus(manifest=own(tmp_path, text))
     message = str(caught.value)
     assert "mine.yaml: 4 problems" in message
-    assert "'colums': did you mean 'columns'?" in message
+    assert "'colums'. Did you mean 'columns'?" in message
     assert "'name'" in message
     assert "'Deutsch'" in message
     assert "version: " in message

@@ -111,7 +111,7 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
         load_task(manifest=user_task(tmp_path, text))
     message = str(caught.value)
     assert "mine.yaml: " in message
-    assert "'colums': did you mean 'columns'?" in message
+    assert "'colums'. Did you mean 'columns'?" in message
     assert "'columns'" in message
     assert "metrics.0" in message
     assert "metrics: " not in message  # which is empty only for what is wrong in it

@@ -119,7 +119,7 @@ def test_texts_are_found_by_the_tasks_names(opinion_run: Path, tmp_path: Path) -
     assert predict(opinion_run, tmp_path / "rows.csv", "--manifest", tmp_path / "task.yaml").num_rows == 1
     (tmp_path / "other.csv").write_text("revue,stars\nx,3\n")
     said = refused(opinion_run, tmp_path / "other.csv", "--manifest", tmp_path / "task.yaml")
-    assert "'review' or 'sentence1'; did you mean 'revue'?" in said
+    assert "'review' or 'sentence1'. Did you mean 'revue'?" in said
 
 
 def test_a_run_knows_the_names_that_its_set_was_made_with(
@@ -232,7 +232,7 @@ def test_what_cannot_be_read_is_named(
 def test_columns_that_are_not_there_are_told_at_once(opinion_run: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("sentence1,idea\nx,1\n")
     said = refused(opinion_run, tmp_path / "rows.csv", "--columns", "ide", "--columns", "nothing")
-    assert "'ide'; did you mean 'idea'?" in said
+    assert "'ide'. Did you mean 'idea'?" in said
     assert "'nothing'" in said
     (tmp_path / "both.csv").write_text("sentence1,label,input_label\nx,1,2\n")
     said = refused(opinion_run, tmp_path / "both.csv", "--columns", "label", "--columns", "input_label")

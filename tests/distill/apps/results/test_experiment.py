@@ -61,7 +61,7 @@ def test_the_one_of_the_package_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sets: {a: {}}\nstudnts: {}", "'studnts': did you mean 'students'?"),
+        ("sets: {a: {}}\nstudnts: {}", "'studnts'. Did you mean 'students'?"),
         ("sets: {a: {}}", "`students`"),
         ("sets: {a: {}}\nstudents: {b: {alhpa: 1}}", "students: b: "),
         ("sets: {a: {}}\nstudents: {b: {seed: 1}}", "'seed'"),
