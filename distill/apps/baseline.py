@@ -24,8 +24,9 @@ from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.run_config import EvaluateConfig
 from student.trained_sets import evaluated_sets, trained_sets
 
-STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0)  # of the linear model, of which folds of the training rows choose one
-PENALTIES = (0.3, 1.0, 3.0, 10.0)  # of the ridge for scores
+# regularisation of the linear model, chosen by cross-validation on the training rows
+STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0)
+PENALTIES = (0.3, 1.0, 3.0, 10.0)  # regularisation of the ridge regression for scores
 FOLDS = 3
 MOST_FEATURES = 200_000
 NAME = "words and characters, TF-IDF"
@@ -95,7 +96,7 @@ def fit_baseline(train: Rows, target: Target) -> System:
     """Fits the baseline on gold.
 
     Args:
-        train: rows with gold, of which folds choose the strength of the regularisation.
+        train: rows with gold. Cross-validation on them chooses the strength of the regularisation.
         target: what the logits of the task mean. Scores are predicted as they are, also for a target of bins.
     """
     features = _features()
@@ -137,7 +138,10 @@ def _fit_labels(x_NF: Any, train: Rows) -> Any:
 
 
 def _features() -> Any:
-    """Words and pairs of words, and characters of words: the latter cover inflections and misspellings."""
+    """Returns features of words, pairs of words, and characters of words.
+
+    The latter cover inflections and misspellings.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_union
 
@@ -147,7 +151,8 @@ def _features() -> Any:
 
 
 def _all_classes(model: Any, decision: Floats, target: Target) -> Floats:
-    """Decisions as logits [N, C]: of two classes scikit-learn has one column, and none of classes without a row."""
+    """Returns decisions as logits [N, C]."""
+    # scikit-learn outputs one column for two classes, and no column for a class without a row.
     if decision.ndim == 1:
         decision = np.stack([-decision, decision], axis=1)
     if target.kind == "labels":

@@ -1,4 +1,4 @@
-"""What to do about scores, in words: for `finetune-teacher`, `train-student`, `evaluate` and `quickstart`."""
+"""Advice about scores for `finetune-teacher`, `train-student`, `evaluate` and `quickstart`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.errors import IntegrityError
 from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, read_run_record
 
-SKEWED = 0.6  # from this share of one label on, accuracy hides the others
+SKEWED = 0.6  # above this share of one label, accuracy hides the errors on the others
 MOST_NAMED = 10  # labels in a sentence
 TEACHER_ADVICE = "Train it longer (--num-train-epochs), or choose a larger encoder."
 Scores = Mapping[str, float]
@@ -17,13 +17,13 @@ def judge(parts: Mapping[str, Any]) -> list[str]:
     """Judges the scores of one split.
 
     Args:
-        parts: what `student.evaluate.evaluate` gives for a split, with the scores of a ``baseline`` or without.
+        parts: the results of `student.evaluate.evaluate` for a split, with or without the scores of a ``baseline``.
     """
     return [*_teacher(parts), *_student(parts), *_skew(parts)]
 
 
 def judge_teacher(best: Entry) -> list[str]:
-    """Judges the best epoch of a fine-tuning by what it recorded of the first dev split."""
+    """Judges the best epoch of a fine-tuning by its recorded scores on the first dev split."""
     scores: Scores = next(iter(best["metrics"].values()), {})
     if not {"labels_in_gold", "labels_predicted"} <= scores.keys():
         return []
@@ -35,7 +35,7 @@ def judge_teacher(best: Entry) -> list[str]:
 
 
 def judge_rows(run: Path, record: RunRecord) -> list[str]:
-    """Compares a finished run with those beside it that read fewer rows of the same task, without variants or text.
+    """Compares a finished run with its sibling runs on fewer rows of the same task, without variants or added text.
 
     Args:
         run: the folder of the run.
@@ -58,7 +58,7 @@ def judge_rows(run: Path, record: RunRecord) -> list[str]:
     best, fewer, where = max(found)
     both = f"{score:.3f} from {rows:,} training rows, {best:.3f} from the {fewer:,} rows of {where}"
     advice = "Leave out variants or unlabelled text (--where), or check them."
-    return [f"The rows that were added lowered {name}: {both}. {advice}"]
+    return [f"The added rows lowered {name}: {both}. {advice}"]
 
 
 def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:

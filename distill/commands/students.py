@@ -160,7 +160,7 @@ def _add_judgements(result: Result, evaluation: dict[str, Any]) -> Result:
 
 
 def _add_confusion(result: Result, split: str, counts: dict[str, dict[str, int]]) -> None:
-    """Adds how often each gold label got each prediction; of many labels the most frequent mistakes."""
+    """Adds how often each gold label got each prediction. With many labels, adds the most frequent mistakes."""
     labels = list(dict.fromkeys([*counts, *(name for row in counts.values() for name in row)]))
     if len(labels) <= MOST_COLUMNS:
         rows = [[name, *(counts.get(name, {}).get(other, 0) for other in labels)] for name in labels]

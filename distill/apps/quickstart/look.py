@@ -1,4 +1,4 @@
-"""What a file of rows holds: its texts, its kind of labels, and what is odd about them."""
+"""Looks into a file of rows: its texts, its type of labels, and the oddities of both."""
 
 import re
 import unicodedata
@@ -18,24 +18,24 @@ from pipeline.sources.columns import plain_table, rows_in_words, type_name
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Metric, TaskType
 
-# More whole numbers than a scale of answers has are scores. A word for every few rows is an id or a text.
+# A column with more distinct whole numbers holds scores. A column with fewer rows per distinct word holds ids or texts.
 MOST_GRADES, ROWS_PER_CLASS = 20, 5
 FEWEST_ROWS = 50
-SHOWN = 10  # labels that are named
+SHOWN = 10  # number of labels that are printed by name
 
 
 @dataclass(frozen=True)
 class Look:
-    """A file's rows with text and gold, and what was found out about them.
+    """A file's rows with text and gold, and the findings about them.
 
     Attributes:
         type: of the task.
         texts: names of the columns of text, one or two.
         label: name of the column of labels.
-        rows: of each row its texts and its label, as a manifest's task reads them.
+        rows: the texts and the label of each row, as the manifest's task will read them.
         labels: all labels in their order, empty for scores.
         score_range: the lowest and the highest score, or None for labels.
-        findings: what a user should know, by name.
+        findings: facts that a user should know, by name.
     """
 
     type: TaskType
@@ -48,7 +48,7 @@ class Look:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics that fit the labels; by macro F1 rare classes count as much as frequent ones."""
+        """The metrics that fit the labels. With macro F1, rare classes count as much as frequent ones."""
         if self.type == "regression":
             return ("pearson", "spearmanr")
         if self.type == "multilabel":
@@ -56,12 +56,12 @@ class Look:
         return ("span_f1", "accuracy") if self.type == "token_labels" else ("accuracy", "macro_f1")
 
     def key(self, row: dict[str, Any]) -> tuple[str, ...]:
-        """What makes two rows the same input: their texts without regard to case and spaces."""
+        """Returns the key by which two rows are the same input: their texts without regard to case and spaces."""
         return tuple(_normal(row[name]) for name in self.texts)
 
 
 def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
-    """Reads a file and finds out what its labels are.
+    """Reads a file and infers the type of its labels.
 
     Args:
         file: any file of rows.
@@ -70,16 +70,19 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
 
     Raises:
         ConfigError: if there are no such columns.
-        DataError: if a column holds something else, or there are too few rows.
+        DataError: if a column has another type, or there are too few rows.
     """
     opened = open_rows(file)
     wanted = {"--text": texts[0], "--text2": texts[1] if len(texts) > 1 else None, "--label": label}
     missing = {flag: name for flag, name in wanted.items() if name is not None and name not in opened.names}
-    problems = [f"{flag} {name}. {did_you_mean(name, opened.names)}" for flag, name in missing.items()]
-    raise_all(ConfigError, f"{file}: columns that are not there", problems)
+    problems = [f"{flag} {name}: {did_you_mean(name, opened.names)}" for flag, name in missing.items()]
+    raise_all(ConfigError, f"{file}: unknown columns", problems)
     names = [name for name in wanted.values() if name is not None]
     if len(set(names)) < len(names):
-        raise ConfigError(f"--text, --text2 and --label: {' and '.join(names)}; each is a column of its own")
+        raise ConfigError(
+            f"--text, --text2 and --label: {' and '.join(names)} are not different columns. Name a different column "
+            "for each."
+        )
     table = plain_table(opened.wanted(names).select(names))
     labels = _whole(_with_numbers(table.column(label).combine_chunks()))
     table = table.set_column(table.column_names.index(label), label, labels)
@@ -89,7 +92,9 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
         _refuse_other_than_names(file, rows, label)
     complete = [row for row in rows if all(row[name] for name in texts) and _is_gold(row[label])]
     if len(complete) < FEWEST_ROWS:
-        raise DataError(f"{file}: {len(complete)} rows with text and label; a student needs {FEWEST_ROWS} at least")
+        raise DataError(
+            f"{file}: {len(complete)} rows with text and label are too few. A student needs at least {FEWEST_ROWS}."
+        )
     if kind == "classification":
         complete = [row | {label: _name(row[label])} for row in complete]
     label_names = _labels(file, kind, complete, label)
@@ -110,9 +115,9 @@ def with_scores_of(look: Look, file: Path) -> Look:
 
 
 def _with_numbers(labels: pa.Array) -> pa.Array:
-    """Labels as numbers if all of them are numbers; CSV and TSV have no types.
+    """Returns labels as numbers if all of them are numbers, because CSV and TSV have no types.
 
-    Codes stay text: 01 is no number, and 1.1 and 1.10 are two versions and not one number.
+    Codes remain text: 01 is not a number, and 1.1 and 1.10 are two versions and not one number.
     """
     if not pt.is_string(labels.type):
         return labels
@@ -132,7 +137,7 @@ def _with_numbers(labels: pa.Array) -> pa.Array:
 
 
 def _whole(labels: pa.Array) -> pa.Array:
-    """Numbers without fractions as whole ones: pandas writes 0.0 and 1.0 where some labels are missing."""
+    """Returns numbers without fractions as integers. pandas writes 0.0 and 1.0 where some labels are missing."""
     if not pt.is_floating(labels.type):
         return labels
     numbers = pc.if_else(pc.is_nan(labels), None, labels)
@@ -141,7 +146,7 @@ def _whole(labels: pa.Array) -> pa.Array:
 
 
 def _type_of(file: Path, table: pa.Table, texts: Sequence[str], label: str) -> TaskType:
-    """What kind of task the columns are, by their types and by how many values there are."""
+    """Infers the type of the task from the types of the columns and the number of distinct values."""
     text, gold = table.schema.field(texts[0]).type, table.schema.field(label).type
     if _is_list(gold):
         if _is_list(text):
@@ -151,15 +156,17 @@ def _type_of(file: Path, table: pa.Table, texts: Sequence[str], label: str) -> T
         wrong = next(name for name in texts if not _is_text(table.schema.field(name).type))
         raise DataError(f"{file}: column {wrong!r} is {type_name(table.schema.field(wrong).type)}, not text")
     if not (_is_text(gold) or pt.is_integer(gold) or pt.is_floating(gold) or pt.is_boolean(gold)):
-        raise DataError(f"{file}: column {label!r} is {type_name(gold)}; labels are names, numbers, or lists of names")
+        raise DataError(
+            f"{file}: column {label!r} is {type_name(gold)}. Labels must be names, numbers, or lists of names."
+        )
     values = table.column(label).drop_null()
     count = len(values.unique())
     if pt.is_floating(gold) or (pt.is_integer(gold) and count > MOST_GRADES):
         return "regression"
     if count * ROWS_PER_CLASS > len(values):
         raise DataError(
-            f"{file}: column {label!r} has {count:,} distinct values in {len(values):,} rows, so it is no label. "
-            "Name the column of labels by --label."
+            f"{file}: column {label!r} has {count:,} distinct values in {len(values):,} rows, so it is not a "
+            "label. Name the column of labels with --label."
         )
     return "classification"
 
@@ -179,7 +186,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _name(value: object) -> str:
-    """A class as a manifest names it."""
+    """Returns the name of a class in the manifest."""
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
@@ -197,15 +204,17 @@ def _labels(file: Path, kind: TaskType, rows: list[dict[str, Any]], label: str) 
         return ()
     values = {one for row in rows for one in (row[label] if isinstance(row[label], list) else [row[label]])}
     if len(values) < 2:
-        raise DataError(f"{file}: column {label!r} has one value alone, {values.pop()!r}; there is nothing to learn")
-    # Numbers in their order, and not 1, 10, 2.
+        raise DataError(
+            f"{file}: column {label!r} has only the value {values.pop()!r}. A student needs at least two labels."
+        )
+    # Sorted as numbers, and not as 1, 10, 2.
     return tuple(
         sorted(values, key=lambda one: (not one.lstrip("-").isdecimal(), len(one) if one.isdecimal() else 0, one))
     )
 
 
 def _findings(look: Look, num_rows: int) -> dict[str, str]:
-    """What is to be known of the rows before anything is trained."""
+    """Returns facts about the rows that a user should see before anything is trained."""
     keys = list(map(look.key, look.rows))
     found = {"rows": f"{len(look.rows):,}", "task": look.type}
     if num_rows > len(look.rows):

@@ -35,13 +35,13 @@ CHOSEN = "variant = 0 and (label is not null or score is not null)"
 
 @dataclass(frozen=True)
 class System:
-    """Something that reads sentences, or pairs, and labels or scores them.
+    """A model that labels or scores sentences or pairs.
 
     Attributes:
         target: what its logits mean.
         logits: float32 logits [N, C] of first sentences, and of second ones if the task has pairs.
-        num_parameters: how many numbers it has.
-        num_bytes: what has to be kept on disk to use it: weights, vocabulary, settings.
+        num_parameters: the number of its parameters.
+        num_bytes: the size on disk of everything that it needs: weights, vocabulary, settings.
     """
 
     target: Target
@@ -80,7 +80,7 @@ def teacher_system(task: Task, folder: Path, logit_set: ExampleSet) -> System:
 
 
 def bytes_of(folder: Path) -> int:
-    """Bytes of what a model needs to read text: settings, weights, tokenizer."""
+    """Returns the size of the files that a model needs: settings, weights, tokenizer."""
     return sum(path.stat().st_size for name in STORED_FILES for path in folder.glob(name))
 
 
@@ -107,7 +107,7 @@ class Rows:
 
 
 def read_rows(logit_set: ExampleSet, split: str, among: Ints | None = None) -> Rows:
-    """The rows of a split that have gold, without variants; of all or of those with these numbers."""
+    """Returns the rows of a split with gold, without variants, either all or those with these numbers."""
     table = logit_set.read(split, COLUMNS, CHOSEN)
     if among is not None:
         table = table.filter(
@@ -118,12 +118,12 @@ def read_rows(logit_set: ExampleSet, split: str, among: Ints | None = None) -> R
 
 
 Features = Any  # numpy's array or a sparse matrix [N, F]
-# Log probability of a label that no training row has; a label of all rows gets its opposite as a logit.
+# Logit of a label without training rows. A label that all training rows have gets -LEAST.
 LEAST = -30.0
 
 
 def pair_features(u_NF: Features, w_NF: Features) -> Features:
-    """[|u - w| ; u * w ; their scalar product] of two sentences, [N, 2 F + 1]; dense or sparse as they are."""
+    """Returns |u - w|, u * w and the scalar product of two sentences, [N, 2 F + 1], dense or sparse like the inputs."""
     # Sparse matrices have no broadcasting, and dense ones of TF-IDF's width would not fit into memory.
     if sparse.issparse(u_NF):
         product_NF = u_NF.multiply(w_NF)
@@ -133,7 +133,10 @@ def pair_features(u_NF: Features, w_NF: Features) -> Features:
 
 
 def input_features(vectors: Callable[[Any], Features], texts1: Any, texts2: Any) -> Features:
-    """Features [N, F] of texts, or of pairs by what their sentences share; ``vectors`` makes those of one text."""
+    """Returns features [N, F] of texts, or of pairs by comparing their sentences.
+
+    ``vectors`` makes the features of one text.
+    """
     return vectors(texts1) if texts2 is None else pair_features(vectors(texts1), vectors(texts2))
 
 
@@ -149,11 +152,11 @@ def fit_regression(
 
     Args:
         train: rows with gold.
-        target: what the logits shall mean.
+        target: what the logits mean.
         vectors: makes features [N, F] of texts.
-        num_bytes: of what makes the vectors.
-        num_parameters: of what makes the vectors.
-        classifier: makes a logistic regression. (default: scikit-learn's, fitted by L-BFGS)
+        num_bytes: the size of the model that makes the vectors.
+        num_parameters: the number of parameters of the model that makes the vectors.
+        classifier: makes a logistic regression. Default: scikit-learn's, fitted by L-BFGS.
     """
     from sklearn.linear_model import LogisticRegression, Ridge  # only the extra `results` installs scikit-learn
 
@@ -174,12 +177,12 @@ def fit_regression(
 
 
 def each_label(make: Callable[[], Any], x_NP: Features, label_NC: Ints) -> list[Any]:
-    """A model for each label that may hold by itself; of one that holds of all rows or of none only whether it does."""
+    """Fits a binary model per label. For a label that holds for all rows or for no row, stores only that constant."""
     return [make().fit(x_NP, gold_N) if len(np.unique(gold_N)) > 1 else bool(gold_N[0]) for gold_N in label_NC.T]
 
 
 def label_predictor(models: Sequence[Any], features: Callable[[Any, Any], Features]) -> Predict:
-    """From texts to logits [N, C] by what `each_label` gives; a label without a model always holds, or never."""
+    """Returns logits [N, C] of texts, by the models of `each_label`. A label without a model always or never holds."""
 
     def logits(texts1: Any, texts2: Any) -> Floats:
         x_NP = features(texts1, texts2)
@@ -193,11 +196,11 @@ def label_predictor(models: Sequence[Any], features: Callable[[Any, Any], Featur
 
 
 def class_predictor(model: Any, target: Target, features: Callable[[Any, Any], Features]) -> Predict:
-    """From texts to logits [N, C] by a fitted classifier of scikit-learn."""
+    """Returns logits [N, C] of texts, by a fitted classifier of scikit-learn."""
 
     def logits(texts1: Any, texts2: Any) -> Floats:
         logits_NC = np.full((len(texts1), target.num_logits), LEAST, dtype=np.float32)
-        # scikit-learn outputs only classes that occur in its training rows; the others keep the lowest log probability.
+        # scikit-learn outputs only classes that occur in its training rows. The others keep the lowest log probability.
         logits_NC[:, model.classes_] = model.predict_log_proba(features(texts1, texts2))
         return logits_NC
 
@@ -205,7 +208,7 @@ def class_predictor(model: Any, target: Target, features: Callable[[Any, Any], F
 
 
 def score_predictor(model: Any, features: Callable[[Any, Any], Features]) -> Predict:
-    """From texts to scores [N, 1] by a fitted regression of scikit-learn."""
+    """Returns scores [N, 1] of texts, by a fitted regression of scikit-learn."""
 
     def logits(texts1: Any, texts2: Any) -> Floats:
         return np.asarray(model.predict(features(texts1, texts2)), np.float32)[:, None]
@@ -222,14 +225,14 @@ MAX_CHARACTERS = 10_000_000  # of training rows, which TF-IDF fits within some s
 
 @dataclass(frozen=True)
 class Baseline:
-    """How a baseline is made.
+    """A baseline and its requirements.
 
     Attributes:
-        make: fits it, by training rows, their target and the folder of model2vec's vectors.
-        about: what it is, for the table's legend.
-        libraries: what it needs.
-        needs_vectors: whether it is made of model2vec's vectors, too.
-        only_single: whether it reads single sentences with one label alone.
+        make: fits it to training rows, with their target and the folder of model2vec's vectors.
+        about: its description for the legend of the table.
+        libraries: the libraries that it needs.
+        needs_vectors: whether it needs model2vec's vectors.
+        only_single: whether it only supports single sentences with one label.
     """
 
     make: Callable[[Rows, Target, Path], System]
@@ -244,17 +247,17 @@ class Baseline:
         return [name for name in self.libraries if importlib.util.find_spec(name) is None]
 
     def fit(self, train: Rows, target: Target, vectors: Path) -> System:
-        """Fits it on training rows, of a target of bins to their scores; the folder is that of model2vec's vectors."""
+        """Fits it to training rows. If the target has bins, fits it to their scores."""
         return self.make(train, target if target.has_labels else SCORE, vectors)
 
 
 def majority(train: Rows, target: Target, _: Path) -> System:
-    """Returns a system that gives the commonest label of the training rows, those that most have, or the mean score."""
+    """Returns a system that predicts the most frequent label, all labels of most rows, or the mean score."""
     answer_C = np.zeros(target.num_logits, dtype=np.float32)
     if target.has_classes:
         answer_C[np.bincount(train.label_N).argmax()] = 1
     elif target.has_label_lists:
-        # A label that most rows have is the best constant prediction for that label.
+        # For several labels, the best constant prediction contains the labels of more than half of the rows.
         answer_C[:] = np.where(train.label_N.mean(axis=0) > 0.5, 1, -1)
     else:
         answer_C[0] = train.score_N.mean()
@@ -266,7 +269,7 @@ def majority(train: Rows, target: Target, _: Path) -> System:
 
 
 def tfidf(train: Rows, target: Target, _: Path = Path()) -> System:
-    """Fits a regression on TF-IDF of words and pairs of words, of the training rows' vocabulary."""
+    """Fits a regression on TF-IDF of words and pairs of words. The vocabulary is that of the training rows."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(ngram_range=(1, 2)).fit([*train.texts1, *(train.texts2 or ())])
@@ -276,9 +279,9 @@ def tfidf(train: Rows, target: Target, _: Path = Path()) -> System:
 
 
 def hashed(train: Rows, target: Target, _: Path) -> System:
-    """Fits a logistic regression by averaged SGD on hashed words and pairs of words; for scores a ridge regression.
+    """Fits a logistic regression by averaged SGD, or a ridge regression, on hashed words and pairs of words.
 
-    There is no vocabulary: it is in the manner of fastText, whose vectors it does not have.
+    The model has no vocabulary. It resembles fastText, but without its vectors.
     """
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.linear_model import SGDClassifier
@@ -304,18 +307,22 @@ def tuned(train: Rows, target: Target, folder: Path) -> System:
 
 BASELINES = {
     "majority": Baseline(
-        majority, "always the commonest label of the training rows, those that most have, or their mean score", ()
+        majority,
+        "always the most frequent label of the training rows, the labels of more than half of them, or their "
+        "mean score",
+        (),
     ),
     "TF-IDF": Baseline(tfidf, "words and pairs of words by TF-IDF, logistic or ridge regression"),
     "hashed bigrams": Baseline(
         hashed,
-        "words and pairs of words hashed into 2^18 numbers, logistic regression by averaged SGD or ridge regression: "
-        "in the manner of fastText, which it is not",
+        "words and pairs of words hashed into 2^18 numbers, logistic regression by averaged SGD or ridge "
+        "regression. It resembles fastText, but is not fastText",
     ),
     "model2vec": Baseline(static, "model2vec of the encoder, frozen, logistic or ridge regression", MODEL2VEC, True),
     "model2vec, tuned": Baseline(
         tuned,
-        "the same with model2vec's own classifier, which trains the vectors, too, and reads single sentences alone",
+        "model2vec of the encoder with model2vec's own classifier, which also trains the vectors and only "
+        "supports single sentences",
         (*MODEL2VEC, "datasets"),
         True,
         True,
@@ -326,8 +333,8 @@ BASELINES = {
 def bag_of_words_scores(logit_set: ExampleSet) -> dict[str, dict[str, float]]:
     """Returns the metrics of TF-IDF, fitted on a set's training rows with gold, by dev split.
 
-    A teacher that is not better has nothing to teach. Empty if scikit-learn is not installed, there are no such rows
-    or all have the same gold, or so many that it would take longer than seconds.
+    A teacher that is not better has nothing to teach. The result is empty if scikit-learn is not installed, if there
+    are no rows with gold or all have the same gold, and if the rows are too many for a few seconds.
     """
     record, baseline = logit_set.record, BASELINES["TF-IDF"]
     if baseline.missing or TRAIN not in logit_set.splits or not record.has_text:
@@ -346,7 +353,7 @@ def bag_of_words_scores(logit_set: ExampleSet) -> dict[str, dict[str, float]]:
 
 
 def _is_enough(train: Rows) -> bool:
-    """Whether there is something to tell apart."""
+    """Whether the rows have more than one label or score."""
     if not any(map(WORD.search, [*train.texts1, *(train.texts2 or ())])):
         return False
     return len(np.unique(train.label_N, axis=0)) > 1 or len(np.unique(train.score_N)) > 1
