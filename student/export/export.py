@@ -13,7 +13,7 @@ from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.query.mixture import open_sets
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import load_tokenizer
-from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, write_run_record
+from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, text_columns, write_run_record
 from student.data import as_read, load_chosen
 from student.evaluate import Evaluation, dev_examples, open_evaluated
 from student.export.engine_file import engine_problems, write_engine_file
@@ -94,7 +94,7 @@ def _export_html(path: Path, config: ExportConfig, student: Student, record: Run
     make_folder(path.parent)
     rows = _dev_rows(config, student, record)
     made = coarse(student, _occurrences(config, student, record))
-    write_html(made, tokenizer, config.run.absolute().name, path)
+    write_html(made, tokenizer, config.run.absolute().name, path, text_columns(config.run) or ())
     scores = _compared(*_evaluations(student, made.student, rows))
     return scores | {"bytes": {"before": bytes_on_disk(student, config.run), "after": path.stat().st_size}}
 

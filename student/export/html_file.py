@@ -9,6 +9,7 @@ Shapes: R rows that are stored, V vocabulary, F numbers of a row, K bigrams.
 import json
 import zlib
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -210,7 +211,9 @@ def check_writable(student: Student, tokenizer: Tokenizer) -> None:
     raise_all(ConfigError, "--html", problems)
 
 
-def write_html(coarse: CoarseStudent, tokenizer: Tokenizer, name: str, path: Path) -> None:
+def write_html(
+    coarse: CoarseStudent, tokenizer: Tokenizer, name: str, path: Path, text_columns: Sequence[Sequence[str]] = ()
+) -> None:
     """Writes the file.
 
     Args:
@@ -218,9 +221,10 @@ def write_html(coarse: CoarseStudent, tokenizer: Tokenizer, name: str, path: Pat
         tokenizer: the student's.
         name: its name in the page.
         path: the file.
+        text_columns: the names that the column of each text may have in a file that is dropped on the page.
     """
     # Browsers decompress zlib streams by themselves, so the page carries no decoder.
-    content = b64encode(zlib.compress(_content(coarse, tokenizer, name), 9)).decode()
+    content = b64encode(zlib.compress(_content(coarse, tokenizer, name, text_columns), 9)).decode()
     api = f'<script id="api">{_file("student.js")}</script>\n'
     data = f'<script id="student" type="text/plain">{content}</script>\n'
     html = compose("distill export", _file("local.js"), FOOTER, api + data)
@@ -239,7 +243,7 @@ def write_html(coarse: CoarseStudent, tokenizer: Tokenizer, name: str, path: Pat
     write_text_alone(path, html.replace(CHARSET, CHARSET + tag, 1))
 
 
-def _content(coarse: CoarseStudent, tokenizer: Tokenizer, name: str) -> bytes:
+def _content(coarse: CoarseStudent, tokenizer: Tokenizer, name: str, text_columns: Sequence[Sequence[str]]) -> bytes:
     """Returns a safetensors file with the numbers and the compiled kernel.
 
     Its metadata have the other input of `student.js`.
@@ -255,7 +259,7 @@ def _content(coarse: CoarseStudent, tokenizer: Tokenizer, name: str) -> bytes:
         tensors[f"{BIGRAMS}.rows"] = _bigram_rows(coarse)
     tensors["kernel"] = np.frombuffer(files("student.export").joinpath("kernel.wasm").read_bytes(), np.uint8)
     student = {
-        "facts": _facts(config, name),
+        "facts": _facts(config, name) | {"textColumns": [list(names) for names in text_columns]},
         "shape": _shape(coarse, tokenizer),
         "words": words(tokenizer, coarse.ids_R, config.pad_id),
         "packed": [

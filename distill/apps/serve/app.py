@@ -90,7 +90,7 @@ GET = {
 
 async def predict(served: Served, config: ServeConfig, body: PredictRequest) -> bytes:
     """Returns labels with their scores in the form of text-embeddings-inference: a list of lists for a batch."""
-    texts = checked_texts(body.rows(), served.student.is_pair, config.max_client_batch_size)
+    texts = checked_texts(body, served.student.is_pair, config.max_client_batch_size)
     batches = served.rankings["none" if body.raw_scores else "softmax"]
     ranked = await _rows(served, batches, texts, body.truncate)
     return (_lists(ranked) if body.is_batch else _list(ranked[0])).encode()
@@ -98,7 +98,7 @@ async def predict(served: Served, config: ServeConfig, body: PredictRequest) -> 
 
 async def embed(served: Served, config: ServeConfig, body: EmbedRequest) -> bytes:
     """Returns the vector of each text."""
-    texts = checked_texts(body.rows(), False, config.max_client_batch_size)
+    texts = checked_texts(body, False, config.max_client_batch_size)
     vectors_NF = await _rows(served, served.vectors, texts, body.truncate)
     if body.normalize is not False:
         vectors_NF = vectors_NF / np.linalg.norm(vectors_NF, axis=1, keepdims=True).clip(min=1e-12)
@@ -108,7 +108,7 @@ async def embed(served: Served, config: ServeConfig, body: EmbedRequest) -> byte
 
 async def hub(served: Served, config: ServeConfig, body: HubRequest) -> bytes:
     """Returns labels in the form of the hub's inference API: always a list of lists, as its client expects."""
-    texts = checked_texts(body.rows(), served.student.is_pair, config.max_client_batch_size)
+    texts = checked_texts(body, served.student.is_pair, config.max_client_batch_size)
     wanted = body.parameters or HubParameters()
     ranked = await _rows(served, served.rankings[wanted.function_to_apply or "softmax"], texts, None)
     return _lists(one[: wanted.top_k] for one in ranked).encode()
@@ -116,7 +116,7 @@ async def hub(served: Served, config: ServeConfig, body: HubRequest) -> bytes:
 
 async def teacher(served: Served, config: ServeConfig, body: PredictRequest) -> bytes:
     """The teacher's stored prediction for each input. Null for inputs that are not in the set."""
-    texts = checked_texts(body.rows(), served.student.is_pair, config.max_client_batch_size)
+    texts = checked_texts(body, served.student.is_pair, config.max_client_batch_size)
     found = served.stored.find(texts) if served.stored else [None] * len(texts)
     target = served.student.target
     answers = ("null" if logits_C is None else _list(rankings(target, logits_C[None])[0]) for logits_C in found)
@@ -211,6 +211,11 @@ class App:
     def __init__(self, runs: Mapping[str, Served], config: ServeConfig, metrics: Metrics) -> None:
         self._runs, self._config, self._metrics = runs, config, metrics
         self._at_work = 0
+        # Each response names the weights that made it, so that logs of a rollout can tell them apart.
+        self._versions = {
+            one.name: {"x-model-sha": one.sha256, "x-distill-version": version("distill-offline")}
+            for one in runs.values()
+        }
         self._page, description = page(), ENCODER.encode(document()).encode()
         self._get: dict[str, Callable[[Served], Response]] = {
             "/health": lambda served: _plain(),
@@ -263,7 +268,7 @@ class App:
                 self._metrics.add(f"te_request_count{label}")
                 content = await answer(served, self._config, body)
                 self._metrics.add(f"te_request_success{label}")
-                return _json(content)
+                return _json(content, headers=self._versions[served.name])
             finally:
                 self._metrics.observe("te_request_duration", time.perf_counter() - started)
 

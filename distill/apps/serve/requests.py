@@ -1,7 +1,7 @@
 """The bodies of requests, their texts, and the error for refused requests."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -36,7 +36,12 @@ class Body(BaseModel):
 
     model_config = ConfigDict(strict=True)
     shape: ClassVar = ""  # of the inputs, in words
+    several: ClassVar[tuple[str, str]] = ('["a", "b"]', "")  # how texts and pairs are written, for messages
     inputs: Any
+
+    def rows(self) -> list[Sentences]:
+        """The sentences of each input."""
+        raise NotImplementedError
 
     @property
     def is_batch(self) -> bool:
@@ -51,6 +56,7 @@ class PredictRequest(Body):
     raw_scores: bool = False
     truncate: bool | None = None
     shape: ClassVar = "a string, a pair [string, string] or a batch [[string], [string, string], …]"
+    several: ClassVar = ('[["a"], ["b"]]', '[["a", "b"], ["c", "d"]]')
 
     def rows(self) -> list[Sentences]:
         """The sentences of each input."""
@@ -97,6 +103,7 @@ class HubRequest(Body):
     inputs: str | TextPair | list[str | TextPair]
     parameters: HubParameters | None = None
     shape: ClassVar = 'a string, a pair {"text": string, "text_pair": string} or a list of such'
+    several: ClassVar = ('["a", "b"]', '[{"text": "a", "text_pair": "b"}]')
 
     def rows(self) -> list[Sentences]:
         """The sentences of each input."""
@@ -136,11 +143,11 @@ def parsed(kind: type[Q], body: bytes) -> Q:
         raise RefusedError(422, "Validation", _in_words(kind, problem)) from error
 
 
-def checked_texts(rows: Sequence[Sequence[str]], is_pair: bool, most: int) -> Texts:
+def checked_texts(body: Body, is_pair: bool, most: int) -> Texts:
     """Returns the texts of inputs.
 
     Args:
-        rows: the sentences of each input.
+        body: the body of the request.
         is_pair: whether each input must have two sentences.
         most: the maximum number of inputs.
 
@@ -148,6 +155,7 @@ def checked_texts(rows: Sequence[Sequence[str]], is_pair: bool, most: int) -> Te
         RefusedError: if there are no inputs (400), too many or too long ones (413), or a wrong number of sentences in
             one (422).
     """
+    rows = body.rows()
     if not rows:
         raise RefusedError(400, "Empty", "`inputs` cannot be empty")
     if len(rows) > most:
@@ -155,7 +163,8 @@ def checked_texts(rows: Sequence[Sequence[str]], is_pair: bool, most: int) -> Te
     for number, row in enumerate(rows):
         if len(row) != 1 + is_pair:
             wants, has = ("pairs", "one text") if is_pair else ("single texts", "a pair")
-            raise RefusedError(422, "Validation", f"this student takes {wants}, and input {number} is {has}")
+            form = f"Several {'pairs' if is_pair else 'texts'} are {body.several[is_pair]}"
+            raise RefusedError(422, "Validation", f"this student takes {wants}, and input {number} is {has}. {form}")
         # Checked before tokenization, whose time grows with the text although only the first tokens are used.
         if max(map(len, row)) > MAX_CHARACTERS:
             raise RefusedError(413, "Validation", f"input {number} has more than {MAX_CHARACTERS:,} characters")

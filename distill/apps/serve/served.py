@@ -9,7 +9,8 @@ Shapes: N inputs, C logits.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
@@ -172,6 +173,9 @@ class Served:
         self.name = name_of(run)
         self.predictor = Predictor(run)
         self.student = self.predictor.info
+        # Hashed once: the files may change while this process still answers by the weights that it loaded.
+        self.hashes = self.predictor.hashes()
+        self.sha256 = _sha256(self.hashes)
         self.stored = _stored_answers(run, self.student.target)
         batches = partial(Batches, worker=Worker(self.predictor.is_quick), metrics=metrics)
         self.rankings = {scale: batches(partial(self._rankings, scale)) for scale in get_args(Scale)}
@@ -191,7 +195,8 @@ class Served:
         }
         return {
             "model_id": self.name,
-            "model_sha": None,
+            "model_sha": self.sha256,
+            "model_files": self.hashes,
             "model_dtype": self.student.table_dtype,
             "model_type": {"classifier" if is_classifier else "reranker": labels},
             "max_concurrent_requests": config.max_concurrent_requests,
@@ -213,10 +218,18 @@ class Served:
             "name": self.name,
             "task": self.student.task,
             "is_pair": self.student.is_pair,
+            "text_columns": self.predictor.text_columns() or [],
             "labels": list(target.names) if target.has_labels else [],
             "has_teacher": self.stored is not None,
             "max_client_batch_size": config.max_client_batch_size,
         }
+
+
+def _sha256(hashes: Mapping[str, str]) -> str:
+    """One hash of all files that decide the answers: that of a file itself if there is one alone."""
+    if len(hashes) == 1:
+        return next(iter(hashes.values()))
+    return hashlib.sha256("".join(f"{name} {hashes[name]}\n" for name in sorted(hashes)).encode()).hexdigest()
 
 
 def _stored_answers(run: Path, target: Target) -> "Stored | None":

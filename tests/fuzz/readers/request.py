@@ -20,4 +20,4 @@ SEEDS = [
 def read(data: bytes) -> None:
     number = data[0] if data else 0
     question = parsed(KINDS[number % len(KINDS)], data[1:])
-    checked_texts(question.rows(), number >= 128, 32)  # type: ignore[attr-defined]
+    checked_texts(question, number >= 128, 32)

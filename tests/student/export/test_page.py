@@ -140,3 +140,33 @@ def test_a_file_becomes_a_table(browser: Tab, page: tuple[Path, Student], tmp_pa
     tab.until("!document.querySelector('#download').hidden")
     assert len(tab.texts("tbody tr")) == 50
     assert tab.value("document.querySelector('#progress').textContent") == "400 rows; the first 50 are shown"
+
+
+COLUMNS = r"""
+const html = require("node:fs").readFileSync(process.argv[1], "utf8");
+const part = (id) => html.match(new RegExp(`<script id="${id}"[^>]*>([^]*?)</script>`))[1];
+const functions = html.match(/function namesOfTexts[^]*?\n}\n\nfunction placesOfTexts[^]*?\n}\n/)[0];
+(async () => {
+  const student = await new Function(`${part("api")}; return openStudent`)()(part("student"));
+  const run = {is_pair: student.isPair, text_columns: student.textColumns};
+  const places = new Function("run", "columns", `${functions}; return placesOfTexts(columns)`);
+  console.log(JSON.stringify(JSON.parse(process.argv[2]).map((columns) => {
+    try { return places(run, columns); } catch (error) { return error.message; }
+  })));
+})();
+"""
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_a_file_may_name_its_texts_as_the_task_does(opinion_run: Path, tmp_path: Path) -> None:
+    student = Student.load(opinion_run)
+    tokenizer = load_tokenizer(opinion_run / "tokenizer.json", student.config.tokenizer_sha256)
+    write_html(coarse(student, None), tokenizer, "opinion", tmp_path / "own.html", [("message", "body")])
+    files = [["id", "message"], ["body"], ["id", "text"], ["id", "comment"]]
+    assert NODE is not None
+    command = [NODE, "-e", COLUMNS, tmp_path / "own.html", json.dumps(files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    *places, problem = json.loads(done.stdout)
+    assert places == [[1], [0], [1]]
+    assert "message" in problem
+    assert "comment" in problem

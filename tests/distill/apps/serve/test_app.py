@@ -255,13 +255,19 @@ def test_health_and_the_page_share_a_path(app: App) -> None:
     assert ask(app, "DELETE", "/").headers["allow"] == "GET, POST"
 
 
-def test_info_is_as_text_embeddings_inference_has_it(app: App) -> None:
+def test_info_is_as_text_embeddings_inference_has_it(app: App, opinion_run: Path) -> None:
     info = ask(app, "GET", "/runs/opinion/info").json
     names = list(info["model_type"]["classifier"]["label2id"])
     assert info["model_type"]["classifier"]["id2label"] == {"0": names[0], "1": names[1]}
+    files = Predictor(opinion_run).hashes()
+    assert info["model_files"] == files
+    assert post(app, "/predict", TEXT).headers["x-model-sha"] == info["model_sha"]
+    assert post(app, "/runs/roles/predict", PAIR).headers["x-model-sha"] != info["model_sha"]
+    assert post(app, "/predict", TEXT).headers["x-distill-version"] == info["version"]
     assert (info["max_input_length"], info["max_client_batch_size"], info["auto_truncate"]) == (32, 3, True)
     one, other = ask(app, "GET", "/runs").json
     assert (one["name"], one["is_pair"], one["has_teacher"]) == ("opinion", False, True)
+    assert (one["text_columns"], other["text_columns"]) == ([["sentence1"]], [["sentence1"], ["sentence2"]])
     assert one["max_client_batch_size"] == 3
     assert (other["name"], other["is_pair"], other["labels"]) == ("roles", True, ["different", "same"])
 

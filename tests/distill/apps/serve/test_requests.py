@@ -1,4 +1,5 @@
 import json
+import re
 from typing import Any
 
 import pytest
@@ -82,8 +83,8 @@ def test_other_bodies_are_refused(kind: type[Body], body: bytes, status: int, me
 
 
 def test_texts_are_put_side_by_side() -> None:
-    assert checked_texts([["a"], ["b"]], False, 2).first == ["a", "b"]
-    pairs = checked_texts([["a", "b"], ["c", "d"]], True, 2)
+    assert checked_texts(PredictRequest(inputs=[["a"], ["b"]]), False, 2).first == ["a", "b"]
+    pairs = checked_texts(PredictRequest(inputs=[["a", "b"], ["c", "d"]]), True, 2)
     assert (pairs.first, pairs.second) == (["a", "c"], ["b", "d"])
 
 
@@ -99,5 +100,12 @@ def test_texts_are_put_side_by_side() -> None:
 )
 def test_texts_are_within_bounds(rows: list[list[str]], is_pair: bool, status: int, message: str) -> None:
     with pytest.raises(RefusedError, match=message) as refused:
-        checked_texts(rows, is_pair, 3)
+        checked_texts(PredictRequest(inputs=rows), is_pair, 3)
     assert refused.value.status == status
+
+
+def test_a_list_of_texts_that_is_read_as_a_pair_is_shown_the_form_of_a_batch() -> None:
+    with pytest.raises(RefusedError, match=re.escape('[["a"], ["b"]]')):
+        checked_texts(parsed(PredictRequest, b'{"inputs": ["first", "second"]}'), False, 3)
+    with pytest.raises(RefusedError, match=re.escape('[{"text": "a", "text_pair": "b"}]')):
+        checked_texts(parsed(HubRequest, b'{"inputs": ["first", "second"]}'), True, 3)
