@@ -89,6 +89,13 @@ create or replace macro hardest(t) as table
     select split, source_row, variant, label, argmax(logits) as teacher, margin(logits) as margin, sentence1, sentence2
     from query_table(t) order by margin, split, source_row, variant;
 
+-- rows where the teacher contradicts gold, first those where it is surest of its own class against that of gold
+create or replace macro gold_disagreement(t) as table
+    select split, source_row, variant, label, argmax(logits) as teacher, softmax(logits)[label + 1] as p_label,
+        list_max(softmax(logits)) as p_teacher, sentence1, sentence2
+    from query_table(t) where label is not null and argmax(logits) <> label
+    order by p_teacher - p_label desc, split, source_row, variant;
+
 -- rows with gold whose class is likely wrong, the likeliest first: another class is likelier than it is on average
 -- for rows that belong to it (confident learning, Northcutt et al. 2021)
 create or replace macro label_errors(t) as table

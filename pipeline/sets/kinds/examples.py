@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.arrays import Floats, id_type
+from pipeline.sets.kinds.named_views import CONFUSION, NAMED, named_views
 from pipeline.sets.reader import KEYS, ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import UNLABELLED, Shard
@@ -62,7 +63,7 @@ class ExamplesKind(RowKind):
     can_be_truncated = True
     set_type = ExampleSet
     page_title = "logit set"
-    sql_templates = (SET_ROWS, VARIANTS)
+    sql_templates = (SET_ROWS, VARIANTS, NAMED, CONFUSION)
     has_common_view = True
 
     def columns(self, record: SetRecord) -> list[pa.Field]:
@@ -95,7 +96,7 @@ class ExamplesKind(RowKind):
 
     def views(self, root: Path, record: SetRecord) -> list[View]:
         """See `RowKind`. A second view joins variants with their original rows."""
-        views = super().views(root, record)
+        views = [*super().views(root, record), *named_views(root.name, record)]
         if record.augmentation:
             name = variants_view_name(root.name)
             views.append(View(name, VARIANTS.format(name=name, rows=view_name(root.name))))

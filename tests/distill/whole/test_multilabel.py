@@ -275,3 +275,12 @@ def test_a_file_has_the_scores_of_the_split_with_its_rows(folder: Path, topics: 
     pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
     (parts,) = evaluate_file(EvaluateConfig.from_flags(run=folder / "run", data=tmp_path / "wide.parquet"))[0].values()
     assert parts == expected
+
+
+def test_lists_of_labels_are_named_in_sql(folder: Path, topics: ExampleSet) -> None:
+    query = "select topics, teacher from topics_named where split = 'validation' order by source_row"
+    rows = json.loads(invoke("sql", query, "--store", folder / "store", "--json").stdout)
+    logits_NC, label_NC, _ = topics.gold("validation")
+    for row, logits_C, label_C in zip(rows, logits_NC, label_NC, strict=True):
+        assert row["topics"] == [name for name, holds in zip(TOPICS, label_C, strict=True) if holds]
+        assert row["teacher"] == [name for name, logit in zip(TOPICS, logits_C, strict=True) if logit > 0]

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import write_set_record
+from pipeline.sets.signals.logits import Logits
 from pipeline.sharing.push import without_text
 from pipeline.sql.gate import select, to_arrow
+from pipeline.tasks.metrics import confusion
+from pipeline.tasks.target import predicted_scores, softmax
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.token_sets import CODECS_BY_NAME
 from tests.helpers.token_sets import write_set as write_token_set
@@ -134,3 +138,56 @@ def test_names_of_classes(own_store: Path) -> None:
     by_set = 'select "set", label_name("set", label) as name from examples group by all order by all'
     pairs = [("Who-is.who", "different"), ("Who-is.who", "same"), ("opinion", "bad"), ("opinion", "good")]
     assert ask(own_store, by_set) == pairs
+
+
+def renamed(root: Path, texts: tuple[tuple[str, ...], ...], label: str, names: tuple[str, ...]) -> ExampleSet:
+    """A set whose task has other names of columns and labels."""
+    record = ExampleSet.open(root).record
+    assert record.task is not None
+    task = record.task.model_copy(update={"text_columns": texts, "label_columns": (label,)})
+    signals = record.signals.model_copy(
+        update={"logits": Logits(target=record.target.model_copy(update={"names": names}))}
+    )
+    write_set_record(root, record.model_copy(update={"task": task, "signals": signals}))
+    return ExampleSet.open(root)
+
+
+def test_rows_have_the_users_names_of_columns_and_labels(own_store: Path) -> None:
+    opened = renamed(own_store / "opinion", (("message", "text"),), 'the "mood"', ("it's bad", "good"))
+    logits_NC, label_N, _ = opened.gold("validation")
+    names = opened.record.target.names
+    found = ask(own_store, "select * from opinion_named where split = 'validation' order by source_row")
+    texts = opened.read("validation", ("sentence1",)).column("sentence1").to_pylist()
+    assert [row[3:6] for row in found] == [
+        (text, names[gold], names[answer])
+        for text, gold, answer in zip(texts, label_N, logits_NC.argmax(axis=1), strict=True)
+    ]
+    assert [row[6] for row in found] == pytest.approx(softmax(logits_NC).max(axis=1).tolist(), abs=1e-6)
+    with open_catalog(own_store) as connection:
+        columns = select(connection, "select column_name from (describe opinion_named)").fetchall()
+    assert [name for (name,) in columns][3:] == ["message", 'the "mood"', "teacher", "confidence"]
+
+
+def test_the_confusion_has_a_column_for_each_label(own_store: Path) -> None:
+    opened = renamed(own_store / "roles", (("split",), ("teacher",)), "Gold", ("same", "other's"))
+    logits_NC, label_N, _ = opened.gold("validation")
+    counts_CC = confusion(label_N, logits_NC.argmax(axis=1), 2).tolist()
+    query = "select gold, * exclude (split, gold) from roles_confusion where split = 'validation'"
+    assert ask(own_store, query) == [("same", *counts_CC[0]), ("other's", *counts_CC[1])]
+    with open_catalog(own_store) as connection:
+        columns = select(connection, "select column_name from (describe roles_named)").fetchall()
+    # The user's column `split` is not that of the set, and `teacher` is the second text.
+    expected = ["split", "source_row", "variant", "sentence1", "teacher", "Gold", "teacher_label", "confidence"]
+    assert [name for (name,) in columns] == expected
+
+
+def test_scores_are_beside_those_of_the_teacher(ratings: dict[str, ExampleSet]) -> None:
+    store = ratings["score"].root.parent
+    for kind, logit_set in ratings.items():
+        logits_NC, _, score_N = logit_set.gold("validation")
+        found = ask(
+            store, f"select score, teacher, difference from {kind}_named where split = 'validation' order by source_row"
+        )
+        predicted_N = predicted_scores(logit_set.record.target, logits_NC)
+        expected = np.stack([score_N, predicted_N, np.abs(predicted_N - score_N)], axis=1)
+        assert np.array(found) == pytest.approx(expected, abs=1e-5)

@@ -192,6 +192,13 @@ def test_dev_rows_that_are_training_rows(connection: duckdb.DuckDBPyConnection) 
     assert ask(connection, "select train_row from dev_in_train(t)") == []
 
 
+def test_rows_where_teacher_and_gold_disagree_most_come_first(connection: duckdb.DuckDBPyConnection) -> None:
+    rows = [("train", 0, 0, 0, (0.4, 0.6)), ("train", 1, 0, 1, (0.9, 0.1)), ("train", 2, 0, 0, (0.9, 0.1))]
+    create(connection, "t", [*rows, ("train", 3, 1, None, (0.1, 0.9))])
+    found = ask(connection, "select source_row, label, teacher, p_label, p_teacher from gold_disagreement(t)")
+    assert found == close([(1, 1, 0, 0.1, 0.9), (0, 0, 1, 0.4, 0.6)])
+
+
 def test_rows_without_gold_do_not_count(connection: duckdb.DuckDBPyConnection) -> None:
     create(connection, "bins", [("train", row, 0, None, (0.2, 0.3, 0.5)) for row in range(3)])
     create(connection, "score", [("train", row, 0, None, (2.5,)) for row in range(3)])

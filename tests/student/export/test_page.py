@@ -164,7 +164,7 @@ def test_a_file_may_name_its_texts_as_the_task_does(opinion_run: Path, tmp_path:
     write_html(coarse(student, None), tokenizer, "opinion", tmp_path / "own.html", [("message", "body")])
     files = [["id", "message"], ["body"], ["id", "text"], ["id", "comment"]]
     assert NODE is not None
-    command = [NODE, "-e", COLUMNS, tmp_path / "own.html", json.dumps(files)]
+    command = [NODE, "-e", COLUMNS, str(tmp_path / "own.html"), json.dumps(files)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     *places, problem = json.loads(done.stdout)
     assert places == [[1], [0], [1]]
