@@ -18,6 +18,7 @@ from pipeline.arrays import Ints
 from pipeline.errors import DataError
 from pipeline.files import write_text
 from pipeline.flat_settings import deciding
+from pipeline.sets.card import hub_metadata
 from pipeline.sets.reader import Group, GroupedSet, find_set
 from pipeline.sets.record import TOKENIZER_FILE, SetRecord
 from pipeline.sets.record_parts import Shard
@@ -313,14 +314,18 @@ def card_text(
     record: SetRecord,
     own: dict[str, str],
 ) -> str:
-    """Fills the card of a student from its run, the set that it was pretrained on, and what its kind adds."""
+    """Fills the card of a student from its run, the set that it was pretrained on, and the additions of its kind."""
+    known = hub_metadata([record])
     return filled(
         files("student.kinds").joinpath(template_name).read_text(encoding="utf-8"),
         ModelCardData(
+            language=known.get("language"),
+            license=known.get("license", "other"),
+            license_name=None if "license" in known else record.licence,
             library_name="distill",
             pipeline_tag=tag,
-            license="other",
-            license_name=record.licence,
+            base_model=known.get("base_model"),
+            datasets=[one["id"] for one in known.get("datasets", [])] or None,
             tags=["distillation", "cmow", "matrix-embeddings"],
         ),
         record=record,

@@ -11,6 +11,7 @@ from pipeline.devices import has_fast_bf16
 from pipeline.files import write_text
 from pipeline.flat_settings import deciding
 from pipeline.query.mixture import mix_of
+from pipeline.sets.card import hub_metadata
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
@@ -20,7 +21,7 @@ from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry, Run
 from student.answers.thresholds import as_logits, best_thresholds
 from student.config import Where, num_bigrams
 from student.layers import layer_loss_settings
-from student.model.card import CARD_FILE, card_text
+from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.model import TaskStudent, bytes_on_disk, num_parameters
 from student.start import FLAG, has_head_for, source_sha256
@@ -31,7 +32,7 @@ NO_DEV = "has no dev split to select the best epoch: the last one is saved"
 
 
 def context(training: StudentTraining) -> dict[str, Any]:
-    """Returns the paths of a run's sets, and the names of the columns in files of its task."""
+    """Returns the paths of a run's sets, the names of the columns in files of its task, and the card's metadata."""
     logit_set = training.data.logit_set
     found: dict[str, Any] = {"logit_sets": [str(one.root.resolve()) for one in logit_set.sets]}
     task = logit_set.sets[0].record.task
@@ -39,7 +40,7 @@ def context(training: StudentTraining) -> dict[str, Any]:
         found[TEXT_COLUMNS] = [list(names) for names in task.text_columns]
     if task is not None and task.label_columns is not None:
         found[LABEL_COLUMNS] = list(task.label_columns)
-    return found
+    return found | {HUB: hub_metadata([one.record for one in logit_set.sets])}
 
 
 def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | None) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Writes a set's README.md, a dataset card for people that also configures `datasets.load_dataset`."""
 
+import json
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.files import write_text
 from pipeline.sets.record import SetRecord, write_set_record
@@ -68,6 +70,24 @@ def _untruncated(record: SetRecord) -> str:
     return f": {whole}. The longest row has {record.max_seq_length:,}"
 
 
+def hub_metadata(records: Sequence[SetRecord]) -> dict[str, Any]:
+    """Returns the hub's metadata that sets have in common with a student trained on them, without unknown entries.
+
+    Returns:
+        ``license`` if all sets have the same, ``language``, ``datasets`` (``id`` and ``config`` of each), and
+        ``base_model``, the hub ids of the teachers.
+    """
+    texts = [text for record in records if (text := record.task or record.corpus) is not None]
+    licenses = {text.license for text in texts}
+    found = {
+        "license": licenses.pop() if len(licenses) == 1 else None,
+        "language": sorted({text.language for text in texts if text.language}),
+        "datasets": [json.loads(text) for text in sorted({t.hub.model_dump_json() for t in texts if t.hub})],
+        "base_model": sorted({record.teacher.base_model for record in records if record.teacher.base_model}),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
 def _card_data(record: SetRecord) -> "DatasetCardData":
     """The metadata of the card, by which the hub lists the set and `datasets` finds its files."""
     from huggingface_hub import DatasetCardData
@@ -75,10 +95,13 @@ def _card_data(record: SetRecord) -> "DatasetCardData":
     data_files = [{"split": split, "path": f"{record.kind}/{split}-*.parquet"} for split in record.splits]
     size = next((text for limit, text in SIZE_CATEGORIES.items() if record.num_rows < limit), "n>1M")
     rows = {"config_name": record.kind, "default": True, "data_files": data_files}
+    metadata = hub_metadata([record])
     return DatasetCardData(
         pretty_name=f"{record.name}: logits of {record.teacher.name}",
-        license="other",
-        license_name=record.licence,
+        language=metadata.get("language"),
+        license=metadata.get("license", "other"),
+        license_name=None if "license" in metadata else record.licence,
+        source_datasets=[one["id"] for one in metadata.get("datasets", [])] or None,
         task_categories=[*dict.fromkeys(signal.task_category for signal in record.signals.stored)],
         annotations_creators=["machine-generated"],
         size_categories=[size],

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from pipeline.errors import short
 from pipeline.record_file import json_sha256
-from pipeline.tasks.task import SPLIT_PATTERN, TRAIN, MethodName, Metric, Names
+from pipeline.tasks.task import HUB_ID, HUB_LICENSE, LANGUAGE, SPLIT_PATTERN, TRAIN, MethodName, Metric, Names
 
 # Far above any real set, and low enough that sums and products of a few counts stay within int64.
 MAX_COUNT = 2**40  # rows, bytes, parameters
@@ -128,6 +128,13 @@ class Version(Part):
     settings: dict[str, Setting]
 
 
+class HubDataset(Part):
+    """A data set on the Hugging Face hub."""
+
+    id: str = Field(pattern=HUB_ID)
+    config: str | None = Field(None, max_length=100)
+
+
 class TaskRecord(Part):
     """What readers need of the task.
 
@@ -135,6 +142,9 @@ class TaskRecord(Part):
         text_columns: names of the columns of the first and of the second sentences in the task's files. None in sets
             that older versions wrote.
         label_columns: names of the column of the gold in the task's files. None also if each label has a column.
+        license: the hub's identifier of the licence of the texts.
+        language: ISO 639-1 code of the texts.
+        hub: the data set of the hub from which the rows were read.
     """
 
     name: str
@@ -144,6 +154,9 @@ class TaskRecord(Part):
     licence: str
     text_columns: tuple[Names, ...] | None = Field(None, min_length=1, max_length=2)
     label_columns: Names | None = None
+    license: str | None = Field(None, pattern=HUB_LICENSE)
+    language: str | None = Field(None, pattern=LANGUAGE)
+    hub: HubDataset | None = None
 
 
 class TeacherRecord(Part):
@@ -156,6 +169,7 @@ class TeacherRecord(Part):
         answers_sha256: hash of the file of imported predictions, which replaces the hash of weights.
         num_parameters: the number of parameters of the model.
         labels: the order of the teacher's own outputs before they were put in the task's order.
+        base_model: the hub id of the model, or of the model that it was fine-tuned from.
     """
 
     name: str
@@ -164,6 +178,7 @@ class TeacherRecord(Part):
     answers_sha256: Sha256 | None = None
     num_parameters: Count | None = None
     labels: tuple[str, ...]
+    base_model: str | None = Field(None, pattern=HUB_ID)
 
     @model_validator(mode="after")
     def _one_hash(self) -> Self:
@@ -202,7 +217,7 @@ class TokenizerRecord(Part):
 
 
 class CorpusRecord(Part):
-    """What readers need of the corpus, and how it was cut into sequences."""
+    """What readers need of the corpus, and how it was cut into sequences. See also `TaskRecord`."""
 
     name: str
     version: Count
@@ -211,6 +226,8 @@ class CorpusRecord(Part):
     packing: str
     min_seq_length: Count
     validation_every: Count
+    license: str | None = Field(None, pattern=HUB_LICENSE)
+    hub: HubDataset | None = None
 
 
 class MaskingRecord(Part):

@@ -28,7 +28,12 @@ def read(task: Task, splits: tuple[str, ...]) -> tuple[str, dict[str, tuple[str,
         names, address = class_names(rows.features.arrow_schema.metadata), f"{place(task.hub)}:{split}"
         check_names(task, address, names)
         tables[split] = (address, named(rows.data.table, names, address))
-    return f"{place(task.hub)}@{task.hub.revision}" if task.hub.revision else place(task.hub), tables
+    return description(task.hub), tables
+
+
+def description(hub: Hub) -> str:
+    """Returns the origin of rows from a hub data set, for records."""
+    return f"{place(hub)}@{hub.revision}" if hub.revision else place(hub)
 
 
 def place(hub: Hub) -> str:

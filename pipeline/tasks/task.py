@@ -20,6 +20,10 @@ SPLIT_PATTERN = r"^[a-z][a-z0-9_]{0,99}$"
 # The split that students are trained on, and to which rows are added.
 TRAIN = "train"
 MAX_BINS = 10_000
+# Identifiers of the Hugging Face hub. They become metadata of cards, so other characters are refused.
+HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?$"
+HUB_LICENSE = r"^[a-z0-9][a-z0-9.-]{0,99}$"
+LANGUAGE = r"^[a-z]{2,3}$"
 Objective = Literal["classification", "regression"]
 TaskType = Literal[Objective, "multilabel", "token_labels"]
 METRICS: dict[TaskType, Any] = {
@@ -42,11 +46,18 @@ class _Part(BaseModel):
 
 
 class Manifest(_Part):
-    """The common keys of the manifests of tasks and corpora."""
+    """The common keys of the manifests of tasks and corpora.
+
+    Attributes:
+        licence: the licence of the texts, in words.
+        license: the hub's identifier of that licence, such as ``cc-by-4.0``, for the metadata of cards.
+    """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
     version: int = Field(default=1, ge=1)
     description: str = ""
+    licence: str = "unknown"
+    license: str | None = Field(None, pattern=HUB_LICENSE)
 
 
 class Columns(_Part):
@@ -118,6 +129,7 @@ class Task(Manifest):
         type: ``multilabel`` if each label of a row holds or not, independently of the others. ``token_labels`` if each
             word of a row has a label.
         label_separator: the separator between the labels of a row, if a multi-label source has them in one text.
+        language: ISO 639-1 code of the texts, for the metadata of cards.
         augment: the method of augmentation that a dump uses by default, because it improved the task's students in
             experiments.
         num_variants: the number of variants per row by method of augmentation, if it differs from the default.
@@ -134,7 +146,7 @@ class Task(Manifest):
     splits: dict[Annotated[str, Field(pattern=SPLIT_PATTERN)], Rows | None] = Field(min_length=1)
     metrics: tuple[Metric, ...] = Field(min_length=1)
     hub: Hub | None = None
-    licence: str = "unknown"
+    language: str | None = Field(None, pattern=LANGUAGE)
     teacher: DefaultTeacher | None = None
     headerless_tsv_columns: tuple[str, ...] = ()
     augment: MethodName | None = None
@@ -272,10 +284,9 @@ class Corpus(Manifest):
     """
 
     columns: Names = ("text",)
-    language: str = Field("en", pattern=r"^[a-z]{2,3}$")
+    language: str = Field("en", pattern=LANGUAGE)
     hub: Hub | None = None
     hub_split: str = "train"
-    licence: str = "unknown"
     teacher: DefaultTeacher | None = None
 
 

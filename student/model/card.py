@@ -58,6 +58,8 @@ def embedding_summary(config: EncoderConfig) -> str:
 
 
 CARD_FILE = "README.md"
+# Key of a run's record: the metadata of `pipeline.sets.card.hub_metadata`.
+HUB = "hub"
 KINDS = {
     "bert": "A BERT with few layers, a student of **{task}**",
     "lstm": "A student of **{task}** with LSTMs",
@@ -81,9 +83,14 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
     """
     family = (config.embedding,) if config.embedding in KINDS else ("cmow", "matrix-embeddings")
     results = _eval_results(config, record) if record else []
+    known = (record or {}).get(HUB, {})
     data = ModelCardData(
+        language=known.get("language"),
+        license=known.get("license"),
         library_name="distill",
         pipeline_tag=config.pipeline_tag,
+        base_model=known.get("base_model"),
+        datasets=[one["id"] for one in known.get("datasets", [])] or None,
         tags=["distillation", *family, config.task],
         metrics=[*dict.fromkeys(result.metric_type for result in results)] or None,
         model_name=f"{config.task} student" if results else None,
@@ -105,11 +112,15 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
 
 def _eval_results(config: TaskConfig, record: RunRecord) -> list[EvalResult]:
     """Returns the scores as entries of the hub's ``model-index``."""
+    # Scores belong to one data set of the hub only if all rows came from it.
+    datasets = record.get(HUB, {}).get("datasets", [])
+    dataset = datasets[0] if len(datasets) == 1 else {"id": config.task}
     return [
         EvalResult(
             task_type=config.pipeline_tag,
-            dataset_type=config.task,
+            dataset_type=dataset["id"],
             dataset_name=config.task,
+            dataset_config=dataset.get("config"),
             dataset_split=split,
             metric_type=metric,
             metric_value=value,

@@ -245,7 +245,7 @@ def staged_record(
         name=config.set_name(task.name),
         kind="examples",
         signals=Signals(logits=Logits(target=answers.target)),
-        task=task_record(task),
+        task=task_record(task, source),
         teacher=TeacherRecord(name=config.teacher, answers_sha256=file_sha256, labels=answers.labels),
         tokenizer=ids,
         max_seq_length=config.max_seq_length,

@@ -91,10 +91,9 @@ class CorpusSentences:
 
     def settings(self) -> dict[str, Setting]:
         """See `SentenceRows`."""
-        corpus = text.corpus_record(self.text).model_dump(exclude={"licence"})
         return {
             "documents": self.text.documents.sha256,
-            **{f"corpus.{name}": value for name, value in corpus.items()},
+            **text.corpus_settings(text.corpus_record(self.text)),
             "cut": text.how_cut(),
         }
 
@@ -160,7 +159,7 @@ class TaskSentences:
     def parts(self) -> dict[str, Any]:
         """See `SentenceRows`."""
         return {
-            "task": task_rows.task_record(self.task),
+            "task": task_rows.task_record(self.task, self.source),
             "source": self.source.description,
             "splits": task_rows.split_records(self.task, self.source),
             "notes": tuple(self.source.warnings),

@@ -11,14 +11,16 @@ from pipeline import console
 from pipeline.arrays import Ints, stacked
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.codecs import Codec
-from pipeline.sets.record_parts import CorpusRecord, KindName, Shard
+from pipeline.sets.record_parts import CorpusRecord, KindName, Setting, Shard
 from pipeline.sets.writer import plan_shards
 from pipeline.sources import Documents, load_documents
+from pipeline.sources.hub_rows import place
 from pipeline.tasks.task import TRAIN, Corpus, load_corpus
 from pipeline.text.tokenizer import require_known_ids, vocabulary_size
 from teacher.config import CorpusFlags, Masking
 from teacher.corpus.masking import MaskingPlan, frequency_weights, mask, uniform_weights
 from teacher.corpus.sequences import Document, Sequences, read_sequences
+from teacher.dump.rows import hub_dataset
 from teacher.models.loaded import LoadedTokenizer
 from teacher.models.masked_lm import MlmTokenizer
 
@@ -208,6 +210,8 @@ def document_shards(text: Text, rows_per_shard: int, folder: KindName = "masked_
 
 def corpus_record(text: Text) -> CorpusRecord:
     """Describes a corpus, and how it is cut."""
+    hub = text.corpus.hub
+    is_from_hub = hub is not None and text.documents.description == f"{place(hub)}:{text.corpus.hub_split}"
     return CorpusRecord(
         name=text.corpus.name,
         version=text.corpus.version,
@@ -216,7 +220,16 @@ def corpus_record(text: Text) -> CorpusRecord:
         packing=text.flags.packing,
         min_seq_length=text.flags.min_seq_length,
         validation_every=text.flags.validation_every,
+        license=text.corpus.license,
+        hub=hub_dataset(hub) if is_from_hub else None,
     )
+
+
+def corpus_settings(record: CorpusRecord) -> dict[str, Setting]:
+    """Returns the part of a corpus's record that decides the rows of a set."""
+    # Facts for people and for the hub must not change fingerprints.
+    deciding = record.model_dump(exclude={"licence", "license", "hub"})
+    return {f"corpus.{name}": value for name, value in deciding.items()}
 
 
 def how_cut() -> str:

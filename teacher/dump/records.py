@@ -9,7 +9,7 @@ from pipeline.tasks.task import Task
 from teacher.dump.rows import split_records, task_record, tokenizer_record
 from teacher.models.classifier import Teacher
 from teacher.models.config import ForwardFlags
-from teacher.models.loaded import LoadedModel, head_settings
+from teacher.models.loaded import LoadedModel, base_model_of, head_settings
 
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow")
 
@@ -22,6 +22,7 @@ def teacher_record(teacher: LoadedModel, labels: tuple[str, ...] = ()) -> Teache
         weights_sha256=teacher.weights_sha256,
         num_parameters=teacher.num_parameters,
         labels=labels,
+        base_model=base_model_of(teacher.name),
     )
 
 
@@ -45,7 +46,7 @@ def of_task(
     }
     parts = {
         "name": name,
-        "task": task_record(task),
+        "task": task_record(task, source),
         "teacher": speaker,
         "tokenizer": tokenizer,
         "precision": forward.precision,

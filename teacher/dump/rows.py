@@ -1,5 +1,6 @@
 """The teacher's inputs: a task's rows, variants of the rows of one split, and unlabelled rows after them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +14,7 @@ from pipeline.errors import DataError
 from pipeline.sets.record_parts import (
     MAX_SEQ_LENGTH,
     UNLABELLED,
+    HubDataset,
     KindName,
     Shard,
     SplitRecord,
@@ -21,7 +23,8 @@ from pipeline.sets.record_parts import (
 )
 from pipeline.sets.writer import plan_shards
 from pipeline.sources import Source, rows_sha256, sentences
-from pipeline.tasks.task import Task
+from pipeline.sources.hub_rows import description
+from pipeline.tasks.task import HUB_ID, Hub, Task
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.augment.variants import Variants
@@ -183,8 +186,9 @@ def all_shards(
     return tuple(shard for split, rows in splits for shard in plan_shards(split, rows.num_rows, sizes[split], folder))
 
 
-def task_record(task: Task) -> TaskRecord:
-    """Describes a task."""
+def task_record(task: Task, source: Source) -> TaskRecord:
+    """Describes a task, and the data set of the hub if its rows were read from there."""
+    is_from_hub = task.hub is not None and source.description == description(task.hub)
     return TaskRecord(
         name=task.name,
         version=task.version,
@@ -193,7 +197,15 @@ def task_record(task: Task) -> TaskRecord:
         licence=task.licence,
         text_columns=task.columns.texts,
         label_columns=task.columns.label,
+        license=task.license,
+        language=task.language,
+        hub=hub_dataset(task.hub) if is_from_hub else None,
     )
+
+
+def hub_dataset(hub: Hub | None) -> HubDataset | None:
+    """Describes a data set of the hub. A manifest may also name a local folder, which cards must not mention."""
+    return HubDataset(id=hub.id, config=hub.config) if hub is not None and re.match(HUB_ID, hub.id) else None
 
 
 def split_records(task: Task, source: Source) -> dict[str, SplitRecord]:

@@ -38,7 +38,7 @@ from teacher.finetune.common import (
     adamw,
     classifier_settings,
     new_accelerator,
-    sentence_encoder,
+    origin,
     start_run,
 )
 from teacher.finetune.examples import ExampleTask, rows_of, training_source
@@ -108,7 +108,7 @@ def finetune(config: FinetuneSettings, command: str) -> RunRecord:
         if finished is not None:
             return finished
         history = _train(config, learn, parts, accelerator, run)
-        return run.finish({"history": history, "best": best_of(history), **sentence_encoder(config.encoder)})
+        return run.finish({"history": history, "best": best_of(history), **origin(config.encoder)})
     return _finetune_several(config, learn, command, parts, accelerator)
 
 
@@ -135,11 +135,11 @@ def _finetune_several(
             begun = {"state": "running", "command": command, "settings": by_task[name]}
             write_run_record(folder / FINETUNE_RECORD, begun)
     history = _train(config, learn, parts, accelerator, run)
-    best, encoder = best_of(history), sentence_encoder(config.encoder)
+    best, start = best_of(history), origin(config.encoder)
     if run.is_main:
         for name, folder in folders.items():
             own = {"history": [entry_of(name, entry) for entry in history], "best": entry_of(name, best)}
-            finish_run(folder / FINETUNE_RECORD, own | encoder)
+            finish_run(folder / FINETUNE_RECORD, own | start)
     return run.finish({"history": history, "best": best})
 
 

@@ -22,8 +22,10 @@ from pipeline.training.run_record import FINETUNE_RECORD, RunRecord
 from teacher.finetune_config import AdamwFlags, Encoder, FinetuneSettings
 from teacher.models.classifier import Teacher
 from teacher.models.loaded import (
+    BASE_MODEL,
     CONFIG,
     SENTENCE_ENCODER,
+    base_model_of,
     is_sentence_encoder,
     sentence_encoder_of,
     weights_sha256,
@@ -111,11 +113,15 @@ def classifier_settings(
     return settings | {f"rows.{split}": rows_sha256(rows) for split, rows in source.splits.items()}
 
 
-def sentence_encoder(encoder: Encoder) -> dict[str, str]:
-    """For the result: the encoder of sentences that the teacher was fine-tuned from, also by way of another teacher."""
+def origin(encoder: Encoder) -> dict[str, str]:
+    """Returns entries of the result: the sentence encoder and the hub model that the teacher was fine-tuned from.
+
+    Both may have been reached through another teacher. An entry is missing if it is unknown.
+    """
     start = encoder.model_name_or_path
     name = start if is_sentence_encoder(start, encoder.model_revision) else sentence_encoder_of(start)
-    return {} if name is None else {SENTENCE_ENCODER: name}
+    found = {SENTENCE_ENCODER: name, BASE_MODEL: base_model_of(start)}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def start_run(

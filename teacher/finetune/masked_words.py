@@ -28,6 +28,7 @@ from teacher.finetune.common import (
     adamw,
     autocast,
     new_accelerator,
+    origin,
     save_teacher,
     start_run,
     training_precision,
@@ -77,7 +78,7 @@ def finetune_mlm(config: FinetuneSettings, command: str) -> RunRecord:
     task = MaskedWordTask(steps, corpus.masking, text, lm, accelerator, prepared)
     optimizer = AcceleratedOptimizer(accelerator, prepared, inner, config.optimizer.max_grad_norm)
     history = fit(run, task, optimizer, schedule, config.report_to)
-    return run.finish({"history": history, "best": history[-1]})
+    return run.finish({"history": history, "best": history[-1], **origin(encoder)})
 
 
 class MaskedWordTask(TrainTask["MaskedBatch"]):

@@ -4,6 +4,7 @@ All code that runs a model takes a `LoadedModel`; classifiers, masked LMs and en
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import ConfigError, DataError, TeacherError
 from pipeline.files import refuse_lfs_pointer
+from pipeline.tasks.task import HUB_ID
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import frame_ids, reported, vocabulary_size
 from pipeline.training.checkpoint import tensors_sha256
@@ -31,6 +33,8 @@ CONFIG, ADAPTER = "config.json", "adapter_config.json"
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 # Key of a run's result: the sentence encoder the teacher was fine-tuned from.
 SENTENCE_ENCODER = "sentence_encoder"
+# The same for the hub id of the model that the teacher was fine-tuned from.
+BASE_MODEL = "base_model"
 # These families number positions from pad_token_id + 1 on, so the first rows of their position table are never used.
 AFTER_PADDING = {
     *("camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm"),
@@ -129,6 +133,16 @@ def sentence_encoder_of(name: str) -> str | None:
     """The encoder of sentences that a teacher in a folder was fine-tuned from, or None if it was no such."""
     path = Path(name) / FINETUNE_RECORD
     return read_run_record(path).get("result", {}).get(SENTENCE_ENCODER) if path.exists() else None
+
+
+def base_model_of(name: str) -> str | None:
+    """Returns a model's hub id, or for a fine-tuned teacher in a folder that of the model it started from."""
+    folder = Path(name)
+    if (folder / FINETUNE_RECORD).exists():
+        base: str | None = read_run_record(folder / FINETUNE_RECORD).get("result", {}).get(BASE_MODEL)
+        return base
+    # A folder may look like a hub id, such as teachers/mrpc, so only the file system tells them apart.
+    return None if folder.exists() or not re.match(HUB_ID, name) else name
 
 
 def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length: int) -> LoadedTokenizer:

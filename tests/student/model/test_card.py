@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import ModelCard
+from huggingface_hub import DatasetCard, ModelCard
 
+from pipeline.sets.card import write_card_and_record
 from pipeline.sets.reader import ExampleSet
+from pipeline.sets.record_parts import HubDataset
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RunRecord, read_run_record
 from student.export.export import with_small_tables
@@ -47,6 +49,29 @@ def test_front_matter_is_what_the_hub_reads(opinion_run: Path) -> None:
     data = front_matter(card_of(opinion_run))
     assert (data["library_name"], data["pipeline_tag"]) == ("distill", "text-classification")
     assert {"distillation", "cmow", "opinion"} <= set(data["tags"])
+
+
+def test_the_hub_reads_licence_language_data_set_and_teacher(opinion_set: ExampleSet, tmp_path: Path) -> None:
+    shutil.copytree(opinion_set.root, tmp_path / "opinion")
+    record = opinion_set.record
+    assert record.task is not None
+    found = {"license": "cc-by-4.0", "language": "en", "hub": HubDataset(id="owner/data", config="opinion")}
+    teacher = record.teacher.model_copy(update={"base_model": "owner/bert"})
+    changes = {"task": record.task.model_copy(update=found), "teacher": teacher}
+    write_card_and_record(tmp_path / "opinion", record.model_copy(update=changes))
+    train(tiny_config(tmp_path / "opinion", tmp_path / "run", num_train_epochs=1), "")
+    data = front_matter(card_of(tmp_path / "run"))
+    assert (data["license"], data["language"]) == ("cc-by-4.0", ["en"])
+    assert (data["datasets"], data["base_model"]) == (["owner/data"], ["owner/bert"])
+    (entry, *_) = data["eval_results"]
+    assert (entry.dataset_type, entry.dataset_config) == ("owner/data", "opinion")
+    of_set = vars(DatasetCard.load(tmp_path / "opinion" / "README.md").data)
+    assert (of_set["license"], of_set["language"], of_set["source_datasets"]) == ("cc-by-4.0", ["en"], ["owner/data"])
+
+
+def test_what_is_unknown_is_not_in_the_front_matter(opinion_run: Path) -> None:
+    data = front_matter(card_of(opinion_run))
+    assert all(data.get(key) is None for key in ("license", "language", "datasets", "base_model"))
 
 
 def test_the_hub_reads_the_scores_of_every_split(opinion_run: Path) -> None:
