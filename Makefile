@@ -13,7 +13,7 @@ install: $(INSTALLED) $(COMPILED)
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(shell find pipeline student -path '*/cpp/*')
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[teacher,augment,prompt,sweep,ray,onnx,s3,report,results,serve,dev]'
+	$(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[teacher,augment,prompt,sweep,ray,onnx,s3,report,results,serve,docs,dev]'
 	touch $@
 
 # Apart from the installation, so that make -j 2 does it while types are checked. Some files are of other Pythons. The
@@ -27,7 +27,7 @@ $(COMPILED): $(INSTALLED)
 demo: install
 	$(BIN)/distill demo
 
-test: install check
+test: install check docs
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: install
@@ -48,7 +48,6 @@ api: install
 	$(BIN)/python -m tests.helpers.api_stub
 
 docs: install
-	$(BIN)/pip install --quiet -c $(CONSTRAINTS) -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 gpu: install
