@@ -141,8 +141,8 @@ def bench(
 
     Args:
         student: Folder of a run. Default: a new student of the default size.
-        peer: Compare with this peer: bert-base, distilbert, tinybert-4, model2vec, or the folder of another run;
-            repeat for more. (default: all of these)
+        peer: Compare with this peer: bert-base, distilbert, tinybert-4, model2vec, or the folder of another run.
+            Repeat for more. Default: all of these.
         seconds: Duration of the measurement in seconds, approximately.
         output: Draw a chart into this .svg or .png file.
     """
@@ -219,6 +219,7 @@ def certify(
     where: str,
     disagreement: float = 0.01,
     confidence: float = 0.95,
+    replace: bool = False,
     store: str | Path = ...,
     allow_unverified: bool = False,
 ) -> Result:
@@ -230,6 +231,7 @@ def certify(
         where: SQL condition for training rows that RUN was not trained on, such as 'source_row % 10 = 0'.
         disagreement: Largest accepted share of predictions that differ from the teacher's.
         confidence: Confidence of that bound.
+        replace: Replace a stricter certificate of the same weights.
         store: Folder of logit sets (DISTILL_STORE).
         allow_unverified: Also accept sets that are complete but not verified.
     """

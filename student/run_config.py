@@ -151,6 +151,7 @@ class CertifyConfig(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
         0.01, gt=0, lt=1, description="Largest accepted share of predictions that differ from the teacher's."
     )
     confidence: float = Field(0.95, gt=0, lt=1, description="Confidence of that bound.")
+    replace: bool = Field(False, description="Replace a stricter certificate of the same weights.")
 
 
 class DescribeConfig(JsonFlags):

@@ -254,7 +254,7 @@ def join(config: JoinConfig) -> Result:
     from pipeline.sharing.join import left_out
 
     joined = join_set(config, called())
-    values = {name: getattr(joined, name) for name in ("matched", "extra", "missing", "other_gold")}
+    values = {name: getattr(joined, name) for name in ("matched", "extra", "missing", "other_gold", "copies")}
     variants = joined.variants and joined.variants.model_dump(mode="json", exclude={"sample"})
     result = Result({"root": str(joined.root), "state": joined.record.state, **values, "variants": variants})
     rows = [
@@ -268,6 +268,8 @@ def join(config: JoinConfig) -> Result:
     ]
     columns = ["split", "matched", "yours alone", "the set's alone", "other gold"]
     result.table(columns, rows, f"{joined.root}: {joined.record.state}")
+    if joined.copies:
+        result.note(f"{joined.copies:,} rows of the set are left out: your data repeat their texts less often")
     for text in left_out(joined.variants):
         result.note(text)
     return result

@@ -55,6 +55,13 @@ MISSING = """
     select split, source_row, variant from theirs anti join mine using (text_hash) order by split, source_row, variant
 """
 
+# Every row of one's own takes one row of the set, so a text that the set repeats more often leaves rows behind.
+COPIES = """
+    select coalesce(sum(greatest(t.n - m.n, 0)), 0)::bigint as copies
+    from (select text_hash, count(*) as n from theirs where origin = 'original' group by text_hash) t
+    join (select text_hash, count(*) as n from mine group by text_hash) m using (text_hash)
+"""
+
 
 @dataclass(frozen=True)
 class Joined:
@@ -67,6 +74,7 @@ class Joined:
         extra: your source rows that the set does not contain, by split.
         missing: rows of the set whose text is not in your data: source row and variant, by split.
         other_gold: your source rows whose gold differs from the set, by split.
+        copies: number of rows of the set that are left out because your data repeat their text less often.
         variants: how the variants of the set were made, whose texts are not available here, or None without variants.
     """
 
@@ -76,6 +84,7 @@ class Joined:
     extra: dict[str, list[int]]
     missing: dict[str, list[tuple[int, int]]]
     other_gold: dict[str, list[int]]
+    copies: int
     variants: AugmentationRecord | None
 
 
@@ -98,7 +107,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     make_folder(config.store)
     reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))
     keys = _keys(source, record)
-    matched, missing = _look_up(root, record, keys)
+    matched, missing, copies = _look_up(root, record, keys)
     if not matched.num_rows:
         raise DataError(
             f"{root}: contains none of the {keys.num_rows:,} texts of {source.description}. The set is of "
@@ -115,7 +124,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     joined = take_over_token_vectors(root, record, new_root, joined)
     found = _report(source, matched)
     others = _by_split(missing, record), _other_gold(source, matched)
-    return Joined(new_root, joined, *found, *others, record.augmentation)
+    return Joined(new_root, joined, *found, *others, copies, record.augmentation)
 
 
 def _task_of(root: Path, record: SetRecord, config: JoinConfig) -> Task:
@@ -140,11 +149,12 @@ def _keys(source: Source, record: SetRecord) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _look_up(root: Path, record: SetRecord, keys: pa.Table) -> tuple[pa.Table, pa.Table]:
+def _look_up(root: Path, record: SetRecord, keys: pa.Table) -> tuple[pa.Table, pa.Table, int]:
     files = [root / shard.path for shard in record.shards]
     with open_files({"theirs": files}) as connection:
         connection.register("mine", keys)
-        return to_arrow(select(connection, MATCHED)), to_arrow(select(connection, MISSING))
+        matched, missing, copies = (to_arrow(select(connection, query)) for query in (MATCHED, MISSING, COPIES))
+    return matched, missing, int(copies.column("copies")[0].as_py())
 
 
 def _staged(record: SetRecord, source: Source, matched: pa.Table, name: str, command: str) -> SetRecord:

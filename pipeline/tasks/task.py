@@ -155,24 +155,32 @@ class Task(Manifest):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        # All problems at once: a user corrects a manifest in one go.
+        if problems := self._problems():
+            raise ValueError(". ".join(problems))
+        return self
+
+    def _problems(self) -> list[str]:
+        """What in the manifest contradicts its type."""
+        problems = []
         if self.type != "regression" and len(self.labels) < 2:
-            raise ValueError(f"a {self.type} task needs at least two labels, in the order of their numbers")
+            problems.append(f"a {self.type} task needs at least two labels, in the order of their numbers")
         if self.type != "multilabel" and self.columns.label is None:
-            raise ValueError("columns: label is missing. Only the labels of a multilabel task may have a column each")
+            problems.append("columns: label is missing. Only the labels of a multilabel task may have a column each")
         if len(set(self.labels)) != len(self.labels):
-            raise ValueError(f"labels: {list(self.labels)} repeats a label")
+            problems.append(f"labels: {list(self.labels)} repeats a label")
         if self.score_range is not None and self.score_range[0] >= self.score_range[1]:
-            raise ValueError(f"score_range: {list(self.score_range)} is not [low, high]")
+            problems.append(f"score_range: {list(self.score_range)} is not [low, high]")
         if self.type == "regression" and (self.labels or self.score_range is None):
-            raise ValueError("a regression task needs score_range: [low, high] and no labels")
+            problems.append("a regression task needs score_range: [low, high] and no labels")
         fitting = get_args(METRICS[self.type])
         wrong = set(self.metrics) - set(fitting)
         if wrong:
-            raise ValueError(f"metrics {sorted(wrong)} do not fit a {self.type} task. Use {', '.join(fitting)}")
+            problems.append(f"metrics {sorted(wrong)} do not fit a {self.type} task. Use {', '.join(fitting)}")
         # GLUE's F1 is that of class 1, which is meaningless for more than two classes. Those have macro_f1.
         if "f1" in self.metrics and len(self.labels) != 2:
-            raise ValueError("f1 requires exactly two labels. Use macro_f1")
-        return self
+            problems.append("f1 requires exactly two labels. Use macro_f1")
+        return problems
 
     @model_validator(mode="after")
     def _labels_spans(self) -> Self:

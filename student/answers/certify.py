@@ -9,14 +9,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import console
-from pipeline.errors import ConfigError, FingerprintMismatchError, QueryError
+from pipeline.errors import ConfigError, DistillError, FingerprintMismatchError, QueryError
 from pipeline.query.selection import read_chosen
 from pipeline.sets.reader import KEYS, ExampleSet, keys_sha256
 from pipeline.sql.gate import check_condition
 from pipeline.tasks.target import Target, softmax
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
-from student.answers.certificate import Certificate, certify_margins, model_hashes, write_certificate
+from student.answers.certificate import (
+    CERTIFICATE_FILE,
+    Certificate,
+    certify_margins,
+    model_hashes,
+    read_certificate,
+    write_certificate,
+)
 from student.answers.thresholds import ABSTAIN, margins
 from student.data import as_read, load_examples
 from student.evaluate import open_evaluated
@@ -34,12 +41,13 @@ def certify(config: CertifyConfig) -> Certificate:
     that it was not trained on; rows with the same text, or of which a variant was trained on, are left out.
 
     Raises:
-        ConfigError: if the student has scores, or was trained on all of the rows.
+        ConfigError: if the student has scores, or was trained on all of the rows, or has a stricter certificate.
         FingerprintMismatchError: if the training rows cannot be determined today, or the student cannot read the set.
     """
     record = read_run_record(config.run / RUN_RECORD)
     student = Student.load(config.run).to(default_device())
     _check_target(student.config.target)
+    _keep_stricter(config)
     logit_set = open_evaluated(ExampleKind(), record, config.set, config.store, config.allow_unverified)
     check_readable(student.config, logit_set)
     # The line break ends a comment in the user's condition, which would swallow the closing bracket.
@@ -81,6 +89,23 @@ def _errors_of_condition_alone(where: str) -> Iterator[None]:
     except QueryError as error:
         reason = str(error).partition("\n\nLINE ")[0]
         raise QueryError(f"--where {where!r}: {reason}") from error
+
+
+def _keep_stricter(config: CertifyConfig) -> None:
+    """Raises ConfigError if the run has a stricter certificate of the same weights, which nobody meant to lose."""
+    if config.replace or not (config.run / CERTIFICATE_FILE).exists():
+        return
+    try:
+        there = read_certificate(config.run)
+    except DistillError:
+        # A damaged certificate, or one of other weights, protects nothing.
+        return
+    if config.disagreement > there.disagreement or config.confidence < there.confidence:
+        raise ConfigError(
+            f"{config.run / CERTIFICATE_FILE}: certifies at most {there.disagreement:.2%} disagreement with "
+            f"{there.confidence:.0%} confidence. --disagreement {config.disagreement:g} and --confidence "
+            f"{config.confidence:g} are weaker. Add --replace to replace it."
+        )
 
 
 def _check_target(target: Target) -> None:

@@ -78,7 +78,9 @@ def matrix(names: Sequence[str], counts: Mapping[tuple[int, int], int], ylabel: 
             share = n / totals[row]
             axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=BLUE, alpha=DARKEST * share, linewidth=0))
             if size <= MOST_WRITTEN_CLASSES:
-                axes.text(column, row, f"{n:,}\n{share:.0%}", ha="center", va="center", fontsize=9 if size < 5 else 7)
+                axes.text(
+                    column, row, f"{n:,}\n{_percent(share)}", ha="center", va="center", fontsize=9 if size < 5 else 7
+                )
         axes.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), xlabel=xlabel, ylabel=ylabel)
         if size <= MOST_NAMED_CLASSES:
             short = [clipped(name, 18) for name in names]
@@ -87,6 +89,11 @@ def matrix(names: Sequence[str], counts: Mapping[tuple[int, int], int], ylabel: 
         axes.tick_params(length=0)
 
     return drawing(draw)
+
+
+def _percent(share: float) -> str:
+    """A share in percent, where one that is not zero is not written as zero."""
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def shades(words: Sequence[str], values: Mapping[str, Sequence[float]]) -> str:
@@ -146,7 +153,8 @@ def curves(
 
     def draw(axes: Axes) -> None:
         for (name, values), colour in zip(lines.items(), SERIES * len(lines), strict=False):
-            axes.plot(steps, values, color=colour, marker="o", markersize=3, linewidth=1.6, label=clipped(name, 40))
+            name = clipped(name, 40)
+            axes.plot(steps, values, color=colour, marker="o", markersize=3, linewidth=1.6, label=name, clip_on=False)
         if best is not None:
             value = next(iter(lines.values()))[steps.index(best)]
             axes.scatter(best, value, s=110, facecolors="none", edgecolors=INK, linewidths=1.2, zorder=3)
@@ -154,6 +162,9 @@ def curves(
             axes.axhline(value, color=FAINT, linestyle="--", linewidth=1)
             axes.text(1, value, name, transform=axes.get_yaxis_transform(), ha="right", va="bottom")
         axes.set(xlabel=xlabel)
+        if len(steps) > 1:
+            # The default margins would extend an axis of percent to 105.
+            axes.set_xlim(min(steps), max(steps))
         if len(steps) <= MOST_TICKS:
             axes.set_xticks(steps)
         else:

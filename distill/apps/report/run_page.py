@@ -256,7 +256,9 @@ def _lead(result: dict[str, Any]) -> str:
         return f"{count} runs, of different tasks."
     best = ", ".join(f"{name} {value}" for name, value in points[0]["values"].items())
     what = "runs of several tasks" if "best_by_task" in result else "students"
-    return f"{count} {what}. The best by {metric}: {best or 'all are alike'}, {points[0]['mean']:.4f} on average."
+    # One seed has no average.
+    average = " on average" if len(points[0]["scores"]) > 1 else ""
+    return f"{count} {what}. The best by {metric}: {best or 'all are alike'}, {points[0]['mean']:.4f}{average}."
 
 
 def _drawn(config: ReportConfig, folder: Path, result: dict[str, Any]) -> list[Section]:

@@ -170,6 +170,9 @@ def test_of_equal_texts_the_one_at_the_same_place_counts(work: Path, teachers: P
     found = joined(tmp_path / "blind", work, own, tmp_path / "store")
     assert found.other_gold == {"validation": [], "train": []}
     assert found.record.fingerprint == ExampleSet.open(tmp_path / "store" / "opinion").record.fingerprint
+    assert found.copies == 0
+    without_copy = joined(tmp_path / "blind", work, work / "data", tmp_path / "other-store")
+    assert (without_copy.copies, without_copy.missing["train"]) == (1, [])
 
 
 @pytest.fixture

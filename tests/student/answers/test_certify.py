@@ -189,3 +189,15 @@ def test_a_certificate_is_of_these_weights_and_whole(run: Path, opinion_run: Pat
     (run / CERTIFICATE_FILE).write_text('{"certified": null}')
     with pytest.raises(IntegrityError, match=naming("run/certificate.json: ")):
         Predictor(run, abstain=True)
+
+
+def test_a_weaker_certificate_replaces_a_stricter_one_only_where_that_is_wanted(run: Path) -> None:
+    weaker = ("--where", HELD_OUT, "--disagreement", "0.9", "--confidence", "0.8")
+    before = (run / CERTIFICATE_FILE).read_bytes()
+    refused = invoke("certify", run, *weaker)
+    assert refused.exit_code == 2
+    assert all(part in refused.stderr for part in (str(run / CERTIFICATE_FILE), "--disagreement 0.9", "--replace"))
+    assert (run / CERTIFICATE_FILE).read_bytes() == before
+    assert invoke("certify", run, *weaker, "--replace").exit_code == 0
+    assert read_certificate(run).disagreement == 0.9
+    assert invoke("certify", run, *FLAGS).exit_code == 0  # stricter again
