@@ -1006,6 +1006,7 @@ def sweep(
     ]
     | None = None,
     held_out: float | None = None,
+    calibration_rows: int | None = None,
     optimizer: Literal["adam", "adadelta"] = "adam",
     learning_rate: float | None = None,
     max_grad_norm: float = 1.0,
@@ -1082,6 +1083,8 @@ def sweep(
         filters: Folder of `distill filters`. hid-seq then compares through these filters (TED).
         metric_for_best_model: Metric that selects the best epoch, such as macro_f1. Default: the task's first.
         held_out: Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.
+        calibration_rows: Training rows held out to calibrate probabilities; 0 for none. Default: those of --held-
+            out, or one in twenty with gold, at most 1,000, none of fewer than 1,000.
         optimizer: Optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
         learning_rate: Peak learning rate with linear decay to 0. Default: 5e-4, for a bert 5e-5, for adadelta 1.
         max_grad_norm: Maximum norm of the gradients.
@@ -1164,6 +1167,7 @@ def train_student(
     ]
     | None = None,
     held_out: float | None = None,
+    calibration_rows: int | None = None,
     optimizer: Literal["adam", "adadelta"] = "adam",
     learning_rate: float | None = None,
     max_grad_norm: float = 1.0,
@@ -1233,6 +1237,8 @@ def train_student(
         filters: Folder of `distill filters`. hid-seq then compares through these filters (TED).
         metric_for_best_model: Metric that selects the best epoch, such as macro_f1. Default: the task's first.
         held_out: Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.
+        calibration_rows: Training rows held out to calibrate probabilities; 0 for none. Default: those of --held-
+            out, or one in twenty with gold, at most 1,000, none of fewer than 1,000.
         optimizer: Optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
         learning_rate: Peak learning rate with linear decay to 0. Default: 5e-4, for a bert 5e-5, for adadelta 1.
         max_grad_norm: Maximum norm of the gradients.

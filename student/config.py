@@ -14,12 +14,10 @@ from pipeline.cluster.ray_pool import RayFlags
 from pipeline.config import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
 from pipeline.errors import did_you_mean
 from pipeline.settings import Draft, Settings
-from pipeline.tasks.task import Metric
 from student.model.flags import (
     AnyEncoder,
     Cbow,
     Cmow,
-    EmbeddingKind,
     EncoderSettings,
     Hybrid,
     HybridOfTexts,
@@ -27,21 +25,17 @@ from student.model.flags import (
     Lstm,
     WithVectors,
 )
+from student.training_config import BestEpoch, CalibrationRows, Epochs, Optimizer
 
 PairingKind = Literal["diffcat", "joint", "compare", "attention"]
 HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"]
 SoftLoss = Literal["kl", "mse"]
-OptimizerKind = Literal["adam", "adadelta"]
 ClassWeights = Literal["balanced"]
 Weights = Literal["float32", "rounded"]
 LayerLossName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
 LAYER_LOSSES = get_args(LayerLossName)
 LAYERS = r"^\d+(,\d+)*$"
 FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set
-LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
-BERT_LEARNING_RATE = 5e-5
-FEWEST_EPOCHS, MOST_EPOCHS = 3, 20  # if no flag sets the number
-ROWS_READ = 1_000_000  # in all epochs, where these are between the two
 ROWS_OF_BIGRAMS = 10_000  # of more rows products learn by themselves which token follows which
 
 
@@ -325,65 +319,6 @@ class Head(TokenHead):
     token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens dropped in each training step.")
 
 
-class BestEpoch(Settings):
-    """By what the best epoch is chosen, whose weights are kept, and on which rows."""
-
-    metric_for_best_model: Metric | None = Field(
-        None, description="Metric that selects the best epoch, such as macro_f1. Default: the task's first."
-    )
-    held_out: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.",
-    )
-
-
-class Optimizer(Settings):
-    """What moves the weights."""
-
-    optimizer: OptimizerKind = Field(
-        "adam", description="Optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019)."
-    )
-    learning_rate: float | None = Field(
-        None,
-        gt=0,
-        description="Peak learning rate with linear decay to 0. Default: 5e-4, for a bert 5e-5, for adadelta 1.",
-    )
-    max_grad_norm: float = Field(1.0, gt=0, description="Maximum norm of the gradients.")
-
-    @property
-    def rate(self) -> float:
-        """The peak learning rate: as given, or the optimizer's own."""
-        return self.learning_rate or LEARNING_RATES[self.optimizer]
-
-    def for_encoder(self, embedding: EmbeddingKind) -> "Optimizer":
-        """The same with the encoder's learning rate, which is lower for pretrained layers."""
-        is_tuned = embedding == "bert" and self.optimizer == "adam" and self.learning_rate is None
-        return self.model_copy(update={"learning_rate": BERT_LEARNING_RATE}) if is_tuned else self
-
-
-class Epochs(Settings):
-    """How often which rows are read."""
-
-    num_train_epochs: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum number of epochs. Default: 20, above 50,000 training rows enough for 1,000,000 rows in "
-        "total, at least 3.",
-    )
-    early_stopping_patience: int = Field(
-        5, ge=1, description="Number of epochs without improvement after which training stops."
-    )
-    warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
-    per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
-
-    def for_rows(self, num_rows: int) -> "Epochs":
-        """The same with the number of epochs for so many training rows, if the flags leave it open."""
-        usual = max(FEWEST_EPOCHS, min(MOST_EPOCHS, ROWS_READ // max(1, num_rows)))
-        return self.model_copy(update={"num_train_epochs": self.num_train_epochs or usual})
-
-
 def num_bigrams(encoder: EncoderSettings, num_rows: int) -> int | None:
     """Returns the requested number of bigrams, or None for the default."""
     asked: int | None = getattr(encoder, "num_bigrams", None)
@@ -424,6 +359,7 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
     loss: Loss = Field(default_factory=Loss)
     layer_losses: LayerLosses | None = None
     best: BestEpoch = Field(default_factory=BestEpoch)
+    calibration: CalibrationRows = Field(default_factory=CalibrationRows)
     optimizer: Optimizer = Field(default_factory=Optimizer)
     epochs: Epochs = Field(default_factory=Epochs)
     storage: Storage = Field(default_factory=Storage)
@@ -477,6 +413,7 @@ class LabelSettings(RunPlaces, ReportFlags, SeedFlags):
     head: LabelHead = Field(default_factory=LabelHead)
     loss: TokenLoss = Field(default_factory=TokenLoss)
     best: BestEpoch = Field(default_factory=BestEpoch)
+    calibration: CalibrationRows = Field(default_factory=CalibrationRows)
     optimizer: Optimizer = Field(default_factory=Optimizer)
     epochs: Epochs = Field(default_factory=Epochs)
     storage: Storage = Field(default_factory=Storage)

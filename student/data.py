@@ -198,13 +198,18 @@ def hold_out(rows: Examples, target: Target, share: float) -> tuple[Examples, Ex
     Raises:
         DataError: if no row would be held out, or no row would be left.
     """
-    source_N, variant_N = rows.key_N2.T
-    # Variants share their origin's meaning, so a held-out row's variants would leak it into training.
-    is_scored_N = has_gold(target, rows.label_N, rows.score_N) & (variant_N == 0)
+    source_N, _ = rows.key_N2.T
+    is_scored_N = is_scored(rows, target)
     # Rows are in the order of their keys, so the numbers ascend and the teacher's choice can be repeated.
     scored = source_N[is_scored_N]
+    # Variants share their origin's meaning, so a held-out row's variants would leak it into training.
     is_held_N = np.isin(source_N, scored[held_out_rows(len(scored), share)])
     return _taken(rows, ~is_held_N), _taken(rows, is_held_N & is_scored_N)
+
+
+def is_scored(rows: Examples, target: Target) -> Bools:
+    """Which rows can be held out [N]: those that have gold and are no variants."""
+    return np.asarray(has_gold(target, rows.label_N, rows.score_N) & (rows.key_N2[:, 1] == 0))
 
 
 def _taken(rows: Examples, is_taken_N: Bools) -> Examples:

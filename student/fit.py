@@ -25,7 +25,7 @@ from pipeline.training.loop import seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, best_of, finish_run, write_run_record
 from student.bert_start import BertStart, copy_layers
-from student.config import Epochs, FromRun, FromWords, SeveralTasks, TrainSettings, num_bigrams
+from student.config import FromRun, FromWords, SeveralTasks, TrainSettings, num_bigrams
 from student.data import row_weights
 from student.layers import LayerTask, end_stage, layer_loss, learn_layers, stage_history
 from student.losses.layers import LayerLoss
@@ -35,7 +35,7 @@ from student.model.model import Student, TaskStudent, default_device
 from student.model.products import IS_COMPILED
 from student.model.weights import save_sharing
 from student.optimizer import make_optimizer
-from student.run_result import context, deciding_settings, note_start, result, write_card, write_tokenizer
+from student.run_result import calibrate, context, deciding_settings, note_start, result, write_card, write_tokenizer
 from student.start import (
     copy_embeddings,
     copy_head,
@@ -45,6 +45,7 @@ from student.start import (
     start_from_words,
     with_bigrams,
 )
+from student.training_config import Epochs
 from student.training_data import (
     StudentTraining,
     TrainingData,
@@ -108,6 +109,7 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
     write_tokenizer(training)
     note_start([training], logit_set if vectors else None)
     [student], history = fit([training], vectors, run)
+    calibrate(training, student)
     found = result(training, student, history, best_of(history)) | stage_history(folder)
     write_card(training, student, run.record() | {"result": found})
     # The first stage's checkpoint is needed until the record is final, so it is removed last.
@@ -164,6 +166,7 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
     chosen = {"chosen_by": f"the mean over {', '.join(names)}"}
     evaluation: dict[str, Any] = {}
     for one, student in zip(trainings, students, strict=True):
+        calibrate(one, student)
         own, own_best = [entry_of(one.name, entry) for entry in history], entry_of(one.name, best)
         record = finish_run(one.folder / RUN_RECORD, result(one, student, own, own_best) | chosen)
         write_card(one, student, record)

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.training.loop import TrainOptimizer
-from student.config import Optimizer
 from student.kernels import compiled, compiled_training, lazy_adam
 from student.kernels.lazy_adam import LazyAdamTerms, Rates, RowState
 from student.model.encoder import Encoder
 from student.model.products import NO_PADDING
 from student.model.tables import put_side_by_side
+from student.training_config import Optimizer
 
 # Tang et al. (2019) trained their students by AdaDelta with this decay.
 RHO = 0.95

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError
+from pipeline.tasks.calibration import Calibration, calibrated, interval
 from pipeline.tasks.target import Target, predicted_scores, probabilities
 from student.answers.thresholds import answer_columns, chosen_names
 from student.texts import listed, unzipped
@@ -30,6 +31,7 @@ class StudentInfo(BaseModel):
         is_pair: whether it takes two texts per input.
         max_seq_length: tokens of an input, special ones included; longer ones are truncated.
         table_dtype: how its tables are stored.
+        calibration: what makes probabilities of its logits.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -39,6 +41,7 @@ class StudentInfo(BaseModel):
     is_pair: bool
     max_seq_length: int
     table_dtype: str
+    calibration: Calibration | None = None
 
     @classmethod
     def of(cls, config: Any, **more: Any) -> Self:
@@ -49,6 +52,7 @@ class StudentInfo(BaseModel):
             is_pair=getattr(config, "is_pair", False),  # a student of labelled words reads one text
             max_seq_length=config.max_seq_length,
             table_dtype=config.table_dtype,
+            calibration=config.calibration,
             **more,
         )
 
@@ -77,7 +81,7 @@ class Predictor:
         ConfigError: if it is to abstain, and the run has no certificate; or if the costs are not of its labels.
     """
 
-    answer_names: ClassVar[Set[str]] = {"label", "probabilities", "margin", "score"}  # columns of `columns`
+    answer_names: ClassVar[Set[str]] = {"label", "probabilities", "margin", "score", "interval"}  # columns of `columns`
 
     info: StudentInfo
     student: Any
@@ -126,15 +130,15 @@ class Predictor:
             sentences2: the second sentences, for a pair task.
 
         Returns:
-            One dict per input: ``label`` (of a multi-label task the list of labels that hold) and ``probabilities`` by
-            label name, or ``score``.
+            One dict per input: ``label`` (of a multi-label task the list of labels that hold) and calibrated
+            ``probabilities`` by label name, or ``score`` and the ``interval`` that contains gold in 9 of 10 cases.
 
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
-        target, logits_NC = self.info.target, self.logits(sentences1, sentences2)
+        target, logits_NC = self.info.target, self.calibrated_logits(sentences1, sentences2)
         if not target.has_labels:
-            return [{"score": score} for score in predicted_scores(target, logits_NC).tolist()]
+            return [_scored(score, self.info.calibration) for score in predicted_scores(target, logits_NC).tolist()]
         labels = chosen_names(target, logits_NC, self.threshold, self.bias_C)
         return [
             {"label": label, "probabilities": dict(zip(target.names, row, strict=True))}
@@ -156,10 +160,14 @@ class Predictor:
         """
         raise NotImplementedError
 
+    def calibrated_logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
+        """The logits [N, C] of which softmax, or sigmoid of labels apart, makes calibrated probabilities."""
+        return calibrated(self.logits(sentences1, sentences2), self.info.calibration)
+
     def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
         """The answers as columns: what `predict --file` writes of each input, see `answer_columns`."""
-        logits_NC = self.logits(sentences1, sentences2)
-        return answer_columns(self.info.target, logits_NC, self.threshold, self.bias_C)
+        logits_NC, info = self.calibrated_logits(sentences1, sentences2), self.info
+        return answer_columns(info.target, logits_NC, self.threshold, self.bias_C, info.calibration)
 
     def accepted_columns(self) -> list[tuple[str, ...]]:
         """What the columns of inputs may be called, whatever their task calls them."""
@@ -189,8 +197,8 @@ class Predictor:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
         texts = self._texts(sentences1, sentences2)
-        answers, logits_NC = self(*texts), self.logits(*texts)
-        words, logits_WC = without_each_word(self.logits, *texts)
+        answers, logits_NC = self(*texts), self.calibrated_logits(*texts)
+        words, logits_WC = without_each_word(self.calibrated_logits, *texts)
         told = effects(self.info.target, logits_NC, words, logits_WC)
         return [answer | {"words": row} for answer, row in zip(answers, told, strict=True)]
 
@@ -241,3 +249,8 @@ class Predictor:
         if second is not None and len(first) != len(second):
             raise ConfigError(f"{len(first)} first sentences, but {len(second)} second ones")
         return first, second
+
+
+def _scored(score: float, calibration: Calibration | None) -> Prediction:
+    limits = interval(score, calibration)
+    return {"score": score} if limits is None else {"score": score, "interval": limits}

@@ -15,6 +15,7 @@ from pipeline.sets.card import hub_metadata
 from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
+from pipeline.tasks.calibration import calibrated
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry, RunRecord
@@ -24,7 +25,9 @@ from student.layers import layer_loss_settings
 from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.model import TaskStudent, bytes_on_disk, num_parameters
+from student.model.weights import save_config
 from student.start import FLAG, has_head_for, source_sha256
+from student.training_config import FEWEST_CALIBRATED
 from student.training_data import StudentTraining, source_of
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
@@ -87,16 +90,28 @@ def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | No
         "where": chosen.where if isinstance(chosen, Where) else None,
         "query": data.query,
         "rows": len(rows),
+        "rows_for_calibration": len(training.calibration_rows) if training.calibration_rows is not None else None,
         "rows_held_out": len(training.splits[HELD_OUT]) if settings.best.held_out is not None else None,
         **data.kind.row_hashes(logit_set, rows),
     }
 
 
+def calibrate(training: StudentTraining, student: TaskStudent) -> None:
+    """Fits what makes probabilities of a student's logits, and keeps it in the student's ``config.json``."""
+    rows = training.calibration_rows
+    if rows is None or len(rows) < FEWEST_CALIBRATED:
+        return
+    fitted = training.kind.fit_calibration(student, rows)
+    student.config = student.config.model_copy(update={"calibration": fitted})
+    # Everything that opens a student reads its config, so a copy, an export and a download are calibrated, too.
+    save_config(training.folder, student.config_json)
+
+
 def result(training: StudentTraining, student: TaskStudent, history: list[Entry], best: Entry) -> dict[str, Any]:
     """Returns the result of a training: scores by epoch, and the evaluation of the saved student."""
     dev = training.dev_splits
-    thresholds = _thresholds(training, student)
-    # A label holds where its logit exceeds the threshold, so the negative threshold is added to the logit.
+    thresholds, calibration = _thresholds(training, student), student.config.calibration
+    # A label holds where its calibrated logit exceeds the threshold, so the negative threshold is added to the logit.
     bias_C = -as_logits(thresholds, student.config.target) if thresholds else None
     own = training.data.logit_set.record.metrics
     found = {
@@ -104,6 +119,7 @@ def result(training: StudentTraining, student: TaskStudent, history: list[Entry]
         "best": best,
         "used_rows": student.config.used_rows,
         "size": _size(training, student),
+        "calibration": calibration.model_dump() if calibration else None,
         "thresholds": thresholds,
         "evaluation": {split: training.kind.evaluate_split(student, rows, bias_C, own) for split, rows in dev.items()},
         "versions": {name: version(name) for name in LIBRARIES},
@@ -183,4 +199,5 @@ def _thresholds(training: StudentTraining, student: TaskStudent) -> dict[str, fl
         return {}
     # Thresholds are fitted on the split that also chose the epoch, so the other splits stay unbiased.
     first = next(iter(training.dev_splits.values()))
-    return best_thresholds(student.config.target, training.kind.student_logits(student, first), first.label_N)
+    logits_NC = calibrated(training.kind.student_logits(student, first), student.config.calibration)
+    return best_thresholds(student.config.target, logits_NC, first.label_N)

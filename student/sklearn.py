@@ -95,9 +95,9 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes_[p_NC.argmax(axis=1)]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Texts) -> Floats:
-        """Returns the probability of each label, float32 [N, C], in the order of ``classes_``."""
+        """Returns the calibrated probability of each label, float32 [N, C], in the order of ``classes_``."""
         check_is_fitted(self)
-        return softmax(self.predictor_.logits(*_columns(X)))
+        return softmax(self.predictor_.calibrated_logits(*_columns(X)))
 
     def _answer_with(self, run: Path) -> Self:
         self.predictor_ = Predictor(run)

@@ -22,9 +22,9 @@ OWN_OR_ANOTHERS = "select 1 from duckdb_functions() where function_name = ? and 
 def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
     """Adds the functions of students to a connection, and replaces those that it has.
 
-    ``predict(run, text)`` gives a label (VARCHAR), ``scores(run, text)`` the probabilities in the order of the labels,
-    or the score alone (FLOAT[]); of pairs ``predict(run, text1, text2)``. ``predict_or_abstain`` gives ``abstain``
-    where the student is less sure than its certificate demands (``distill certify``). Of null all are null.
+    ``predict(run, text)`` gives a label (VARCHAR), ``scores(run, text)`` the calibrated probabilities in the order of
+    the labels, or the score alone (FLOAT[]); of pairs ``predict(run, text1, text2)``. ``predict_or_abstain`` gives
+    ``abstain`` where the student is less sure than its certificate demands (``distill certify``). Of null all are null.
 
     Of a student that labels words ``predict`` gives the labels with a space between each two, and ``spans(run, text)``
     what was found, as structs of ``text``, ``start``, ``end`` and ``label``; a text may be a list of words.
@@ -67,7 +67,7 @@ class _Student:
 
     def logits(self, texts: tuple[pa.ChunkedArray, ...]) -> Floats:
         with self.lock:
-            return self.predictor.logits(*(text.to_pylist() for text in texts))
+            return self.predictor.calibrated_logits(*(text.to_pylist() for text in texts))
 
     def columns(self, texts: tuple[pa.ChunkedArray, ...]) -> dict[str, pa.Array]:
         with self.lock:

@@ -7,6 +7,7 @@ from pipeline.console import show, size
 from pipeline.training.run_record import RunRecord
 
 SCORE_COLUMNS = ("split", "metric", "student", "95 % interval", "teacher", "guessing")
+CALIBRATION_COLUMNS = ("split", "probabilities", "before calibration", "after", "95 % from", "to")
 
 
 def score_columns(evaluation: dict[str, Any]) -> list[str]:
@@ -36,6 +37,17 @@ def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
 
 def _has_baseline(evaluation: dict[str, Any]) -> bool:
     return any("baseline" in parts for parts in evaluation.values())
+
+
+def calibration_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
+    """A row of `CALIBRATION_COLUMNS` for each split and measure of probabilities, none without a calibration."""
+    rows = [
+        [split, name.replace("_", " "), value.get("before"), value.get("after"), *value.get("after_interval", ())]
+        for split, parts in evaluation.items()
+        for name, value in parts.get("calibration", {}).items()
+    ]
+    # A student without calibration has nothing to compare, and its evaluation still holds the numbers.
+    return [row for row in rows if row[3] is not None]
 
 
 def size_line(record: RunRecord) -> str | None:

@@ -185,21 +185,38 @@ class StudentTraining:
         """The kind of its rows."""
         return self.data.kind
 
-    @cached_property
+    @property
     def splits(self) -> dict[str, Any]:
         """The rows in the form that the student reads, with some training rows as ``held-out`` if a share is given.
 
         Raises:
             DataError: if none would be held out, or none left.
         """
-        splits = self.data.splits
+        return self._parts[0]
+
+    @property
+    def calibration_rows(self) -> Any | None:
+        """Training rows that only calibrate the student, in the form that it reads, or None if none do."""
+        return self._parts[1]
+
+    @cached_property
+    def _parts(self) -> tuple[dict[str, Any], Any | None]:
+        kind, config, share = self.kind, self.student_config, self.settings.best.held_out
+        others = {split: rows for split, rows in self.data.splits.items() if split != TRAIN}
+        train, held_out, for_calibration = self.data.splits[TRAIN], None, None
         # Rows are held out before they are converted, because the choice depends on the stored keys.
-        if self.settings.best.held_out is not None:
-            train, held_out = self.kind.hold_out(splits["train"], self.student_config, self.settings.best.held_out)
-            others = {split: rows for split, rows in splits.items() if split != "train"}
+        if share is not None:
+            train, held_out = kind.hold_out(train, config, share)
             # The first split that is scored decides the best epoch, so held-out rows come before the dev splits.
-            splits = {"train": train, HELD_OUT: held_out} | others
-        return {split: self.kind.as_read(rows, self.student_config) for split, rows in splits.items()}
+            others = {HELD_OUT: held_out} | others
+        num_scored = int(kind.is_scored(train, config).sum())
+        count = self.settings.calibration.number_of(num_scored, are_held_out=share is not None)
+        if count:
+            train, for_calibration = kind.hold_out(train, config, count / num_scored)
+        elif self.settings.calibration.calibration_rows is None:
+            for_calibration = held_out
+        read = {split: kind.as_read(rows, config) for split, rows in ({TRAIN: train} | others).items()}
+        return read, None if for_calibration is None else kind.as_read(for_calibration, config)
 
     @property
     def dev_splits(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord,
 from student.config import SweepSettings, TrainSettings
 from student.pretrain_config import FiltersConfig, PretrainSettings
 from student.run_config import DescribeConfig, EvaluateConfig, MaskedWordsConfig, ReproduceConfig
-from student.summary import point_table, score_columns, score_rows, size_line
+from student.summary import CALIBRATION_COLUMNS, calibration_rows, point_table, score_columns, score_rows, size_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,6 +142,8 @@ def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any], with
         others += [[split, name, value] for name, value in parts["bins"].items()]
         others += [[split, f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]
     result.table(score_columns(evaluation), score_rows(evaluation), title).table(["split", "also", "student"], others)
+    if calibrated := calibration_rows(evaluation):
+        result.table(CALIBRATION_COLUMNS, calibrated)
     for split, parts in evaluation.items():
         by_label = parts.get("by_label", {})
         if len(by_label) > 2 or parts.get("decided") or (with_labels and by_label):

@@ -11,11 +11,39 @@ create or replace macro calibration(t) as table
     )
     group by split, bin order by split, bin;
 
--- expected calibration error: how far confidence and accuracy lie apart in the mean (Guo et al. 2017, ten bins)
+-- expected calibration error: how far confidence and accuracy lie apart in the mean (Guo et al. 2017, ten bins); Brier score and log loss
 create or replace macro calibration_error(t) as table
-    select split, sum(n)::bigint as n, sum(n * accuracy) / sum(n) as accuracy, sum(n * confidence) / sum(n) as confidence,
-        sum(n * abs(accuracy - confidence)) / sum(n) as calibration_error
-    from calibration(t) group by split order by split;
+    with binned as (
+        select split, sum(n)::bigint as n, sum(n * accuracy) / sum(n) as accuracy,
+            sum(n * confidence) / sum(n) as confidence,
+            sum(n * abs(accuracy - confidence)) / sum(n) as calibration_error
+        from calibration(t) group by split
+    ),
+    measured as (
+        select split, avg(list_sum(list_transform(p, lambda x: x * x)) - 2 * p[label + 1] + 1) as brier,
+            avg(-ln(greatest(p[label + 1], 1e-38))) as log_loss
+        from (select split, softmax(logits) as p, label from query_table(t) where label is not null) group by split
+    )
+    from binned join measured using (split) order by split;
+
+-- the same of a multi-label task, over each label of each row
+create or replace macro label_calibration_error(t) as table
+    with each as (
+        select split, p, is_gold::int as is_gold, least(floor(10 * p), 9)::int as bin
+        from (
+            select split, unnest(range(len(logits))) as number, unnest(sigmoid(logits)) as p,
+                list_contains(label, number) as is_gold
+            from query_table(t) where label is not null
+        )
+    ),
+    binned as (select split, bin, count(*) as n, abs(sum(is_gold - p)) as gap from each group by split, bin),
+    measured as (
+        select split, avg((p - is_gold) ** 2) as brier,
+            avg(-ln(greatest(case when is_gold = 1 then p else 1 - p end, 1e-38))) as log_loss
+        from each group by split
+    ),
+    errors as (select split, sum(n)::bigint as n, sum(gap) / sum(n) as calibration_error from binned group by split)
+    from errors join measured using (split) order by split;
 
 -- what the teacher takes the rows of each class for
 create or replace macro confusion(t) as table

@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError, DistillError, FingerprintMismatchError,
 from pipeline.query.selection import read_chosen
 from pipeline.sets.reader import KEYS, ExampleSet, keys_sha256
 from pipeline.sql.gate import check_condition
+from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import Target, softmax
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
@@ -60,7 +61,9 @@ def certify(config: CertifyConfig) -> Certificate:
     logits_NC, teacher_NC = student_logits(student, examples)[is_new_N], examples.teacher_NC[is_new_N]
     # Agreement with the teacher needs no gold, so any held-out row can serve.
     differs_N = logits_NC.argmax(axis=1) != teacher_NC.argmax(axis=1)
-    certified, trials = certify_margins(margins(softmax(logits_NC)), differs_N, config.disagreement, config.confidence)
+    # Margins are of calibrated probabilities, as `predict` compares them with the threshold.
+    margin_N = margins(softmax(calibrated(logits_NC, student.config.calibration)))
+    certified, trials = certify_margins(margin_N, differs_N, config.disagreement, config.confidence)
     certificate = Certificate(
         disagreement=config.disagreement,
         confidence=config.confidence,

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, IntegrityError, did_you_mean, short
 from pipeline.record_file import read_record, with_checksum
+from pipeline.tasks.calibration import Calibration
 from pipeline.tasks.target import NO_LABEL, Target, predicted_scores, probabilities, softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 
@@ -32,29 +33,43 @@ MOST_LOGIT = 30.0
 
 
 def answer_columns(
-    target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None
+    target: Target,
+    logits_NC: Floats,
+    threshold: float | None = None,
+    bias_C: Floats | None = None,
+    calibration: Calibration | None = None,
 ) -> dict[str, pa.Array]:
     """A student's answers by column, N rows each.
 
     Args:
         target: what the logits mean.
-        logits_NC: float32 logits before softmax.
+        logits_NC: float32 logits before softmax, calibrated.
         threshold: the margin above which the student answers, or None if it always does.
         bias_C: added to the logits before labels are chosen. See `Predictor`.
+        calibration: of scores, for their intervals.
 
     Returns:
         Of classes ``label`` (string), ``probabilities`` (a struct of float32, by label) and ``margin`` (float32, the
         best probability less the second); of multi-label tasks ``label`` (a list of strings) and ``probabilities``;
-        otherwise ``score`` (float32).
+        otherwise ``score`` (float32) and, once calibrated, ``interval`` (a struct of float32, ``low`` and ``high``).
     """
     if not target.has_labels:
-        return {"score": pa.array(predicted_scores(target, logits_NC))}
+        return _score_columns(predicted_scores(target, logits_NC), calibration)
     p_NC = probabilities(target, logits_NC)
     columns = {
         "label": chosen(target, logits_NC, threshold, bias_C),
         "probabilities": pa.StructArray.from_arrays(list(map(pa.array, p_NC.T)), names=target.names),
     }
     return columns | ({"margin": pa.array(margins(p_NC))} if target.has_classes else {})
+
+
+def _score_columns(score_N: Floats, calibration: Calibration | None) -> dict[str, pa.Array]:
+    columns = {"score": pa.array(score_N)}
+    if calibration is None or calibration.half_width is None:
+        return columns
+    half_width = np.float32(calibration.half_width)
+    limits = [pa.array(score_N - half_width), pa.array(score_N + half_width)]
+    return columns | {"interval": pa.StructArray.from_arrays(limits, names=["low", "high"])}
 
 
 def chosen(target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None) -> pa.Array:

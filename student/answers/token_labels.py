@@ -13,6 +13,7 @@ import torch
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.kinds.token_labels import labels_of_words
+from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.spans import spans
 from pipeline.tasks.target import softmax
 from pipeline.text.word_pieces import Pieces, read_pieces
@@ -131,7 +132,7 @@ class TokenLabelPredictor(TorchPredictor):
                 return
 
     def _logits_of(self, pieces: Pieces) -> Floats:
-        """The logits of all tokens, float32 [T, C], with what labels cost."""
+        """The calibrated logits of all tokens, float32 [T, C], with what labels cost."""
         ids, student = pieces.ids, self.student
         parts = [np.zeros((0, student.config.target.num_logits), dtype=np.float32)]
         with torch.inference_mode():
@@ -140,7 +141,7 @@ class TokenLabelPredictor(TorchPredictor):
                 taken = ids.between(start, min(start + BATCH_SIZE, len(ids)))
                 inputs = (torch.from_numpy(part).to(student.device) for part in (taken.flat, taken.offsets))
                 parts.append(student(*inputs).cpu().numpy())
-        logits_TC = np.concatenate(parts)
+        logits_TC = calibrated(np.concatenate(parts), self.info.calibration)
         return logits_TC if self.bias_C is None else logits_TC + self.bias_C
 
     def _answers(self, pieces: Pieces, num_words: list[int], logits_TC: Floats) -> list[list[tuple[str, float]]]:

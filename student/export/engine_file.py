@@ -201,11 +201,15 @@ def _grouped(student: Student, weight_HF: Tensor) -> list[tuple[Tensor, Tensor]]
 
 
 def _answers(student: Student, run: Path) -> Tensors:
-    target = student.config.target
+    config, target = student.config, student.config.target
     if target.bins is not None:
         return {"bins": torch.tensor(target.bins.values, dtype=torch.float32)}
+    if not target.has_labels:
+        return {}
+    fitted = config.calibration.temperature if config.calibration is not None else (1.0,)
+    temperature_C = torch.tensor(fitted, dtype=torch.float32).expand(target.num_logits).contiguous()
     bias_C = label_bias(run, target, {})
-    return {} if bias_C is None else {"bias": torch.from_numpy(bias_C)}
+    return {"temperature": temperature_C} | ({} if bias_C is None else {"bias": torch.from_numpy(bias_C)})
 
 
 def _characters(tokenizer: Tokenizer) -> Tensors:

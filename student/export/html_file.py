@@ -278,6 +278,7 @@ def _facts(config: StudentConfig, name: str) -> dict[str, Any]:
         "name": name,
         "task": config.task,
         "labels": list(target.names) if target.has_classes else [],
+        "temperature": config.calibration.temperature[0] if config.calibration and target.has_classes else 1,
         "bins": list(target.bins.values) if target.bins else None,
         "isPair": config.is_pair,
     }

@@ -222,7 +222,7 @@ const openStudent = (() => {
       return inputs.map((_, n) => {
         const row = [...logits.subarray(n * labels, (n + 1) * labels)];
         if (labels === 1 && !this.labels.length) return {score: row[0]};
-        const largest = Math.max(...row), parts = row.map((logit) => Math.exp(logit - largest));
+        const largest = Math.max(...row), parts = row.map((logit) => Math.exp((logit - largest) / this.temperature));
         const total = parts.reduce((a, b) => a + b), p = parts.map((part) => part / total);
         if (!this.labels.length) return {score: p.reduce((score, one, k) => score + one * this.bins[k], 0)};
         return {label: this.labels[row.indexOf(largest)], probabilities: Object.fromEntries(this.labels.map((name, k) => [name, p[k]]))};

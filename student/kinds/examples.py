@@ -10,12 +10,13 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from pipeline.arrays import Floats, Ints
+from pipeline.arrays import Bools, Floats, Ints
 from pipeline.devices import to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.reader import ExampleSet
 from pipeline.sources import sentences
+from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.metrics import (
     bin_scores,
     bootstrap_intervals,
@@ -27,6 +28,7 @@ from pipeline.tasks.metrics import (
     score_logits,
     scores_by_label,
 )
+from pipeline.tasks.probability_metrics import calibration_scores
 from pipeline.tasks.target import NO_LABEL, gold_arrays
 from pipeline.tasks.task import Metric
 from pipeline.text.reader import TextReader
@@ -41,6 +43,7 @@ from student.data import (
     as_read,
     gold_tensor,
     hold_out,
+    is_scored,
     load_chosen,
     load_dev,
     load_examples,
@@ -142,6 +145,10 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
         """See `TaskKind`."""
         return as_read(rows, config)
 
+    def is_scored(self, rows: Examples, config: TaskConfig) -> Bools:
+        """See `TaskKind`."""
+        return is_scored(rows, config.target)
+
     def hold_out(self, rows: Examples, config: TaskConfig, share: float) -> tuple[Examples, Examples]:
         """See `student.data.hold_out`."""
         return hold_out(rows, config.target, share)
@@ -175,6 +182,10 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
     def student_logits(self, student: Student, rows: Examples) -> Floats:
         """See `TaskKind`; [N, C]."""
         return student_logits(student, rows)
+
+    def gold(self, rows: Examples) -> tuple[Ints, Floats]:
+        """See `TaskKind`."""
+        return rows.label_N, rows.score_N
 
     def evaluate_split(
         self, student: Student, rows: Examples, bias_C: Floats | None = None, own: Collection[Metric] | None = None
@@ -285,7 +296,9 @@ def evaluate_split(
     student_NC = student_logits(student, examples)
     gold = (examples.label_N, examples.score_N)
     scores = score_logits(config.metrics, config.target, student_NC, *gold)
-    decided_NC = student_NC if bias_C is None else student_NC + bias_C
+    # Thresholds and costs are about probabilities, so they are added to calibrated logits.
+    scaled_NC = calibrated(student_NC, config.calibration)
+    decided_NC = scaled_NC if bias_C is None else scaled_NC + bias_C
     return {
         "gold": scores,
         "interval": bootstrap_intervals(config.metrics, config.target, student_NC, *gold),
@@ -298,6 +311,7 @@ def evaluate_split(
         "by_label": scores_by_label(config.target, decided_NC, examples.label_N),
         "confusion": confusion_of_labels(config.target, decided_NC, examples.label_N),
         "bins": bin_scores(config.metrics, config.target, student_NC, examples.score_N),
+        "calibration": calibration_scores(config.target, student_NC, *gold, config.calibration),
         "fidelity": fidelity(config.target, student_NC, teacher_NC),
     }
 

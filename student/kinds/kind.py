@@ -7,9 +7,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
-from pipeline.arrays import Floats, Ints
+from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.sets.reader import LogitSet
+from pipeline.tasks.calibration import Calibration, fit_calibration
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.text.reader import TextReader
 from pipeline.training.joint import BatchedTask
@@ -122,6 +123,10 @@ class TaskKind(ABC, Generic[L, R, S]):
         return rows
 
     @abstractmethod
+    def is_scored(self, rows: R, config: TaskConfig) -> Bools:
+        """Which rows can be held out [N]: those that have gold and are no variants."""
+
+    @abstractmethod
     def hold_out(self, rows: R, config: TaskConfig, share: float) -> tuple[R, R]:
         """Parts training rows into those that are trained on and those that are held out, which have gold.
 
@@ -167,6 +172,14 @@ class TaskKind(ABC, Generic[L, R, S]):
     @abstractmethod
     def student_logits(self, student: S, rows: R) -> Floats:
         """Runs a student over rows; float32 logits in their order."""
+
+    @abstractmethod
+    def gold(self, rows: R) -> tuple[Ints, Floats]:
+        """The gold of each row of `student_logits`: labels and scores, see `gold_arrays`."""
+
+    def fit_calibration(self, student: S, rows: R) -> Calibration | None:
+        """What makes probabilities of a student's logits, by rows that it was not trained on."""
+        return fit_calibration(student.config.target, self.student_logits(student, rows), *self.gold(rows))
 
     @abstractmethod
     def evaluate_split(

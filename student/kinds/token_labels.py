@@ -18,7 +18,9 @@ from pipeline.devices import to_device
 from pipeline.errors import DataError
 from pipeline.flat_settings import narrowed
 from pipeline.sets.kinds.token_labels import LabelledWords, TokenLabelSet
+from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.metrics import fidelity
+from pipeline.tasks.probability_metrics import calibration_scores
 from pipeline.tasks.spans import scores_by_span, word_intervals, word_scores
 from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import OUTSIDE, TRAIN, Metric
@@ -80,6 +82,10 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
             "logits_sha256": hashlib.sha256(logits).hexdigest(),
         }
 
+    def is_scored(self, rows: LabelledWords, config: TaskConfig) -> Bools:
+        """See `TaskKind`."""
+        return rows.has_gold_N
+
     def hold_out(self, rows: LabelledWords, config: TaskConfig, share: float) -> tuple[LabelledWords, LabelledWords]:
         """See `TaskKind`."""
         scored = np.flatnonzero(rows.has_gold_N)
@@ -110,6 +116,10 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
     def student_logits(self, student: TokenLabelStudent, rows: LabelledWords) -> Floats:
         """See `TaskKind`; [T, C]."""
         return logits_of_tokens(student, rows.pieces.ids)
+
+    def gold(self, rows: LabelledWords) -> tuple[Ints, Floats]:
+        """See `TaskKind`; of each token, that of its word on the first one."""
+        return rows.gold_T, np.empty(0, dtype=np.float32)
 
     def evaluate_split(
         self,
@@ -198,8 +208,8 @@ def evaluate_split(
         bias_C: added to the logits before labels are chosen.
     """
     metrics, student_TC = student.config.metrics, logits_of_tokens(student, rows.pieces.ids)
-    tallies = rows.tallies(student_TC)
-    decided = tallies if bias_C is None else rows.tallies(student_TC + bias_C)
+    tallies, target, calibration = rows.tallies(student_TC), student.config.target, student.config.calibration
+    decided = tallies if bias_C is None else rows.tallies(calibrated(student_TC, calibration) + bias_C)
     outside_TC = np.zeros_like(student_TC)
     outside_TC[:, rows.names.index(OUTSIDE)] = 1
     return {
@@ -214,7 +224,8 @@ def evaluate_split(
         "by_label": scores_by_span(rows.names, decided),
         "confusion": rows.confusion(student_TC if bias_C is None else student_TC + bias_C),
         "bins": {},
-        "fidelity": fidelity(student.config.target, student_TC, rows.teacher_TC),
+        "calibration": calibration_scores(target, student_TC, rows.gold_T, np.empty(0, dtype=np.float32), calibration),
+        "fidelity": fidelity(target, student_TC, rows.teacher_TC),
     }
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.arrays import Ragged, side_by_side
 from pipeline.sets.record_parts import KindName
+from pipeline.tasks.calibration import Calibration
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import OUTSIDE, Metric
 from student.config import HeadKind, PairingKind, Weights
@@ -195,6 +196,7 @@ class StudentConfig(EncoderConfig):
             bert also those before and after a single sentence.
         hidden_size: width of the head, an MLP or an LSTM, or None for the LSTM means as wide as its input.
         metrics: the task's metrics.
+        calibration: what makes probabilities of its logits, fitted after its training.
     """
 
     rows: ClassVar[KindName] = "examples"
@@ -212,6 +214,7 @@ class StudentConfig(EncoderConfig):
     hidden_size: int | None = Field(1000, ge=1, le=MAX_SIZE)
     token_dropout: float = Field(0.0, ge=0, lt=1)
     hidden_dropout: float = Field(ge=0, lt=1)
+    calibration: Calibration | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -228,6 +231,7 @@ class StudentConfig(EncoderConfig):
         if self.is_joint and self.special_ids is None:
             problems.append(f"pairing {self.pairing!r} needs special_ids")
         problems += self._bert_problems() if self.bert is not None else []
+        problems += self.calibration.problems(self.target) if self.calibration is not None else []
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -331,6 +335,7 @@ class TokenLabelConfig(EncoderConfig):
         target: what the logits of a token mean.
         metrics: the task's metrics.
         hidden_size: width of an MLP head.
+        calibration: what makes probabilities of its logits, fitted after its training.
     """
 
     rows: ClassVar[KindName] = "token_labels"
@@ -353,6 +358,7 @@ class TokenLabelConfig(EncoderConfig):
     head: HeadKind
     hidden_size: int | None = Field(None, ge=1, le=MAX_SIZE)
     hidden_dropout: float = Field(ge=0, lt=1)
+    calibration: Calibration | None = None
 
     @model_validator(mode="after")
     def _reads_tokens(self) -> Self:
@@ -366,6 +372,7 @@ class TokenLabelConfig(EncoderConfig):
             problems.append("words are read without windows, maxima and pairs of tokens")
         if OUTSIDE not in self.target.names or not self.target.has_classes:
             problems.append("its labels are not those of words")
+        problems += self.calibration.problems(self.target) if self.calibration is not None else []
         if problems:
             raise ValueError("; ".join(problems))
         return self

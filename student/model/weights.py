@@ -43,7 +43,7 @@ def save_weights(
         is_bert: whether its file is one that `transformers` reads.
         is_rounded: whether its weights are rounded.
     """
-    _save_config(folder, config_json)
+    save_config(folder, config_json)
     tensors = _state(model, is_rounded)
     write_tensors(folder / WEIGHTS_FILE, _renamed(tensors, HUGGING_FACE) if is_bert else tensors)
 
@@ -63,7 +63,7 @@ def save_sharing(models: Mapping[Path, tuple[str, nn.Module]], is_rounded: bool 
     # The encoder is written before the heads, since each head names the checksum of its encoder.
     checksum = write_tensors(first / ENCODER_FILE, encoder)
     for folder, (config_json, model) in models.items():
-        _save_config(folder, config_json)
+        save_config(folder, config_json)
         if folder != first:
             # A hard link saves the encoder's bytes for each further task.
             write_atomically(folder / ENCODER_FILE, partial(link_or_copy, first / ENCODER_FILE))
@@ -144,7 +144,8 @@ def _state(model: nn.Module, is_rounded: bool) -> Tensors:
     return rounded(state_of(model)) if is_rounded else state_of(model)
 
 
-def _save_config(folder: Path, config_json: str) -> None:
+def save_config(folder: Path, config_json: str) -> None:
+    """Writes ``config.json`` alone, whole or not at all."""
     write_text(folder / CONFIG_FILE, with_checksum(config_json))
 
 

@@ -18,7 +18,6 @@ from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.settings import flags
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.config import (
-    BestEpoch,
     OneTask,
     RunPlaces,
     Sets,
@@ -30,12 +29,13 @@ from student.fit import build_joint_configs, vectors_source
 from student.model.architecture import Facts, TaskConfig
 from student.recipe import SETS, load_recipe, with_recipe
 from student.start import source_sha256, starts_from_teacher
+from student.training_config import BestEpoch, CalibrationRows
 from student.training_data import build_student_config, open_training_set, separate, source_of, task_facts
 
 # Commas separate the values of a grid, so tasks that are trained together need another sign.
 TOGETHER = "+"
 # The metric and its rows are fixed, too, because scores by different metrics cannot be compared.
-FIXED = (OneTask, Sets, RunPlaces, ReportFlags, SeedFlags, BestEpoch)
+FIXED = (OneTask, Sets, RunPlaces, ReportFlags, SeedFlags, BestEpoch, CalibrationRows)
 SWEPT = sorted(flags(TrainSettings).keys() - {name for part in FIXED for name in flags(part)})
 
 

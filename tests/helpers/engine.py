@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from pipeline.arrays import Floats, Ragged
+from pipeline.tasks.calibration import Calibration
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
 from student.answers.torch_predictor import in_batches
@@ -29,10 +30,14 @@ PAIRS = [(0, 8), (10, 10), (10, 12), (18, 26), (26, 10)]
 LABELS = Target(kind="labels", names=("red", "green", "blue"))
 SCORE = Target(kind="score", names=("score",))
 BINS = Target(kind="bins", names=("0", "1", "2"), bins=Bins(low=0, high=2, width=1))
+HOT, OF_LABELS = Calibration(temperature=(2.5,), num_rows=60), Calibration(temperature=(0.2, 1.0, 3.0), num_rows=60)
 PAIR, SPECIAL = {"is_pair": True}, ((4,), (6,), (6, 0))
 STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid": ("uncased", {}),
-    "hybrid, maxima, bigrams, linear": ("cased", {**BIGRAMS, "pooling": "sum+max", "head": "linear"}),
+    "hybrid, maxima, bigrams, linear": (
+        "cased",
+        {**BIGRAMS, "pooling": "sum+max", "head": "linear", "calibration": HOT},
+    ),
     "hybrid of 20, one way": ("uncased", {"matrix_size": 20, "vector_size": 37, "bidirectional": False}),
     "cmow of 28": ("no prefix", {"matrix_size": 28, "vector_size": 0}),
     "cbow, windows, plain MLP": (
@@ -40,7 +45,7 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**BIGRAMS, "matrix_size": 0, "pooling": "sum+max", "window_size": 3, "head": "plain-mlp", "hidden_size": 21},
     ),
     "windows of matrices, dense": ("another unknown", {"window_size": 4, "head": "dense"}),
-    "diffcat, labels": ("uncased with accents", {**PAIR, "target": LABELS}),
+    "diffcat, labels": ("uncased with accents", {**PAIR, "target": LABELS, "calibration": OF_LABELS}),
     "compare, maxima, bigrams": (
         "cased without accents",
         {**PAIR, **BIGRAMS, "pairing": "compare", "pooling": "sum+max", "hidden_size": 37},

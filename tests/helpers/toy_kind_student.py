@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from pipeline.arrays import Floats, Ints, stacked
+from pipeline.arrays import Bools, Floats, Ints, stacked
 from pipeline.tasks.metrics import bootstrap_intervals, fidelity, majority_scores
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.training.batches import held_out_rows
@@ -84,6 +84,12 @@ class SpanKind(TaskKind[SpanSet, Spans, SpanStudent]):
             "rows_sha256": logit_set.record.splits[TRAIN].rows_sha256 or "",
             "logits_sha256": hashlib.sha256(rows.teacher_NC.tobytes()).hexdigest(),
         }
+
+    def is_scored(self, rows: Spans, config: TaskConfig) -> Bools:
+        return np.full(len(rows), True)
+
+    def gold(self, rows: Spans) -> tuple[Ints, Floats]:
+        return rows.label_N, np.full(len(rows), np.nan, dtype=np.float32)
 
     def hold_out(self, rows: Spans, config: TaskConfig, share: float) -> tuple[Spans, Spans]:
         held = held_out_rows(len(rows), share)

@@ -22,6 +22,7 @@ from pipeline.sets.reader import KEYS, ORIGINALS, LogitSet, keys_sha256
 from pipeline.sets.record_parts import KindName
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import open_files
+from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, softmax
 from student.answers.certificate import CERTIFICATE_FILE, Certificate, read_certificate
 from student.answers.thresholds import margins
@@ -31,6 +32,7 @@ from student.kinds import KINDS
 from student.kinds.examples import student_logits
 from student.kinds.token_labels import logits_of_tokens
 from student.model.model import Student, TaskStudent, TokenLabelStudent, default_device, load_student
+from student.summary import CALIBRATION_COLUMNS, calibration_rows
 
 COLUMNS = (*KEYS, "label", "score", "logits", "sentence1", "sentence2")
 SHARES = range(0, 101)  # percent
@@ -64,7 +66,7 @@ class DevRows:
 
     Attributes:
         table: their keys, texts, gold and the teacher's logits.
-        student_NC: float32 logits of the student.
+        student_NC: float32 logits of the student, calibrated.
     """
 
     table: pa.Table
@@ -77,13 +79,13 @@ def _rows_of_examples(logit_set: Any, split: str, student: TaskStudent, rows: Ex
     # The rows are read twice, once for the student and once here, and another process could replace the set in between.
     if keys_sha256(table) != rows.keys_sha256:
         raise IntegrityError(f"{logit_set.root}: the rows of {split!r} changed while they were read. Try again.")
-    return DevRows(table, student_logits(student, rows))
+    return DevRows(table, calibrated(student_logits(student, rows), student.config.calibration))
 
 
 def _rows_of_words(logit_set: Any, split: str, student: TaskStudent, rows: LabelledWords) -> DevRows:
     """Returns a row per word with a token, because words are scored by their tokens."""
     assert isinstance(student, TokenLabelStudent), "its rows are labelled words"
-    logits_TC = logits_of_tokens(student, rows.pieces.ids)
+    logits_TC = calibrated(logits_of_tokens(student, rows.pieces.ids), student.config.calibration)
     token_W = rows.pieces.by_word(np.arange(len(logits_TC)), rows.num_words_N, -1).flat
     table = pa.concat_tables([part for shard in logit_set.shards(split) for part in logit_set.read_shard(shard)])
     is_read_W = token_W >= 0
@@ -283,5 +285,11 @@ def scores_section(evaluation: dict[str, Any]) -> Section:
     tables = (
         Table("Against gold", columns, rows, caption),
         Table("Against its teacher", ("split", "", "student"), close),
+        Table(
+            "Probabilities",
+            CALIBRATION_COLUMNS,
+            [*map(tuple, calibration_rows(evaluation))],
+            "95 % from, to: bootstrap interval after calibration.",
+        ),
     )
     return Section("Scores", tables=tuple(table for table in tables if table.rows))

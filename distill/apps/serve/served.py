@@ -183,7 +183,9 @@ class Served:
         self.lengths = batches(self.predictor.num_tokens)
 
     def _rankings(self, scale: Scale, first: list[str], second: list[str] | None) -> list[Ranking]:
-        return rankings(self.student.target, self.predictor.logits(first, second), scale)
+        # Other scales are of the logits as they are, as a client of another server expects them.
+        ask = self.predictor.calibrated_logits if scale == "softmax" else self.predictor.logits
+        return rankings(self.student.target, ask(first, second), scale)
 
     def info(self, config: ServeConfig) -> dict[str, Any]:
         """Returns the description of the model in the form of text-embeddings-inference."""

@@ -141,6 +141,10 @@ void Student::read_answers(const Json& settings) {
   num_logits = static_cast<int64_t>(labels.size());
   require(num_logits > 0 && (name != "score" || num_logits == 1), "there are no logits, or too many");
   if (name == "bins") bins = file.get("bins", FLOAT32, {num_logits}).floats();
+  if (kind != DISTILL_SCORE) {
+    temperature = file.get("temperature", FLOAT32, {num_logits}).floats();
+    for (int64_t k = 0; k < num_logits; ++k) require(temperature[k] > 0, "a temperature is not above 0");
+  }
   if (kind == DISTILL_LABELS) bias = file.get("bias", FLOAT32, {num_logits}).floats();
 }
 
@@ -302,15 +306,21 @@ void Student::answer(const float* logits, float* answers, uint8_t* is_chosen) co
   }
   if (kind == DISTILL_LABELS) {
     for (int64_t k = 0; k < num_logits; ++k) {
-      answers[k] = static_cast<float>(sigmoid(logits[k]));
-      if (is_chosen) is_chosen[k] = logits[k] + bias[k] > 0;
+      const float divided = logits[k] / temperature[k];
+      answers[k] = static_cast<float>(sigmoid(divided));
+      if (is_chosen) is_chosen[k] = divided + bias[k] > 0;
     }
     return;
   }
+  // One temperature serves all classes, or none a score in bins, so the likeliest stays the likeliest.
   const int64_t best = std::max_element(logits, logits + num_logits) - logits;
+  const float divisor = temperature ? temperature[0] : 1;
+  const auto share_of = [&](int64_t k) {
+    return std::exp(static_cast<double>(logits[k] / divisor) - static_cast<double>(logits[best] / divisor));
+  };
   double total = 0, expected = 0;
   for (int64_t k = 0; k < num_logits; ++k) {
-    const double share = std::exp(static_cast<double>(logits[k]) - logits[best]);
+    const double share = share_of(k);
     total += share;
     if (bins) expected += share * bins[k];
   }
@@ -319,7 +329,7 @@ void Student::answer(const float* logits, float* answers, uint8_t* is_chosen) co
     return;
   }
   for (int64_t k = 0; k < num_logits; ++k) {
-    answers[k] = static_cast<float>(std::exp(static_cast<double>(logits[k]) - logits[best]) / total);
+    answers[k] = static_cast<float>(share_of(k) / total);
     if (is_chosen) is_chosen[k] = k == best;
   }
 }

@@ -88,7 +88,8 @@ struct Student {
   const int32_t* row_of_token;
   Bigrams bigrams;
   const float* bins = nullptr;
-  const float* bias = nullptr;  // added to logits before labels are chosen
+  const float* temperature = nullptr;  // of labels: what logits are divided by before they become probabilities
+  const float* bias = nullptr;         // added to logits, divided, before labels are chosen
   bool has_hidden, normalises;
   int64_t hidden_size;
   const float* hidden_bias = nullptr;

@@ -25,7 +25,8 @@ TRAINING = (
     "--pooler --layer-loss --layers --intermediate-epochs --layer-loss-weight --filters --optimizer "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
     "--num-bigrams --pairing --head --hidden-size --hidden-dropout --token-dropout --alpha --soft-loss --temperature "
-    "--class-weights --num-train-epochs --metric-for-best-model --held-out --early-stopping-patience --learning-rate "
+    "--class-weights --num-train-epochs --metric-for-best-model --held-out --calibration-rows "
+    "--early-stopping-patience --learning-rate "
     "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --weights"
 )
 CODEC = "--codec --num-samples --temperature --top-k"
@@ -75,7 +76,7 @@ FLAGS = {
     "sql": "query --file --explain-row --store --csv --parquet",
     "train-student": TRAINING,
     "sweep": f"{TRAINING} {RAY} --grid --seeds --processes --storage",
-    "evaluate": "run --cost --set --store --allow-unverified",
+    "evaluate": "run --cost --set --store --allow-unverified --data --text --text2 --label --manifest --baseline",
     "reproduce": "run --store --allow-unverified",
     "describe": "run_or_recipe",
     "export": "run --onnx --html --file --table-dtype --head-dtype --output-dir --tables --set --store",
@@ -88,7 +89,7 @@ FLAGS = {
     "--output-dir --plan",
     "report": "set_or_run --output --store --allow-unverified",
     "bench": "--student --peer --seconds --output",
-    "quickstart": "file --text --text2 --label --model-name-or-path --name --num-train-epochs --output-dir",
+    "quickstart": "file --text --text2 --label --test --model-name-or-path --name --num-train-epochs --output-dir",
     "demo": "--output-dir",
     "tasks": "",
     "tasks show": "name --manifest",
@@ -228,7 +229,7 @@ def test_all_wrong_flags_are_told_at_once() -> None:
         ),
         (["finetune-teacher", *MODEL, "--objective", "mlm"], {"--objective: "}),
         (["finetune-teacher", *MODEL, "--corpus", "tiny"], {"--objective: "}),
-        (["teacher-dump", "--task", "sst2", "--signal", "mlm"], {"--signal mlm: "}),
+        (["teacher-dump", "--task", "sst2", "--signal", "mlm"], {"--signal mlm. "}),
         (
             ["teacher-dump", "--task", "mrpc", "--seed", "1"],
             {"--seed: "},

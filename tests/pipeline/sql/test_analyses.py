@@ -70,7 +70,11 @@ def test_calibration_error(connection: duckdb.DuckDBPyConnection) -> None:
     create(connection, "t", PLAIN)
     error = (2 * (0.74 - 0.5) + 2 * (1 - 0.865)) / 4
     confidence = (0.85 + 0.75 + 0.73 + 0.88) / 4
-    expected = close([("train", 4, 0.75, confidence, error), ("validation", 1, 1.0, 1.0, 0.0)])
+    brier = 2 * (0.15**2 + 0.25**2 + 0.73**2 + 0.12**2) / 4
+    log_loss = -log(0.85 * 0.75 * 0.27 * 0.88) / 4
+    expected = close(
+        [("train", 4, 0.75, confidence, error, brier, log_loss), ("validation", 1, 1.0, 1.0, 0.0, 0.0, 0.0)]
+    )
     assert ask(connection, "from calibration_error(t)") == expected
 
 

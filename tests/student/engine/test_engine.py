@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
+from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import predicted_scores, probabilities
 from student.answers.torch_predictor import in_batches
 from student.export.engine_file import write_engine_file
@@ -85,7 +86,8 @@ def test_answers_and_representations(files: dict[str, Path], name: str) -> None:
         np.testing.assert_allclose(scores_N, predicted_scores(target, logits_NC), rtol=1e-4, atol=1e-4)
     else:
         p_NC = [list(answer["probabilities"].values()) for answer in answers]
-        np.testing.assert_allclose(p_NC, probabilities(target, logits_NC), rtol=1e-4, atol=1e-5)
+        scaled_NC = calibrated(logits_NC, one.config.calibration)
+        np.testing.assert_allclose(p_NC, probabilities(target, scaled_NC), rtol=1e-4, atol=1e-5)
         best = [[n for n, k in zip(target.names, row > 0, strict=True) if k] for row in logits_NC]
         classes = [target.names[k] for k in logits_NC.argmax(axis=1)]
         assert [answer["label"] for answer in answers] == (best if target.kind == "labels" else classes)

@@ -2,9 +2,9 @@ import math
 
 import torch
 
-from student.config import Optimizer
 from student.model.encoder import Encoder
 from student.optimizer import make_optimizer
+from student.training_config import Optimizer
 
 EPS = 1e-6
 

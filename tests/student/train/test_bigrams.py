@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
 from student import config as config_module
-from student.config import Optimizer, TrainSettings, num_bigrams
+from student.config import TrainSettings, num_bigrams
 from student.data import Examples
 from student.fit import train
 from student.model.embeddings import matrix_encoder
@@ -23,6 +23,7 @@ from student.model.encoder import without_padding
 from student.model.model import Student
 from student.optimizer import make_optimizer, rows_of_batch
 from student.start import copy_embeddings, frequent_pairs
+from student.training_config import Optimizer
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import padded, pair_student, student
 

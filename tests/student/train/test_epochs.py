@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.training.run_record import RunRecord
-from student import config as config_module
+from student import training_config as config_module
 from student.config import TrainSettings
 from student.fit import train
 from tests.helpers.dumps import TRAIN_ROWS

@@ -1,0 +1,136 @@
+"""Calibrated probabilities of labels, and intervals of scores.
+
+A student learns softened probabilities, so its own are too flat: it is right more often than they promise. One number
+mends that, the temperature by which logits are divided (Guo et al. 2017, section 4.2). It moves no class past another.
+
+Shapes: N rows, C logits or labels.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Annotated
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.arrays import Floats, Floats64, Ints
+from pipeline.tasks.target import Target, has_gold, predicted_scores
+
+FEWEST_OF_LABEL = 10  # rows with a label, and rows without it, for a temperature of its own
+HOTTEST = 20.0
+COVERAGE = 0.9  # share of gold scores that an interval is to contain
+Loss = Callable[[float], float]
+Temperature = Annotated[float, Field(ge=1 / HOTTEST, le=HOTTEST)]
+
+
+class Calibration(BaseModel):
+    """What makes probabilities of a student's logits, or intervals of its scores.
+
+    Attributes:
+        temperature: what logits are divided by before softmax or sigmoid: one number, or of labels that hold each by
+            itself one for each. Empty for scores.
+        half_width: half of the width of the interval around a score that contains gold with probability `COVERAGE`.
+            None for labels.
+        num_rows: rows that it was fitted on. The student was not trained on them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    temperature: tuple[Temperature, ...] = Field((), max_length=2**22)
+    half_width: float | None = Field(None, ge=0, allow_inf_nan=False)
+    num_rows: int = Field(ge=1)
+
+    def problems(self, target: Target) -> list[str]:
+        """Why it cannot be that of a student with such a target; it may come from a stranger's file."""
+        wanted = 0 if not target.has_labels else target.num_logits if target.has_label_lists else 1
+        if len(self.temperature) != wanted:
+            return [f"calibration has {len(self.temperature)} temperatures, where {wanted} are needed"]
+        return []
+
+
+def calibrated(logits_NC: Floats, calibration: Calibration | None) -> Floats:
+    """The logits whose softmax or sigmoid are calibrated probabilities, float32 [N, C]."""
+    if calibration is None or not calibration.temperature:
+        return logits_NC
+    return np.asarray(logits_NC / np.array(calibration.temperature, dtype=np.float32))
+
+
+def interval(score: float, calibration: Calibration | None) -> list[float] | None:
+    """The two numbers between which gold lies with probability `COVERAGE`, or None if they are not known."""
+    if calibration is None or calibration.half_width is None:
+        return None
+    return [score - calibration.half_width, score + calibration.half_width]
+
+
+def fit_calibration(target: Target, logits_NC: Floats, label_N: Ints, score_N: Floats) -> Calibration | None:
+    """Fits a student's calibration to gold.
+
+    Args:
+        target: what the logits mean.
+        logits_NC: float32 logits of rows that the student was not trained on.
+        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where unknown. See `gold_arrays`.
+        score_N: float32 gold scores, NaN where unknown.
+
+    Returns:
+        The calibration, or None without gold.
+    """
+    known_N = has_gold(target, label_N, score_N)
+    num_rows = int(known_N.sum())
+    if not num_rows:
+        return None
+    if not target.has_labels:
+        error_N = np.abs(predicted_scores(target, logits_NC[known_N]).astype(np.float64) - score_N[known_N])
+        return Calibration(half_width=_conformal(error_N), num_rows=num_rows)
+    fit = _temperatures_of_labels if target.has_label_lists else _temperature_of_classes
+    return Calibration(temperature=fit(logits_NC[known_N].astype(np.float64), label_N[known_N]), num_rows=num_rows)
+
+
+def _conformal(error_N: Floats64) -> float:
+    """The error that a further row's does not exceed with probability `COVERAGE` (Lei et al. 2018, split conformal)."""
+    # The further row is as likely to fall into each of the N + 1 gaps between sorted errors, hence N + 1.
+    place = math.ceil((len(error_N) + 1) * COVERAGE)
+    return float(np.sort(error_N)[min(place, len(error_N)) - 1])
+
+
+def _temperature_of_classes(logits_NC: Floats64, label_N: Ints) -> tuple[float, ...]:
+    num_rows, num_classes = logits_NC.shape
+    # A student that is always right would get a temperature of 0, so gold keeps a doubt of one row in N + 2, as in
+    # Platt (1999, section 2.2).
+    doubt = 1 / (num_rows + 2)
+    gold_NC = np.full((num_rows, num_classes), doubt / num_classes)
+    gold_NC[np.arange(num_rows), label_N] += 1 - doubt
+
+    def loss(temperature: float) -> float:
+        scaled_NC = logits_NC / temperature
+        return float((np.logaddexp.reduce(scaled_NC, axis=1) - (gold_NC * scaled_NC).sum(axis=1)).mean())
+
+    return (_smallest(loss),)
+
+
+def _temperatures_of_labels(logits_NC: Floats64, label_NC: Ints) -> tuple[float, ...]:
+    common = _temperature_of_label(logits_NC.ravel(), label_NC.ravel())
+    num_gold_C = label_NC.sum(axis=0)
+    has_own_C = np.minimum(num_gold_C, len(label_NC) - num_gold_C) >= FEWEST_OF_LABEL
+    columns = zip(logits_NC.T, label_NC.T, has_own_C, strict=True)
+    return tuple(_temperature_of_label(logit_N, gold_N) if has_own else common for logit_N, gold_N, has_own in columns)
+
+
+def _temperature_of_label(logit_N: Floats64, gold_N: Ints) -> float:
+    num_gold = int(gold_N.sum())
+    target_N = np.where(gold_N == 1, (num_gold + 1) / (num_gold + 2), 1 / (len(gold_N) - num_gold + 2))
+
+    def loss(temperature: float) -> float:
+        scaled_N = logit_N / temperature
+        return float((np.logaddexp(0, scaled_N) - target_N * scaled_N).mean())
+
+    return _smallest(loss)
+
+
+def _smallest(loss: Loss) -> float:
+    """The temperature with the smallest loss."""
+    from scipy.optimize import minimize_scalar
+
+    # The loss is convex in 1 / T, so the one minimum over log T is found from any bracket.
+    found = minimize_scalar(lambda log: loss(math.exp(log)), bounds=(-math.log(HOTTEST), math.log(HOTTEST)))
+    # Some digits fewer than the solver is exact to, so that machines agree on the number that is stored.
+    return float(np.clip(round(math.exp(found.x), 4), 1 / HOTTEST, HOTTEST))

@@ -1,0 +1,201 @@
+"""A student's calibration: which rows it is fitted on, and every place that shows probabilities."""
+
+import json
+import shutil
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from distill.apps.app_settings import ServeConfig
+from distill.apps.serve.app import App
+from distill.apps.serve.prometheus import Metrics
+from distill.apps.serve.served import Served
+from pipeline.errors import ConfigError, DataError
+from pipeline.sets.reader import ExampleSet
+from pipeline.tasks.calibration import Calibration, fit_calibration
+from pipeline.tasks.target import predicted_scores, softmax
+from student.answers.certify import certify
+from student.evaluate import evaluate
+from student.export.export import export
+from student.fit import train
+from student.kinds.examples import student_logits
+from student.model.model import Student
+from student.model.weights import save_config
+from student.predict import Predictor
+from student.run_config import CertifyConfig, EvaluateConfig, ExportConfig
+from student.sklearn import StudentClassifier
+from student.sql_functions import register
+from student.training_config import CalibrationRows
+from student.training_data import StudentTraining, build_student_config, load_data
+from tests.helpers.asgi import ask
+from tests.helpers.commands import invoke
+from tests.helpers.dumps import TRAIN_ROWS
+from tests.helpers.engine import LIBRARY
+from tests.helpers.joint_runs import same
+from tests.helpers.messages import naming
+from tests.helpers.node import PROGRAM, running_node
+from tests.helpers.students import tiny_config
+
+ROWS = 50  # the fewest, of the 96 that there are
+TEXTS = ["the food was lovely .", "the wine was awful .", "", "the music was dull . " * 9]
+HOT = Calibration(temperature=(2.5,), num_rows=ROWS)
+
+
+@pytest.fixture(scope="module")
+def hot_run(opinion_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose student has a temperature."""
+    folder = tmp_path_factory.mktemp("hot") / "run"
+    shutil.copytree(opinion_run, folder)
+    student = Student.load(folder)
+    student.config = student.config.model_copy(update={"calibration": HOT})
+    save_config(folder, student.config_json)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def p_N2(opinion_run: Path) -> np.ndarray:
+    """What the student's probabilities are after its calibration."""
+    return softmax(Predictor(opinion_run).logits(TEXTS) / np.float32(2.5))
+
+
+def test_rows_that_calibrate_are_not_trained_on(store: Path, tmp_path: Path) -> None:
+    settings = tiny_config(store / "opinion", tmp_path / "one", calibration_rows=ROWS)
+    record = train(settings, "")
+    (data,) = load_data(settings)
+    training = StudentTraining(
+        settings, build_student_config(settings, data.logit_set, data.facts)[0], data, 0, tmp_path
+    )
+    rows, trained = training.calibration_rows, training.splits["train"]
+    assert rows is not None
+    assert (len(rows), len(trained)) == (ROWS, TRAIN_ROWS - ROWS)
+    assert sorted([*rows.key_N2[:, 0], *trained.key_N2[:, 0]]) == list(range(TRAIN_ROWS))
+    assert record["settings"]["rows_for_calibration"] == ROWS
+    listed = f"source_row in ({', '.join(map(str, trained.key_N2[:, 0]))})"
+    train(tiny_config(store / "opinion", tmp_path / "other", where=listed), "")
+    assert same(tmp_path / "one", tmp_path / "other")  # config.json left out, which holds the temperature
+    student = Student.load(tmp_path / "one")
+    fitted = fit_calibration(student.config.target, student_logits(student, rows), rows.label_N, rows.score_N)
+    assert student.config.calibration == fitted
+    assert fitted is not None
+    assert record["result"]["calibration"] == fitted.model_dump()
+
+
+def test_held_out_rows_calibrate_too(store: Path, tmp_path: Path) -> None:
+    record = train(tiny_config(store / "opinion", tmp_path, held_out=0.6), "")
+    assert record["settings"]["rows_held_out"] == record["settings"]["rows_for_calibration"] == 58
+    assert record["result"]["calibration"]["num_rows"] == 58
+    scores = record["result"]["evaluation"]["validation"]["calibration"]
+    assert set(scores) == {"calibration_error", "brier", "log_loss"}
+    assert set(scores["brier"]) == {"before", "before_interval", "after", "after_interval"}
+    assert evaluate(EvaluateConfig(run=tmp_path, store=store))["validation"]["calibration"] == scores
+    shown = invoke("evaluate", tmp_path, "--store", store, "--json")
+    assert json.loads(shown.stdout)["validation"]["calibration"] == scores
+
+
+def test_by_default_one_row_in_twenty_calibrates() -> None:
+    usual = CalibrationRows()
+    counts = {96: 0, 999: 0, 1000: 50, 4030: 201, 20_000: 1000, 400_000: 1000}
+    assert {rows: usual.number_of(rows, are_held_out=False) for rows in counts} == counts
+    assert usual.number_of(4030, are_held_out=True) == 0
+    assert CalibrationRows(calibration_rows=0).number_of(4030, are_held_out=False) == 0
+
+
+def test_too_many_rows_and_too_few(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=naming("--calibration-rows 49: ", "50")):
+        tiny_config(store / "opinion", tmp_path / "run", calibration_rows=49)
+    with pytest.raises(DataError, match=naming("--calibration-rows 96: ", f"{TRAIN_ROWS}")):
+        train(tiny_config(store / "opinion", tmp_path / "run", calibration_rows=TRAIN_ROWS), "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_scores_have_an_interval(ratings: dict[str, ExampleSet], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    record = train(tiny_config(ratings["score"].root, run, held_out=0.6), "")
+    half = record["result"]["calibration"]["half_width"]
+    predictor = Predictor(run)
+    score_N = predicted_scores(predictor.info.target, predictor.logits(TEXTS))
+    for answer, score in zip(predictor(TEXTS), score_N.tolist(), strict=True):
+        assert answer == {"score": score, "interval": [score - half, score + half]}
+    interval = predictor.columns(TEXTS)["interval"].to_pylist()
+    assert [one["high"] - one["low"] for one in interval] == pytest.approx([2 * half] * len(TEXTS), rel=1e-5)
+    coverage = next(iter(record["result"]["evaluation"].values()))["calibration"]["coverage"]
+    assert coverage["after"] >= 0.9  # of the very rows that it was fitted on
+
+
+def test_python_gives_calibrated_probabilities_and_raw_logits(
+    hot_run: Path, opinion_run: Path, p_N2: np.ndarray
+) -> None:
+    hot, plain = Predictor(hot_run), Predictor(opinion_run)
+    np.testing.assert_array_equal(hot.logits(TEXTS), plain.logits(TEXTS))
+    answers = hot(TEXTS)
+    np.testing.assert_allclose([list(one["probabilities"].values()) for one in answers], p_N2, rtol=1e-5)
+    assert [one["label"] for one in answers] == [one["label"] for one in plain(TEXTS)]
+    np.testing.assert_allclose(StudentClassifier.of_run(hot_run).predict_proba(TEXTS), p_N2, rtol=1e-5)
+    for answer, before in zip(hot.explain(TEXTS[:2]), plain.explain(TEXTS[:2]), strict=True):
+        for word, other in zip(answer["words"], before["words"], strict=True):
+            assert word["effect"] != other["effect"]
+
+
+def test_files_and_sql_give_them(hot_run: Path, tmp_path: Path, p_N2: np.ndarray) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"sentence1": text}) + "\n" for text in TEXTS))
+    out = tmp_path / "out.parquet"
+    invoke("predict", str(hot_run), "--file", str(tmp_path / "in.jsonl"), "--output", str(out))
+    rows = pq.read_table(out).to_pylist()
+    np.testing.assert_allclose([list(row["probabilities"].values()) for row in rows], p_N2, rtol=1e-5)
+    np.testing.assert_allclose([row["margin"] for row in rows], np.abs(p_N2[:, 0] - p_N2[:, 1]), rtol=1e-4)
+    with duckdb.connect() as connection:
+        register(connection, hot_run)
+        found = connection.execute(f"select scores('{hot_run}', t) from (select unnest(?) as t)", [TEXTS]).fetchall()
+    np.testing.assert_allclose([row[0] for row in found], p_N2, rtol=1e-5)
+
+
+def test_http_gives_them_and_raw_scores_stay_raw(hot_run: Path, opinion_run: Path, p_N2: np.ndarray) -> None:
+    metrics, config = Metrics(1), ServeConfig(runs=(str(hot_run),))
+    served = App({"hot": Served(hot_run, metrics)}, config, metrics)
+    answer = ask(served, "POST", "/predict", {"inputs": [[text] for text in TEXTS]})
+    found = [{one["label"]: one["score"] for one in row} for row in json.loads(answer.body)]
+    names = Predictor(hot_run).info.target.names
+    np.testing.assert_allclose([[row[name] for name in names] for row in found], p_N2, rtol=1e-5)
+    raw = json.loads(ask(served, "POST", "/predict", {"inputs": TEXTS[:1], "raw_scores": True}).body)
+    logits = dict(zip(names, Predictor(opinion_run).logits(TEXTS[:1])[0].tolist(), strict=True))
+    assert {one["label"]: one["score"] for one in raw} == pytest.approx(logits)
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason="the engine was not built")
+def test_a_file_of_the_engine_gives_them(hot_run: Path, tmp_path: Path, p_N2: np.ndarray) -> None:
+    export(ExportConfig(run=hot_run, file=tmp_path / "one.distill"))
+    predictor = Predictor(tmp_path / "one.distill")
+    assert predictor.info.calibration == HOT
+    found = [list(one["probabilities"].values()) for one in predictor(TEXTS)]
+    np.testing.assert_allclose(found, p_N2, rtol=1e-3)
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="needs Node")
+def test_the_html_file_gives_them(hot_run: Path, opinion_run: Path, tmp_path: Path) -> None:
+    found = []
+    for number, run in enumerate((hot_run, opinion_run)):
+        export(ExportConfig(run=run, html=tmp_path / f"{number}.html"))
+        with running_node() as node:
+            answer = node.ask(tmp_path / f"{number}.html", TEXTS)
+        found.append((answer["logits"], [list(one["probabilities"].values()) for one in answer["predictions"]]))
+    (hot, p_hot), (plain, p_plain) = found
+    assert hot == plain
+    np.testing.assert_allclose(p_hot, softmax(np.array(plain, np.float32) / np.float32(2.5)), rtol=1e-4)
+    np.testing.assert_allclose(p_plain, softmax(np.array(plain, np.float32)), rtol=1e-4)
+
+
+def test_a_certificate_is_about_calibrated_margins(store: Path, tmp_path: Path) -> None:
+    train(tiny_config(store / "opinion", tmp_path, where="source_row % 2 = 0", num_train_epochs=6), "")
+    flags = {"run": tmp_path, "store": store, "where": "source_row % 2 = 1", "disagreement": 0.5, "confidence": 0.6}
+    plain = certify(CertifyConfig(**flags))
+    student = Student.load(tmp_path)
+    student.config = student.config.model_copy(update={"calibration": HOT})
+    save_config(tmp_path, student.config_json)
+    hot = certify(CertifyConfig(**flags))
+    # The same rows in the same order, by other margins, for a student of another config.json.
+    assert [trial.disagreements for trial in hot.trials] == [trial.disagreements for trial in plain.trials]
+    assert 0 < hot.trials[0].threshold < plain.trials[0].threshold
+    assert hot.student_sha256 != plain.student_sha256
