@@ -12,6 +12,7 @@ import pyarrow as pa
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from torch import nn
 from torch.nn import functional
 
 from pipeline.arrays import Floats, Ints
@@ -89,6 +90,8 @@ class ExampleTask(BatchedTask):
         self._gold_N, self._rows = self._train.gold(teacher)
         if not len(self._rows):
             raise DataError(f"task {task.name!r}: the train split has no row with gold, nothing to fine-tune on")
+        if teacher.target.is_score:
+            start_at_mean(teacher.model, float(self._gold_N[self._rows].mean()))
         lengths, processes = self._train.lengths_N[self._rows], (accelerator.num_processes, accelerator.process_index)
         self.batches = EpochBatches(lengths, steps.per_device_train_batch_size, steps.seed, *processes)
 
@@ -129,6 +132,16 @@ class ExampleTask(BatchedTask):
         """The rows of these numbers in tokens."""
         rows = split.rows.take(pa.array(numbers, pa.int64()))
         return self._teacher.reader.tokenize(*sentences(rows), self._max_seq_length)
+
+
+def start_at_mean(model: nn.Module, mean: float) -> None:
+    """Sets the bias of a new head for scores to their mean, which the first epoch would otherwise spend on reaching it.
+
+    A head that was trained before has a bias other than 0, and it stays.
+    """
+    heads = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer.out_features == 1]
+    if heads and heads[-1].bias is not None and not heads[-1].bias.any():
+        nn.init.constant_(heads[-1].bias, mean)
 
 
 def classifier_loss(target: Target, logits_BC: torch.Tensor, gold_B: torch.Tensor) -> torch.Tensor:

@@ -188,10 +188,8 @@ def test_the_same_seed_gives_the_same_teacher(run: Run, tmp_path: Path) -> None:
         assert_same_weights(tmp_path / "a", tmp_path / "c")
 
 
-@pytest.mark.parametrize(("objective", "outputs"), [(None, 1), ("regression", 1), ("classification", 21)])
-def test_scores_are_learned_as_one_number_or_as_bins(
-    objective: str | None, outputs: int, learn_words: Run, tmp_path: Path
-) -> None:
+def write_scored_words(tmp_path: Path) -> None:
+    """A task of scores: 1 for one word and 5 for the other."""
     manifest: dict[str, object] = {
         "name": "words",
         "type": "regression",
@@ -203,6 +201,13 @@ def test_scores_are_learned_as_one_number_or_as_bins(
     (tmp_path / "words.yaml").write_text(json.dumps(manifest))
     (tmp_path / "data").mkdir()
     write_rows(tmp_path / "data" / "train.jsonl", [{"text": WORDS[k % 2], "score": (1, 5)[k % 2]} for k in range(60)])
+
+
+@pytest.mark.parametrize(("objective", "outputs"), [(None, 1), ("regression", 1), ("classification", 21)])
+def test_scores_are_learned_as_one_number_or_as_bins(
+    objective: str | None, outputs: int, learn_words: Run, tmp_path: Path
+) -> None:
+    write_scored_words(tmp_path)
     settings = {"model_name_or_path": tiny_bert(tmp_path), "learning_rate": 3e-3, "num_train_epochs": 10}
     learn_words(objective=objective, **settings)
     target, logits_NC, _, score_N = ask(load_task(manifest=tmp_path / "words.yaml"), tmp_path, "train")
@@ -211,6 +216,21 @@ def test_scores_are_learned_as_one_number_or_as_bins(
     assert model.config.num_labels == outputs
     if outputs == 21:
         assert [model.config.id2label[k] for k in (0, 1, 20)] == ["1", "1.2", "5"]
+
+
+def test_a_new_head_for_scores_starts_at_their_mean(learn_words: Run, tmp_path: Path) -> None:
+    write_scored_words(tmp_path)
+    learn_words(model_name_or_path=tiny_bert(tmp_path), learning_rate=1e-9, num_train_epochs=1)
+    _, logits_NC, _, _ = ask(load_task(manifest=tmp_path / "words.yaml"), tmp_path, "train")
+    assert logits_NC.mean() == pytest.approx(3, abs=0.5)
+    # A trained head goes on from where it is.
+    (tmp_path / "data" / "train.jsonl").unlink()
+    write_rows(tmp_path / "data" / "train.jsonl", [{"text": WORDS[k % 2], "score": 5} for k in range(60)])
+    shutil.copytree(tmp_path / "out", tmp_path / "trained")
+    shutil.rmtree(tmp_path / "out")
+    learn_words(model_name_or_path=str(tmp_path / "trained"), learning_rate=1e-9, num_train_epochs=1)
+    _, again_NC, _, _ = ask(load_task(manifest=tmp_path / "words.yaml"), tmp_path, "train")
+    assert again_NC == pytest.approx(logits_NC, abs=1e-3)
 
 
 def test_rows_without_gold_are_skipped(learn_words: Run, word_task: MakeTask, tmp_path: Path) -> None:
