@@ -4,8 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import IntegrityError
+import pyarrow as pa
+
+from pipeline.errors import DistillError, IntegrityError
+from pipeline.sets.reader import ORIGINALS, ExampleSet, open_set
+from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, read_run_record
+from student.run_config import EvaluateConfig
+from student.trained_sets import trained_sets
 
 SKEWED = 0.6  # above this share of one label, accuracy hides the errors on the others
 MOST_NAMED = 10  # labels in a sentence
@@ -59,6 +65,34 @@ def judge_rows(run: Path, record: RunRecord) -> list[str]:
     both = f"{score:.3f} from {rows:,} training rows, {best:.3f} from the {fewer:,} rows of {where}"
     advice = "Leave out variants or unlabelled text (--where), or check them."
     return [f"The added rows lowered {name}: {both}. {advice}"]
+
+
+def judge_texts(config: EvaluateConfig, rows: pa.Table) -> list[str]:
+    """Counts the rows of a file whose text the run was trained on. Empty texts are no evidence.
+
+    Args:
+        config: names the run and its store.
+        rows: of the file, with the columns of a `Source`'s splits.
+    """
+    try:
+        record = read_run_record(config.run / RUN_RECORD)
+        logit_set = open_set(trained_sets(record, config.store)[0], config.allow_unverified)
+    except DistillError:
+        # A run is evaluated on a file also where its set is gone.
+        return []
+    if not isinstance(logit_set, ExampleSet) or TRAIN not in logit_set.splits:
+        return []
+    trained = set(_texts(logit_set.read(TRAIN, ("sentence1", "sentence2"), ORIGINALS)))
+    count = sum(texts in trained for texts in _texts(rows))
+    if not count:
+        return []
+    return [f"{count:,} of {rows.num_rows:,} rows have the text of a training row, so the scores are too high."]
+
+
+def _texts(rows: pa.Table) -> list[tuple[str, str]]:
+    """The texts of rows that are not empty."""
+    pairs = zip(*(rows.column(name).to_pylist() for name in ("sentence1", "sentence2")), strict=True)
+    return [(first, second or "") for first, second in pairs if (first + (second or "")).strip()]
 
 
 def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:

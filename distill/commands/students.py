@@ -110,7 +110,7 @@ def evaluate(config: EvaluateConfig) -> Result:
 
 
 def _evaluated(config: EvaluateConfig, evaluation: dict[str, Any], rows: "pa.Table | None") -> Result:
-    from distill.apps.judge import judge
+    from distill.apps.judge import judge, judge_texts
 
     if config.baseline:
         from distill.apps.baseline import baseline_scores
@@ -120,7 +120,7 @@ def _evaluated(config: EvaluateConfig, evaluation: dict[str, Any], rows: "pa.Tab
         for split, values in scores.items():
             evaluation[split]["baseline"] = {"scores": values, "bytes": num_bytes}
     for parts in evaluation.values():
-        parts["judgements"] = judge(parts)
+        parts["judgements"] = judge(parts) + ([] if rows is None else judge_texts(config, rows))
     result = _add_evaluation(Result(evaluation), str(config.run), evaluation, with_labels=True)
     return _add_judgements(_add_size(result, read_run_record(config.run / RUN_RECORD)), evaluation)
 

@@ -87,6 +87,20 @@ def test_added_rows_that_lowered_a_score_are_found_by_the_run_beside(opinion_run
     assert judge_rows(run, record) == []
 
 
+def test_rows_of_a_file_that_were_trained_on_are_counted(work: Path, opinion_run: Path, tmp_path: Path) -> None:
+    train = (work / "data/opinion/train.jsonl").read_text().splitlines()[:3]
+    new = [{"sentence1": "a new text", "label": 1}, {"sentence1": " ", "label": 0}]
+    (tmp_path / "june.jsonl").write_text("\n".join([*train, *map(json.dumps, new)]) + "\n")
+    done = invoke("evaluate", opinion_run, "--data", tmp_path / "june.jsonl", "--json")
+    assert done.exit_code == 0, done.stderr
+    (parts,) = json.loads(done.stdout).values()
+    assert any(line.startswith("3 of 5 rows") for line in parts["judgements"])
+    (tmp_path / "other.jsonl").write_text("\n".join(map(json.dumps, new)) + "\n")
+    done = invoke("evaluate", opinion_run, "--data", tmp_path / "other.jsonl", "--json")
+    (parts,) = json.loads(done.stdout).values()
+    assert not any("training row" in line for line in parts["judgements"])
+
+
 def test_train_student_and_evaluate_print_judgements(store: Path, tmp_path: Path) -> None:
     train(tiny_config(store / "opinion", tmp_path / "run", num_train_epochs=1), "")
     found = invoke("evaluate", tmp_path / "run", "--json")
