@@ -14,11 +14,12 @@ import torch
 from distill.apps.bench.timing import processor
 from distill.apps.report import charts, queries, split_charts
 from distill.apps.report.page import Picture, Section, Table
-from distill.apps.report.split_charts import TEXTS, Connection
+from distill.apps.report.split_charts import Connection
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import DistillError, IntegrityError
 from pipeline.sets.kinds.token_labels import LabelledWords
 from pipeline.sets.reader import KEYS, ORIGINALS, LogitSet, keys_sha256
+from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import KindName
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import open_files
@@ -55,7 +56,7 @@ def dev_sections(run: Path, logit_set: LogitSet) -> list[Section]:
     if rows_of is None:
         return [Section("Dev splits", f"No pictures are drawn of {student.config.rows}.")]
     return [
-        _section(split, rows_of(logit_set, split, student, rows), student.config.target)
+        _section(split, rows_of(logit_set, split, student, rows), student.config.target, logit_set.record)
         for split, rows in dev_examples(student.config, logit_set).items()
     ]
 
@@ -116,7 +117,7 @@ def _lists(logits_NC: Floats) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(logits_NC.reshape(-1)), logits_NC.shape[1])
 
 
-def _section(split: str, rows: DevRows, target: Target) -> Section:
+def _section(split: str, rows: DevRows, target: Target, record: SetRecord) -> Section:
     teacher, place = rows.table, rows.table.schema.get_field_index("logits")
     with open_files({}) as connection:
         connection.register("teacher", teacher)
@@ -126,15 +127,15 @@ def _section(split: str, rows: DevRows, target: Target) -> Section:
         if has_gold and target.has_classes:
             label_N, _ = gold_arrays(target, teacher)
             drawn.append(cascade(rows.student_NC, logits_of(teacher, target.num_logits), label_N))
-        tables = _tables(connection, target) if has_gold else []
+        tables = _tables(connection, target, record) if has_gold else []
     return Section(f"Split {split}", pictures=tuple(drawn), tables=tuple(tables))
 
 
-def _tables(connection: Connection, target: Target) -> list[Table]:
+def _tables(connection: Connection, target: Target, record: SetRecord) -> list[Table]:
     tables = split_charts.confused(connection, "student", target, "student")
     if target.has_labels:
         tables += [split_charts.label_scores(connection, who, target, who) for who in ("student", "teacher")]
-    return tables if target.has_label_lists else [*tables, _only_teacher_right(connection, target)]
+    return tables if target.has_label_lists else [*tables, _only_teacher_right(connection, target, record)]
 
 
 def _classes(connection: Connection, target: Target, has_gold: bool) -> list[Picture]:
@@ -164,13 +165,14 @@ def _scores(connection: Connection, target: Target, has_gold: bool) -> list[Pict
     return [*scores, both, split_charts.residuals(connection, "student", target, "student", limits)]
 
 
-def _only_teacher_right(connection: Connection, target: Target) -> Table:
+def _only_teacher_right(connection: Connection, target: Target, record: SetRecord) -> Table:
+    texts = split_charts.text_headings(record)
     rows = queries.only_teacher_right(connection, target)
     if target.has_classes:
-        columns = {"row": "source_row", "gold": "label", "student": "student", "confidence": "confidence", **TEXTS}
+        columns = {"row": "source_row", "gold": "label", "student": "student", "confidence": "confidence", **texts}
         caption = "Rows on which only the teacher is right. The most confident mistakes of the student come first."
     else:
-        columns = {"row": "source_row", "gold": "score", "teacher": "teacher", "student": "student", **TEXTS}
+        columns = {"row": "source_row", "gold": "score", "teacher": "teacher", "student": "student", **texts}
         caption = "Rows on which the student is farther from gold than the teacher. The largest differences come first."
     return split_charts.row_table("The student fails, the teacher does not", rows, columns, target.names, caption)
 

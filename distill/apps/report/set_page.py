@@ -5,7 +5,7 @@ from typing import Any
 
 from distill.apps.report import queries, split_charts
 from distill.apps.report.page import Page, Picture, Rows, Section, Table, clipped
-from distill.apps.report.split_charts import TEXTS, Connection
+from distill.apps.report.split_charts import Connection
 from pipeline.console import size
 from pipeline.sets.kinds.examples import columns_with_text
 from pipeline.sets.reader import ExampleSet, usable_record
@@ -121,7 +121,13 @@ def _split(connection: Connection, table: str, split: str, record: SetRecord) ->
 
 
 def _hardest(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {"row": "source_row", "gold": "label", "teacher": "teacher", "margin": "margin", **TEXTS}
+    columns = {
+        "row": "source_row",
+        "gold": "label",
+        "teacher": "teacher",
+        "margin": "margin",
+        **split_charts.text_headings(record),
+    }
     if record.target.bins:
         del columns["gold"]
     rows = queries.hardest(connection, table)
@@ -136,7 +142,7 @@ def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Tab
         "likely": "likely",
         "p(gold)": "p_label",
         "p(likely)": "p_class",
-        **TEXTS,
+        **split_charts.text_headings(record),
     }
     rows, every = queries.label_errors(connection, table)
     part = "" if every == 1 else f" Only every {every:,}th row was examined."
@@ -148,14 +154,20 @@ def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Tab
 
 
 def _doubts(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {"row": "source_row", "label": "label", "gold": "gold", "p(label)": "p", **TEXTS}
+    columns = {
+        "row": "source_row",
+        "label": "label",
+        "gold": "gold",
+        "p(label)": "p",
+        **split_charts.text_headings(record),
+    }
     rows = queries.label_doubts(connection, table)
     caption = "Labels on which the teacher contradicts gold with the highest confidence. One of the two is wrong."
     return split_charts.row_table("Likely label errors", rows, columns, record.target.names, caption)
 
 
 def _farthest(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {"row": "source_row", "gold": "score", "teacher": "predicted", **TEXTS}
+    columns = {"row": "source_row", "gold": "score", "teacher": "predicted", **split_charts.text_headings(record)}
     rows = queries.farthest(connection, table, record.target)
     caption = "Rows with the largest difference between gold and the teacher. One of the two is probably wrong."
     return split_charts.row_table("Farthest from gold", rows, columns, (), caption)

@@ -8,6 +8,7 @@ import duckdb
 from distill.apps.report import charts, queries
 from distill.apps.report.page import Picture, Rows, Table, clipped, name_of
 from distill.apps.svg import BLUE, RED
+from pipeline.sets.record import SetRecord
 from pipeline.tasks.target import Target
 
 # Drawn from the bottom up: the few wrong answers are easiest to compare at the baseline.
@@ -16,6 +17,18 @@ COLOURS = {"wrong answers": RED, "right answers": BLUE, "all rows": BLUE}
 Connection = duckdb.DuckDBPyConnection
 CLASSES = {"label", "predicted", "teacher", "student", "likely"}
 TEXTS = {"sentence 1": "sentence1", "sentence 2": "sentence2"}
+TAKEN = CLASSES | {"row", "gold", "margin", "confidence", "p(gold)", "p(likely)", "p(label)", *TEXTS}
+
+
+def text_headings(record: SetRecord) -> dict[str, str]:
+    """The headings of the columns of texts: as the task's files name them."""
+    own = [names[0] for names in record.task.text_columns or ()] if record.task is not None else []
+    # A file that names its columns as sets do has nothing to add, and other columns of a table have these names.
+    headings = [
+        usual if name == column or name in TAKEN else name
+        for name, (usual, column) in zip(own, TEXTS.items(), strict=False)
+    ]
+    return dict(zip([*headings, *list(TEXTS)[len(headings) :]], TEXTS.values(), strict=True))
 
 
 def against_gold(connection: Connection, table: str, target: Target, who: str) -> list[Picture]:

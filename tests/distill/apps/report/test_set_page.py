@@ -280,3 +280,22 @@ def test_only_a_verified_set_unless_that_is_allowed(
     with pytest.raises(IntegrityError, match="--allow-unverified"):
         set_page(root)
     assert set_page(root, allow_unverified=True).figures() == opinion_page.figures()
+
+
+@pytest.mark.parametrize(
+    ("names", "headings"),
+    [
+        ([["message", "text"]], ["message", "sentence 2"]),
+        ([["sentence1"], ["reply"]], ["sentence 1", "reply"]),
+        ([["gold"], ["row"]], ["sentence 1", "sentence 2"]),
+        (None, ["sentence 1", "sentence 2"]),
+    ],
+)
+def test_texts_have_the_names_that_the_files_of_the_task_have(
+    opinion_set: ExampleSet, names: list[list[str]] | None, headings: list[str]
+) -> None:
+    assert opinion_set.record.task is not None
+    texts = None if names is None else tuple(map(tuple, names))
+    task = opinion_set.record.task.model_copy(update={"text_columns": texts})
+    record = opinion_set.record.model_copy(update={"task": task})
+    assert split_charts.text_headings(record) == dict(zip(headings, ("sentence1", "sentence2"), strict=True))
