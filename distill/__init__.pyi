@@ -35,6 +35,7 @@ __all__ = [
     "bench",
     "budget",
     "card",
+    "cascade",
     "certify",
     "check",
     "corpora",
@@ -210,6 +211,38 @@ def card(set: str, *, write: bool = False, store: str | Path = ...) -> Result:
         set: Logit set: a path, or a name in the store.
         write: Write the card to the set's README.md instead of printing it.
         store: Folder of logit sets (DISTILL_STORE).
+    """
+
+def cascade(
+    *,
+    stage: str | Sequence[str],
+    output_dir: str | Path,
+    set: str | None = None,
+    where: str,
+    disagreement: float = 0.01,
+    confidence: float = 0.95,
+    budget: float | None = None,
+    target_accuracy: float | None = None,
+    cost: str | Sequence[str] = (),
+    timeout: float = 10.0,
+    store: str | Path = ...,
+    allow_unverified: bool = False,
+) -> Result:
+    """Let a cheap student answer what it is sure of, and a larger student, a teacher or a server the rest.
+
+    Args:
+        stage: Folder or file of a student, folder of a teacher, or URL of a server. Repeat, the cheapest first.
+        output_dir: Folder of the cascade.
+        set: Logit set whose rows choose the thresholds. Default: that of the first stage.
+        where: SQL condition for training rows that no stage was trained on, such as 'source_row % 10 = 0'.
+        disagreement: Largest accepted share of a stage's answers that differ from the last stage's.
+        confidence: Confidence of that bound.
+        budget: Instead of that bound: largest mean cost, as a share of the last stage's cost.
+        target_accuracy: Instead of that bound: least accuracy, at the lowest cost.
+        cost: Cost of an answer of each stage, in its order. Default: measured.
+        timeout: Seconds that a request to a stage may take.
+        store: Folder of logit sets (DISTILL_STORE).
+        allow_unverified: Also accept sets that are complete but not verified.
     """
 
 def certify(

@@ -99,6 +99,12 @@ class Predictor:
             from student.answers.engine_predictor import EnginePredictor
 
             return super().__new__(EnginePredictor)
+        from student.cascade.cascade_file import CASCADE_FILE
+
+        if (Path(run) / CASCADE_FILE).is_file():
+            from student.cascade.cascade_predictor import CascadePredictor
+
+            return super().__new__(CascadePredictor)
         from student.model.config_file import labels_words
 
         if labels_words(Path(run) / (task or "")):

@@ -91,6 +91,10 @@ COMMANDS = {
             "predictions",
             "Find the margin above which a student agrees with its teacher. Exit code 1 if there is none.",
         ),
+        "cascade": Entry(
+            "predictions",
+            "Let a cheap student answer what it is sure of, and a larger student, a teacher or a server the rest.",
+        ),
         "serve": Entry(
             "applications",
             "Serve students over HTTP: the API of text-embeddings-inference, the hub's API, and a web page.",

@@ -8,6 +8,7 @@ from distill.commands.command import command
 from distill.result import Result
 from pipeline import console
 from pipeline.errors import ConfigError
+from student.cascade.config import CascadeConfig
 from student.run_config import CertifyConfig, ExportConfig, PredictConfig
 
 if TYPE_CHECKING:
@@ -171,6 +172,22 @@ def certify(config: CertifyConfig) -> Result:
     if best.answered < FEW_ANSWERS:
         result.warn(f"it rests on only {best.answered:,} answers. Use more rows for a stronger certificate.")
     return result
+
+
+@command(CascadeConfig)
+def cascade(config: CascadeConfig) -> Result:
+    """Let a cheap student answer what it is sure of, and a larger student, a teacher or a server the rest."""
+    from student.cascade.create import create_cascade
+
+    record = create_cascade(config)
+    stages = [[stage.source, stage.threshold, stage.cost] for stage in record.stages]
+    result = Result(record.model_dump()).table(["stage", "answers above a margin of", "cost"], stages)
+    for split, found in record.measured.items():
+        lines = [*found["stages"], {"stage": "cascade", "share": 1.0} | found["cascade"]]
+        rows = [[one.get(key) for key in ("stage", "share", "cost", "agreement", "accuracy")] for one in lines]
+        columns = ["alone", "share of the rows that it answers", "cost", "agreement with the last", "accuracy"]
+        result.table(columns, rows, f"{split}: {found['rows']:,} rows; the cost of the last stage is 1")
+    return result.note(f"{config.output_dir}: predict, serve, SQL and Python take it like a run")
 
 
 @command(ExportConfig)

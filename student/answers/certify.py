@@ -53,11 +53,11 @@ def certify(config: CertifyConfig) -> Certificate:
     check_readable(student.config, logit_set)
     # The line break ends a comment in the user's condition, which would swallow the closing bracket.
     where = f"variant = 0 and ({config.where}\n)"
-    with _errors_of_condition_alone(config.where):
+    with errors_of_condition_alone(config.where):
         rows = logit_set.read(TRAIN, COLUMNS, where)
     examples = as_read(load_examples(logit_set, TRAIN, where), student.config)
     # Rows that the student was trained on agree too often, so the bound would not hold for new text.
-    is_new_N = _not_trained_on(config, record, logit_set, rows)
+    is_new_N = not_trained_on(config, record, logit_set, rows)
     logits_NC, teacher_NC = student_logits(student, examples)[is_new_N], examples.teacher_NC[is_new_N]
     # Agreement with the teacher needs no gold, so any held-out row can serve.
     differs_N = logits_NC.argmax(axis=1) != teacher_NC.argmax(axis=1)
@@ -84,7 +84,7 @@ def certify(config: CertifyConfig) -> Certificate:
 
 
 @contextmanager
-def _errors_of_condition_alone(where: str) -> Iterator[None]:
+def errors_of_condition_alone(where: str) -> Iterator[None]:
     """Reports errors of the user's condition without the query that this program puts around it."""
     check_condition(where)
     try:
@@ -120,7 +120,7 @@ def _check_target(target: Target) -> None:
         raise ConfigError(f"certify: a label of this task is called {ABSTAIN!r} itself. Rename it.")
 
 
-def _not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: ExampleSet, rows: pa.Table) -> np.ndarray:
+def not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: ExampleSet, rows: pa.Table) -> np.ndarray:
     """Returns which rows are new to the run: it was trained neither on their text nor on a variant of it."""
     trained = _trained_rows(config, record)
     settings = record["settings"]

@@ -12,13 +12,18 @@ from typing import Literal
 
 import numpy as np
 
+from student.cascade.config import MOST_STAGES
+
 KINDS = ("Backend", "Empty", "Overloaded", "Validation")
 Method = Literal["single", "batch"]
+STAGES = [f'{{stage="{number}"}}' for number in range(MOST_STAGES)]  # of a cascade, from the first one, 0
 
 COUNTERS = {
     "te_request_count": [f'{{method="{method}"}}' for method in ("single", "batch")],
     "te_request_success": [f'{{method="{method}"}}' for method in ("single", "batch")],
     "te_request_failure": [f'{{err="{kind.lower()}"}}' for kind in KINDS],
+    "distill_stage_answers": STAGES,
+    "distill_stage_failures": STAGES,
 }
 GAUGE = "te_queue_size"
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)

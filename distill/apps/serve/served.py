@@ -10,6 +10,7 @@ Shapes: N inputs, C logits.
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,6 +28,8 @@ from distill.apps.serve.prometheus import GAUGE, Metrics
 from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
 from pipeline.arrays import Floats, Ints
 from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
+from student.cascade.cascade_file import CASCADE_FILE
+from student.cascade.cascade_predictor import CascadePredictor, log_of
 from student.predict import BATCH_SIZE, Predictor
 
 # Texts per batch, which limits how long a small request waits behind large ones.
@@ -176,6 +179,7 @@ class Served:
         # Hashed once: the files may change while this process still answers by the weights that it loaded.
         self.hashes = self.predictor.hashes()
         self.sha256 = _sha256(self.hashes)
+        self._metrics, self._counted = metrics, Counter[tuple[int, str]]()
         self.stored = _stored_answers(run, self.student.target)
         batches = partial(Batches, worker=Worker(self.predictor.is_quick), metrics=metrics)
         self.rankings = {scale: batches(partial(self._rankings, scale)) for scale in get_args(Scale)}
@@ -185,7 +189,21 @@ class Served:
     def _rankings(self, scale: Scale, first: list[str], second: list[str] | None) -> list[Ranking]:
         # Other scales are of the logits as they are, as a client of another server expects them.
         ask = self.predictor.calibrated_logits if scale == "softmax" else self.predictor.logits
-        return rankings(self.student.target, ask(first, second), scale)
+        if not isinstance(self.predictor, CascadePredictor):
+            return rankings(self.student.target, ask(first, second), scale)
+        p_NC, stage_N = self.predictor.answers(first, second)
+        self._count(self.predictor.counts)
+        sources = [ENCODER.encode(stage.source) for stage in self.predictor.stages]
+        return [
+            [f'{one[:-1]},"stage":{sources[stage]}}}' for one in row]
+            for row, stage in zip(rankings(self.student.target, log_of(p_NC), scale), stage_N.tolist(), strict=True)
+        ]
+
+    def _count(self, counts: "Counter[tuple[int, str]]") -> None:
+        """Adds what the stages of a cascade have done since the last batch to the metrics."""
+        for (stage, what), count in (counts - self._counted).items():
+            self._metrics.add(f'distill_stage_{what}{{stage="{stage}"}}', count)
+        self._counted = counts.copy()
 
     def info(self, config: ServeConfig) -> dict[str, Any]:
         """Returns the description of the model in the form of text-embeddings-inference."""
@@ -235,8 +253,8 @@ def _sha256(hashes: Mapping[str, str]) -> str:
 
 
 def _stored_answers(run: Path, target: Target) -> "Stored | None":
-    """Returns the teacher's answers that a run was trained on. None for a file, which has no record of them."""
-    if run.is_file():
+    """Returns the teacher's answers that a run was trained on. None for a file or a cascade, which have no record."""
+    if run.is_file() or (run / CASCADE_FILE).is_file():
         return None
     # Sets need DuckDB, which a student alone does without.
     from distill.apps.serve.stored import stored_answers

@@ -76,6 +76,8 @@ FLAGS = {
     "sql": "query --file --explain-row --store --csv --parquet",
     "train-student": TRAINING,
     "sweep": f"{TRAINING} {RAY} --grid --seeds --processes --storage",
+    "cascade": "--stage --output-dir --set --where --disagreement --confidence --budget --target-accuracy --cost "
+    "--timeout --store --allow-unverified",
     "evaluate": "run --cost --set --store --allow-unverified --data --text --text2 --label --manifest --baseline",
     "reproduce": "run --store --allow-unverified",
     "describe": "run_or_recipe",

@@ -1,0 +1,73 @@
+"""``cascade.json``: the stages of a cascade, from which confidence each answers, and what was measured."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.config import parse_model
+from pipeline.errors import ConfigError, IntegrityError
+from pipeline.files import make_folder
+from pipeline.record_file import read_record, write_record
+
+CASCADE_FILE = "cascade.json"
+
+
+class StageRecord(BaseModel):
+    """A stage.
+
+    Attributes:
+        source: folder or file of a student, folder of a teacher, or URL; folders as absolute paths.
+        threshold: it answers where its margin is above; None for the last stage, which answers what is left.
+        cost: of an answer, in any unit.
+        hashes: SHA-256 of the files of a student, by name. Empty for others.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    threshold: float | None = Field(None, ge=-1, le=1)
+    cost: float = Field(gt=0, allow_inf_nan=False)
+    hashes: dict[str, str] = {}
+
+
+class CascadeRecord(BaseModel):
+    """The content of the file.
+
+    Attributes:
+        stages: from the cheapest to the last.
+        timeout: seconds that a request to a stage may take.
+        chosen: what the thresholds were chosen by: the rows, and the certificate or the target.
+        measured: on dev rows, for each split.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: int = Field(1, ge=1, le=1)
+    stages: tuple[StageRecord, ...] = Field(min_length=2, max_length=8)
+    timeout: float = Field(gt=0)
+    chosen: dict[str, Any]
+    measured: dict[str, Any]
+
+
+def write_cascade(folder: Path, record: CascadeRecord) -> None:
+    """Writes a cascade's folder."""
+    make_folder(folder)
+    write_record(folder / CASCADE_FILE, record.model_dump(mode="json"))
+
+
+def read_cascade(folder: Path) -> CascadeRecord:
+    """Reads a cascade.
+
+    Raises:
+        IntegrityError: if the file is damaged, or its thresholds do not fit its stages.
+    """
+    path = folder / CASCADE_FILE
+    try:
+        record = parse_model(CascadeRecord, read_record(path), str(path))
+    except ConfigError as error:
+        raise IntegrityError(f"{path}: not a cascade: {error}") from error
+    is_last = [stage.threshold is None for stage in record.stages]
+    if is_last != [False] * (len(is_last) - 1) + [True]:
+        raise IntegrityError(f"{path}: every stage but the last has a threshold, and these have not")
+    return record

@@ -1,0 +1,185 @@
+"""A cascade as a predictor: each stage answers what it is sure of and hands the rest to the next one.
+
+Shapes: N inputs, C labels, F features.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import ConfigError, FingerprintMismatchError
+from pipeline.files import sha256
+from student.answers.thresholds import margins
+from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_cascade
+from student.cascade.stages import Stage, StageError, StudentStage, open_stage
+from student.predict import Prediction, Predictor, StudentInfo
+
+PAUSE = 30.0  # seconds in which a stage that failed is not asked again
+LEAST = 1e-9  # of a probability: its logarithm is a logit, which has to be finite
+
+
+class CascadePredictor(Predictor):
+    """A cascade; arguments and errors as of `Predictor`.
+
+    A stage that fails or takes too long is left out for these inputs: the next stage answers them, or, if there is
+    none, the stage before with the answer that it was less sure of.
+
+    Attributes:
+        record: the content of ``cascade.json``.
+        stages: opened.
+        counts: how many inputs each stage has answered since it was opened, and how often it failed, by
+            ``(number, "answers")`` and ``(number, "failures")``.
+    """
+
+    answer_names: ClassVar[Set[str]] = Predictor.answer_names | {"stage"}
+
+    def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
+        if abstain:
+            raise ConfigError("--abstain: a cascade hands on what a stage is not sure of, and never abstains")
+        if costs or task is not None:
+            raise ConfigError(f"{run}: is a cascade, which takes neither costs of labels nor a task")
+        self.folder = Path(run)
+        self.record: CascadeRecord = read_cascade(self.folder)
+        self.stages = open_stages(self.folder, self.record)
+        first = first_student(self.stages)
+        self.info: StudentInfo = first.info.model_copy(update={"calibration": None})
+        self.threshold, self.bias_C, self.is_quick = None, None, False
+        self.counts: Counter[tuple[int, str]] = Counter()
+        self._paused_until = [0.0] * len(self.stages)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again from its folder."""
+        return type(self), (self.folder,)
+
+    def __call__(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> list[Prediction]:
+        """See `Predictor`; each answer also has its ``stage``, by name of the source."""
+        p_NC, stage_N = self.answers(*self._texts(sentences1, sentences2))
+        names = self.info.target.names
+        return [
+            {"label": names[k], "probabilities": dict(zip(names, row, strict=True)), "stage": self.stages[stage].source}
+            for k, row, stage in zip(p_NC.argmax(axis=1).tolist(), p_NC.tolist(), stage_N.tolist(), strict=True)
+        ]
+
+    def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
+        """The logarithms of the probabilities of whichever stage answers, float32 [N, C]."""
+        p_NC, _ = self.answers(*self._texts(sentences1, sentences2))
+        return log_of(p_NC)
+
+    def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
+        """See `Predictor`; with the column ``stage``."""
+        p_NC, stage_N = self.answers(*self._texts(sentences1, sentences2))
+        names, sources = self.info.target.names, [stage.source for stage in self.stages]
+        return {
+            "label": pa.array(names).take(pa.array(p_NC.argmax(axis=1))),
+            "probabilities": pa.StructArray.from_arrays(list(map(pa.array, p_NC.T)), names=names),
+            "margin": pa.array(margins(p_NC)),
+            "stage": pa.array(sources).take(pa.array(stage_N)),
+        }
+
+    def answers(self, first: Sequence[str], second: Sequence[str] | None) -> tuple[Floats, Ints]:
+        """The probabilities of inputs, float32 [N, C], and the number of the stage that gave them, int64 [N].
+
+        Raises:
+            StageError: if every stage failed.
+        """
+        p_NC = np.zeros((len(first), self.info.target.num_logits), dtype=np.float32)
+        stage_N = np.full(len(first), -1)
+        open_N = np.arange(len(first))
+        failures = []
+        for number, (stage, record) in enumerate(zip(self.stages, self.record.stages, strict=True)):
+            if not len(open_N):
+                break
+            # Inputs that arrive meanwhile must not wait for a timeout each.
+            if time.monotonic() < self._paused_until[number]:
+                failures.append(f"{stage.source}: failed a moment ago")
+                continue
+            texts = [None if part is None else [part[k] for k in open_N.tolist()] for part in (first, second)]
+            try:
+                own_NC = stage.probabilities(texts[0] or [], texts[1])
+            except StageError as error:
+                failures.append(str(error))
+                self.counts[number, "failures"] += 1
+                self._paused_until[number] = time.monotonic() + PAUSE
+                # The answers of the stage before stand meanwhile, so nothing is lost if no other stage follows.
+                console.warn(f"cascade: {error}; the next stage answers, or the one before")
+                continue
+            # What a later stage is asked replaces the answer that the stage before was not sure of.
+            p_NC[open_N], stage_N[open_N] = own_NC, number
+            if record.threshold is not None:
+                open_N = open_N[margins(own_NC) <= record.threshold]
+        if (stage_N < 0).any():
+            raise StageError(f"no stage answered: {'; '.join(failures)}")
+        for number, count in zip(*np.unique(stage_N, return_counts=True), strict=True):
+            self.counts[int(number), "answers"] += int(count)
+        return p_NC, stage_N
+
+    def encode(self, sentences: Iterable[str]) -> Floats:
+        """The vectors of the first student among the stages, see `Predictor`."""
+        return first_student(self.stages).encode(sentences)
+
+    def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
+        """See `Predictor`; those of the first student among the stages."""
+        return first_student(self.stages).num_tokens(sentences1, sentences2)
+
+    def text_columns(self) -> list[tuple[str, ...]] | None:
+        """See `Predictor`."""
+        return first_student(self.stages).text_columns()
+
+    def certified_threshold(self) -> float:
+        """Raises ConfigError: each stage has a threshold of its own."""
+        raise ConfigError(f"{self.folder}: is a cascade, which never abstains")
+
+    def hashes(self) -> dict[str, str]:
+        """See `Predictor`."""
+        own = {CASCADE_FILE: sha256(self.folder / CASCADE_FILE)}
+        for number, stage in enumerate(self.record.stages):
+            own |= {f"{number}/{name}": value for name, value in stage.hashes.items()}
+        return own
+
+    def set_threads(self, count: int) -> None:
+        """See `Predictor`."""
+        for stage in self.stages:
+            if isinstance(stage, StudentStage):
+                stage.predictor.set_threads(count)
+
+    def close(self) -> None:
+        """Ends the processes of teachers."""
+        for stage in self.stages:
+            stage.close()
+
+
+def log_of(p_NC: Floats) -> Floats:
+    """Logits whose softmax are these probabilities, float32 [N, C]."""
+    return np.log(np.maximum(p_NC, np.float32(LEAST)))
+
+
+def open_stages(folder: Path, record: CascadeRecord) -> list[Stage]:
+    """Opens the stages of a cascade.
+
+    Raises:
+        FingerprintMismatchError: if a student is another one than the thresholds were chosen for.
+    """
+    predictor = Predictor(record.stages[0].source)
+    stages: list[Stage] = [StudentStage(record.stages[0].source, predictor, record.timeout)]
+    stages += [open_stage(stage.source, predictor.info, record.timeout) for stage in record.stages[1:]]
+    for stage, known in zip(stages, record.stages, strict=True):
+        # Thresholds are margins of these very weights; those of others would promise nothing.
+        if isinstance(stage, StudentStage) and stage.predictor.hashes() != known.hashes:
+            raise FingerprintMismatchError(
+                f"{folder}: the stage {stage.source} was changed since. Repeat `distill cascade`."
+            )
+    return stages
+
+
+def first_student(stages: Sequence[Stage]) -> Predictor:
+    """The student of the first stage."""
+    first = stages[0]
+    assert isinstance(first, StudentStage), "whoever makes a cascade begins it with a student"
+    return first.predictor

@@ -1,0 +1,231 @@
+"""``distill cascade``: thresholds of stages from rows that none of them was trained on, and what the cascade is worth.
+
+Shapes: N rows, S stages, C labels.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import console
+from pipeline.arrays import Floats, Ints
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
+from pipeline.sets.reader import ORIGINALS, ExampleSet, keys_sha256
+from pipeline.sets.signals.logits import logits_of
+from pipeline.tasks.target import NO_LABEL, Target, gold_arrays
+from pipeline.tasks.task import TRAIN
+from pipeline.training.run_record import RUN_RECORD, read_run_record
+from student.answers.certify import COLUMNS, errors_of_condition_alone, not_trained_on
+from student.answers.thresholds import margins
+from student.cascade.cascade_file import CascadeRecord, StageRecord, write_cascade
+from student.cascade.choose_thresholds import NEVER, Answered, certified_thresholds, cheapest_thresholds
+from student.cascade.config import CascadeConfig
+from student.cascade.stages import Stage, StudentStage, is_teacher, is_url, open_stage
+from student.evaluate import open_evaluated
+from student.kinds.examples import ExampleKind
+from student.predict import Predictor
+from student.run_config import CertifyConfig
+
+TRIED = 64  # rows that show what an answer costs, and whether the last stage is the set's teacher
+LEAST_AGREEMENT = 0.9  # of the last stage with the answers that the set holds of it
+READ = (*COLUMNS, "sentence1", "sentence2", "label", "score", "logits")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a set, and what its teacher answered.
+
+    Attributes:
+        first: the first sentences.
+        second: the second sentences, or None.
+        label_N: int64 gold classes, `NO_LABEL` without gold.
+        teacher_NC: float32 logits.
+    """
+
+    first: list[str]
+    second: list[str] | None
+    label_N: Ints
+    teacher_NC: Floats
+
+    @classmethod
+    def of(cls, table: pa.Table, target: Target, is_pair: bool) -> "Rows":
+        """Reads them from a table of a set."""
+        second = table.column("sentence2").to_pylist() if is_pair else None
+        label_N, _ = gold_arrays(target, table)
+        return cls(table.column("sentence1").to_pylist(), second, label_N, logits_of(table, target.num_logits))
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def taken(self, rows: Sequence[int] | Ints) -> "Rows":
+        """Some of them."""
+        second = None if self.second is None else [self.second[k] for k in rows]
+        return Rows([self.first[k] for k in rows], second, self.label_N[rows], self.teacher_NC[rows])
+
+
+def create_cascade(config: CascadeConfig) -> CascadeRecord:
+    """Chooses the thresholds of a cascade, measures it on dev rows, and writes its folder.
+
+    Returns:
+        The content of ``cascade.json``.
+
+    Raises:
+        ConfigError: if a stage is none, stages answer different tasks, or no threshold reaches what was asked for.
+        DataError: if no row is left.
+        FingerprintMismatchError: if the last stage is not the teacher of the set.
+    """
+    stages, names = _open(config)
+    try:
+        logit_set = _open_set(config, stages[0])
+        rows, facts = _held_out(config, stages, logit_set)
+        costs = config.costs or [_seconds(stage, rows) for stage in stages]
+        _check_last(stages[-1], rows)
+        answered = _ask(stages, rows)
+        thresholds, chosen = _choose(config, answered, rows, costs)
+        splits = [split for split in logit_set.splits if split != TRAIN]
+        measured = {split: _measured(stages, _dev(logit_set, split), thresholds, costs) for split in splits}
+    finally:
+        for stage in stages:
+            stage.close()
+    records = [
+        StageRecord(source=name, threshold=threshold, cost=cost, hashes=_hashes(stage))
+        for name, stage, threshold, cost in zip(names, stages, [*thresholds, None], costs, strict=True)
+    ]
+    record = CascadeRecord(stages=tuple(records), timeout=config.timeout, chosen=facts | chosen, measured=measured)
+    write_cascade(config.output_dir, record)
+    return record
+
+
+def _open(config: CascadeConfig) -> tuple[list[Stage], list[str]]:
+    names = [source if is_url(source) else str(Path(source).absolute()) for source in config.stage]
+    if is_url(names[0]) or is_teacher(names[0]):
+        raise ConfigError(f"--stage {config.stage[0]}: the first stage is a student, the folder of its run or its file")
+    predictor = Predictor(names[0])
+    if not predictor.info.target.has_classes:
+        reason = predictor.info.target.type.why_no_classes
+        raise ConfigError(f"--stage {config.stage[0]}: cascades give one label per row, but this task {reason}")
+    stages: list[Stage] = [StudentStage(names[0], predictor, config.timeout)]
+    return stages + [open_stage(name, predictor.info, config.timeout) for name in names[1:]], names
+
+
+def _open_set(config: CascadeConfig, first: Stage) -> ExampleSet:
+    path = Path(first.source) / RUN_RECORD
+    if config.set is None and not path.is_file():
+        raise ConfigError(f"--set: {first.source} has no record of its set; name the set")
+    record = read_run_record(path) if path.is_file() else {}
+    return open_evaluated(ExampleKind(), record, config.set, config.store, config.allow_unverified)
+
+
+def _held_out(config: CascadeConfig, stages: Sequence[Stage], logit_set: ExampleSet) -> tuple[Rows, dict[str, Any]]:
+    """The rows that choose, and what of them the record keeps."""
+    # The line break ends a comment in the condition, which would swallow the closing bracket.
+    with errors_of_condition_alone(config.where):
+        table = logit_set.read(TRAIN, READ, f"variant = 0 and ({config.where}\n)")
+    for stage in stages:
+        run = Path(stage.source)
+        if (run / RUN_RECORD).is_file() and table.num_rows:
+            flags = config.model_dump(include={"set", "where", "store", "allow_unverified"})
+            own = CertifyConfig(run=run, **flags)
+            table = table.filter(pa.array(not_trained_on(own, read_run_record(run / RUN_RECORD), logit_set, table)))
+        elif isinstance(stage, StudentStage):
+            console.warn(f"{stage.source}: has no record of its training, so rows that it knows cannot be left out")
+    if not table.num_rows:
+        raise DataError(f"--where {config.where!r}: no row of {logit_set.root} is left that is new to every stage")
+    facts = {
+        "logit_set": str(logit_set.root.resolve()),
+        "logit_set_fingerprint": logit_set.record.fingerprint,
+        "where": config.where,
+        "rows": table.num_rows,
+        "rows_sha256": keys_sha256(table),
+    }
+    return Rows.of(table, logit_set.record.target, logit_set.record.is_pair), facts
+
+
+def _dev(logit_set: ExampleSet, split: str) -> Rows:
+    return Rows.of(logit_set.read(split, READ, ORIGINALS), logit_set.record.target, logit_set.record.is_pair)
+
+
+def _seconds(stage: Stage, rows: Rows) -> float:
+    """Seconds that an answer takes, in batches of some rows."""
+    some = rows.taken(range(min(TRIED, len(rows))))
+    stage.probabilities(some.first[:1], some.second and some.second[:1])  # starts what has to be started
+    start = time.perf_counter()
+    stage.probabilities(some.first, some.second)
+    return (time.perf_counter() - start) / len(some)
+
+
+def _check_last(stage: Stage, rows: Rows) -> None:
+    """Refuses a last stage that is not the set's teacher, whose stored answers are used in its place."""
+    if isinstance(stage, StudentStage):
+        return
+    some = rows.taken(range(min(TRIED, len(rows))))
+    agreement = (stage.probabilities(some.first, some.second).argmax(axis=1) == some.teacher_NC.argmax(axis=1)).mean()
+    if agreement < LEAST_AGREEMENT:
+        raise FingerprintMismatchError(
+            f"--stage {stage.source}: gives {agreement:.0%} of {len(some)} rows the label that the set holds, so it is "
+            "not the teacher of this set. Name its set with --set"
+        )
+
+
+def _ask(stages: Sequence[Stage], rows: Rows) -> Answered:
+    p_SNC = [stage.probabilities(rows.first, rows.second) for stage in stages[:-1]]
+    last_NC = rows.teacher_NC
+    if isinstance(stages[-1], StudentStage):
+        last_NC = stages[-1].probabilities(rows.first, rows.second)
+    label_SN = np.stack([p_NC.argmax(axis=1) for p_NC in (*p_SNC, last_NC)])
+    return Answered(np.stack([margins(p_NC) for p_NC in p_SNC]), label_SN)
+
+
+def _choose(
+    config: CascadeConfig, answered: Answered, rows: Rows, costs: Sequence[float]
+) -> tuple[list[float], dict[str, Any]]:
+    """The thresholds, and what they were chosen by."""
+    if config.budget is None and config.target_accuracy is None:
+        thresholds, trials = certified_thresholds(answered, config.disagreement, config.confidence)
+        for source, threshold in zip(config.stage, thresholds, strict=False):
+            if threshold == NEVER:
+                console.warn(f"--stage {source}: nothing could be proved of it, so it answers nothing")
+        return thresholds, {
+            "disagreement": config.disagreement,
+            "confidence": config.confidence,
+            "trials": [None if trial is None else trial.model_dump() for trial in trials],
+        }
+    has_gold_N = rows.label_N != NO_LABEL
+    if not has_gold_N.all() and config.target_accuracy is not None:
+        raise ConfigError("--target-accuracy: the rows have no gold. Choose others by --where, or give --budget")
+    # Without gold the best that is known of an answer is whether the last stage gives it, too.
+    right_N = np.where(has_gold_N, rows.label_N, answered.label_SN[-1])
+    thresholds = cheapest_thresholds(
+        answered, answered.label_SN == right_N, costs, config.budget, config.target_accuracy
+    )
+    return thresholds, {"budget": config.budget, "target_accuracy": config.target_accuracy}
+
+
+def _measured(
+    stages: Sequence[Stage], rows: Rows, thresholds: Sequence[float], costs: Sequence[float]
+) -> dict[str, Any]:
+    """What each stage alone is worth on rows, and what the cascade is: accuracy, agreement with the last, cost."""
+    answered = _ask(stages, rows)
+    has_gold_N = rows.label_N != NO_LABEL
+
+    def scores(label_N: Ints) -> dict[str, float]:
+        found = {"agreement": float((label_N == answered.label_SN[-1]).mean())}
+        gold = (label_N == rows.label_N)[has_gold_N]
+        return found | ({"accuracy": float(gold.mean())} if len(gold) else {})
+
+    stage_N, asked_S = answered.stage_N(thresholds), np.cumsum(costs)
+    parts: list[dict[str, Any]] = [
+        {"stage": stage.source, "share": float((stage_N == number).mean()), "cost": cost / costs[-1]} | scores(label_N)
+        for number, (stage, cost, label_N) in enumerate(zip(stages, costs, answered.label_SN, strict=True))
+    ]
+    whole = {"cost": float(asked_S[stage_N].mean() / costs[-1])} | scores(answered.label_N(thresholds))
+    return {"rows": len(rows), "stages": parts, "cascade": whole}
+
+
+def _hashes(stage: Stage) -> dict[str, str]:
+    return stage.predictor.hashes() if isinstance(stage, StudentStage) else {}
