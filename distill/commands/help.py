@@ -25,6 +25,9 @@ EXAMPLES = {
         "distill train-student --set mnli --set mnli-other --mix weighted:0.7,0.3",
         "distill train-student --tasks mrpc,stsb,rte --output-dir runs/together",
     ),
+    "cascade": (
+        "distill cascade --stage runs/small --stage runs/large --where 'source_row % 10 = 0' --output-dir runs/cascade",
+    ),
     "sweep": (
         "distill sweep --task mrpc --grid embedding=cbow,cmow,hybrid --grid head=linear,mlp --seeds 3",
         "distill sweep --grid tasks=mrpc,rte,mrpc+rte --seeds 3",
