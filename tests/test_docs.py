@@ -20,6 +20,7 @@ PAGES = [  # in the order of reading: a page may use what those before it have m
     "README.md",
     "docs/teacher.md",
     "docs/students.md",
+    "docs/probabilities.md",
     "docs/engine.md",
     "docs/augmentation.md",
     "docs/pretraining.md",
