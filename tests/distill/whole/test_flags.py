@@ -82,7 +82,7 @@ FLAGS = {
     "reproduce": "run --store --allow-unverified",
     "describe": "run_or_recipe",
     "export": "run --onnx --html --file --table-dtype --head-dtype --output-dir --tables --set --store",
-    "certify": "run --set --store --where --disagreement --confidence --allow-unverified",
+    "certify": "run --replace --set --store --where --disagreement --confidence --allow-unverified",
     "predict": "run texts --cost --file --output --columns --manifest --explain --abstain",
     "masked-words": "runs --set --output --store --allow-unverified",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit "
