@@ -1,7 +1,9 @@
-"""TED's filters: what of a teacher's layers matters for a task, learnt from stored states (Liang et al. 2023).
+"""TED's filters: the part of a teacher's layers that matters for a task, learnt from stored states (Liang et al.
 
-It is the first stage of TED, from stored states of the first token; no teacher is in memory. The published one trains
-with the teacher's dropout on; stored states are those of a teacher without.
+2023).
+
+It is the first stage of TED, from stored states of the first token, without a teacher in memory. The published stage
+trains with the teacher's dropout, but stored states are those of a teacher without dropout.
 
 Shapes: T tokens, N rows, B rows of a batch, H the teacher's width, D the filters', C logits.
 """
@@ -37,11 +39,11 @@ BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
 DROPOUT = 0.1
 
 
-STANDARD_ROWS = 2000  # whose states decide the scale of a filter
+STANDARD_ROWS = 2000  # rows whose states determine the scale of a filter
 
 
 class Filters(nn.Module):
-    """An affine map a layer, from states_TH to what of them the task needs, [T, D]."""
+    """An affine map per layer, from states_TH to the numbers that the task needs, [T, D]."""
 
     def __init__(self, layers: Sequence[int], width: int, dim: int) -> None:
         super().__init__()
@@ -52,7 +54,7 @@ class Filters(nn.Module):
         return self.maps[str(layer)](states_TH)  # type: ignore[no-any-return]
 
     def map_of(self, layer: int) -> nn.Linear:
-        """The map of a layer."""
+        """Returns the map of a layer."""
         found = self.maps[str(layer)]
         assert isinstance(found, nn.Linear)
         return found
@@ -61,8 +63,8 @@ class Filters(nn.Module):
     def standardise(self, layer: int, states_TH: Tensor) -> None:
         """Shifts and scales a layer's filter so that these states come out with mean 0 and variance 1 over all numbers.
 
-        A weight of the distance to them then means the same for every task; the published weights, from 5 to 7,500,
-        belong to the filters that they were found with.
+        A weight of the distance then means the same for every task. The published weights, from 5 to 7,500, belong to
+        the published filters.
         """
         found = self.map_of(layer)
         filtered_TD = found(states_TH)
@@ -73,26 +75,26 @@ class Filters(nn.Module):
 
 
 def task_head(dim: int, num_logits: int) -> nn.Sequential:
-    """What a filter is trained through: dropout, Linear, tanh, dropout, Linear. Maps [B, D] to logits_BC."""
+    """Returns the head that trains a filter: dropout, Linear, tanh, dropout, Linear. Maps [B, D] to logits_BC."""
     return nn.Sequential(
         nn.Dropout(DROPOUT), nn.Linear(dim, dim), nn.Tanh(), nn.Dropout(DROPOUT), nn.Linear(dim, num_logits)
     )
 
 
 def write_filters(folder: Path, filters: Filters) -> None:
-    """Writes the filters' numbers, whole or not at all."""
+    """Writes the filters' numbers atomically."""
     write_tensors(folder / FILTERS_FILE, state_of(filters))
 
 
 def read_filters(folder: Path, fingerprint: str) -> Filters:
-    """The filters in a folder.
+    """Returns the filters in a folder.
 
     Args:
-        folder: as ``distill filters`` has written it.
-        fingerprint: of the set that they must have been learnt from.
+        folder: the output of ``distill filters``.
+        fingerprint: the fingerprint of the set from which they must have been learnt.
 
     Raises:
-        ConfigError: if they are of another set, or not finished.
+        ConfigError: if they belong to another set, or are not finished.
         IntegrityError: if the folder is missing or damaged.
     """
     if not (folder / FILTERS_RECORD).is_file():
@@ -102,7 +104,9 @@ def read_filters(folder: Path, fingerprint: str) -> Filters:
         raise ConfigError(f"{folder}: not finished. Repeat its command first: {record['command']}")
     settings: dict[str, Any] = record["settings"]
     if settings["logit_set_fingerprint"] != fingerprint:
-        raise ConfigError(f"{folder}: filters of another set's layers; learn those of this one with `distill filters`")
+        raise ConfigError(
+            f"{folder}: these are filters of another set's layers. Learn those of this set with `distill filters`"
+        )
     try:
         filters = Filters(settings["layers"], settings["width"], settings["dim"])
         check_tensors(folder / FILTERS_FILE)
@@ -113,14 +117,14 @@ def read_filters(folder: Path, fingerprint: str) -> Filters:
 
 
 class FilterTask(TrainTask[list[int]]):
-    """Filters, and a head of the task on each.
+    """Filters, each with a head for the task.
 
     Args:
         config: the settings.
-        logit_set: its target is the task's.
+        logit_set: the set, which has the task's target.
         splits: the rows.
         targets: the first token's states of each split.
-        filters: are trained in place.
+        filters: the filters, which are trained in place.
     """
 
     def __init__(
@@ -145,7 +149,7 @@ class FilterTask(TrainTask[list[int]]):
         self._teacher_NC = torch.from_numpy(splits["train"].teacher_NC)
 
     def loss(self, batch: list[int]) -> torch.Tensor:
-        """The mean loss over the layers, a scalar."""
+        """Returns the mean loss over the layers, a scalar."""
         rows = self._known[batch]
         gold_B, teacher_BC = self._gold_N[rows], self._teacher_NC[rows]
         losses = [
@@ -155,7 +159,7 @@ class FilterTask(TrainTask[list[int]]):
         return torch.stack(losses).mean()
 
     def evaluate(self) -> Metrics:
-        """The task's metrics of the last layer's head on each dev split."""
+        """Returns the task's metrics of the last layer's head on each dev split."""
         return {split: self._scores(split) for split in self._targets if split != "train"}
 
     def save(self, folder: Path) -> None:
@@ -179,10 +183,10 @@ class FilterTask(TrainTask[list[int]]):
 
 
 def train_filters(config: FiltersConfig, command: str) -> RunRecord:
-    """Learns the filters that ``config`` describes, or goes on with them; returns the content of ``filters.json``.
+    """Learns the filters that ``config`` describes, or resumes them. Returns the content of ``filters.json``.
 
     Raises:
-        ConfigError: if the set has no states, or not those layers.
+        ConfigError: if the set has no states, or lacks one of the layers.
         DataError: if there is no such set.
         FingerprintMismatchError: if the folder holds filters with other settings.
     """
@@ -190,7 +194,7 @@ def train_filters(config: FiltersConfig, command: str) -> RunRecord:
     signal = first_signal(logit_set.record)
     layers = named_layers(config.layers) or stored_layers(logit_set.record).get(signal, ())
     if not layers or "train" not in logit_set.splits:
-        advice = f"no states; repeat its command with --cls all: {logit_set.record.command}"
+        advice = f"no states. Repeat its command with --cls all: {logit_set.record.command}"
         raise ConfigError(f"{logit_set.root}: has {'no training rows' if layers else advice}")
     splits = {s: load_dev(logit_set, s) if s != "train" else load_examples(logit_set, s) for s in logit_set.splits}
     targets = {
@@ -199,7 +203,7 @@ def train_filters(config: FiltersConfig, command: str) -> RunRecord:
         if (target := LayerTargets(open_layers(logit_set, signal, split, layers), examples)).is_known_N.any()
     }
     if "train" not in targets:
-        raise DataError(f"{logit_set.root}: has {signal} of none of the training rows")
+        raise DataError(f"{logit_set.root}: has no {signal} of the training rows")
     width = targets["train"].width
     folder = config.output_dir or Path("filters") / logit_set.name
     run = Run(folder, _settings(config, logit_set, layers, width), command, record_name=FILTERS_RECORD)

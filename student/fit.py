@@ -1,7 +1,7 @@
-"""Stage two: a student from stored logits, or a student for each of several tasks, all of them with the same encoder.
+"""Stage two: trains a student from stored logits, or students of several tasks with a shared encoder.
 
-No teacher is in memory. The run's folder of several tasks holds the record of the training and a folder for each task,
-which is a student's folder and a run's like any other: commands take it by its path.
+No teacher is in memory. With several tasks, the run's folder contains the record of the training and a folder for each
+task. Each of these is a normal folder of a run, which commands accept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,15 +67,15 @@ ONE_ENCODER = {
 
 
 def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
-    """Trains the student that settings describe, or the students of their ``tasks``, or goes on with it.
+    """Trains the student that settings describe, or the students of their ``tasks``, or resumes the training.
 
     The run folder holds ``run.json`` (settings, query, hashes, metrics per epoch), the best epoch's weights by the
-    first metric on the first dev split, the tokenizer and a card; for several tasks see `train_tasks`.
+    first metric on the first dev split, the tokenizer and a card. See `train_tasks` for several tasks.
 
     Args:
         settings: everything that decides the student.
         command: the command line, for the record.
-        data: the rows of each set, see `load_data`, if they have been read already.
+        data: the rows of each set, if they have been read already. See `load_data`.
 
     Returns:
         The content of ``run.json``.
@@ -119,7 +119,7 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
 
 
 def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
-    """Trains a student for each of several tasks, or goes on with them.
+    """Trains a student for each of several tasks, or resumes the training.
 
     A step is a batch of one task, an epoch all batches of all tasks in random order. The best epoch is that of the
     best mean of the tasks' first metrics on their first dev splits.
@@ -129,8 +129,7 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
         command: the command line, for the record.
         data: the rows of each task, if they have been read already.
 
-    Returns:
-        The content of the ``run.json`` of them all; each task's folder has its own.
+    Returns: The content of the common ``run.json``. Each task's folder also has its own.
 
     Raises:
         ConfigError: naming every flag that does not fit, and sets that cannot share an encoder.
@@ -175,7 +174,7 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
 
 
 def _trainings(settings: TrainSettings, data: Sequence[TrainingData]) -> list[StudentTraining]:
-    """The tasks, once their sets are known to fit each other; only then rows are read."""
+    """Returns the tasks after checking that their sets fit together. Rows are read only after that."""
     parts = separate(settings)
     sources, access = [source_of(one) for one in parts], (settings.store, settings.allow_unverified)
     sets = [one.logit_set for one in data] or [open_training_set(one, *access) for one in sources]
@@ -198,8 +197,8 @@ def build_joint_configs(
 
     Args:
         parts: the settings of each task.
-        sets: the task's sets, opened.
-        facts: what they decide.
+        sets: the opened sets of each task.
+        facts: the facts that the sets determine.
 
     Raises:
         ConfigError: naming every flag that does not fit, and sets that cannot share an encoder.
@@ -207,7 +206,7 @@ def build_joint_configs(
     names = [one.name for one in sets]
     twice = sorted({name for name in names if names.count(name) > 1})
     raise_all(
-        ConfigError, "--tasks", [f"{one} is there twice, and a task's folder has the name of its set" for one in twice]
+        ConfigError, "--tasks", [f"{one} is repeated, but each task's folder has the name of its set" for one in twice]
     )
     check_joint(dict(zip(names, facts, strict=True)))
     # A loss flag may fit only some tasks, and each task takes the flags that fit it.
@@ -225,7 +224,10 @@ def build_joint_configs(
 
 
 def check_joint(facts: Mapping[str, Facts]) -> None:
-    """Raises ConfigError if sets cannot share an encoder, naming what each has; ``facts`` are by name of the set."""
+    """Raises ConfigError if sets cannot share an encoder, naming the value of each.
+
+    ``facts`` are by name of the set.
+    """
     problems = []
     for key, words in ONE_ENCODER.items():
         values = {name: own[key] for name, own in facts.items()}
@@ -242,11 +244,11 @@ def vectors_source(sets: Sequence[LogitSet]) -> int:
 
 @dataclass(frozen=True)
 class PrunedStudents:
-    """Students and, of each, a small one of the rows of the tables that the data use, which is trained in its place.
+    """Students, and for each a small one with only the used rows of the tables, which is trained instead.
 
     Attributes:
-        students: with the whole vocabulary, as they are saved.
-        small: the same in the same order; they share the first one's encoder.
+        students: the students with the whole vocabulary, which are saved.
+        small: the small students in the same order. They share the first one's encoder.
         active: the token ids of the small tables' rows.
     """
 
@@ -256,7 +258,7 @@ class PrunedStudents:
 
     @classmethod
     def of_rows(cls, students: list[TaskStudent], splits: Sequence[Mapping[str, Any]]) -> "PrunedStudents":
-        """Returns the students with small ones for the rows of all splits of each training."""
+        """Returns the students together with small ones for the rows of all splits of each training."""
         # Dev rows count, too, because the small student must be able to read them during training.
         active = active_ids((rows for part in splits for rows in part.values()), students[0].config.pad_id)
         small: list[TaskStudent] = []
@@ -266,7 +268,7 @@ class PrunedStudents:
         return cls(students, small, active)
 
     def restored(self, number: int) -> TaskStudent:
-        """Returns a student with what its small one has learnt."""
+        """Returns a student with the weights of its small one."""
         student = self.students[number]
         restore(student, self.small[number], self.active)
         student.config = with_used_rows(student.config, student.encoder)
@@ -291,11 +293,10 @@ class PrunedStudents:
 def fit(
     trainings: Sequence[StudentTraining], vectors: VocabularyVectors | None, run: Run
 ) -> tuple[list[TaskStudent], list[Entry]]:
-    """Trains the rows of the tables that the data use.
+    """Trains the used rows of the tables.
 
-    Returns:
-        The best student of each training, and a record of each epoch. Of several its metrics are those of
-        `joint_scores`.
+    Returns: The best student of each training, and a record of each epoch. With several trainings, the metrics are
+        those of `joint_scores`.
     """
     splits, first = [training.splits for training in trainings], trainings[0].settings
     students = _new_students(trainings, [part["train"] for part in splits], vectors)
@@ -338,7 +339,7 @@ def fit(
 def _fit_layers(
     settings: TrainSettings, num_epochs: int, small: TaskStudent, layers: LayerLoss, train: Any, run: Run
 ) -> None:
-    """Trains a student by the losses between layers alone: the first of two stages."""
+    """Trains a student only by the losses between layers: the first of two stages."""
     assert isinstance(small, Student), "or there would be no layers"
     # The first stage has its own optimizer: the momentum of another loss would start the second stage wrongly.
     alone = make_optimizer(settings.optimizer, small.encoder, layers)
@@ -355,8 +356,8 @@ def _fit_layers(
 
 
 def schedule_of(epochs: Epochs, seed: int, steps_per_epoch: int) -> loop.Schedule:
-    """An entry for each epoch; the best one's weights are saved."""
-    assert epochs.num_train_epochs is not None, "the number of rows has decided it"
+    """Returns a schedule with an entry for each epoch. The weights of the best epoch are saved."""
+    assert epochs.num_train_epochs is not None, "set from the number of rows"
     return loop.Schedule.of_epochs(
         steps_per_epoch,
         epochs.num_train_epochs,
@@ -367,7 +368,7 @@ def schedule_of(epochs: Epochs, seed: int, steps_per_epoch: int) -> loop.Schedul
 
 
 def note_slow_kernels(device: torch.device) -> None:
-    """Notes that steps take long where the compiled kernels are missing."""
+    """Notes that steps are slow without the compiled kernels."""
     if device.type == "cpu" and not IS_COMPILED:
         console.note("the compiled kernels were not built at installation: every step takes several times longer")
 
@@ -376,7 +377,7 @@ def _layer_loss(training: StudentTraining, student: TaskStudent, examples: Any) 
     losses, data = training.settings.layers, training.data
     if losses is None:
         return None
-    assert isinstance(student, Student), "which the flags have refused"
+    assert isinstance(student, Student), "refused by the flags"
     weight_N = row_weights(training.settings.loss.class_weights, examples)
     return layer_loss(losses, student, data.logit_set.sets[0], data.facts["special_ids"], examples, weight_N)
 
@@ -386,7 +387,7 @@ def _new_students(
     trains: Sequence[Any],
     vectors: VocabularyVectors | None,
 ) -> list[TaskStudent]:
-    """Students that share the first one's encoder, as they start."""
+    """Returns initial students that share the first one's encoder."""
     first, start = trainings[0].settings, trainings[0].settings.start
     # All random starts follow one seed, and their order is fixed: changing it changes every student.
     seed_step(first.seed, 0)

@@ -1,7 +1,7 @@
-"""Learning from the teacher's stored layers: which of them, by which signals, and the stage before the logits.
+"""Learning from the teacher's stored layers: the choice of layers and signals, and the stage before the logits.
 
-That stage trains a student's layers alone, before its answers (How to Distill your BERT, section 3). The second stage
-starts from what this one has written, with a learning rate and an optimizer of its own.
+That stage trains only a student's layers, before its logits (How to Distill your BERT, section 3). The second stage
+starts from its weights, with a separate learning rate and optimizer.
 """
 
 import hashlib
@@ -61,16 +61,16 @@ def layer_loss(
     """Returns the loss between a student's layers and its teacher's stored ones.
 
     Args:
-        losses: which; `check_layers` has found no problem.
+        losses: the losses, after `check_layers`.
         student: the student.
-        logit_set: what it is trained from.
-        special_ids: what the teacher reads around sentences.
-        examples: the training rows, as the student reads them.
-        weight_N: float32, what multiplies the loss of each of them.
+        logit_set: its training set.
+        special_ids: the teacher's special tokens around sentences.
+        examples: the training rows in the student's form.
+        weight_N: float32, the weight of each row's loss.
 
     Raises:
         ConfigError: if the teacher's attention has another number of heads.
-        DataError: if layers are stored of none of the rows, or `Contrast` has but one label.
+        DataError: if no row has stored layers, or `Contrast` has only one label.
         IntegrityError: if a file was changed.
     """
     config, record = student.config, logit_set.record
@@ -88,7 +88,7 @@ def layer_loss(
     }
     for signal, target in targets.items():
         if not target.is_known_N.any():
-            raise DataError(f"{logit_set.root}: has {signal} of none of the training rows")
+            raise DataError(f"{logit_set.root}: has no {signal} of the training rows")
     if config.bert is not None:
         _check_heads(config.bert.num_attention_heads, targets)
     distances = [(LAYER_LOSSES[name], signals[name]) for name in losses.names]
@@ -101,7 +101,9 @@ def layer_loss(
 def _kinds(target: LayerTargets, config: StudentConfig, examples: Examples) -> Ints:
     kind_N = kinds(config.target, examples)
     if len(np.unique(kind_N[target.is_known_N])) < 2:
-        raise DataError(f"--layer-loss {CONTRAST}: negatives are rows of other labels, and all rows have the same")
+        raise DataError(
+            f"--layer-loss {CONTRAST}: negatives are rows of other labels, but all rows have the same label"
+        )
     return kind_N
 
 
@@ -126,18 +128,18 @@ def _check_heads(num_heads: int, targets: dict[LayersName, LayerTargets]) -> Non
     for signal in ("attention", "values"):
         if signal in targets and targets[signal].width != num_heads:
             raise ConfigError(
-                f"--num-attention-heads {num_heads}: the teacher's {signal} is of {targets[signal].width} heads"
+                f"--num-attention-heads {num_heads}: the teacher's {signal} has {targets[signal].width} heads"
             )
 
 
 def _signal(name: LayerLossName, record: SetRecord) -> LayersName:
-    """Returns the signal that a layer loss reads; the states of all tokens include the first token's."""
+    """Returns the signal that a layer loss reads. The states of all tokens include the first token's."""
     signal = LAYER_LOSSES[name].signal
     return first_signal(record) if signal == "cls" else signal
 
 
 def _layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> tuple[int, ...]:
-    """Returns the teacher's layers to compare: the named ones, else a BERT's stored ones, else the last stored one."""
+    """Returns the teacher's layers to compare: the named ones, a BERT's stored ones, or the last stored one."""
     named = named_layers(losses.layers)
     if named:
         return named
@@ -148,20 +150,20 @@ def _layers(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> tu
 
 def _problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> list[str]:
     problems = [
-        f"--layer-loss {name}: compares attention, which --embedding {config.embedding} has not; take bert"
+        f"--layer-loss {name}: compares attention, which --embedding {config.embedding} lacks. Use --embedding bert"
         for name in losses.names
         if LAYER_LOSSES[name].needs_attention and not config.bert
     ]
     if CONTRAST in losses.names and config.target.is_score:
-        problems.append(f"--layer-loss {CONTRAST}: negatives are rows of other labels, and a score has none")
+        problems.append(f"--layer-loss {CONTRAST}: negatives are rows of other labels, but a score has no labels")
     if HEADS[config.head].reads_tokens:
-        problems.append(f"--layer-loss: --head {config.head} reads tokens; take another head")
+        problems.append(f"--layer-loss: is not supported by --head {config.head}, which reads tokens. Use another head")
     if losses.filters is not None:
         known = {int(layer) for layer in read_filters(losses.filters, record.fingerprint).maps}
         missing = [str(layer) for layer in _layers(losses, config, record) if layer not in known]
-        problems += [f"--filters {losses.filters}: has none of layer {', '.join(missing)}"] if missing else []
+        problems += [f"--filters {losses.filters}: has no filter of layer {', '.join(missing)}"] if missing else []
     if "hid-seq" in losses.names and ENCODERS[config.embedding].reads_pairs:
-        problems.append(f"--layer-loss hid-seq: --embedding {config.embedding} has nothing of each token")
+        problems.append(f"--layer-loss hid-seq: --embedding {config.embedding} has no features per token")
     # Dropped tokens would shift the student's states against the stored ones.
     if "hid-seq" in losses.names and config.token_dropout:
         problems.append("--token-dropout: --layer-loss hid-seq compares every token")
@@ -175,29 +177,29 @@ def _layer_problems(losses: LayerLosses, config: StudentConfig, record: SetRecor
         missing = [str(layer) for layer in layers if layer not in stored.get(signal, ())]
         if missing or not layers:
             wanted = ",".join(map(str, layers)) or "LAYERS"
-            what = f"has {signal} of no layer {', '.join(missing)}" if signal in stored else f"has no {signal}"
-            advice = f"repeat its command with --{signal} {wanted}: {record.command}"
-            problems.append(f"--layer-loss {name}: the set {what}; {advice}")
+            what = f"has no {signal} of layer {', '.join(missing)}" if signal in stored else f"has no {signal}"
+            advice = f"Repeat its command with --{signal} {wanted}: {record.command}"
+            problems.append(f"--layer-loss {name}: the set {what}. {advice}")
     if list(layers) != sorted(set(layers)):
         problems.append(f"--layers {','.join(map(str, layers))}: name each layer once, the lowest first")
     # The embedding output counts as a layer for states, but it has no attention.
     has_squares = any(LAYER_LOSSES[name].needs_attention for name in losses.names)
     most = config.bert.num_hidden_layers + (not has_squares) if config.bert else 1
     if len(layers) > most:
-        problems.append(f"--layers {','.join(map(str, layers))}: the student has {most} that can learn from one")
+        problems.append(f"--layers {','.join(map(str, layers))}: the student has only {most} layers for them")
     return problems
 
 
 class LayerTask(TrainTask[list[int]]):
-    """A student whose layers are brought near its teacher's.
+    """A student whose layers are trained to match its teacher's.
 
     Args:
-        student: is trained in place, all but its head.
+        student: the student, which is trained in place except for its head.
         layers: the loss, whose maps are trained, too.
-        examples: the training rows; those that the teacher's layers are not known of are left out.
-        optimizer: takes the gradients of the rows of tables that a batch uses.
-        batch_size: rows of a step.
-        seed: of their order.
+        examples: the training rows. Those without stored layers are left out.
+        optimizer: receives the gradients of the used rows of tables.
+        batch_size: rows per step.
+        seed: the seed of their order.
     """
 
     def __init__(
@@ -216,7 +218,7 @@ class LayerTask(TrainTask[list[int]]):
         self.batches = make_batches(student.config.head, examples.lengths[self._known], batch_size, seed)
 
     def loss(self, batch: list[int]) -> torch.Tensor:
-        """The mean loss of the layers, a scalar."""
+        """Returns the mean loss of the layers, a scalar."""
         rows, device = self._known[batch], self._student.device
         ids_T, starts_S = (to_device(part, device) for part in self._examples.batch(rows))
         used = rows_of_batch(self.optimizer, self._student.encoder, ids_T, starts_S)
@@ -232,25 +234,28 @@ class LayerTask(TrainTask[list[int]]):
 
 
 def stage_history(folder: Path) -> dict[str, list[Entry]]:
-    """The losses of the stage's epochs as ``intermediate``, for the record of its run; nothing if there was none."""
+    """Returns the losses of the stage's epochs as ``intermediate``, for the record of its run.
+
+    Empty without the stage.
+    """
     path = folder / FOLDER / RECORD
     return {"intermediate": read_run_record(path)["result"]["history"]} if path.exists() else {}
 
 
 def end_stage(folder: Path) -> None:
-    """Removes what the stage has left in a run's folder, once the run is finished."""
+    """Removes the stage's folder from that of a finished run."""
     # A leftover folder costs disk space only, so a failure to remove it must not fail a finished run.
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
 def learn_layers(task: LayerTask, schedule: Schedule, student: Student, whole: Run) -> None:
-    """Trains a student in place on layers alone, or takes over what an earlier try has finished.
+    """Trains a student in place only on layers, or loads the result of an earlier try.
 
     Args:
-        task: of the student.
-        schedule: of the stage.
-        student: what the run trains.
-        whole: the run; this stage has a folder of its own in the run's.
+        task: the task of the student.
+        schedule: the schedule of the stage.
+        student: the student of the run.
+        whole: the run, in whose folder the stage has a subfolder.
     """
     record, path = whole.record(), whole.folder / FOLDER / RECORD
     if path.exists() and read_run_record(path)["settings"] != record["settings"]:

@@ -323,7 +323,7 @@ def _bigram_rows(coarse: CoarseStudent) -> Ints:
 
 
 def _with_neutral_row(table: Packed) -> Packed:
-    """The table with a row 0, which tokens without a row of their own share."""
+    """Returns the table with a row 0 for all tokens without their own row."""
     numbers_RF = np.pad(table.numbers_RF, ((1, 0), (0, 0)))
     return Packed(numbers_RF, np.pad(table.step_R, (1, 0), constant_values=1), table.neutral_F)
 
@@ -336,18 +336,18 @@ def tokenizer_problems(tokenizer: Tokenizer) -> list[str]:
     """Returns the reasons why JavaScript cannot read text as this tokenizer does."""
     content = json.loads(tokenizer.to_str())
     if not is_compatible(content):
-        return ["the tokenizer is not BERT's WordPiece, the only one that the file can read text by"]
+        return ["the tokenizer is not BERT's WordPiece, the only one that the page supports"]
     # The page searches added tokens as plain text, which these two settings would change.
     strange = [token["content"] for token in content["added_tokens"] if token["normalized"] or token["single_word"]]
-    return [f"the tokenizer finds {name!r} in text by rules that the file does not know" for name in strange]
+    return [f"the tokenizer finds {name!r} in text by rules that the page does not support" for name in strange]
 
 
 def words(tokenizer: Tokenizer, ids_R: Ints, pad_id: int) -> dict[str, Any]:
-    """The tokenizer as ``student.js`` reads it.
+    """Returns the tokenizer for ``student.js``.
 
     Args:
         tokenizer: one without `tokenizer_problems`.
-        ids_R: the tokens that have a row: of token ``ids_R[k]`` it is row k + 1.
+        ids_R: the tokens with a row. Token ``ids_R[k]`` has row k + 1.
         pad_id: the token that is left out.
     """
     content = json.loads(tokenizer.to_str())
@@ -371,10 +371,10 @@ def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
 
     Args:
         tokenizer: its normalizer and pre-tokenizer are applied to every character.
-        alphabet: those that pieces consist of; all others are `BEYOND`.
+        alphabet: the characters of the pieces. All others are `BEYOND`.
 
-    Returns:
-        Rising code points from which on another text stands for the characters, or None for each character itself.
+    Returns: Ascending code points at which the text of the characters changes, with that text, or None for the
+        character itself.
     """
     runs: Runs = []
     for plane in range(NUM_PLANES):

@@ -19,7 +19,7 @@ from student.model.model import Student, TaskStudent, TokenLabelStudent
 if TYPE_CHECKING:
     import onnxruntime
 
-TOLERANCE = 1e-3  # of the largest logit; float32 products in another order differ by far less
+TOLERANCE = 1e-3  # share of the largest logit. float32 products in another order differ by far less
 CHECKED_BATCHES = (1, 2, 7)
 EXAMPLE_SHAPE = (3, 5)
 
@@ -45,7 +45,7 @@ class Graph(nn.Module):
 
 
 class TokenGraph(nn.Module):
-    """The same of a student that labels words: logits of each token."""
+    """The forward pass of a student that labels words: logits of each token."""
 
     def __init__(self, student: TokenLabelStudent) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class TokenGraph(nn.Module):
         self.longest, self.pad_id = student.config.max_seq_length, student.config.pad_id
 
     def forward(self, ids1: torch.Tensor) -> torch.Tensor:
-        """Returns logits_BLC, float32, for int64 ids1_BL; those of padding mean nothing."""
+        """Returns logits_BLC, float32, for int64 ids1_BL. Logits of padding have no meaning."""
         features_BLP = self.encoder.exported_scan(ids1, self.longest)
         if self.reads_alone:
             own_BLF = self.encoder.exported_alone(ids1) * (ids1 != self.pad_id).unsqueeze(2)
@@ -65,7 +65,7 @@ class TokenGraph(nn.Module):
 
 
 def check_exportable(student: TaskStudent) -> None:
-    """Tells early what `write_onnx` could not do.
+    """Checks early that `write_onnx` supports the student.
 
     Raises:
         ConfigError: if torch cannot export the student's head or encoder.
@@ -74,7 +74,7 @@ def check_exportable(student: TaskStudent) -> None:
     head = student.config.head
     problems = student.encoder.export_problems(student.config.max_seq_length)
     if not HEADS[head].can_be_exported:
-        problems.append(f"a student with a {head} head cannot be exported; train one with another --head")
+        problems.append(f"a student with a {head} head cannot be exported. Train one with another --head")
     raise_all(ConfigError, "--onnx", problems)
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:
@@ -82,11 +82,11 @@ def check_exportable(student: TaskStudent) -> None:
 
 
 def write_onnx(student: TaskStudent, path: Path) -> float:
-    """Writes the file, once its outputs equal torch's on other batches and lengths than those it was made from.
+    """Writes the file, after checking that its outputs equal torch's for other batches and lengths than the traced one.
 
-    Its inputs are ``ids1`` (and ``ids2``), int64 [batch, length], padded at the end with the student's ``pad_id``; its
-    output is ``logits``, float32 [batch, logits], of a student that labels words [batch, length, logits]. The student's
-    ``config.json`` is in its metadata under ``distill``.
+    Its inputs are ``ids1`` (and ``ids2``), int64 [batch, length], padded at the end with the student's ``pad_id``. Its
+    output is ``logits``, float32 [batch, logits], or [batch, length, logits] for a student that labels words. The
+    student's ``config.json`` is in its metadata under ``distill``.
 
     Args:
         student: in evaluation mode, on the CPU.
@@ -119,9 +119,9 @@ def _export(student: TaskStudent, path: Path) -> None:
     shapes = {
         name: {0: batch, 1: torch.export.Dim(f"length{name[-1]}", max=student.config.max_seq_length)} for name in names
     }
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision is missing
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, about torch
+        warnings.simplefilter("ignore")  # warnings of torch about its own code
         program = torch.onnx.export(
             _graph(student).eval(),
             _random_ids(student, EXAMPLE_SHAPE[0], min(EXAMPLE_SHAPE[1], student.config.max_seq_length)),
@@ -132,7 +132,7 @@ def _export(student: TaskStudent, path: Path) -> None:
             verbose=False,
         )
     assert program is not None
-    for node in program.model.graph:  # torch gives different lengths the same name, of which onnxruntime complains
+    for node in program.model.graph:  # onnxruntime warns because torch gives different lengths the same name
         for value in node.outputs:
             if value not in program.model.graph.outputs:
                 value.shape = None
@@ -148,7 +148,7 @@ def _graph(student: TaskStudent) -> nn.Module:
 
 
 def _logits(student: TaskStudent, ids: tuple[torch.Tensor, ...]) -> tuple[np.ndarray, Any]:
-    """Torch's outputs, and which numbers of the file's outputs they are."""
+    """Returns torch's outputs, and which numbers of the file's outputs correspond to them."""
     with torch.inference_mode():
         if not isinstance(student, TokenLabelStudent):
             return student(*ids).numpy(), ...
@@ -170,13 +170,16 @@ def _difference(student: TaskStudent, session: "onnxruntime.InferenceSession") -
             difference = float(np.abs(logits_BC[is_compared] - expected_BC).max())
             if not difference <= TOLERANCE * max(1.0, float(np.abs(expected_BC).max())):
                 shape = f"{batch_size} inputs of {length} tokens"
-                raise IntegrityError(f"--onnx: differs from torch by {difference} for {shape}; nothing was written")
+                raise IntegrityError(f"--onnx: differs from torch by {difference} for {shape}. Nothing was written")
             worst = max(worst, difference)
     return worst
 
 
 def _random_ids(student: TaskStudent, batch_size: int, length: int) -> tuple[torch.Tensor, ...]:
-    """Ids of that length, and of another length for second sentences; one row of several is padded to it."""
+    """Returns random ids of this length, and of another length for second sentences.
+
+    One of several rows is shorter and padded.
+    """
     random = torch.Generator().manual_seed(length)
     vocabulary, pad_id = student.config.vocabulary_size, student.config.pad_id
     parts = []

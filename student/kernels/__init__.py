@@ -1,7 +1,7 @@
-"""What a student's training step spends its time in, straight from the embedding tables and for ragged sequences.
+"""The most expensive operations of a training step, directly on the embedding tables and for ragged sequences.
 
-The ordered products have two backends, each with the four functions of `reference`: `reference` is plain torch, for any
-device and meant to be read; `compiled` is C++ for the CPU. `student.model.products` chooses one.
-Adam on rows has two, `lazy_adam` in plain torch and `compiled_training`; `student.optimizer` chooses. The latter
-has the loss, too, which in plain torch is `student.losses.logits.plain_loss`.
+The ordered products have two backends with the same four functions. `reference` is readable plain torch for any device,
+and `compiled` is C++ for the CPU. `student.model.products` chooses one. Adam on rows also has two backends, `lazy_adam`
+in plain torch and `compiled_training`, between which `student.optimizer` chooses. The latter also contains the loss,
+whose plain torch version is `student.losses.logits.plain_loss`.
 """

@@ -1,7 +1,8 @@
-"""The C++ backend: finding, loading and calling it. The sources are in ``cpp``, built by ``setup.py``.
+"""Finds, loads and calls the C++ backend. The sources are in ``cpp``, built by ``setup.py``.
 
-Shapes as in `student.kernels.reference`. The functions take contiguous tensors on the CPU and copy none of them: the
-structures here, those of ``cpp/batch.h``, hold addresses. All is checked before an address is handed over.
+Shapes as in `student.kernels.reference`. The functions take contiguous tensors on the CPU and do not copy them: the
+structures here, which match ``cpp/batch.h``, contain addresses. All tensors are checked before their addresses are
+passed on.
 """
 
 import ctypes
@@ -33,8 +34,8 @@ FEW_TOKENS = 64
 
 
 _ADDRESS, _LONG, _DOUBLE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
-# ctypes would pass Python integers as 32-bit numbers and truncate addresses without these declarations.
-# By function: the type of its result, and those of its arguments.
+# ctypes would pass Python integers as 32-bit numbers and truncate addresses without these declarations. For each
+# function: the types of its result and of its arguments.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "interface_version": (_INT, []),
     "is_supported": (ctypes.c_bool, []),
@@ -56,7 +57,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class KernelBatch(ctypes.Structure):
-    """Tables, ids and starts: addresses, so the tensors have to outlive it."""
+    """Addresses of tables, ids and starts. The tensors have to outlive it."""
 
     _fields_ = (
         ("vectors", ctypes.c_void_p),
@@ -79,7 +80,7 @@ class KernelBatch(ctypes.Structure):
 
     @classmethod
     def of(cls, tables: Tables, ids_T: Tensor, starts_S: Tensor, with_max: bool = False) -> "KernelBatch":
-        """Takes the addresses of tensors of the right kind; `check_values` looks at what is in them.
+        """Takes the addresses of tensors of the right type. `check_values` checks their content.
 
         Raises:
             ValueError: a tensor has another shape, type, layout or device.
@@ -110,11 +111,11 @@ class KernelBatch(ctypes.Structure):
         )
 
     def features(self) -> int:
-        """Returns F, the numbers of a sequence's features."""
+        """Returns F, the number of a sequence's features."""
         return int(self.vector_size + self.max_size + self._products() * self.side**2)
 
     def token_features(self) -> int:
-        """Returns P, the numbers of a token's features."""
+        """Returns P, the number of a token's features."""
         # A scan stores suffix sums besides prefix sums, because the two differ at each token.
         return int(self.features() + (self.vector_size if self.backward else 0))
 
@@ -123,7 +124,7 @@ class KernelBatch(ctypes.Structure):
 
 
 class Gradients(ctypes.Structure):
-    """The addresses of the buffers for the rows' gradients."""
+    """Returns the addresses of the buffers for the rows' gradients."""
 
     _fields_ = (
         ("vectors", ctypes.c_void_p),
@@ -135,10 +136,10 @@ class Gradients(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The kernels for the best instructions that this processor has, or None where none are built.
+    """Returns the kernels for the best instructions of this processor, or None if they are not built.
 
-    ``ATEN_CPU_CAPABILITY`` (default, avx2, avx512) limits them as it limits torch, which believes it also where it
-    promises more than there is: `is_supported` queries the processor itself.
+    ``ATEN_CPU_CAPABILITY`` (default, avx2, avx512) limits them like torch. The variable may exceed the processor's
+    instructions, so `is_supported` queries the processor itself.
     """
     for level in LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("portable",)):
         path = library_path(level)
@@ -148,24 +149,24 @@ def library() -> ctypes.CDLL | None:
         loaded = load(path)
         # An editable installation keeps old builds after an update, and their structures may have another layout.
         if not is_current(loaded):
-            console.warn(f"{path}: built from other sources, and not used; install this package again")
+            console.warn(f"{path}: built from other sources, so it is not used. Install this package again")
         elif loaded.is_supported():
             return loaded
     return None
 
 
 def is_current(loaded: ctypes.CDLL) -> bool:
-    """Whether kernels take what this version of the package hands over; others would read foreign memory."""
+    """Whether kernels match the arguments of this version of the package. Others would read foreign memory."""
     return hasattr(loaded, "interface_version") and loaded.interface_version() == INTERFACE_VERSION
 
 
 def library_path(level: str) -> Path | None:
-    """The file that was built for a level, if it was."""
+    """Returns the library for a level of instructions, if it was built."""
     return next(iter(sorted(Path(__file__).parent.glob(f"_{level}.*.so"))), None)
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Loads kernels; their threads are those of the OpenMP library that torch uses."""
+    """Loads kernels. They use the threads of torch's OpenMP library."""
     # A second OpenMP runtime in the process would start its own threads and compete with torch for the cores.
     for openmp in _openmp_libraries():
         ctypes.CDLL(openmp, mode=ctypes.RTLD_GLOBAL)
@@ -189,7 +190,7 @@ def _openmp_libraries() -> list[str]:
 
 
 def use_huge_pages(table: Tensor) -> None:
-    """Asks for huge pages under a tensor, if the system has them: random rows are read faster then."""
+    """Requests huge pages for a tensor, if the system has them, so that random rows are read faster."""
     # Huge pages are a hint: without them the results are the same, so nothing is reported.
     loaded = library()
     if loaded is not None:
@@ -199,7 +200,7 @@ def use_huge_pages(table: Tensor) -> None:
 def reduce(
     tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = None, with_max: bool = False
 ) -> Tensor:
-    """`reference.reduce`, at the speed of the machine.
+    """The compiled `reference.reduce`.
 
     Args:
         tables: all float32, or all float16 or bfloat16.
@@ -210,7 +211,7 @@ def reduce(
 
     Raises:
         IndexError: an id is no row of the tables.
-        ValueError: starts do not rise from 0 to T, or a tensor is not as it should be.
+        ValueError: starts do not ascend from 0 to T, or a tensor has a wrong type or shape.
     """
     batch = KernelBatch.of(tables, ids_T, starts_S, with_max)
     check_values(_kernels(), batch, ids_T, starts_S)
@@ -220,7 +221,7 @@ def reduce(
 
 
 def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = None) -> Tensor:
-    """`reference.scan`; arguments and errors as of `reduce`, ``out`` of at least T rows of P."""
+    """The compiled `reference.scan`. See `reduce` for arguments and errors. ``out`` has at least T rows of P."""
     batch = KernelBatch.of(tables, ids_T, starts_S)
     check_values(_kernels(), batch, ids_T, starts_S)
     features_TP = rows(out, batch.tokens, batch.token_features())
@@ -236,7 +237,7 @@ def reduce_backward(
     out: RowGradients | None = None,
     with_max: bool = False,
 ) -> RowGradients:
-    """The gradient of every token's rows, from that of the features.
+    """Returns the gradient of every token's rows, from the gradient of the features.
 
     Args:
         tables: all float32.
@@ -246,8 +247,7 @@ def reduce_backward(
         out: float32, at least T rows each, to be written and returned.
         with_max: as for `reference.reduce`.
 
-    Returns:
-        grad_vectors_TE, grad_forward_TM, grad_backward_TM, or None where there is no table.
+    Returns: grad_vectors_TE, grad_forward_TM, grad_backward_TM, or None without the table.
     """
     batch = KernelBatch.of(tables, ids_T, starts_S, with_max)
     check_values(_kernels(), batch, ids_T, starts_S)
@@ -265,7 +265,7 @@ def scan_backward(
     grad_TP: Tensor,
     out: RowGradients | None = None,
 ) -> RowGradients:
-    """As `reduce_backward`, from the gradient of ``features_TP``, which `scan` gave."""
+    """Like `reduce_backward`, from the gradient of ``features_TP``, the result of `scan`."""
     batch = KernelBatch.of(tables, ids_T, starts_S)
     check_values(_kernels(), batch, ids_T, starts_S)
     features_TP = rows(features_TP, batch.tokens, batch.token_features())
@@ -297,7 +297,7 @@ def _kernels() -> ctypes.CDLL:
 
 
 def pointer(tensor: Tensor | None) -> int | None:
-    """A tensor's address; null for none."""
+    """Returns a tensor's address, or null for None."""
     return None if tensor is None else tensor.data_ptr()
 
 
@@ -305,7 +305,7 @@ def rows(buffer: Tensor | None, count: int, width: int) -> Tensor:
     """Returns float32 rows [count, width]: the first ones of a buffer, or new ones.
 
     Raises:
-        ValueError: it is too small, or not contiguous rows of float32 of this width on the CPU.
+        ValueError: the buffer is too small, or not contiguous rows of float32 of this width on the CPU.
     """
     if buffer is None:
         return torch.empty(count, width)
@@ -316,19 +316,21 @@ def rows(buffer: Tensor | None, count: int, width: int) -> Tensor:
 
 
 def check_values(kernels: ctypes.CDLL, batch: KernelBatch, ids_T: Tensor, starts_S: Tensor) -> None:
-    """Looks at ids and starts.
+    """Checks ids and starts.
 
     Raises:
         IndexError: an id is no row of the tables.
-        ValueError: starts do not rise from 0 to T.
+        ValueError: starts do not ascend from 0 to T.
     """
     # The starts are checked first, because the check of the ids relies on their number being right.
     place = kernels.first_wrong_start(ctypes.byref(batch))
     if place >= 0:
-        raise ValueError(f"starts[{place}] is {starts_S[place]}: they rise from 0 to {batch.tokens}, the number of ids")
+        raise ValueError(
+            f"starts[{place}] is {starts_S[place]}: starts must ascend from 0 to {batch.tokens}, the number of ids"
+        )
     place = kernels.first_wrong_id(ctypes.byref(batch))
     if place >= 0:
-        raise IndexError(f"ids[{place}] is {ids_T[place]}, and the tables have {batch.height} rows")
+        raise IndexError(f"ids[{place}] is {ids_T[place]}, but the tables have {batch.height} rows")
 
 
 def _height_and_type(tables: Tables) -> tuple[int, torch.dtype]:
@@ -342,19 +344,24 @@ def _height_and_type(tables: Tables) -> tuple[int, torch.dtype]:
     for name, table in given.items():
         _check(f"the {name} table", table, dtype, dimensions=2, has_gaps=True)
         if table.numel() == 0 or table.shape[0] != height:
-            raise ValueError(f"the {name} table is {tuple(table.shape)}: all have the same number of rows")
+            raise ValueError(f"the {name} table is {tuple(table.shape)}: all tables must have the same number of rows")
     return height, dtype
 
 
 def _side(widths: list[int]) -> int:
     side = math.isqrt(widths[0]) if widths else 0
     if side > LARGEST_SIDE or any(width != side**2 for width in widths):
-        raise ValueError(f"matrices of {widths} numbers: the same square, at most {LARGEST_SIDE} squared, is needed")
+        raise ValueError(
+            f"matrices of {widths} numbers: they must be the same square, of at most {LARGEST_SIDE} squared"
+        )
     return side
 
 
 def _check(name: str, tensor: Tensor, dtype: torch.dtype, dimensions: int, has_gaps: bool = False) -> None:
-    """``has_gaps``: there may be other numbers between the rows, see `student.model.tables.put_side_by_side`."""
+    """Checks a tensor.
+
+    With ``has_gaps``, other numbers may be between the rows. See `student.model.tables.put_side_by_side`.
+    """
     if tensor.dtype != dtype or tensor.dim() != dimensions or not tensor.is_cpu:
         wanted = f"{dimensions} dimensions of {dtype} on the CPU"
         raise ValueError(f"{name}: {tensor.dim()} dimensions of {tensor.dtype} on {tensor.device}, not {wanted}")

@@ -1,7 +1,7 @@
-"""What training alone needs of C++: Adam on rows (``cpp/row_adam.cpp``), and the loss (``cpp/loss.cpp``).
+"""C++ code only for training: Adam on rows (``cpp/row_adam.cpp``), and the loss (``cpp/loss.cpp``).
 
-Adam is for float32 on a CPU; its functions are those of `lazy_adam`. The loss has few numbers, so that calls cost
-most: it is one call, which computes the gradient, too.
+Adam is for float32 on a CPU, with the functions of `lazy_adam`. The loss has few numbers, so calls cost the
+most: it is a single call, which also computes the gradient.
 
 Shapes: T tokens, R distinct rows, V rows, X numbers of a row, B batch, C logits.
 """
@@ -48,7 +48,7 @@ class Groups:
 
     Attributes:
         rows_R: their numbers.
-        starts_S: where each one's tokens start, R + 1 of them.
+        starts_S: the starts of each row's tokens, R + 1 numbers.
         tokens_T: the tokens, by row.
     """
 
@@ -61,7 +61,7 @@ KernelTables = ctypes.Array[_Table]
 
 
 def as_kernel_tables(states: Sequence[RowState]) -> KernelTables:
-    """Returns the states' addresses for the other functions; they hold as long as the tensors stay where they are."""
+    """Returns the states' addresses for the other functions. They are valid as long as the tensors are not moved."""
     tables = [
         _Table(
             *map(pointer, (state.value_VX, state.m_VX, state.v_VX, state.gradient_TX)),
@@ -73,7 +73,7 @@ def as_kernel_tables(states: Sequence[RowState]) -> KernelTables:
 
 
 def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
-    """Groups tokens by row, those of the padding left out."""
+    """Groups tokens by row, without padding."""
     count = ids_T.shape[0]
     # All tokens may be distinct, so the buffers have room for the worst case and are cut afterwards.
     rows_T, starts_T, tokens_T = torch.empty_like(ids_T), ids_T.new_empty(count + 1), torch.empty_like(ids_T)
@@ -86,19 +86,19 @@ def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
 
 
 def sum_gradients(tables: KernelTables, groups: Groups) -> float:
-    """Adds up the gradients of each row's tokens, in that of its first token; returns the sum of all squares."""
+    """Adds up the gradients of each row's tokens in the gradient of its first token. Returns the sum of all squares."""
     places = (pointer(groups.starts_S), pointer(groups.tokens_T), groups.rows_R.shape[0])
     return float(_kernels().sum_gradients(tables, len(tables), *places, torch.get_num_threads()))
 
 
 def catch_up(tables: KernelTables, rows_R: Tensor, lazy: LazyAdamTerms, eps: float) -> None:
-    """Brings the values of rows (all different) to where dense Adam would have them after the last step."""
+    """Updates the values of distinct rows to those of dense Adam after the last step."""
     rows = (pointer(rows_R), rows_R.shape[0])
     _kernels().catch_up(tables, len(tables), *rows, ctypes.byref(_terms(lazy)), eps, torch.get_num_threads())
 
 
 def step(tables: KernelTables, groups: Groups, lazy: LazyAdamTerms, rates: Rates) -> None:
-    """One step of AdamW on rows that are up to date, with the sums of their gradients."""
+    """Takes one step of AdamW on rows that are up to date, with the sums of their gradients."""
     # The C++ code writes the terms of the next step, so the arrays must have room before it gets their addresses.
     lazy.reserve_step()
     rows = (pointer(groups.rows_R), groups.rows_R.shape[0], pointer(groups.starts_S), pointer(groups.tokens_T))
@@ -109,7 +109,7 @@ def step(tables: KernelTables, groups: Groups, lazy: LazyAdamTerms, rates: Rates
 
 
 def squares(gradients: Sequence[Tensor]) -> float:
-    """The sum of the squares of all gradients."""
+    """Returns the sum of the squares of all gradients."""
     # Only gradient and size are read here, so the other addresses stay null.
     arrays = [_Parameter(None, None, None, part.data_ptr(), part.numel()) for part in gradients]
     return float(_kernels().dense_squares((_Parameter * len(arrays))(*arrays), len(arrays), torch.get_num_threads()))
@@ -121,7 +121,7 @@ def dense_step(
     betas: tuple[float, float],
     rates: Rates,
 ) -> None:
-    """Step number ``step`` of AdamW on whole parameters: value, both moments and gradient of each, contiguous."""
+    """Takes step number ``step`` of AdamW on whole parameters: contiguous value, moments and gradient of each."""
     parameters = [_Parameter(*map(pointer, four), four[0].numel()) for four in arrays]
     numbers = (step, *betas, *rates, torch.get_num_threads())
     _kernels().dense_adam((_Parameter * len(parameters))(*parameters), len(parameters), *numbers)
@@ -129,7 +129,7 @@ def dense_step(
 
 def _kernels() -> ctypes.CDLL:
     kernels = library()
-    assert kernels is not None, "whoever calls has looked"
+    assert kernels is not None, "checked by the caller"
     return kernels
 
 
@@ -144,7 +144,7 @@ def _terms(lazy: LazyAdamTerms) -> _LazyTerms:
 
 
 def can_do(logits_BC: Tensor) -> bool:
-    """Whether these logits can be treated here."""
+    """Whether these logits are supported here."""
     return library() is not None and logits_BC.dtype == torch.float32 and logits_BC.device.type == "cpu"
 
 
@@ -157,13 +157,13 @@ def distillation_loss(
     temperature: float,
     squared: bool,
 ) -> Tensor:
-    """The loss of `student.losses.logits`, a scalar; ``squared`` is its soft loss ``mse``."""
+    """Returns the loss of `student.losses.logits`, a scalar. ``squared`` means its soft loss ``mse``."""
     settings = (alpha, temperature, squared)
     return _Loss.apply(logits_BC, teacher_BC, gold_B, weight_B, settings)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Loss(torch.autograd.Function):
-    """The gradient is worked out with the loss, and stored for the backward pass."""
+    """The gradient is computed with the loss, and stored for the backward pass."""
 
     @staticmethod
     def forward(
@@ -179,7 +179,7 @@ class _Loss(torch.autograd.Function):
             raise ValueError(f"logits {tuple(logits_BC.shape)}, teacher {tuple(teacher_BC.shape)}, gold {gold_B.shape}")
         # Torch's cross-entropy checks this itself, but the C++ code would read beyond the row.
         if int(gold_B.amax()) >= num_classes:
-            raise IndexError(f"a gold label is not one of {num_classes} classes")
+            raise IndexError(f"a gold label is not among the {num_classes} classes")
         alpha, temperature, squared = settings
         # The kernel assumes rows without gaps, and `empty_like` would copy the strides of a transposed tensor.
         gradient_BC = torch.empty_like(logits_BC, memory_format=torch.contiguous_format)
@@ -190,7 +190,7 @@ class _Loss(torch.autograd.Function):
             None if weight_B is None else weight_B.float().contiguous(),
         )
         loaded = library()
-        assert loaded is not None, "whoever calls has looked"
+        assert loaded is not None, "checked by the caller"
         sizes = (num_rows, num_classes, alpha, temperature, squared)
         mean = loaded.distillation_loss(*map(pointer, arrays), *sizes, pointer(gradient_BC))
         ctx.save_for_backward(gradient_BC)

@@ -1,18 +1,19 @@
 """Lazy Adam on the rows of tables, in plain torch: any device, any floating point type.
 
-A batch uses few rows of a table. The rows that it does not use still move under dense Adam, by their momentum. Their
-updates are deferred: before a row is used again, it makes up for all steps since it was used last, at once.
+A batch uses few rows of a table. Under dense Adam, the other rows still move by their momentum. These updates are
+deferred: before a row is used again, it gets the updates of all steps since its last use at once.
 
 A row whose moments were m and v after step s moves at step k > s by a_k beta1^(k-s) m / (sqrt(v) c_k + eps), with a_k =
-lr_k / (1 - beta1^k) and c_k = sqrt(beta2^(k-s) / (1 - beta2^k)). Where eps is small beside sqrt(v), which has the
-size of the row's gradients, the sum over k is m / sqrt(v) times a number per row; where sqrt(v) is small beside eps, it
-is m / eps times another. Both numbers are stored, and m / (sqrt(v) / large + eps / small) is right at both ends.
+lr_k / (1 - beta1^k) and c_k = sqrt(beta2^(k-s) / (1 - beta2^k)). If eps is small compared with sqrt(v), which has the
+size of the row's gradients, the sum over k is m / sqrt(v) times a number per row. If sqrt(v) is small compared with
+eps, the sum is m / eps times another number. Both numbers are stored, and m / (sqrt(v) / large + eps / small) is right
+at both ends.
 
-Between the ends it is not exact: 1 / (x + y) is replaced by its values at x = 0 and y = 0. With beta = (0.9, 0.999) a
-row that misses any number of steps is within 1 % of its updates there, see the tests.
+Between the ends it is not exact: 1 / (x + y) is replaced by its values at x = 0 and y = 0. With beta = (0.9, 0.999), a
+row that misses any number of steps is within 1 % of its exact updates, as the tests show.
 
 Weight decay multiplies a value by 1 - lr_k wd at step k. The remaining share of a value since step s is a quotient of
-two products over all steps, and so is the remaining share of an update, so that numbers per step suffice here, too.
+two products over all steps, and so is the remaining share of an update, so that numbers per step are also enough here.
 
 Shapes: T tokens, R distinct rows, V rows, S steps, X numbers of a row.
 """
@@ -33,16 +34,16 @@ NEGLIGIBLE = 1e-18
 
 
 class LazyAdamTerms:
-    """The updates that rows have missed since a certain step, as two numbers per step.
+    """The missed updates of rows since each step, as two numbers per step.
 
     Attributes:
         step: the last step.
-        first: the step that every row was up to date with at the beginning.
-        value_step_V: int64, the step that a row's values are up to date with.
-        moment_step_V: int64, the step that its moments are up to date with, the last that it took part in.
+        first: the step at which every row was up to date at the beginning.
+        value_step_V: int64, the step of a row's current values.
+        moment_step_V: int64, the step of its current moments, which is the last step with a gradient for it.
         large_S: by s, from the first: the sum of a_k beta1^(k-s) / (c_k decay_k).
         small_S: by s, from the first: the sum of a_k beta1^(k-s) / decay_k.
-        decay_S: by k, from the first: the share of a value that weight decay has left.
+        decay_S: by k, from the first: the share of a value that remains after weight decay.
         small_powers: beta1^(k-s), for the last steps s that a step k is added to.
         large_powers: beta1^(k-s) / beta2^((k-s)/2), for the last steps s that a step k is added to.
     """
@@ -56,7 +57,7 @@ class LazyAdamTerms:
         self._reserve(1024)
 
     def record_step(self, lr: float, weight_decay: float) -> None:
-        """Records a step; whoever took part in it notes that in ``value_step_V`` and ``moment_step_V``."""
+        """Records a step. Callers note the rows with gradients in ``value_step_V`` and ``moment_step_V``."""
         self.reserve_step()
         self.step += 1
         now = self.step - self.first
@@ -70,18 +71,18 @@ class LazyAdamTerms:
         self.large_S[now - some : now] += move * self.large_powers[-some:]
 
     def reserve_step(self) -> None:
-        """Makes room for the next step."""
+        """Grows the arrays for the next step."""
         next_one = self.step + 1 - self.first
         # Doubling the arrays keeps the total cost of copying proportional to the number of steps.
         if next_one == len(self.decay_S):
             self._reserve(2 * next_one)
 
     def rows_behind(self) -> torch.Tensor:
-        """The rows that are not up to date."""
+        """Returns the rows that are not up to date."""
         return (self.value_step_V < self.step).nonzero().squeeze(1)
 
     def updates(self, rows_R: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The deferred updates of rows: large and small of the formula above, and the share left of their values.
+        """Returns the deferred updates of rows: large and small of the formula above, and the share left of the values.
 
         All are float64 [R].
         """
@@ -94,7 +95,7 @@ class LazyAdamTerms:
         return large_R, small_R, torch.from_numpy(decay / self.decay_S[s_R])
 
     def moment_decays(self, rows_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The shares that are left of the first and second moments of rows; float64 [R]."""
+        """Returns the remaining shares of the first and second moments of rows, float64 [R]."""
         gap_R = (self.step - self.moment_step_V[rows_R]).double()
         return self.beta1**gap_R, self.beta2**gap_R
 
@@ -115,7 +116,7 @@ class LazyAdamTerms:
 
 
 class Rates(NamedTuple):
-    """The settings of one step of AdamW; gradients are multiplied by ``scale`` first."""
+    """The settings of one step of AdamW. Gradients are multiplied by ``scale`` first."""
 
     lr: float
     weight_decay: float
@@ -140,7 +141,7 @@ class Groups:
     Attributes:
         rows_R: their numbers.
         tokens_K: the tokens that are not padding.
-        row_of_K: which of the rows each of them belongs to.
+        row_of_K: the row of each token.
     """
 
     rows_R: Tensor
@@ -149,12 +150,12 @@ class Groups:
 
 
 def as_kernel_tables(states: Sequence[RowState]) -> Sequence[RowState]:
-    """Returns the states as the other functions take them: these take them as they are."""
+    """Returns the states for the other functions, here without a conversion."""
     return states
 
 
 def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
-    """Groups tokens by row, those of the padding left out."""
+    """Groups tokens by row, without padding."""
     if bool(((ids_T < 0) | (ids_T >= num_rows)).any()):
         raise IndexError(f"an id is not a row of a table of {num_rows}")
     # The padding row must stay the neutral element. A trained padding row makes results depend on the batch's padding.
@@ -164,7 +165,10 @@ def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
 
 
 def sum_gradients(states: Sequence[RowState], groups: Groups) -> float:
-    """Adds up the gradients of each row's tokens, in the gradients of the first R tokens; the sum of all squares."""
+    """Adds up the gradients of each row's tokens in the gradients of the first R tokens.
+
+    Returns the sum of all squares.
+    """
     squares = 0.0
     # The sums replace the gradients of the first R tokens, where `step` expects them.
     for state in states:
@@ -176,12 +180,12 @@ def sum_gradients(states: Sequence[RowState], groups: Groups) -> float:
 
 
 def squares(gradients: Sequence[Tensor]) -> float:
-    """The sum of the squares of all gradients."""
+    """Returns the sum of the squares of all gradients."""
     return float(torch.nn.utils.get_total_norm(gradients)) ** 2
 
 
 def catch_up(states: Sequence[RowState], rows_R: Tensor, lazy: LazyAdamTerms, eps: float) -> None:
-    """Brings the values of rows (all different) to where dense Adam would have them after the last step."""
+    """Updates the values of distinct rows to those of dense Adam after the last step."""
     rows_R = rows_R[lazy.value_step_V[rows_R] < lazy.step]
     for state in states:
         # With a learning rate of 0 both sums are 0, and 0 / 0 would turn values into NaN.
@@ -199,7 +203,7 @@ def catch_up(states: Sequence[RowState], rows_R: Tensor, lazy: LazyAdamTerms, ep
 
 
 def step(states: Sequence[RowState], groups: Groups, lazy: LazyAdamTerms, rates: Rates) -> None:
-    """One step of AdamW on rows that are up to date, with the sums of their gradients."""
+    """Takes one step of AdamW on rows that are up to date, with the sums of their gradients."""
     rows_R, (beta1, beta2) = groups.rows_R, (lazy.beta1, lazy.beta2)
     lr, weight_decay, eps, scale = rates
     # `record_step` runs last because `moment_decays` below must count only the steps before this one.

@@ -1,4 +1,4 @@
-"""The backend that is meant to be read: plain torch, any device, any floating point type, differentiable by autograd.
+"""The readable backend: plain torch for any device and any floating point type, differentiable by autograd.
 
 Shapes: T tokens of all sequences end to end, N sequences, S = N + 1 starts, L tokens of the longest, V rows of a table,
 E vector size, D matrix side, M = D² numbers of a matrix (rows one after the other), F features of a sequence, P of a
@@ -17,22 +17,23 @@ GROUP = 8
 # Half-precision tables store the distance from the neutral row, because float16 near 1 is too coarse for X = I + noise.
 RESIDUALS = (torch.float16, torch.bfloat16)
 
-# vectors_VE, forward_VM, backward_VM; None for what a student does not have. A backward table needs a forward one.
-# A float32 table holds the rows themselves, a float16 or bfloat16 one what is to be added to the neutral row: 0, or I.
+# vectors_VE, forward_VM, backward_VM, each of which may be None. A backward table needs a forward one. A float32 table
+# contains the rows themselves. A float16 or bfloat16 table contains differences from the neutral row: 0, or I.
 Tables = tuple[Tensor | None, Tensor | None, Tensor | None]
-# grad_vectors_TE, grad_forward_TM, grad_backward_TM: a row per token; a table's row gets the sum of its tokens'.
+# grad_vectors_TE, grad_forward_TM, grad_backward_TM: a row per token. The gradient of a table's row is the sum over its
+# tokens.
 RowGradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, with_max: bool = False) -> Tensor:
-    """The representation of each sequence, [v_1 + … + v_L ; max v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1].
+    """Returns [v_1 + … + v_L, max v_t, X_1 X_2 … X_L, Y_L … Y_2 Y_1] for each sequence.
 
     Args:
         tables: the vectors v, the matrices X and Y.
         ids_T: int64, all sequences end to end.
-        starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]`` and may be empty: sum and maximum 0,
+        starts_S: int64. Sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``. An empty one has sum and maximum 0 and
             product I.
-        with_max: whether the maxima of the vectors' numbers stand beside their sums.
+        with_max: whether the features also contain the maxima of the vectors' numbers.
 
     Returns:
         features_NF, F = E (+ E) + M + M, less the parts without a table.
@@ -53,7 +54,7 @@ def reduce(tables: Tables, ids_T: Tensor, starts_S: Tensor, with_max: bool = Fal
 
 
 def maxima(vectors_VE: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:
-    """Returns maxima_NE of the vectors of each sequence, see `largest`."""
+    """Returns maxima_NE of the vectors of each sequence. See `largest`."""
     v_NLE = _vectors(vectors_VE, ids_T, starts_S)
     # Padding is zero, and a zero would win against a sequence whose numbers are all negative, so the mask is needed.
     is_token_NL = torch.arange(v_NLE.shape[1], device=starts_S.device) < starts_S.diff().unsqueeze(1)
@@ -61,9 +62,9 @@ def maxima(vectors_VE: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:
 
 
 def largest(v_NLE: Tensor, is_token_NL: Tensor) -> Tensor:
-    """The largest of the tokens' numbers, 0 where there is no token.
+    """Returns the largest of the tokens' numbers, or 0 without tokens.
 
-    Its gradient is that of the first token that holds it.
+    The gradient goes to the first token with the largest number.
 
     Returns:
         maxima_NE, in the dtype of the input.
@@ -83,15 +84,15 @@ def reduce_backward(
     out: RowGradients | None = None,
     with_max: bool = False,
 ) -> RowGradients:
-    """Gradients of `reduce` with respect to the rows of each token.
+    """Returns the gradients of `reduce` with respect to the rows of each token.
 
     Args:
-        tables: as for `reduce`; float32.
+        tables: see `reduce`, in float32.
         ids_T: all sequences.
-        starts_S: where they start.
+        starts_S: their starts.
         grad_NF: gradients of the features.
-        out: at least T rows each, to be written and returned.
-        with_max: as for `reduce`.
+        out: buffers of at least T rows, which are written and returned.
+        with_max: see `reduce`.
     """
     return _gradients(partial(reduce, with_max=with_max), tables, ids_T, starts_S, grad_NF, out)
 
@@ -99,7 +100,7 @@ def reduce_backward(
 def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor) -> Tensor:
     """Returns sums and products of the prefix that ends at each token, and of the suffix that begins at it.
 
-    Position t holds [v_1 + … + v_t ; X_1 … X_t] and, with a backward table, [v_t + … + v_L ; Y_L … Y_t].
+    Position t contains [v_1 + … + v_t, X_1 … X_t] and, with a backward table, [v_t + … + v_L, Y_L … Y_t].
 
     Returns:
         features_TP, in the order of ``ids_T``.
@@ -129,7 +130,10 @@ def scan_backward(
     grad_TP: Tensor,
     out: RowGradients | None = None,
 ) -> RowGradients:
-    """Gradients of `scan` with respect to the rows of tokens, see `reduce_backward`; ``features_TP`` is its result."""
+    """Returns the gradients of `scan` with respect to the rows of tokens.
+
+    ``features_TP`` is its result. See `reduce_backward`.
+    """
     return _gradients(scan, tables, ids_T, starts_S, grad_TP, out)
 
 
@@ -169,7 +173,7 @@ def _matrices(table_VM: Tensor, ids_T: Tensor, starts_S: Tensor) -> Tensor:
 
 
 def _padded(table_VX: Tensor, ids_T: Tensor, starts_S: Tensor, neutral_X: Tensor) -> Tensor:
-    """Rows of the tokens [N, L, X]; the neutral one after the end of a sequence."""
+    """Returns the rows of the tokens [N, L, X], with the neutral row after the end of a sequence."""
     rows_TX = table_VX[ids_T]
     # The sum is computed in float32, because the stored distance would be lost in a float16 identity.
     if table_VX.dtype in RESIDUALS:
@@ -181,17 +185,17 @@ def _padded(table_VX: Tensor, ids_T: Tensor, starts_S: Tensor, neutral_X: Tensor
 
 
 def _places(starts_S: Tensor) -> tuple[Tensor, Tensor]:
-    """Sequence and position of each token [T]."""
+    """Returns sequence and position of each token [T]."""
     sequences_N = torch.arange(len(starts_S) - 1, device=starts_S.device)
     sequence_T = torch.repeat_interleave(sequences_N, starts_S.diff())
     return sequence_T, torch.arange(len(sequence_T), device=starts_S.device) - starts_S[sequence_T]
 
 
 def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
-    """The product of each row's matrices from left to right, X_1 X_2 … X_L.
+    """Returns the product of each row's matrices from left to right, X_1 X_2 … X_L.
 
     Neighbours are multiplied pairwise, level by level: log2(L) batched products instead of L, with the same result
-    because matrix products are associative. Identity matrices anywhere leave the result as it is.
+    because matrix products are associative. Identity matrices do not change the result.
 
     Args:
         m_BLDD: floating point, at least one matrix per row.
@@ -210,13 +214,12 @@ def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
 
 
 def exported_product(m_BLDD: torch.Tensor, longest: int) -> torch.Tensor:
-    """`ordered_product` for a graph that takes any length up to ``longest``, in which no loop may depend on it.
+    """Like `ordered_product`, for a graph with any length up to ``longest``, in which no loop may depend on the length.
 
-    First groups of `GROUP` matrices, as many as there are, then as many groups as the longest input has; identities
-    fill up what is missing.
+    First multiplies within groups of `GROUP` matrices, and then as many groups as the longest input has. Identities
+    fill the rest.
 
-    Returns:
-        product_BDD; an input of more groups than the longest is an error when the graph is run.
+    Returns: product_BDD. An input with more groups than the longest one is an error when the graph runs.
     """
     batch_size, length, side, _ = m_BLDD.shape
     identity_BLDD = torch.eye(side, device=m_BLDD.device).expand(batch_size, 1, -1, -1)
@@ -231,9 +234,9 @@ def exported_product(m_BLDD: torch.Tensor, longest: int) -> torch.Tensor:
 
 
 def prefix_products(m_BLDD: torch.Tensor) -> torch.Tensor:
-    """All the products that end at a matrix: X_1, X_1 X_2, …, X_1 X_2 … X_L.
+    """Returns the product of the matrices up to each one: X_1, X_1 X_2, …, X_1 X_2 … X_L.
 
-    One after the other: a parallel scan does more products than it saves steps, and loses on a CPU.
+    They are computed one after the other: a parallel scan needs more products, and is slower on a CPU.
 
     Args:
         m_BLDD: floating point, at least one matrix per row.
@@ -250,10 +253,10 @@ def prefix_products(m_BLDD: torch.Tensor) -> torch.Tensor:
 
 
 def exported_prefixes(m_BLM: torch.Tensor, longest: int) -> torch.Tensor:
-    """`prefix_products` of matrices as vectors, for a graph that takes any length up to ``longest``.
+    """Like `prefix_products`, for matrices as vectors and a graph with any length up to ``longest``.
 
-    Each step multiplies what ends at a place by what ends before it, so that log2(longest) steps are enough whatever
-    the length is; a loop over the tokens could not be exported.
+    Each step multiplies the product at a position by the product that ends before it, so that log2(longest) steps are
+    enough for any length. A loop over the tokens could not be exported.
 
     Returns:
         products_BLM.

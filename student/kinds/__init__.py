@@ -1,4 +1,4 @@
-"""What differs by kind of row in stage two: what students of tasks learn from, and what students are pretrained on."""
+"""The kinds of rows in stage two: those of students of tasks, and those of pretraining."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ class Pretraining(NamedTuple):
     """A kind of row that students are pretrained on.
 
     Attributes:
-        task: what the training loop trains; given settings, the set's folder, and the processes.
+        task: makes the task of the training loop from settings, the set's folder, and the processes.
         evaluate: scores a finished run.
     """
 
@@ -40,10 +40,16 @@ PRETRAINING: dict[KindName, Pretraining] = {
 
 
 def kind_of_set(path: Path) -> TaskKind[Any, Any, Any]:
-    """The kind of row of a set; of one that no student of a task can learn from examples, which refuse it."""
+    """Returns the kind of row of a set.
+
+    For a set that students of tasks do not support, returns examples, which refuse it.
+    """
     return KINDS.get(read_set_record(path).kind, KINDS["examples"])
 
 
 def pretraining_of_set(path: Path) -> Pretraining:
-    """How students are pretrained on a set; of one that none can be pretrained on masked words, which refuse it."""
+    """Returns the pretraining for a set.
+
+    For a set that pretraining does not support, returns masked words, which refuse it.
+    """
     return PRETRAINING.get(read_set_record(path).kind, PRETRAINING["masked_words"])

@@ -1,4 +1,4 @@
-"""What students of whole inputs learn from, how, and what they are scored by. Shapes: N rows, B batch, C logits."""
+"""Rows, training and scores of students of whole inputs. Shapes: N rows, B batch, C logits."""
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -94,13 +94,13 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
         return student_config, layers
 
     def training_query(self, chosen: Where | Query | None, logit_set: ExampleSet) -> str:
-        """See `TaskKind`; `load_chosen` makes the same rows of it again."""
+        """See `TaskKind`. `load_chosen` reads the same rows again from it."""
         if isinstance(chosen, Query):
             return chosen.query
         return f"select * {logit_set.query('train', chosen.where if chosen else None)}"
 
     def read(self, logit_set: ExampleSet, split: str) -> Examples:
-        """See `TaskKind`; variants included."""
+        """See `TaskKind`. Includes variants."""
         return load_examples(logit_set, split)
 
     def read_training_rows(self, chosen: Where | Query | None, logit_set: ExampleSet) -> Examples:
@@ -111,7 +111,7 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
 
     def read_chosen(self, query: str | None, logit_set: ExampleSet) -> Examples:
         """See `load_chosen`."""
-        assert query is not None, "examples are always chosen by one"
+        assert query is not None, "examples are always selected by a query"
         return load_chosen(logit_set, query)
 
     def read_dev(self, logit_set: ExampleSet, split: str) -> Examples:
@@ -195,20 +195,20 @@ class ExampleKind(TaskKind[ExampleSet, Examples, Student]):
 
 
 def _around_one(tokenizer: Tokenizer) -> SpecialIds:
-    """The special tokens before and after a single sentence; none between."""
+    """Returns the special tokens before and after a single sentence, without tokens between."""
     before, after = frame_ids(tokenizer)
     return tuple(before), (), tuple(after)
 
 
 class ExampleTask(BatchedTask):
-    """A student of a task and the rows that it is trained and scored on.
+    """A student of a task with its rows for training and scores.
 
     Args:
-        settings: those of its loss and batches.
-        student: is trained in place.
+        settings: the settings of its loss and batches.
+        student: the student, which is trained in place.
         splits: ``train``, and dev splits.
-        optimizer: takes the gradients of the rows of tables that a batch uses. (default: whole tables have gradients)
-        layers: what its layers learn from beside the logits.
+        optimizer: receives the gradients of the used rows of tables. Default: whole tables have gradients.
+        layers: the loss of its layers, in addition to the logits.
         write: writes the student to a folder.
     """
 
@@ -234,7 +234,7 @@ class ExampleTask(BatchedTask):
         self._weight_N = torch.from_numpy(row_weights(self._loss.class_weights, self._train))
 
     def loss(self, rows: list[int]) -> torch.Tensor:
-        """The mean loss of training rows, a scalar."""
+        """Returns the mean loss of training rows, a scalar."""
         student, device = self._student, self._student.device
         ids_T, starts_S = student.drop_tokens(*(to_device(part, device) for part in self._train.batch(rows)))
         logits_BC, layer_loss = self._read(ids_T, starts_S, rows)
@@ -247,7 +247,7 @@ class ExampleTask(BatchedTask):
     def _read(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, rows: list[int]
     ) -> tuple[torch.Tensor, torch.Tensor | float]:
-        """The student's logits, and the weighted loss of its layers."""
+        """Returns the student's logits, and the weighted loss of its layers."""
         used = rows_of_batch(self._optimizer, self._student.encoder, ids_T, starts_S)
         if self._layers is None:
             return self._student.logits(ids_T, starts_S, used), 0.0
@@ -268,29 +268,30 @@ def check_readable(config: StudentConfig, logit_set: ExampleSet) -> None:
     """Raises FingerprintMismatchError if a set is not one that the student can read."""
     path, record = logit_set.root, logit_set.record
     if record.tokenizer.sha256 != config.tokenizer_sha256:
-        raise FingerprintMismatchError(f"{path}: its token ids come from another tokenizer than the student's")
+        raise FingerprintMismatchError(f"{path}: its token ids belong to another tokenizer than the student's")
     check_same_task(config, logit_set)
 
 
 def check_same_task(config: StudentConfig, logit_set: ExampleSet) -> None:
-    """Raises FingerprintMismatchError if a student's answers do not mean what a set's do."""
+    """Raises FingerprintMismatchError if the logits of a student and of a set have different meanings."""
     path, record = logit_set.root, logit_set.record
     if record.target != config.target:
-        raise FingerprintMismatchError(f"{path}: its logits mean something else than the student's")
+        raise FingerprintMismatchError(f"{path}: its logits have another meaning than the student's")
     if record.is_pair != config.is_pair:
-        raise FingerprintMismatchError(f"{path}: one of the set and the student is for pairs, the other is not")
+        raise FingerprintMismatchError(f"{path}: only one of the set and the student has pairs")
 
 
 def evaluate_split(
     student: Student, examples: Examples, bias_C: Floats | None = None, own: Collection[Metric] | None = None
 ) -> dict[str, Any]:
-    """All results of `evaluate` for one split.
+    """Returns all results of `evaluate` for one split.
 
     Args:
-        student: on its device.
+        student: the student on its device.
         examples: the rows; without a teacher its logits have no rows.
         bias_C: added to the logits before labels are chosen.
-        own: the task's metrics, without one by which alone the best epoch was chosen. (default: all of the student's)
+        own: the task's metrics, without an additional one that only chose the best epoch. Default: all metrics of the
+            student.
     """
     config, teacher_NC = student.config, examples.teacher_NC
     student_NC = student_logits(student, examples)
@@ -323,7 +324,7 @@ def score_student(student: Student, examples: Examples) -> dict[str, float]:
 
 
 def student_logits(student: Student, examples: Examples) -> Floats:
-    """Runs a student over examples; float32 logits [N, C] in their order."""
+    """Runs a student over examples. Returns float32 logits [N, C] in their order."""
     logits_NC = np.empty((len(examples), student.config.target.num_logits), dtype=np.float32)
     student.eval()
     with torch.inference_mode():

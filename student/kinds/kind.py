@@ -1,4 +1,4 @@
-"""What stage two requires from a kind of row that students of tasks learn from."""
+"""The interface of a kind of row for students of tasks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -28,12 +28,12 @@ S = TypeVar("S", bound=TaskStudent)
 
 
 class TaskKind(ABC, Generic[L, R, S]):
-    """A kind of row: how its sets are opened and read, and how students of it are made, trained and scored.
+    """A kind of row: opens and reads its sets, and makes, trains and scores students.
 
     The methods that are not abstract suit a kind whose students learn from every row of a single set.
 
     Attributes:
-        student: the model.
+        student: the class of the model.
         set_type: the class of its opened sets.
     """
 
@@ -50,18 +50,18 @@ class TaskKind(ABC, Generic[L, R, S]):
 
         Raises:
             ConfigError: if one is of another kind, or they cannot be mixed.
-            IntegrityError: if one is no set that can be used.
+            IntegrityError: if one of them is not a usable set.
         """
         if len(paths) > 1 or mix is not None:
             count = f"{len(paths)} sets" if len(paths) > 1 else f"--mix {mix}"
             raise ConfigError(
-                f"--set: students of {self.set_type.kind} learn from one set, not from {count}. Give one."
+                f"--set: students of {self.set_type.kind} support only one set, but {count} are given. Give one."
             )
         opened: Any = self.set_type.open(paths[0], allow_unverified)
         return opened  # type: ignore[no-any-return]
 
     def task_facts(self, logit_set: L) -> Facts:
-        """What a set decides of the students that can be trained from it."""
+        """Returns the facts about a set that its students depend on."""
         record = logit_set.record
         return {
             "task": record.dataset_name,
@@ -75,31 +75,31 @@ class TaskKind(ABC, Generic[L, R, S]):
 
     @abstractmethod
     def build_config(self, settings: TrainSettings, logit_set: L, facts: Facts) -> tuple[TaskConfig, BertStart | None]:
-        """The architecture that the settings describe, and what a bert starts from.
+        """Returns the architecture that the settings describe, and the layers that a bert starts from.
 
         Raises:
             ConfigError: naming every flag that does not fit.
-            IntegrityError: if what it starts from is damaged.
+            IntegrityError: if these layers are damaged.
         """
 
     def training_query(self, chosen: Where | Query | None, logit_set: L) -> str | None:
-        """The SQL text that chooses the training rows, or None for all of them."""
+        """Returns the SQL query of the training rows, or None for all of them."""
         return None
 
     @abstractmethod
     def read(self, logit_set: L, split: str) -> R:
-        """All rows of a split."""
+        """Returns all rows of a split."""
 
     def read_training_rows(self, chosen: Where | Query | None, logit_set: L) -> R:
-        """The training rows that are chosen; without a choice all."""
+        """Returns the selected training rows, or all without a selection."""
         return self.read(logit_set, TRAIN)
 
     def read_chosen(self, query: str | None, logit_set: L) -> R:
-        """The training rows that a `training_query` chooses."""
+        """Returns the training rows of a `training_query`."""
         return self.read(logit_set, TRAIN)
 
     def read_dev(self, logit_set: L, split: str) -> R:
-        """The rows of a split that students are scored on."""
+        """Returns the rows of a split for scores."""
         return self.read(logit_set, split)
 
     def of_source(self, rows: pa.Table, reader: TextReader, config: Any) -> R:
@@ -112,14 +112,14 @@ class TaskKind(ABC, Generic[L, R, S]):
 
     @abstractmethod
     def read_first(self, logit_set: L, split: str, number: int) -> R:
-        """The first rows of a split, at most that many, to be read for their speed."""
+        """Returns at most so many first rows of a split, for measuring speed."""
 
     @abstractmethod
     def row_hashes(self, logit_set: L, rows: R) -> dict[str, str]:
-        """``rows_sha256`` of the keys of training rows, ``logits_sha256`` of what is learnt from them."""
+        """Returns ``rows_sha256`` of the keys of training rows, and ``logits_sha256`` of their targets."""
 
     def as_read(self, rows: R, config: Any) -> R:
-        """Rows in the form that a student of an architecture reads."""
+        """Returns rows in the form for a student of an architecture."""
         return rows
 
     @abstractmethod
@@ -128,19 +128,19 @@ class TaskKind(ABC, Generic[L, R, S]):
 
     @abstractmethod
     def hold_out(self, rows: R, config: TaskConfig, share: float) -> tuple[R, R]:
-        """Parts training rows into those that are trained on and those that are held out, which have gold.
+        """Divides training rows into rows for training and held-out rows with gold.
 
         Raises:
-            DataError: if no row would be held out, or none left.
+            DataError: if no row would be held out, or no row would be left.
         """
 
     @abstractmethod
     def renumber(self, rows: R, active: Ints) -> R:
-        """Rows in the ids of a student that has the active rows of the tables alone."""
+        """Returns rows in the ids of a student with only the active rows of the tables."""
 
     @abstractmethod
     def num_without_gold(self, rows: R, config: TaskConfig) -> int:
-        """How many rows learn from the teacher although the flags give it no weight."""
+        """Returns how many rows learn from the teacher although the flags give it no weight."""
 
     @abstractmethod
     def task(
@@ -152,26 +152,26 @@ class TaskKind(ABC, Generic[L, R, S]):
         layers: LayerLoss | None,
         write: Callable[[Path], None] | None,
     ) -> BatchedTask:
-        """The task of the training loop.
+        """Returns the task of the training loop.
 
         Args:
-            settings: those of its loss and batches.
-            student: is trained in place.
+            settings: the settings of its loss and batches.
+            student: the student, which is trained in place.
             splits: ``train``, and dev splits.
-            optimizer: takes the gradients of the rows of tables that a batch uses, or None for those of whole tables.
-            layers: what its layers learn from beside the logits.
-            write: writes the student to a folder. (default: its own way)
+            optimizer: receives the gradients of the used rows of tables. None: whole tables have gradients.
+            layers: the loss of its layers, in addition to the logits.
+            write: writes the student to a folder. Default: its `save`.
         """
 
     def check_readable(self, config: Any, logit_set: L) -> None:
-        """Raises FingerprintMismatchError if a set is not one that a student of an architecture can read."""
+        """Raises FingerprintMismatchError if a student of an architecture does not support a set."""
         record = logit_set.record
         if (record.tokenizer.sha256, record.target) != (config.tokenizer_sha256, config.target):
             raise FingerprintMismatchError(f"{logit_set.root}: has another tokenizer than the student, or other labels")
 
     @abstractmethod
     def student_logits(self, student: S, rows: R) -> Floats:
-        """Runs a student over rows; float32 logits in their order."""
+        """Runs a student over rows. Returns float32 logits in their order."""
 
     @abstractmethod
     def gold(self, rows: R) -> tuple[Ints, Floats]:
@@ -188,8 +188,9 @@ class TaskKind(ABC, Generic[L, R, S]):
         """All results of `student.evaluate.evaluate` for one split, of rows without a teacher those that need none.
 
         Args:
-            student: on its device.
-            rows: of the split.
+            student: the student on its device.
+            rows: the rows of the split.
             bias_C: added to the logits before labels are chosen.
-            own: the task's metrics, without one by which alone the best epoch was chosen. (default: the student's)
+            own: the task's metrics, without an additional one that only chose the best epoch. Default: the student's
+                metrics.
         """

@@ -1,4 +1,4 @@
-"""Students that are pretrained on masked words of a corpus: their batches, task, scores, and what they owe to context.
+"""Students that are pretrained on masked words of a corpus: batches, task, scores, and the gain from context.
 
 Shapes: B rows of a batch, L tokens, P masked positions, F features, V vocabulary.
 """
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """Masked sequences, and what the teacher predicted at their masked positions.
+    """Masked sequences, and the teacher's predictions at their masked positions.
 
     Attributes:
         ids_BL: int64, padded at the end.
         row_P: int64, a position's row.
-        place_P: int64, its place in the row.
-        target_P: int64, what stood there.
+        place_P: int64, its position in the row.
+        target_P: int64, the masked tokens.
         predictions: the codec's columns, an entry per position.
     """
 
@@ -66,7 +66,7 @@ class Pool:
     Attributes:
         rows: masked sequences.
         predictions: the codec's columns, an entry per position of all rows.
-        pad_id: what shorter sequences of a batch are padded with.
+        pad_id: the id that pads shorter sequences of a batch.
     """
 
     rows: MaskedRows
@@ -79,7 +79,7 @@ class Pool:
         return self.rows.ids.lengths
 
     def batch(self, rows: list[int]) -> MaskedBatch:
-        """The batch of some of its rows, with all their masked positions."""
+        """Returns the batch of some of its rows, with all their masked positions."""
         positions = self.rows.positions
         places = Ragged(np.arange(len(positions.flat)), positions.offsets).take(rows)
         chosen_P = places.flat
@@ -94,7 +94,7 @@ class Pool:
 
 
 def read_pool(token_set: MaskedWordSet, pad_id: int, groups: list[Group]) -> Pool:
-    """Reads row groups into memory; shorter sequences of a batch are padded with ``pad_id``."""
+    """Reads row groups into memory. Shorter sequences of a batch are padded with ``pad_id``."""
     table = pa.concat_tables([token_set.read_group(group) for group in groups])
     return Pool(*split_table(table), pad_id)
 
@@ -102,27 +102,28 @@ def read_pool(token_set: MaskedWordSet, pad_id: int, groups: list[Group]) -> Poo
 def masked_batches(
     token_set: MaskedWordSet, pad_id: int, batch_size: int, seed: int, num_processes: int = 1, rank: int = 0
 ) -> GroupBatches[MaskedBatch]:
-    """The batches of a set's train split, see `GroupBatches`."""
+    """Returns the batches of a set's train split. See `GroupBatches`."""
     return GroupBatches(token_set, partial(read_pool, token_set, pad_id), batch_size, seed, num_processes, rank)
 
 
 class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
-    """A student and the set of masked words that it is pretrained and scored on.
+    """A student and its set of masked words for pretraining and scores.
 
     Args:
         config: the settings.
-        root: the set; its train split is trained on, its validation split scored.
+        root: the set, with a train split for training and a validation split for scores.
         state: this process and the others.
 
     Raises:
-        ConfigError: naming every flag that does not fit, the temperature included if the set's codec has not kept it.
+        ConfigError: naming every flag that does not fit, including the temperature if the set's codec does not support
+            it.
     """
 
     student_type = MaskedWordStudent
 
     def __init__(self, of_command: PretrainSettings, root: Path, state: "PartialState") -> None:
         token_set = MaskedWordSet.open(root, of_command.allow_unverified)
-        reason = "is for a set of sentences, and this is a set of masked words"
+        reason = "applies to a set of sentences, but this is a set of masked words"
         config = narrowed(of_command, MaskedWordSettings, reason)
         token_set.check_temperature(config.temperature)
         student_config = build_masked_word_config(config, token_set.record)
@@ -137,14 +138,14 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
         }
 
     def start(self) -> None:
-        """Makes the student, whose head starts from the frequencies of words, and what moves it."""
+        """Makes the student, whose head starts from the frequencies of words, and its optimizer."""
         super().start()
         self._log_frequency_V = log_frequencies(self._set)
         start_without_context(self.model.head, self._log_frequency_V)
         self._head = HeadPass(self.model.head, torch.bfloat16 if has_fast_bf16() else torch.float32)
 
     def loss(self, batch: MaskedBatch) -> torch.Tensor:
-        """The mean loss of a position, over all processes in their mean."""
+        """Returns the mean loss of a position, which is later averaged over all processes."""
         student, state = self.model, self._state
         inputs = (to_device(part, state.device) for part in (batch.ids_BL, batch.row_P, batch.place_P))
         features_PF = student(*inputs, rows_of_batch(self.optimizer, student.encoder, batch.ids_BL.flatten()))
@@ -159,7 +160,7 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
         return self._head.loss(features_PF, target_P, teacher_of, *softness, 1 / positions)
 
     def evaluate(self) -> Metrics:
-        """Scores on the validation split, see `scores_and_control`; every process works them all out."""
+        """Returns the scores on the validation split. Every process computes all of them. See `scores_and_control`."""
         return scores_and_control(self.model, self._set, self._log_frequency_V)
 
     def card(self, record: RunRecord) -> str:
@@ -174,7 +175,7 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
 def stored_teacher(
     token_set: MaskedWordSet, decoder: Decoder | None, batch: MaskedBatch, temperature: float
 ) -> TeacherOf:
-    """The teacher's distributions at some of a batch's positions, from what the set's codec has kept of them."""
+    """Returns the teacher's distributions at some of a batch's positions, decoded by the set's codec."""
     codec = token_set.record.codec
 
     def teacher_of(part: slice) -> Distribution:
@@ -185,7 +186,7 @@ def stored_teacher(
 
 
 def log_frequencies(token_set: MaskedWordSet) -> torch.Tensor:
-    """Log of each token's share of the masked words of the train split, every count one higher: [V], float32.
+    """Returns the log of each token's share of the masked words for training, with counts increased by one: [V].
 
     Raises:
         IntegrityError: if a shard does not match the record.
@@ -212,14 +213,14 @@ def evaluate_masked_words(config: EvaluatePretrained) -> dict[str, dict[str, flo
 
     Raises:
         DataError: if the set is gone.
-        FingerprintMismatchError: if another is in its place, or its ids come from another tokenizer.
+        FingerprintMismatchError: if another set replaced it, or its ids belong to another tokenizer.
     """
     record = read_run_record(config.run / RUN_RECORD)
     student = MaskedWordStudent.load(config.run).to(default_device())
     token_set = MaskedWordSet.open(evaluated_sets(record, config.set, config.store)[0], config.allow_unverified)
     if token_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(
-            f"{token_set.root}: its token ids come from another tokenizer than the student's"
+            f"{token_set.root}: its token ids belong to another tokenizer than the student's"
         )
     return scores_and_control(student, token_set, log_frequencies(token_set))
 
@@ -227,7 +228,7 @@ def evaluate_masked_words(config: EvaluatePretrained) -> dict[str, dict[str, flo
 def scores_and_control(
     student: MaskedWordStudent, token_set: MaskedWordSet, log_frequency_V: torch.Tensor
 ) -> dict[str, dict[str, float]]:
-    """The scores of `evaluate_mlm` on the rows held out, and the results of `control`."""
+    """Returns the scores of `evaluate_mlm` on held-out rows, and the results of `control`."""
     return {
         "validation": evaluate_mlm(student, token_set, "validation"),
         "control": control(student, token_set, "validation", log_frequency_V),
@@ -238,9 +239,8 @@ def scores_and_control(
 def evaluate_mlm(student: MaskedWordStudent, token_set: MaskedWordSet, split: str) -> dict[str, float]:
     """Scores a pretrained student on at most so many rows of a split.
 
-    Returns:
-        ``masked_accuracy``; ``gold_loss`` and ``perplexity`` of the masked tokens; ``teacher_loss``, the cross-entropy
-        with the teacher at the codec's own temperature, nats. Empty if the split has no row.
+    Returns: ``masked_accuracy``, ``gold_loss`` and ``perplexity`` of the masked tokens, and ``teacher_loss``, the
+        cross-entropy with the teacher at the codec's own temperature, in nats. Empty if the split has no row.
     """
     student.eval()
     codec, decoder = token_set.record.codec, token_set.decoder()
@@ -269,7 +269,7 @@ class ScoredPositions:
 
     Attributes:
         features_PF: float32, the input of the student's head.
-        target_P: int64, what stood there.
+        target_P: int64, the masked tokens.
         predictions: the codec's columns.
     """
 
@@ -280,7 +280,7 @@ class ScoredPositions:
 
 @torch.no_grad()
 def scored_positions(student: MaskedWordStudent, token_set: MaskedWordSet, split: str) -> Iterator[ScoredPositions]:
-    """The masked positions of the first `SCORED_ROWS` rows of a split, in order."""
+    """Yields the masked positions of the first `SCORED_ROWS` rows of a split, in order."""
     for batch in first_batches(token_set, split, partial(read_pool, token_set, student.config.pad_id)):
         target_P = batch.target_P.to(student.device)
         features_PF = student(*(ids.to(student.device) for ids in (batch.ids_BL, batch.row_P, batch.place_P)))
@@ -292,7 +292,7 @@ def scored_positions(student: MaskedWordStudent, token_set: MaskedWordSet, split
 
 @torch.no_grad()
 def head_logits(student: MaskedWordStudent, features_PF: torch.Tensor) -> torch.Tensor:
-    """Returns logits_PV, float32; the product in bf16 where that is fast, as in training."""
+    """Returns logits_PV, float32. The product is in bf16 where that is fast, as in training."""
     dtype = torch.bfloat16 if has_fast_bf16() else torch.float32
     return (features_PF.to(dtype) @ student.head.weight.to(dtype).T).float() + student.head.bias
 
@@ -300,18 +300,18 @@ def head_logits(student: MaskedWordStudent, features_PF: torch.Tensor) -> torch.
 def control(
     student: MaskedWordStudent, token_set: MaskedWordSet, split: str, log_frequency_V: torch.Tensor
 ) -> dict[str, float]:
-    """Losses of masked words that are guessed without their context, at the positions of `evaluate_mlm`.
+    """Returns losses of predictions of masked words without their context, at the positions of `evaluate_mlm`.
 
     Args:
-        student: a pretrained one.
+        student: a pretrained student.
         token_set: the set.
         split: one of its splits.
         log_frequency_V: of `log_frequencies`.
 
-    Returns:
-        In nats ``unigram_loss`` of the frequencies of training words; ``mean_features_loss`` of the student if each
-        position has the mean of all positions' features; ``other_features_loss`` if it has those of a random other
-        one; ``context_gain``, how much less the student's own is than the first. Empty if the split has no row.
+    Returns: In nats ``unigram_loss``, with the frequencies of training words. ``mean_features_loss`` and
+        ``other_features_loss`` of the student, if each position has the mean of all features or those of a random other
+        position. ``context_gain``, the difference of the first loss and the student's own. Empty if the split has no
+        row.
     """
     student.eval()
     mean_F = _mean_features(student, token_set, split)
@@ -340,7 +340,7 @@ def control(
 
 
 def others(number: int, random: np.random.Generator) -> Ints:
-    """For each of so many positions a random other one, each once: [P]. A single position has itself alone."""
+    """Returns for each position a random other one, each once: [P]. A single position gets itself."""
     order = random.permutation(number)
     other_P = np.empty_like(order)
     other_P[order] = np.roll(order, 1)
@@ -348,7 +348,7 @@ def others(number: int, random: np.random.Generator) -> Ints:
 
 
 def _mean_features(student: MaskedWordStudent, token_set: MaskedWordSet, split: str) -> torch.Tensor | None:
-    """The mean of the features of a split's positions [F], float32, or None if it has no row."""
+    """Returns the mean of the features of a split's positions [F], float32, or None if it has no row."""
     sum_F, positions = torch.zeros(student.head.in_features, dtype=torch.float64, device=student.device), 0
     for part in scored_positions(student, token_set, split):
         sum_F += part.features_PF.double().sum(dim=0)

@@ -37,7 +37,7 @@ from student.trained_sets import evaluated_sets
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-NEIGHBOURS = 8  # a sentence is compared with so many that come after it
+NEIGHBOURS = 8  # number of following sentences that a sentence is compared with
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class VectorBatch:
 
     Attributes:
         ids_T: int64.
-        starts_S: int64; sentence b is ``ids_T[starts_S[b] : starts_S[b + 1]]``.
+        starts_S: int64. Sentence b is ``ids_T[starts_S[b] : starts_S[b + 1]]``.
         vectors_BH: float32.
     """
 
@@ -71,7 +71,7 @@ class VectorPool:
         return self.ids.lengths
 
     def batch(self, rows: list[int]) -> VectorBatch:
-        """The batch of some of its sentences."""
+        """Returns the batch of some of its sentences."""
         taken = self.ids.take(rows)
         return VectorBatch(
             torch.from_numpy(taken.flat), torch.from_numpy(taken.offsets), torch.from_numpy(self.vectors_NH[rows])
@@ -87,16 +87,16 @@ def read_vectors(sentence_set: SentenceSet, groups: list[Group]) -> VectorPool:
 def vector_batches(
     sentence_set: SentenceSet, batch_size: int, seed: int, num_processes: int = 1, rank: int = 0
 ) -> GroupBatches[VectorBatch]:
-    """The batches of a set's train split, see `GroupBatches`."""
+    """Returns the batches of a set's train split. See `GroupBatches`."""
     return GroupBatches(sentence_set, partial(read_vectors, sentence_set), batch_size, seed, num_processes, rank)
 
 
 class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
-    """A student and the set of sentences that it is pretrained and scored on.
+    """A student and its set of sentences for pretraining and scores.
 
     Args:
         config: the settings.
-        root: the set; its train split is trained on, a held-out split scored.
+        root: the set, with a train split for training and a held-out split for scores.
         state: this process and the others.
 
     Raises:
@@ -106,7 +106,9 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
     student_type = SentenceStudent
 
     def __init__(self, of_command: PretrainSettings, root: Path, state: "PartialState") -> None:
-        config = narrowed(of_command, SentenceSettings, "is for a set of masked words, and this is a set of sentences")
+        config = narrowed(
+            of_command, SentenceSettings, "applies to a set of masked words, but this is a set of sentences"
+        )
         sentence_set = SentenceSet.open(root, config.allow_unverified)
         vectors, record = sentence_set.vectors, sentence_set.record
         student_config = build_sentence_config(config, record, vectors.codec.width)
@@ -119,14 +121,14 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
         self.settings = {"codec": json.loads(vectors.codec.model_dump_json()), "pooling": vectors.pooling, **begun}
 
     def loss(self, batch: VectorBatch) -> torch.Tensor:
-        """The mean loss of a sentence."""
+        """Returns the mean loss of a sentence."""
         parts = (batch.ids_T, batch.starts_S, batch.vectors_BH)
         ids_T, starts_S, stored_BH = (to_device(part, self._state.device) for part in parts)
         vectors_BH = self.model(ids_T, starts_S, rows_of_batch(self.optimizer, self.model.encoder, ids_T))
         return vector_loss(vectors_BH, stored_BH, self._loss.vector_loss, self._loss.temperature)
 
     def evaluate(self) -> Metrics:
-        """Scores on the sentences of a held-out split; every process works them all out."""
+        """Returns the scores on the sentences of a held-out split. Every process computes all of them."""
         return held_out_scores(self.model, self._set)
 
     def card(self, record: RunRecord) -> str:
@@ -149,7 +151,7 @@ def evaluate_vector_run(config: EvaluatePretrained) -> Metrics:
 
     Raises:
         DataError: if the set is gone.
-        FingerprintMismatchError: if another is in its place, or its ids or vectors come from elsewhere than the
+        FingerprintMismatchError: if another set replaced it, or its ids or vectors have another origin than the
             student's.
     """
     record = read_run_record(config.run / RUN_RECORD)
@@ -157,7 +159,7 @@ def evaluate_vector_run(config: EvaluatePretrained) -> Metrics:
     root = evaluated_sets(record, config.set, config.store)[0]
     sentence_set = SentenceSet.open(root, config.allow_unverified)
     if sentence_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
-        raise FingerprintMismatchError(f"{root}: its token ids come from another tokenizer than the student's")
+        raise FingerprintMismatchError(f"{root}: its token ids belong to another tokenizer than the student's")
     width = sentence_set.vectors.codec.width
     if width != student.config.width:
         raise FingerprintMismatchError(
@@ -167,13 +169,13 @@ def evaluate_vector_run(config: EvaluatePretrained) -> Metrics:
 
 
 def held_out_split(record: SetRecord) -> str | None:
-    """The split that students are scored on: ``validation``, or else the first that is not ``train``."""
+    """Returns the split for scores: ``validation``, or the first one other than ``train``."""
     others = [split for split in record.splits if split != "train"]
     return "validation" if "validation" in others else next(iter(others), None)
 
 
 def held_out_scores(student: SentenceStudent, sentence_set: SentenceSet) -> Metrics:
-    """The scores on what is held out, empty if nothing is."""
+    """Returns the scores on held-out sentences. Empty without them."""
     split = held_out_split(sentence_set.record)
     return {} if split is None else {split: evaluate_vectors(student, sentence_set, split)}
 
@@ -182,11 +184,10 @@ def held_out_scores(student: SentenceStudent, sentence_set: SentenceSet) -> Metr
 def evaluate_vectors(student: SentenceStudent, sentence_set: SentenceSet, split: str) -> dict[str, float]:
     """Scores a student on at most so many sentences of a split.
 
-    Returns:
-        ``cosine`` with the teacher's vectors, and what their mean would get for every sentence
-        (``cosine_of_mean_vector``); ``explained_variance``, 0 for the mean and 1 for the teacher's own;
-        ``similarity_correlation``, Pearson's between the student's and the teacher's cosines of two sentences. Empty if
-        the split has no row.
+    Returns: ``cosine`` with the teacher's vectors, and ``cosine_of_mean_vector``, the cosine of their mean.
+        ``explained_variance``, 0 for the mean and 1 for the teacher's own vectors. ``similarity_correlation``,
+        Pearson's correlation of the student's and the teacher's cosines of two sentences. Empty if the split has no
+        row.
     """
     student.eval()
     predicted, stored = [], []
@@ -210,7 +211,7 @@ def evaluate_vectors(student: SentenceStudent, sentence_set: SentenceSet, split:
 
 
 def _similarities(vectors_NH: torch.Tensor) -> Floats64:
-    """Cosines [M] of each sentence with those that come after it."""
+    """Returns the cosines [M] of each sentence with the following ones."""
     steps = range(1, min(NEIGHBOURS, len(vectors_NH) - 1) + 1)
     return torch.cat([functional.cosine_similarity(vectors_NH[step:], vectors_NH[:-step]) for step in steps]).numpy()
 
@@ -218,13 +219,13 @@ def _similarities(vectors_NH: torch.Tensor) -> Floats64:
 def vector_loss(
     predicted_BH: torch.Tensor, stored_BH: torch.Tensor, loss: VectorLoss, temperature: float
 ) -> torch.Tensor:
-    """The mean loss of a batch.
+    """Returns the mean loss of a batch.
 
     Args:
         predicted_BH: float32, the student's vectors.
         stored_BH: float32, the teacher's.
         loss: ``cosine``, ``mse``, their sum ``cosine-mse``, or ``gram``.
-        temperature: of ``gram``.
+        temperature: the temperature of ``gram``.
 
     Returns:
         A scalar.
@@ -240,10 +241,10 @@ def vector_loss(
 
 
 def gram_divergence(predicted_BH: torch.Tensor, stored_BH: torch.Tensor, temperature: float) -> torch.Tensor:
-    """T² * KL(teacher ‖ student) of how similar each sentence is to the others of its batch (Luxical, 2025).
+    """Returns T² * KL(teacher ‖ student) of each sentence's similarities to the others of its batch (Luxical, 2025).
 
     A sentence's cosines with the others, divided by T, are the logits of a distribution over them. The student's
-    vectors may be turned or stretched against the teacher's: their similarities count alone.
+    vectors may be rotated or scaled against the teacher's, because only similarities count.
 
     Returns:
         The mean over the batch, nats, or 0 for a sentence alone.

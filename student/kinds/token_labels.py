@@ -1,4 +1,4 @@
-"""What students of labelled words learn from, how, and what they are scored by: a row is a sentence, a loss a token's.
+"""Rows, training and scores of students of labelled words. A row is a sentence, and losses are per token.
 
 Shapes: N sentences, T tokens of all of them end to end, C logits.
 """
@@ -43,7 +43,8 @@ from student.optimizer import rows_of_batch
 from student.vocabulary_pruning import renumbered
 
 BATCH_SIZE = 256
-NOT_FOR_WORDS = "is not for labelled words"  # with a label each, nothing is pooled, paired or compared by layers
+# words have a label each, so pooling, pairs and layer losses do not apply
+NOT_FOR_WORDS = "is not supported for labelled words"
 
 
 class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
@@ -55,7 +56,7 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
     def build_config(
         self, settings: TrainSettings, logit_set: TokenLabelSet, facts: Facts
     ) -> tuple[TokenLabelConfig, BertStart | None]:
-        """See `TaskKind`; no bert labels words."""
+        """See `TaskKind`. No bert labels words."""
         return build_token_label_config(narrowed(settings, LabelSettings, NOT_FOR_WORDS), facts), None
 
     def read(self, logit_set: TokenLabelSet, split: str) -> LabelledWords:
@@ -97,7 +98,7 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
         return replace(rows, pieces=Pieces(renumbered(rows.pieces.ids, active), rows.pieces.word_ids))
 
     def num_without_gold(self, rows: LabelledWords, config: TaskConfig) -> int:
-        """See `TaskKind`; with --alpha 1 tokens without gold have no weight."""
+        """See `TaskKind`. With --alpha 1, tokens without gold have no weight."""
         return 0
 
     def task(
@@ -110,7 +111,7 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
         write: Callable[[Path], None] | None,
     ) -> "TokenLabelTask":
         """See `TaskKind`."""
-        assert layers is None, "which the flags have refused"
+        assert layers is None, "refused by the flags"
         return TokenLabelTask(settings, student, splits, optimizer, write)
 
     def student_logits(self, student: TokenLabelStudent, rows: LabelledWords) -> Floats:
@@ -128,22 +129,22 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
         bias_C: Floats | None = None,
         own: Collection[Metric] | None = None,
     ) -> dict[str, Any]:
-        """See `TaskKind`; GLUE has no task of labelled words."""
+        """See `TaskKind`. GLUE has no task of labelled words."""
         return evaluate_split(student, rows, bias_C)
 
 
 class TokenLabelTask(BatchedTask):
-    """A student and the sentences that it is trained and scored on.
+    """A student and its sentences for training and scores.
 
     Args:
-        settings: those of its loss and batches.
-        student: is trained in place.
+        settings: the settings of its loss and batches.
+        student: the student, which is trained in place.
         splits: ``train``, and dev splits.
-        optimizer: takes the gradients of the rows of tables that a batch uses. (default: whole tables have gradients)
+        optimizer: receives the gradients of the used rows of tables. Default: whole tables have gradients.
         write: writes the student to a folder.
 
     Raises:
-        DataError: if no training sentence has a token, or none has gold and nothing else is learnt from.
+        DataError: if no training sentence has a token, or none has gold and the teacher has no weight.
     """
 
     def __init__(
@@ -158,22 +159,22 @@ class TokenLabelTask(BatchedTask):
         train = splits[TRAIN]
         self._ids = train.pieces.ids.not_empty  # a batch of sentences without tokens would have no mean
         if not len(self._ids):
-            raise DataError("no sentence of the train split has a token, nothing to train on")
+            raise DataError("no sentence of the train split has a token, so there is nothing to train on")
         self._dev = {split: rows for split, rows in splits.items() if split != TRAIN}
         sizes = (settings.epochs.per_device_train_batch_size, settings.seed)
         self.batches = make_batches(student.config.head, self._ids.lengths, *sizes)
         gold_T = torch.from_numpy(train.gold_T)
         known_T = (gold_T != NO_LABEL).float()
         if self._loss.alpha == 1 and not known_T.any():
-            raise DataError("no word of the train split has gold, and --alpha 1 learns from gold alone")
+            raise DataError("no word of the train split has gold, but --alpha 1 learns only from gold")
         weight_T = known_T if self._loss.alpha == 1 else torch.ones_like(known_T)
         self._stored = torch.from_numpy(train.teacher_TC), gold_T, weight_T
 
     def loss(self, rows: list[int]) -> torch.Tensor:
-        """The mean loss of a batch's tokens, a scalar.
+        """Returns the mean loss of a batch's tokens, a scalar.
 
-        Those without gold, of which every word has some that is read in pieces, learn from the teacher alone, and with
-        ``--alpha 1`` not at all.
+        Tokens without gold, such as all but the first of a word, learn only from the teacher, and with ``--alpha 1``
+        not at all.
         """
         device = self.model.device
         places, taken = tokens_of(self._ids, rows)
@@ -200,10 +201,10 @@ def evaluate_split(
     rows: LabelledWords,
     bias_C: Floats | None = None,
 ) -> dict[str, Any]:
-    """All results of `student.evaluate.evaluate` for one split.
+    """Returns all results of `student.evaluate.evaluate` for one split.
 
     Args:
-        student: on its device.
+        student: the student on its device.
         rows: the sentences.
         bias_C: added to the logits before labels are chosen.
     """
@@ -230,7 +231,7 @@ def evaluate_split(
 
 
 def logits_of_tokens(student: TokenLabelStudent, ids: Ragged) -> Floats:
-    """Runs a student over sentences of ids; float32 logits [T, C]."""
+    """Runs a student over sentences of ids. Returns float32 logits [T, C]."""
     logits_TC = np.empty((len(ids.flat), student.config.target.num_logits), dtype=np.float32)
     student.eval()
     with torch.inference_mode():
@@ -242,7 +243,7 @@ def logits_of_tokens(student: TokenLabelStudent, ids: Ragged) -> Floats:
 
 
 def tokens_of(ids: Ragged, rows: Any) -> tuple[np.ndarray, Ragged]:
-    """The places of the tokens of some sentences among all, and these sentences."""
+    """Returns the positions of some sentences' tokens among all tokens, and these sentences."""
     taken = ids.take(rows)
     return Ragged(np.arange(len(ids.flat)), ids.offsets).take(rows).flat, taken
 

@@ -1,1 +1,1 @@
-"""What students learn by: losses of answers, of masked words, of vectors and of layers."""
+"""The losses of students: for logits, masked words, vectors and layers."""

@@ -1,17 +1,16 @@
-"""What ``--layer-loss`` chooses from: distances of a student's layers from its teacher's (How to Distill your BERT).
+"""The choices of ``--layer-loss``: distances of a student's layers from its teacher's (How to Distill your BERT).
 
-Each error is a number per sequence, which depends on its tokens alone: the published code takes softmax and mean over
-the padding, too, and weighs short sequences less.
+Each error is a number per sequence that only depends on its tokens. The published code also includes the padding in
+softmax and mean, and gives short sequences less weight.
 
-Hid-CLS-Contrast: a student's states of a row are to be nearer to its teacher's of that row than to those of others.
-What is compared are the first token's states of all chosen layers, side by side, mapped to 128 numbers and brought to
-length 1 (CRD, Tian et al. 2020; on BERTs CoDIR, Sun et al. 2020). The others are rows of other labels. The published
-code keeps what it has seen of them in a memory that lags behind its maps, as its teacher would have to read them again;
-here the teacher's states of every row are stored, so the others are mapped as the maps are now.
+Hid-CLS-Contrast: a student's states of a row should be nearer to the teacher's states of that row than to those of
+other rows. The first token's states of all chosen layers are concatenated, mapped to 128 numbers and scaled to length 1
+(CRD, Tian et al. 2020, and on BERTs CoDIR, Sun et al. 2020). The other rows have other labels. The published code keeps
+their mapped states in a memory that lags behind the maps, because its teacher would have to read the rows again. Here
+the teacher's states of every row are stored, so the other rows always use the current maps.
 
 Shapes: T tokens of N sequences end to end, S = N + 1 starts, H width, A heads, L tokens of the longest sequence, B rows
-of a batch, K negatives of each, J = 1 + K rows that it is compared with, X distinct ones among all of these, D numbers
-that are compared.
+of a batch, K negatives of each, J = 1 + K rows to compare with, X distinct rows among all of these, D compared numbers.
 """
 
 from collections.abc import Callable
@@ -40,7 +39,7 @@ DIM, NEGATIVES = 128, 100
 
 
 def state_error(student_TH: Tensor, teacher_TH: Tensor, starts_S: Tensor) -> Tensor:
-    """The mean squared error of each sequence's states, float32 [N] (Hid-Seq; Hid-CLS if it is one token long)."""
+    """Returns the mean squared error of each sequence's states, float32 [N] (Hid-Seq, or Hid-CLS for one token)."""
     # The mean over each sequence's own tokens gives short and long sequences the same weight.
     error_T, lengths_N = ((student_TH - teacher_TH) ** 2).mean(dim=1), starts_S.diff()
     sequence_T = torch.arange(len(lengths_N), device=lengths_N.device).repeat_interleave(lengths_N)
@@ -48,14 +47,14 @@ def state_error(student_TH: Tensor, teacher_TH: Tensor, starts_S: Tensor) -> Ten
 
 
 def direction_error(student_TH: Tensor, teacher_TH: Tensor, starts_S: Tensor) -> Tensor:
-    """`state_error`, summed over H, of states scaled to length 1 (the patient loss, Sun et al. 2019), float32 [N]."""
+    """Returns the patient loss (Sun et al. 2019), float32 [N]: `state_error` of states of length 1, summed over H."""
     unit = functional.normalize
     # The patient loss sums over the width. `state_error` averages over it, so the width multiplies back.
     return state_error(unit(student_TH, dim=1), unit(teacher_TH, dim=1), starts_S) * student_TH.shape[1]
 
 
 def score_error(student_NALL: Tensor, teacher_NALL: Tensor, is_token_NL: Tensor) -> Tensor:
-    """The mean squared error of each sequence's scores before the softmax, float32 [N] (Att-MSE)."""
+    """Returns the mean squared error of each sequence's scores before the softmax, float32 [N] (Att-MSE)."""
     # The stored squares are 0 beyond a row's end, and comparing them there would reward scores of 0.
     is_pair_NLL = is_token_NL[:, :, None] & is_token_NL[:, None]
     error_NLL = ((student_NALL - teacher_NALL) ** 2).mean(dim=1).masked_fill(~is_pair_NLL, 0)
@@ -63,9 +62,9 @@ def score_error(student_NALL: Tensor, teacher_NALL: Tensor, is_token_NL: Tensor)
 
 
 def share_divergence(student_NALL: Tensor, teacher_NALL: Tensor, is_token_NL: Tensor) -> Tensor:
-    """KL(teacher || student) of the softmax over each row of scores, nats, mean over rows and heads, float32 [N].
+    """Returns KL(teacher || student) of the softmax over rows of scores, nats, mean over rows and heads, float32 [N].
 
-    Of attention's scores it is Att-KL, of the relations of values, see `relations`, Val-KL.
+    For attention's scores it is Att-KL, and for the `relations` of values Val-KL.
     """
     scores = (teacher_NALL, student_NALL)
     # Padding is masked before the softmax, so that a row's loss does not depend on the other rows of its batch.
@@ -78,11 +77,11 @@ def share_divergence(student_NALL: Tensor, teacher_NALL: Tensor, is_token_NL: Te
 
 
 def contrast_error(likeness_BX: Tensor, place_BJ: Tensor) -> Tensor:
-    """-log of the share that the first of J rows has in the softmax of their likenesses, nats, float32 [B] (InfoNCE).
+    """Returns -log of the first row's share in the softmax of J similarities, nats, float32 [B] (InfoNCE).
 
     Args:
         likeness_BX: cosines of each row's states and the teacher's of X rows.
-        place_BJ: int64, which of the X a row is compared with, the right one first.
+        place_BJ: int64, the numbers among X of the compared rows, with the right one first.
     """
     # Log-softmax over the cosines is InfoNCE. It needs no estimate of the noise distribution, unlike NCE.
     return -functional.log_softmax(likeness_BX.gather(1, place_BJ) / TEMPERATURE, dim=1)[:, 0]
@@ -99,10 +98,10 @@ class LayerDistance:
     """A kind of loss between layers.
 
     Attributes:
-        signal: what of the teacher it needs.
-        error: the loss of each row: of states [T, H] and their starts, or of squares [B, A, L, L] and their mask. None
-            for `Contrast`, which compares all layers at once.
-        needs_attention: whether only a student with attention has what it compares.
+        signal: the teacher's signal that it needs.
+        error: the loss of each row from states [T, H] and their starts, or from squares [B, A, L, L] and their mask.
+            None for `Contrast`, which compares all layers at once.
+        needs_attention: whether it needs a student with attention.
     """
 
     signal: LayersName
@@ -122,9 +121,9 @@ LAYER_LOSSES: dict[LayerLossName, LayerDistance] = {
 
 
 def kinds(target: Target, examples: Examples) -> Ints:
-    """Numbers that are the same for rows of the same label, or of the same labels, int64 [N].
+    """Returns numbers that are equal for rows with the same label or labels, int64 [N].
 
-    A row without gold counts towards the label that its teacher predicts.
+    A row without gold counts as the label that its teacher predicts.
     """
     if target.has_label_lists:
         # Without gold, the teacher's predictions (logit above 0) decide which rows count as other labels.
@@ -135,7 +134,7 @@ def kinds(target: Target, examples: Examples) -> Ints:
 
 
 def negatives(kind_N: Ints, is_known_N: Bools, rows: Ints) -> Ints:
-    """Numbers of known rows of another kind for each of some rows, drawn with replacement, int64 [B, NEGATIVES]."""
+    """Draws known rows of another kind for each row, with replacement. Returns their numbers, int64 [B, NEGATIVES]."""
     drawn_BK = np.empty((len(rows), NEGATIVES), dtype=np.int64)
     kind_B = kind_N[rows]
     for kind in np.unique(kind_B):
@@ -149,15 +148,15 @@ def negatives(kind_N: Ints, is_known_N: Bools, rows: Ints) -> Ints:
 
 
 def first_signal(record: SetRecord) -> LayersName:
-    """Returns the signal that holds the first token's states: ``cls``, or else the states of all tokens."""
+    """Returns the signal with the first token's states: ``cls``, or the states of all tokens."""
     return "cls" if "cls" in stored_layers(record) else "states"
 
 
 def named_layers(flag: str | None) -> tuple[int, ...]:
-    """The numbers in a flag such as 2,4,6, or none without it."""
+    """Returns the numbers in a flag such as 2,4,6. Empty without the flag."""
     return tuple(int(layer) for layer in flag.split(",")) if flag else ()
 
 
 def stored_layers(record: SetRecord) -> dict[LayersName, tuple[int, ...]]:
-    """The layers of each signal that a set has."""
+    """Returns the layers of each signal in a set."""
     return {signal.name: signal.layers for signal in record.signals.layer_signals}

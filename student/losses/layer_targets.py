@@ -1,7 +1,7 @@
-"""What the teacher's layers output for training rows, brought to the tokens that a student reads.
+"""The outputs of the teacher's layers for training rows, aligned with the student's tokens.
 
-Shapes: N training rows, B rows of a batch, T tokens that the student reads of them end to end, H the teacher's width,
-A heads, L tokens of the longest row.
+Shapes: N training rows, B rows of a batch, T tokens of the student's input end to end, H the teacher's width, A heads,
+L tokens of the longest row.
 """
 
 from collections.abc import Iterator
@@ -28,13 +28,13 @@ class Frame:
 
     @classmethod
     def of(cls, special_ids: SpecialIds, is_pair: bool) -> "Frame":
-        """Returns the frame of a tokenizer; a single sentence has no tokens between."""
+        """Returns the frame of a tokenizer. A single sentence has no tokens between."""
         # BERT reads `[CLS] a [SEP] b [SEP]`, while a matrix student reads a and b alone, so positions differ.
         before, between, after = (len(ids) for ids in special_ids)
         return cls(before, between if is_pair else 0, after)
 
     def lengths(self, examples: Examples) -> Ints:
-        """Tokens that the teacher reads of each row [N]."""
+        """Returns the number of the teacher's tokens for each row [N]."""
         parts = sum(part.lengths for part in examples.sequences)
         return np.asarray(parts + self.before + self.between + self.after)
 
@@ -47,16 +47,16 @@ class Frame:
 
 
 class LayerTargets:
-    """A signal's stored layers, for the rows that a student is trained on.
+    """A signal's stored layers for a student's training rows.
 
     Args:
         store: the layers.
-        examples: the rows, as the student reads them.
-        lengths_N: tokens that the teacher must have read of a row for its tokens to be compared. (default: any)
-        frame: what it reads around the sentences, or None for a student that reads that, too.
+        examples: the rows in the student's form.
+        lengths_N: required number of the teacher's tokens for a row to be compared. Default: any.
+        frame: the teacher's special tokens around sentences, or None for a student that reads them as well.
 
     Attributes:
-        is_known_N: which rows the signal is of.
+        is_known_N: which rows have the signal.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LayerTargets:
             self.is_known_N[is_there_N] = store.length_R[self._place_N[is_there_N]] == lengths_N[is_there_N]
         others = int(np.count_nonzero(is_there_N & ~self.is_known_N))
         if others:
-            console.warn(f"{store.signal.name}: {others:,} rows that the student reads in other tokens are left out")
+            console.warn(f"{store.signal.name}: {others:,} rows with other tokens for the student are left out")
 
     @property
     def width(self) -> int:
@@ -84,11 +84,11 @@ class LayerTargets:
         return int(first.shape[0] if first.ndim == 3 else first.shape[1])
 
     def first(self, layer: int, rows: Ints) -> Tensor:
-        """The state of each row's first token, float32 [B, H]."""
+        """Returns the state of each row's first token, float32 [B, H]."""
         return torch.from_numpy(np.concatenate(self.store.rows(layer, self._place_N[rows], most_tokens=1)))
 
     def states(self, layer: int, rows: Ints) -> Tensor:
-        """Returns the states of the tokens that the student reads, float32 [T, H]; second sentences come last."""
+        """Returns the states of the student's tokens, float32 [T, H]. Second sentences come last."""
         states = self._rows(layer, rows)
         if self._frame is None:
             return torch.from_numpy(np.concatenate(states))

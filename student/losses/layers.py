@@ -1,7 +1,7 @@
-"""The loss between a student's layers and its teacher's stored ones, brought to the tokens that the student reads.
+"""The loss between a student's layers and its teacher's stored ones, aligned with the student's tokens.
 
-Shapes: N training rows or sequences that are read of them, B rows of a batch, S starts, T tokens that the student reads
-end to end, F features of a row, H the teacher's width, A heads, L tokens of the longest row.
+Shapes: N training rows or their sequences, B rows of a batch, S starts, T tokens that the student reads end to end, F
+features of a row, H the teacher's width, A heads, L tokens of the longest row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ from student.model.products import SparseGrads
 
 
 class Contrast(nn.Module):
-    """The loss, and its two maps, which are trained with the student and then thrown away.
+    """The contrastive loss with its two maps, which are trained with the student and then discarded.
 
     Args:
         target: the teacher's states of the first token.
         layers: whose.
-        own: numbers of the student's states, all layers together.
-        kind_N: numbers that are the same for rows of the same label, see `kinds`.
+        own: the width of the student's states, over all layers.
+        kind_N: numbers that are equal for rows with the same label. See `kinds`.
     """
 
     def __init__(self, target: LayerTargets, layers: Sequence[int], own: int, kind_N: Ints) -> None:
@@ -40,11 +40,11 @@ class Contrast(nn.Module):
         self.teacher_map = nn.Linear(len(self._layers) * target.width, DIM)
 
     def forward(self, states_BF: Tensor, rows: Ints) -> Tensor:
-        """The loss of each row, float32 [B], whose negatives torch's generator of the CPU draws.
+        """Returns the loss of each row, float32 [B]. Torch's CPU generator draws the negatives.
 
         Args:
             states_BF: the student's.
-            rows: numbers of the training rows, all of them with states.
+            rows: numbers of the training rows, which all have states.
         """
         # The positive row comes first, which is the position that `contrast_error` reads.
         compared_BJ = np.concatenate([rows[:, None], negatives(self._kind_N, self._target.is_known_N, rows)], axis=1)

@@ -77,7 +77,7 @@ def test_it_learns_from_the_logits_alone_what_context_says(run: Path, entities: 
 
 
 def new_student(settings: TrainSettings, entities: TokenLabelSet) -> TokenLabelStudent:
-    taken = narrowed(settings, LabelSettings, "is not for labelled words")
+    taken = narrowed(settings, LabelSettings, "is not supported for labelled words")
     return TokenLabelStudent(build_token_label_config(taken, task_facts(entities))).eval()
 
 
