@@ -1,7 +1,7 @@
-"""Settings of training a student; free of torch, so that ``--help`` is quick.
+"""Settings of training a student. The module does not import torch, so that ``--help`` is quick.
 
-`TrainSettings` is a tree of parts: a function takes the part that it needs. On the command line, in Python, recipes and
-grids of sweeps all parts' flags stand side by side. See `pipeline.settings`.
+`TrainSettings` is a tree of parts: each function takes only the part that it needs. The command line, Python, recipes
+and grids of sweeps have the flags of all parts on one level. See `pipeline.settings`.
 """
 
 from collections.abc import Mapping, Set
@@ -36,18 +36,18 @@ LayerLossName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-ms
 LAYER_LOSSES = get_args(LayerLossName)
 LAYERS = r"^\d+(,\d+)*$"
 FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set
-ROWS_OF_BIGRAMS = 10_000  # of more rows products learn by themselves which token follows which
+ROWS_OF_BIGRAMS = 10_000  # with more rows, products learn the order of tokens without bigrams
 
 
 class Where(Settings):
-    """The rows that fulfil a condition."""
+    """The rows that match a condition."""
 
     chosen_by: ClassVar = "where"
     where: str = Field(description="SQL condition for training rows, such as 'margin(logits) < 0.9'.")
 
 
 class Query(Settings):
-    """The rows that a query chooses."""
+    """The rows that a query selects."""
 
     chosen_by: ClassVar = "query"
     query: str = Field(
@@ -68,7 +68,7 @@ class OneName(Settings):
 
 
 class OneTask(OneName):
-    """All rows of it, or some."""
+    """All or some of its rows."""
 
     chosen: Where | Query | None = None
     mix: ClassVar = None
@@ -96,7 +96,7 @@ class OneSet(Settings):
 
 
 class Sets(OneSet):
-    """One set, or those of several teachers of the same rows; all rows, or some."""
+    """One set, or the sets of several teachers for the same rows. All rows, or some."""
 
     mix: str | None = Field(
         None, description="Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean."
@@ -126,7 +126,7 @@ class SeveralTasks(Settings):
     @classmethod
     def _some(cls, value: str) -> str:
         if not names_of(value):
-            raise ValueError(f"{value!r} names no set")
+            raise ValueError(f"{value!r} contains no name of a set")
         return value
 
     @property
@@ -139,7 +139,7 @@ Source = OneTask | Sets
 
 
 class FromTeacher(Settings):
-    """A student's weights start from what its set stores of the teacher, or from noise."""
+    """The initial weights of a student: from its set's token vectors or layers of the teacher, or random."""
 
     panel: ClassVar = EncoderSettings.panel
     init: InitKind | None = Field(
@@ -153,7 +153,7 @@ class FromTeacher(Settings):
 
 
 class FromRun(Settings):
-    """They start from those of another run, or a BERT's."""
+    """The initial weights are those of another run, or of a BERT."""
 
     chosen_by: ClassVar = "init_from"
     init_from: Path = Field(
@@ -166,7 +166,7 @@ class FromRun(Settings):
 
 
 class FromWords(Settings):
-    """Vectors of tokens start from those of words in a file."""
+    """The initial vectors of tokens are those of words in a file."""
 
     chosen_by: ClassVar = "init_vectors"
     init_vectors: Path = Field(
@@ -180,7 +180,8 @@ class FromWords(Settings):
     def _no_others(self) -> Self:
         if self.init == "teacher":
             raise ValueError(
-                "--init-vectors: with --init teacher the vectors start from the teacher's. Give one of them."
+                "--init-vectors: cannot be combined with --init teacher, which starts from the teacher's "
+                "vectors. Remove one of them."
             )
         return self
 
@@ -189,7 +190,7 @@ Start = FromTeacher | FromRun | FromWords
 
 
 class Divergence(Settings):
-    """The teacher's term: how far the student's distribution is from its own."""
+    """The teacher's term: the divergence of the student's distribution from the teacher's."""
 
     soft_loss: Literal["kl"] = Field(
         "kl", description="Loss to the teacher: kl of the distributions, or mse of the logits."
@@ -205,7 +206,7 @@ class SquaredError(Settings):
 
 
 class TokenLoss(Settings):
-    """What a student learns from gold, and what from its teacher."""
+    """The losses to gold and to the teacher."""
 
     alpha: float = Field(
         0.5, ge=0, le=1, description="Weight of the loss to gold. The loss to the teacher has 1 - alpha."
@@ -214,18 +215,18 @@ class TokenLoss(Settings):
 
 
 class Loss(TokenLoss):
-    """What a student learns from a row."""
+    """The loss of a row."""
 
     class_weights: ClassWeights | None = Field(
         None, description="Weights of classes. balanced: all classes count the same. Default: all rows count the same."
     )
 
     def of_task(self, kind: str, kinds: Set[str]) -> "Loss":
-        """The loss of one of several tasks: without what is for tasks of another kind, if there are such.
+        """Returns the loss of one of several tasks, without settings that only apply to other kinds of tasks.
 
         Args:
-            kind: of the task's target.
-            kinds: of all tasks' targets.
+            kind: the kind of the task's target.
+            kinds: the kinds of all tasks' targets.
         """
         soft = Divergence() if kind == "score" and kinds != {"score"} else self.soft
         weights = None if kind != "classes" and "classes" in kinds else self.class_weights
@@ -233,22 +234,27 @@ class Loss(TokenLoss):
 
 
 class LayerLosses(Settings):
-    """What a student learns from its teacher's stored layers."""
+    """The losses to the teacher's stored layers."""
 
     panel: ClassVar = "Learning from the teacher's layers"
     chosen_by: ClassVar = "layer_loss"
     layer_loss: str = Field(
-        description=f"Losses between layers, joined by +: {', '.join(LAYER_LOSSES)}. (default: logits alone)",
+        description=(
+            f"Losses between layers, joined by +: {', '.join(LAYER_LOSSES)}. Default: none, only the loss of the "
+            "logits."
+        ),
         json_schema_extra={"aliases": ["objective"]},
     )
     layers: str | None = Field(
         None,
         pattern=LAYERS,
-        description="Layers of the teacher for the student's last layers, such as 2,4,6. Default: those of "
-        "--init-layers or of the set, for other students the last.",
+        description=(
+            "Layers of the teacher for the student's last layers, such as 2,4,6. Default: those of --init-layers "
+            "or of the set, for students without layers the last one."
+        ),
     )
     intermediate_epochs: int = Field(
-        0, ge=0, description="Epochs with the layer loss alone, before those with the logits. 0: both losses together."
+        0, ge=0, description="Epochs with only the layer loss, before those with the logits. 0: both losses together."
     )
     layer_loss_weight: float | None = Field(
         None,
@@ -274,25 +280,25 @@ class LayerLosses(Settings):
     def _fit(self) -> Self:
         if self.intermediate_epochs and self.layer_loss_weight is not None:
             raise ValueError(
-                "--layer-loss-weight: weighs a layer loss against the logits' loss, and --intermediate-epochs trains "
-                "with one after the other. Leave one of the flags out."
+                "--layer-loss-weight: combines both losses, but --intermediate-epochs trains with one after "
+                "the other. Remove one of the flags."
             )
         if self.filters is not None and "hid-seq" not in self.names:
-            raise ValueError("--filters: are for --layer-loss hid-seq")
+            raise ValueError("--filters: applies only to --layer-loss hid-seq. Remove it, or add that loss")
         return self
 
     def for_encoder(self, encoder: EncoderSettings) -> "LayerLosses":
-        """The same with the layers that a bert starts from, if no others are named."""
+        """Returns the same settings with the layers that a bert starts from, unless other layers are given."""
         return self.model_copy(update={"layers": self.layers or getattr(encoder, "init_layers", None)})
 
     @property
     def names(self) -> tuple[LayerLossName, ...]:
-        """The names of the layer losses, each once."""
+        """The names of the layer losses, without repetitions."""
         return tuple(dict.fromkeys(self.layer_loss.split("+")))  # type: ignore[arg-type]
 
 
 class TokenHead(Settings):
-    """What reads a representation, of a text or a token."""
+    """The classifier on top of a representation of a text or a token."""
 
     head: HeadKind | None = Field(
         None, description="Classifier on top of the representation. Default: mlp, for a bert dense."
@@ -309,7 +315,7 @@ class TokenHead(Settings):
 
 
 class Head(TokenHead):
-    """What reads the representation of a text, or of two."""
+    """The classifier on top of the representations of one or two texts."""
 
     pairing: PairingKind | None = Field(
         None,
@@ -326,12 +332,14 @@ def num_bigrams(encoder: EncoderSettings, num_rows: int) -> int | None:
 
 
 class Storage(Settings):
-    """How a student is stored."""
+    """The storage of a student."""
 
     weights: Weights | None = Field(
         None,
-        description="Weights on disk: rounded (about 5 bits a number), or float32. (default: rounded; float32 for "
-        "lstm, biattentive and bert)",
+        description=(
+            "Weights on disk: rounded (about 5 bits per number), or float32. Default: rounded, for lstm, "
+            "biattentive and bert float32."
+        ),
     )
 
 
@@ -349,7 +357,10 @@ class RunPlaces(StoreFlags, UnverifiedFlags, JsonFlags):
 
 
 class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
-    """Settings of ``distill train-student``. The defaults are the paper's best student, and what bettered it."""
+    """Settings of ``distill train-student``.
+
+    The defaults are the paper's best student, with the changes that improved it in experiments.
+    """
 
     helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
     source: OneTask | Sets | SeveralTasks | None = None
@@ -366,18 +377,18 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
 
     @classmethod
     def complete(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Adds the settings of the recipe that was given, if one was; those that were given themselves beat its."""
+        """Adds the settings of the recipe, if one was given. Given flags override it."""
         from student.recipe import with_recipe
 
         return with_recipe(given)
 
     @property
     def layers(self) -> LayerLosses | None:
-        """What is learnt from layers, and from which, if a bert's are to be those that it starts from."""
+        """The losses of layers, whose layers for a bert are those that it starts from."""
         return None if self.layer_losses is None else self.layer_losses.for_encoder(self.encoder)
 
     def for_rows(self, num_rows: int) -> Self:
-        """The settings with the defaults for so many rows and the encoder."""
+        """Returns the settings with the defaults for so many rows and the encoder."""
         optimizer = self.optimizer.for_encoder(self.encoder.embedding)
         return self.model_copy(update={"optimizer": optimizer, "epochs": self.epochs.for_rows(num_rows)})
 
@@ -385,26 +396,26 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
     def _fit(self) -> Self:
         embedding, has_vectors, problems = self.encoder.embedding, isinstance(self.encoder, WithVectors), []
         if isinstance(self.start, FromWords) and (not has_vectors or embedding == "bert"):
-            problems.append(f"--init-vectors: --embedding {embedding} has no vectors of words alone")
+            problems.append(f"--init-vectors: --embedding {embedding} has no vectors of single words")
         if self.start.init == "teacher" and not has_vectors:
-            problems.append(f"--init teacher: is for vectors, and --embedding {embedding} has none")
+            problems.append(f"--init teacher: --embedding {embedding} has no vectors to start from the teacher's")
         if self.layer_losses is not None and isinstance(self.source, SeveralTasks):
-            problems.append("--layer-loss: layers are stored for one task; leave out --tasks")
+            problems.append("--layer-loss: is not supported with --tasks. Remove one of them")
         if self.layer_losses is not None and isinstance(self.source, Sets) and len(self.source.set) > 1:
-            problems.append("--layer-loss: layers are those of one teacher; give one --set")
+            problems.append("--layer-loss: needs the layers of a single teacher. Give one --set")
         if problems:
             raise ValueError("; ".join(problems))
         return self
 
 
 class LabelHead(TokenHead):
-    """What reads the representation of a token."""
+    """The classifier on top of the representation of a token."""
 
     head: Literal["mlp", "plain-mlp", "linear"] = Field("mlp", description="Classifier of a token.")
 
 
 class LabelSettings(RunPlaces, ReportFlags, SeedFlags):
-    """What ``distill train-student`` takes of `TrainSettings` for a set of labelled words."""
+    """The part of `TrainSettings` that ``distill train-student`` accepts for a set of labelled words."""
 
     source: OneName | OneSet
     num_bigrams: Literal[0] | None = Field(None, description="None: a label belongs to one token.")
@@ -420,9 +431,9 @@ class LabelSettings(RunPlaces, ReportFlags, SeedFlags):
 
 
 class SweepSettings(Settings):
-    """Settings of ``distill sweep``: those of its students, and what to try.
+    """Settings of ``distill sweep``: those of its students, and the values to try.
 
-    Of a student, ``output_dir`` is the folder of all runs, and ``seed`` the first of the seeds.
+    ``output_dir`` is the folder of all runs, and ``seed`` the first seed.
     """
 
     student: Annotated[dict[str, Any], Draft(TrainSettings)] = Field(default_factory=dict)

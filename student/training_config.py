@@ -13,13 +13,13 @@ OptimizerKind = Literal["adam", "adadelta"]
 LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
 BERT_LEARNING_RATE = 5e-5
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20  # if no flag sets the number
-ROWS_READ = 1_000_000  # in all epochs, where these are between the two
+ROWS_READ = 1_000_000  # total rows over all epochs, if the number of epochs is between the two limits
 CALIBRATED_SHARE, MOST_CALIBRATED = 20, 1000  # one in so many rows, and at most so many
 FEWEST_CALIBRATED = 50  # fewer would move probabilities by chance as much as they mend them
 
 
 class BestEpoch(Settings):
-    """By what the best epoch is chosen, whose weights are kept, and on which rows."""
+    """The metric and the rows that select the best epoch, whose weights are saved."""
 
     metric_for_best_model: Metric | None = Field(
         None, description="Metric that selects the best epoch, such as macro_f1. Default: the task's first."
@@ -69,7 +69,7 @@ class CalibrationRows(Settings):
 
 
 class Optimizer(Settings):
-    """What moves the weights."""
+    """The optimizer and its settings."""
 
     optimizer: OptimizerKind = Field(
         "adam", description="Optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019)."
@@ -83,17 +83,17 @@ class Optimizer(Settings):
 
     @property
     def rate(self) -> float:
-        """The peak learning rate: as given, or the optimizer's own."""
+        """The peak learning rate: the given one, or the default of the optimizer."""
         return self.learning_rate or LEARNING_RATES[self.optimizer]
 
     def for_encoder(self, embedding: EmbeddingKind) -> "Optimizer":
-        """The same with the encoder's learning rate, which is lower for pretrained layers."""
+        """Returns the same settings with the encoder's learning rate, which is lower for pretrained layers."""
         is_tuned = embedding == "bert" and self.optimizer == "adam" and self.learning_rate is None
         return self.model_copy(update={"learning_rate": BERT_LEARNING_RATE}) if is_tuned else self
 
 
 class Epochs(Settings):
-    """How often which rows are read."""
+    """The number and the size of the steps."""
 
     num_train_epochs: int | None = Field(
         None,
@@ -108,6 +108,6 @@ class Epochs(Settings):
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
 
     def for_rows(self, num_rows: int) -> "Epochs":
-        """The same with the number of epochs for so many training rows, if the flags leave it open."""
+        """Returns the same settings with the number of epochs for so many training rows, unless a flag sets it."""
         usual = max(FEWEST_EPOCHS, min(MOST_EPOCHS, ROWS_READ // max(1, num_rows)))
         return self.model_copy(update={"num_train_epochs": self.num_train_epochs or usual})

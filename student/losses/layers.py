@@ -58,22 +58,22 @@ class Contrast(nn.Module):
 
 
 class LayerLoss(nn.Module):
-    """The sum of distances over layers; its maps are trained with the student and then thrown away.
+    """The sum of distances over layers. Its maps are trained with the student and then discarded.
 
-    The student's last layers learn from as many of the teacher's. A student without layers has a single one: what is
-    known of each token, and of a row what its head reads.
+    The student's last layers learn from the same number of the teacher's layers. A student without layers has a single
+    one: the features of each token, and for a row the input of its head.
 
     Args:
-        distances: with the signal that each reads.
-        layers: the teacher's, rising; 0 is what its first layer reads.
-        student: whose layers are compared; is not kept.
+        distances: the distances, each with its signal.
+        layers: the teacher's layers, ascending. 0 is the input of its first layer.
+        student: the student, which is not stored.
         targets: the teacher's stored layers, by signal.
         weight_N: float32, multiplies each training row's loss.
-        filters: what of the states of all tokens is compared. (default: all)
-        kind_N: what `Contrast` needs, or None where it is not among the distances.
+        filters: the filters of the states of all tokens. Default: the states are compared unfiltered.
+        kind_N: the kinds of rows for `Contrast`, or None without it.
 
     Attributes:
-        is_known_N: which training rows all signals are of.
+        is_known_N: which training rows have all signals.
     """
 
     def __init__(
@@ -113,20 +113,20 @@ class LayerLoss(nn.Module):
     def read(
         self, student: Student, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None = None
     ) -> tuple[Tensor, LayerOutputs]:
-        """Returns features_BF, which the student's head reads, and the layer outputs that are compared."""
+        """Returns features_BF, the input of the student's head, and the layer outputs to compare."""
         encoder = student.encoder
         if isinstance(encoder, BertEncoder):
             layers = encoder.layers(ids_T, starts_S, sparse_grads)
             # One forward pass serves both the head and the layer loss, because a BERT's layers dominate the cost.
             return encoder.pooled([states_TH[starts_S[:-1]] for states_TH in layers.states[1:]]), layers
-        # The scan runs only if an distance reads tokens: it costs more than the pooled product.
+        # The scan runs only if a distance reads tokens, because it costs more than the pooled product.
         states = [encoder.scan(ids_T, starts_S, sparse_grads)] if self._reads_tokens else []
         # A matrix student has no attention, so the mask has no columns and the lists of scores are empty.
         nowhere_NL = torch.zeros(len(starts_S) - 1, 0, dtype=torch.bool, device=starts_S.device)
         return student.features(ids_T, starts_S, sparse_grads), LayerOutputs(nowhere_NL, states)
 
     def _map(self, signal: LayersName, layer: int, student: Student, width: int) -> nn.Linear | None:
-        """Returns the map from a student's state to the teacher's width, or None where no map is needed."""
+        """Returns the map from a student's state to the teacher's width, or None if no map is needed."""
         if signal not in ("states", "cls"):
             return None
         own = self._width_of_first(student) if signal == "cls" else student.encoder.token_size
@@ -147,9 +147,9 @@ class LayerLoss(nn.Module):
         """Returns the weighted mean over the rows whose teacher layers are stored, a scalar, or 0 without such rows.
 
         Args:
-            features_BF: what the student's head reads.
-            layers: what its layers output.
-            starts_S: of the sequences that it reads.
+            features_BF: the input of the student's head.
+            layers: the outputs of its layers.
+            starts_S: the starts of its sequences.
             rows: numbers of the training rows.
         """
         is_known_B = self.is_known_N[rows]
@@ -164,7 +164,7 @@ class LayerLoss(nn.Module):
         return torch.stack(losses).sum()
 
     def _losses(self, chosen: "_ChosenOutputs") -> Iterator[Tensor]:
-        """Each distance of each row, or of each of two sequences that are read of it, layer by layer."""
+        """Returns each distance of each row, or of its two sequences, layer by layer."""
         # Negative indices compare the student's last layers with the chosen teacher layers, whatever the student's
         # depth.
         places = range(-len(self._layers), 0)
@@ -178,8 +178,8 @@ class LayerLoss(nn.Module):
     def _error(
         self, distance: LayerDistance, signal: LayersName, layer: int, place: int, chosen: "_ChosenOutputs"
     ) -> Tensor:
-        """A distance of each row, for one layer of the teacher and the student's at ``place``."""
-        assert distance.error is not None, "a contrast is of all layers"
+        """Returns a distance of each row, for one layer of the teacher and the student's layer at ``place``."""
+        assert distance.error is not None, "a contrast uses all layers"
         target, layers, device = self._targets[signal], chosen.layers, chosen.starts_S.device
         name = f"{distance.signal}-{layer}"
         bring = self.maps[name] if name in self.maps else nn.Identity()
@@ -199,7 +199,7 @@ class LayerLoss(nn.Module):
 
 
 class _ChosenOutputs(NamedTuple):
-    """A student's outputs for the rows whose teacher layers are stored."""
+    """A student's outputs for the rows with stored layers of the teacher."""
 
     features_BF: Tensor
     layers: LayerOutputs
@@ -207,12 +207,12 @@ class _ChosenOutputs(NamedTuple):
     rows: Ints
 
     def first(self, place: int) -> Tensor:
-        """A layer's states of the rows' first tokens; of a student without layers what its head reads."""
+        """Returns a layer's states of the rows' first tokens, or for a student without layers the input of its head."""
         return self.layers.states[place][self.starts_S[:-1]] if self.layers.scores else self.features_BF
 
 
 def _chosen(layers: LayerOutputs, starts_S: Tensor, is_chosen_B: Tensor) -> tuple[LayerOutputs, Tensor]:
-    """Returns the layer outputs and starts of the chosen rows alone; of a pair of sequences both are chosen."""
+    """Returns the layer outputs and starts of only the chosen rows. For a pair, both sequences are chosen."""
     # Usually every row has stored layers, and then the copies below would be wasted.
     if is_chosen_B.all():
         return layers, starts_S

@@ -18,16 +18,16 @@ def task_loss(
     soft_loss: SoftLoss = "kl",
     weight_B: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The mean loss of a batch, a scalar, by what logits of the target mean: the one of the functions below for it.
+    """Returns the mean loss of a batch, a scalar, by the function below for the target.
 
     Args:
-        target: what logits mean.
-        logits_BC: as those functions take it, as are the others.
+        target: the meaning of the logits.
+        logits_BC: see those functions, also for the other arguments.
         teacher_BC: the teacher's.
-        gold_B: gold; for multi-label tasks [B, C].
+        gold_B: gold. For multi-label tasks [B, C].
         alpha: weight of the gold.
-        temperature: not for a score.
-        soft_loss: not for a score.
+        temperature: ignored for a score.
+        soft_loss: ignored for a score.
         weight_B: multiplies each row's loss.
     """
     # A score has no softmax, so temperature and the choice of soft loss have no meaning for it.
@@ -46,18 +46,20 @@ def distillation_loss(
     soft_loss: SoftLoss = "kl",
     weight_B: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Alpha * CE(gold) + (1 - alpha) * soft, averaged over rows; alpha 1 is the gold alone, alpha 0 the teacher alone.
+    """Returns alpha * CE(gold) + (1 - alpha) * soft, averaged over rows.
 
-    A row without gold takes the teacher's term alone, with its whole weight.
+    Alpha 1 uses only gold, and alpha 0 only the teacher.
+
+    A row without gold has only the teacher's term, with its full weight.
 
     Args:
         logits_BC: float32, the student's.
-        teacher_BC: float32, the teacher's, before softmax.
-        gold_B: int64 classes, ``NO_LABEL`` where there is none.
+        teacher_BC: float32, the teacher's logits before softmax.
+        gold_B: int64 classes, or ``NO_LABEL``.
         alpha: weight of the gold.
         temperature: T, for ``kl``.
         soft_loss: ``kl`` or ``mse``, see `soft_divergence` and `logit_error`.
-        weight_B: float32, multiplies each row's loss. (default: 1)
+        weight_B: float32, the weight of each row's loss. Default: 1.
 
     Returns:
         A scalar.
@@ -80,7 +82,7 @@ def plain_loss(
     soft_loss: SoftLoss,
     weight_B: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Returns `distillation_loss`, a scalar, worked out by torch's own operators."""
+    """Returns `distillation_loss`, a scalar, computed by torch's operators."""
     if soft_loss == "mse":
         soft_B = logit_error(logits_BC, teacher_BC)
     else:
@@ -91,10 +93,10 @@ def plain_loss(
 
 
 def soft_divergence(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, temperature: float) -> torch.Tensor:
-    """T² * KL(teacher_T || student_T) of each row, nats; its gradient is that of the cross-entropy with the teacher.
+    """Returns T² * KL(teacher_T || student_T) of each row, in nats. Its gradient equals that of the cross-entropy.
 
-    The divergence is summed over classes (the paper's formula; its code averaged over them, which weakens the teacher's
-    term C times). T² keeps the size of its gradient when T changes (Hinton et al. 2015).
+    The divergence is summed over classes, as in the paper's formula. Its code averaged over them, which weakens the
+    teacher's term C times. T² keeps the size of its gradient when T changes (Hinton et al. 2015).
     """
     log_student_BC = functional.log_softmax(logits_BC / temperature, dim=1)
     # Using logarithms on both sides avoids log(0) for classes whose teacher probability underflows.
@@ -103,7 +105,7 @@ def soft_divergence(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, temperatu
 
 
 def logit_error(logits_BC: torch.Tensor, teacher_BC: torch.Tensor) -> torch.Tensor:
-    """Squared error of each row's logits, averaged over classes (Tang et al. 2019, as their code has it)."""
+    """Returns the squared error of each row's logits, averaged over classes, as in the code of Tang et al. (2019)."""
     return ((logits_BC - teacher_BC) ** 2).mean(dim=1)
 
 
@@ -116,16 +118,16 @@ def labels_loss(
     soft_loss: SoftLoss = "kl",
     weight_B: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`distillation_loss` for labels that hold or not, each by itself: binary terms, averaged over labels.
+    """Returns `distillation_loss` for independent labels: binary terms, averaged over labels.
 
     Args:
         logits_BC: float32, the student's.
-        teacher_BC: float32, the teacher's, before the sigmoid.
-        gold_BC: int64, 1 if a label holds, else 0; rows of ``NO_LABEL`` where there is no gold.
+        teacher_BC: float32, the teacher's logits before the sigmoid.
+        gold_BC: int64, 1 if a label holds, otherwise 0. Rows without gold are ``NO_LABEL``.
         alpha: weight of the gold.
         temperature: T, for ``kl``.
         soft_loss: ``kl`` or ``mse``, see `binary_divergence` and `logit_error`.
-        weight_B: float32, multiplies each row's loss. (default: 1)
+        weight_B: float32, the weight of each row's loss. Default: 1.
 
     Returns:
         A scalar.
@@ -143,7 +145,7 @@ def labels_loss(
 
 
 def binary_divergence(logits_BC: torch.Tensor, teacher_BC: torch.Tensor, temperature: float) -> torch.Tensor:
-    """`soft_divergence` of each label by itself, averaged over labels: BCE with the teacher, less its own entropy."""
+    """Returns `soft_divergence` of independent labels, averaged over labels: BCE with the teacher, less its entropy."""
     scaled_BC, p_BC = teacher_BC / temperature, (teacher_BC / temperature).sigmoid()
     bce = functional.binary_cross_entropy_with_logits
     # Subtracting the teacher's own entropy makes the loss 0 at agreement. The gradient does not change.
@@ -158,9 +160,9 @@ def score_loss(
     alpha: float,
     weight_B: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Alpha * (s - gold)² + (1 - alpha) * (s - teacher)², averaged over rows, for a score s in column 0.
+    """Returns alpha * (s - gold)² + (1 - alpha) * (s - teacher)², averaged over rows, for a score s in column 0.
 
-    A row without gold (NaN) takes the teacher's term alone; ``weight_B`` multiplies each row's loss.
+    A row without gold (NaN) has only the teacher's term. ``weight_B`` is the weight of each row's loss.
     """
     score_B, known_B = logits_BC[:, 0], gold_B.isfinite()
     # Replacing NaN before the square matters: 0 * NaN is NaN, also in the gradient.

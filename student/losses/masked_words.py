@@ -1,7 +1,7 @@
 """The loss of masked words, and the forward and backward pass of the prediction head, a chunk of positions at a time.
 
-With the gradient worked out while a chunk's logits are at hand (as fused linear cross-entropy does it: Hsu et al. 2024,
-Liger Kernel), all positions times the vocabulary never exist together, and no logits are computed twice.
+The gradient is computed while a chunk's logits are in memory, as in fused linear cross-entropy (Hsu et al. 2024, Liger
+Kernel). Logits of all positions therefore never exist together, and are never computed twice.
 
 Shapes: P positions, F features, V vocabulary, E kept entries of a distribution, G the features, a 1 for the bias, and
 zeros up to a round number.
@@ -33,7 +33,7 @@ TeacherOf = Callable[[slice], Distribution]
 
 
 class WithGradient(torch.autograd.Function):
-    """A loss whose gradient was worked out along with it."""
+    """A loss whose gradient was computed with it."""
 
     @staticmethod
     def forward(ctx: Any, features_PF: torch.Tensor, loss: torch.Tensor, d_features_PF: torch.Tensor) -> torch.Tensor:
@@ -50,7 +50,7 @@ class WithGradient(torch.autograd.Function):
 
 
 class HeadPass:
-    """A head's loss and gradients; keeps its memory from step to step, as fresh memory is dear.
+    """A head's loss and gradients. It reuses its memory from step to step, because new memory is expensive.
 
     Args:
         head: a linear layer from F features to V words, float32.
@@ -80,20 +80,19 @@ class HeadPass:
         temperature: float,
         scale: Weight = 1.0,
     ) -> torch.Tensor:
-        """The mean loss of positions, whose gradients with respect to the head are in their place already.
+        """Returns the mean loss of positions, and stores its gradients with respect to the head in ``grad``.
 
-        They take the place of older ones there; ``backward`` is to be called on the loss itself, not on a multiple.
+        They replace older gradients. ``backward`` must be called on the loss itself, not on a multiple.
 
         Args:
-            features_PF: float32, the head's input; at least one position.
-            target_P: int64, what stood at the position.
-            teacher_of: the teacher's distributions at the positions of a slice.
+            features_PF: float32, the head's input, with at least one position.
+            target_P: int64, the masked token at each position.
+            teacher_of: returns the teacher's distributions at the positions of a slice.
             alpha: weight of the gold.
             temperature: T.
-            scale: by which the loss is multiplied.
+            scale: the factor of the loss.
 
-        Returns:
-            The sum of the positions' losses (`position_loss`) times the scale; a scalar, float32, with a graph.
+        Returns: The sum of the positions' losses (`position_loss`) times the scale, a float32 scalar with a graph.
         """
         d_features_PF = torch.empty_like(features_PF)
         total = features_PF.new_zeros(())
@@ -121,7 +120,7 @@ class HeadPass:
         return WithGradient.apply(features_PF, total, d_features_PF)  # type: ignore[no-any-return,no-untyped-call]
 
     def _logits(self, features_PF: torch.Tensor) -> torch.Tensor:
-        """The logits of a chunk, and of nothing up to a round number of positions."""
+        """Returns the logits of a chunk, padded to a round number of positions."""
         num_positions, num_features = features_PF.shape
         self._features_PG[:num_positions, :num_features] = features_PF
         rounded = _rounded(num_positions)
@@ -152,7 +151,7 @@ def _to_gradient(
     temperature: float,
     scale: Weight,
 ) -> torch.Tensor:
-    """Turns logits into the gradient with respect to them, where they are; returns the sum of the losses."""
+    """Replaces logits by the gradient with respect to them. Returns the sum of the losses."""
     total = logits_PV.new_zeros((), dtype=torch.float32)
     # A GPU has no cache per core to respect, and small slices would cost one kernel launch each.
     rows = ROWS if logits_PV.device.type == "cpu" else CHUNK
@@ -179,18 +178,18 @@ def position_loss(
     temperature: float,
     scale: Weight = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Alpha * CE(gold) + (1 - alpha) * T² * CE(teacher_T, student_T) of each position, nats.
+    """Returns alpha * CE(gold) + (1 - alpha) * T² * CE(teacher_T, student_T) of each position, in nats.
 
-    The cross-entropy with the teacher has the gradient of their divergence, and needs no entropy of a distribution of
-    which only a part is stored.
+    The cross-entropy with the teacher has the same gradient as the divergence, and does not need the entropy of a
+    partly stored distribution.
 
     Args:
-        logits_PV: float32 or float64, the student's.
-        target_P: int64, what stood at the position.
+        logits_PV: float32 or float64, the student's logits.
+        target_P: int64, the masked token at each position.
         teacher: its distributions at ``temperature``.
         alpha: weight of the gold.
         temperature: T.
-        scale: by which everything is multiplied.
+        scale: the factor of losses and gradient.
 
     Returns:
         The losses [P], and the gradient of their sum with respect to the logits [P, V].
@@ -213,11 +212,11 @@ def position_loss(
 def cross_entropy(
     logits_PV: torch.Tensor, weighted: Sequence[tuple[Weight, Distribution]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Σ weight * (-Σ p log q) over some distributions p; tokens that were not kept are one class together.
+    """Returns Σ weight * (-Σ p log q) over some distributions p. All tokens that are not stored form one class.
 
     Args:
         logits_PV: log q up to a constant, float32 or float64.
-        weighted: each p with its weight.
+        weighted: the distributions p with their weights.
 
     Returns:
         The losses [P], and the gradient of their sum with respect to the logits [P, V].
@@ -238,7 +237,7 @@ def cross_entropy(
 def _term(
     logits_PV: torch.Tensor, log_z_P: torch.Tensor, p: Distribution
 ) -> tuple[torch.Tensor, torch.Tensor, Distribution]:
-    """-Σ p log q [P], and its gradient: q times a mass [P], less what pulls at single tokens."""
+    """Returns -Σ p log q [P], and its gradient: q times a mass [P], less terms of single tokens."""
     if isinstance(p, Dense):
         return log_z_P - (p.probability_PV * logits_PV).sum(dim=1), torch.ones_like(log_z_P), p
     log_q_E = logits_PV[p.position_E, p.token_E] - log_z_P[p.position_E]

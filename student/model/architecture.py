@@ -1,4 +1,4 @@
-"""What a student looks like and what its logits mean: ``config.json``."""
+"""The architecture of a student and the meaning of its logits: ``config.json``."""
 
 from dataclasses import replace
 from math import isqrt
@@ -31,32 +31,32 @@ BERT_KEY = "distill"
 # The fields of a StudentConfig that follow from the task and its set, and not from flags.
 Facts = dict[str, Any]
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-PRETRAINED_ONE = "a pretrained student, without a task; train one --init-from it"
+PRETRAINED_ONE = "a pretrained student without a task. Train a student with --init-from it"
 
 
 class EncoderConfig(BaseModel):
     """The architecture of an encoder.
 
     Attributes:
-        embedding: which of `ENCODERS`.
+        embedding: the key in `ENCODERS`.
         matrix_size: side of the matrices, or 0 for none (CBOW).
         vector_size: size of the vectors, or 0 for none (CMOW).
-        pooling: whether the vectors' maxima stand beside their sum.
-        window_size: tokens that are read together; features of longer texts are joined from windows. None for all.
-        num_bigrams: how many pairs of neighbouring tokens have a vector of their own.
-        bigram_size: numbers of such a vector.
-        lstm: of the encoders that are LSTMs, or None for others.
+        pooling: whether the features contain the vectors' maxima in addition to their sum.
+        window_size: tokens per window. The features of longer texts are joined from windows. None: no windows.
+        num_bigrams: the number of pairs of neighbouring tokens with a vector.
+        bigram_size: the width of these vectors.
+        lstm: the sizes of LSTMs, or None for other encoders.
         bert: the sizes of a BERT's layers, which are ``vector_size`` wide, or None for others.
-        pooler: what makes a representation of a BERT's states; None for its own, the tanh of a layer on the last one's.
-        initializer_range: standard deviation of the noise that sums and products start from.
-        table_dtype: how the embedding tables are stored.
-        used_rows: how many tokens have a row that is not neutral, the padding among them: those that were trained, or
-            started from the teacher's vectors. Tables that are not of float32 have no row for the others. None if that
-            was not counted.
-        weights: how the weights are stored on disk; in memory they are float32.
-        tokenizer_sha256: the tokenizer its ids belong to.
-        rows: the kind of rows that it learns from.
-        not_for_texts: what it is, for a command that needs a student of whole texts.
+        pooler: the pooler of a BERT's states. None: BERT's own, the tanh of a linear layer on the last state.
+        initializer_range: standard deviation of the initial noise of sums and products.
+        table_dtype: the type of the stored embedding tables.
+        used_rows: the number of tokens with a row that is not neutral, including the padding: they were trained, or
+            started from the teacher's vectors. Tables of types other than float32 have no row for the other tokens.
+            None: not counted.
+        weights: the format of the weights on disk. In memory they are float32.
+        tokenizer_sha256: the hash of its tokenizer.
+        rows: the kind of its training rows.
+        not_for_texts: its description, for a command that needs a student of whole texts.
     """
 
     rows: ClassVar[KindName]
@@ -95,7 +95,7 @@ class EncoderConfig(BaseModel):
         if self.pooling != "sum" and not (self.vector_size and kind.has_sums):
             raise ValueError(f"pooling is {self.pooling!r}, and embedding {self.embedding!r} has no sums of vectors")
         if not kind.has_sums and (self.window_size is not None or self.table_dtype != "float32"):
-            raise ValueError(f"windows and smaller tables are not for embedding {self.embedding!r}")
+            raise ValueError(f"embedding {self.embedding!r} does not support windows and smaller tables")
         if self.weights == "rounded" and (not kind.has_sums or self.table_dtype != "float32"):
             raise ValueError(f"weights are rounded, with {self.table_dtype} tables of embedding {self.embedding!r}")
         if bool(self.num_bigrams) != bool(self.bigram_size) or (self.num_bigrams and not kind.has_sums):
@@ -111,9 +111,9 @@ class EncoderConfig(BaseModel):
     @model_validator(mode="after")
     def _is_a_bert_or_none(self) -> Self:
         if (self.bert is not None) != ENCODERS[self.embedding].is_bert:
-            raise ValueError(f"bert: has to be there for embedding 'bert' and no other, not for {self.embedding!r}")
+            raise ValueError(f"bert: is required for embedding 'bert', and forbidden for {self.embedding!r}")
         if self.bert is None and self.pooler is not None:
-            raise ValueError(f"pooler: is of a bert, not of embedding {self.embedding!r}")
+            raise ValueError(f"pooler: applies to a bert, not to embedding {self.embedding!r}")
         if self.bert is None:
             return self
         problems = []
@@ -122,7 +122,7 @@ class EncoderConfig(BaseModel):
             problems.append(f"{self.bert.num_attention_heads} heads do not share a width of {self.vector_size} evenly")
         if self.max_seq_length > self.bert.max_position_embeddings:
             places = self.bert.max_position_embeddings
-            problems.append(f"max_seq_length is {self.max_seq_length}, but there are places for {places} tokens")
+            problems.append(f"max_seq_length is {self.max_seq_length}, but there are positions for {places} tokens")
         if self.used_rows is not None:
             problems.append("a bert has no neutral rows, so used_rows is not counted")
         if problems:
@@ -132,13 +132,13 @@ class EncoderConfig(BaseModel):
     @model_validator(mode="after")
     def _compares_no_more_than_memory_holds(self) -> Self:
         if ENCODERS[self.embedding].reads_pairs and self.max_seq_length > MOST_COMPARED:
-            what = f"compares every token with every other, of {MOST_COMPARED:,} at most"
+            what = f"compares every token with every other one, and supports at most {MOST_COMPARED:,} tokens"
             raise ValueError(f"max_seq_length is {self.max_seq_length:,}, but embedding {self.embedding!r} {what}")
         return self
 
     @property
     def least_bytes(self) -> int:
-        """Bytes that the weights have at least: of the tables, and of what reads a representation."""
+        """The minimum size of the weights: the tables, and the layers after the representation."""
         is_float = self.table_dtype == "float32"
         if self.weights == "rounded":
             # Neutral rows take no bytes, so the bytes only limit how many there may be.
@@ -161,12 +161,12 @@ class EncoderConfig(BaseModel):
 
     @property
     def num_tokens(self) -> int:
-        """The vocabulary, and a padding past its end."""
+        """The number of tokens, including a padding past the vocabulary."""
         return max(self.vocabulary_size, self.pad_id + 1)
 
     @property
     def encoder_shape(self) -> EncoderShape:
-        """What its encoder is made by; a padding id past the vocabulary gets a row of its own."""
+        """The shape of its encoder. A padding id past the vocabulary gets its own row."""
         return EncoderShape(
             vocabulary_size=self.num_tokens,
             matrix_size=self.matrix_size,
@@ -187,14 +187,14 @@ class EncoderConfig(BaseModel):
 
 
 class StudentConfig(EncoderConfig):
-    """Architecture of a student, and what its logits mean.
+    """Architecture of a student, and the meaning of its logits.
 
     Attributes:
-        is_pair: whether it takes two sentences.
-        pairing: how it brings two sentences together; of no meaning for one.
-        special_ids: the tokens before, between and after two sentences read as one sequence (pairing ``joint``); for a
-            bert also those before and after a single sentence.
-        hidden_size: width of the head, an MLP or an LSTM, or None for the LSTM means as wide as its input.
+        is_pair: whether an input has two sentences.
+        pairing: the combination of two sentences. Ignored for single sentences.
+        special_ids: the tokens before, between and after two sentences that are read as one sequence (pairing
+            ``joint``). For a bert, also those before and after a single sentence.
+        hidden_size: width of an MLP or LSTM head. None: an LSTM is as wide as its input.
         metrics: the task's metrics.
         calibration: what makes probabilities of its logits, fitted after its training.
     """
@@ -221,13 +221,18 @@ class StudentConfig(EncoderConfig):
         # All problems are collected, so that one message lists everything that must change.
         problems = HEADS[self.head].problems(self.head_shape)
         if HEADS[self.head].reads_tokens and self.pooling != "sum":
-            problems.append(f"the {self.head} head reads what is known of each token, pooled by no {self.pooling!r}")
+            problems.append(
+                f"the {self.head} head reads the features of each token, which do not support pooling {self.pooling!r}"
+            )
         if HEADS[self.head].reads_tokens and self.window_size is not None:
             problems.append(f"the {self.head} head reads single tokens and does not support windows")
         if (HEADS[self.head].reads_tokens or HEADS[self.head].reads_squares) and self.num_bigrams:
-            problems.append(f"the {self.head} head reads no pairs of tokens")
+            problems.append(f"the {self.head} head does not support bigrams")
         if self.is_pair and self.pairing == "attention" and not ENCODERS[self.embedding].reads_pairs:
-            problems.append(f"embedding {self.embedding!r} reads each sentence by itself, and no pair with attention")
+            problems.append(
+                f"embedding {self.embedding!r} reads each sentence separately and does not support attention "
+                "between them"
+            )
         if self.is_joint and self.special_ids is None:
             problems.append(f"pairing {self.pairing!r} needs special_ids")
         problems += self._bert_problems() if self.bert is not None else []
@@ -241,12 +246,12 @@ class StudentConfig(EncoderConfig):
         if self.special_ids is None:
             problems.append("a bert needs special_ids")
         if (self.head != "dense" and self.pooler is None) or (self.is_pair and not self.is_joint):
-            problems.append("a bert has the head 'dense', if its pooler is BERT's, and reads pairs as one sequence")
+            problems.append("a bert with BERT's pooler needs the head 'dense', and reads pairs as one sequence")
         if HEADS[self.head].reads_tokens:
-            problems.append("a bert's head reads its representation, not tokens")
+            problems.append("a bert does not support heads that read tokens")
         # A BERT reads absolute positions, so dropping tokens would shift all later ones.
         if self.token_dropout:
-            problems.append("a bert drops no tokens")
+            problems.append("a bert does not support token dropout")
         return problems
 
     @property
@@ -255,7 +260,7 @@ class StudentConfig(EncoderConfig):
 
     @property
     def encoder_shape(self) -> EncoderShape:
-        """What its encoder is made by; behind a single sentence's separator there is nothing."""
+        """The shape of its encoder. Nothing follows a single sentence's separator."""
         if self.bert is None or self.special_ids is None:
             return super().encoder_shape
         _, between, after = self.special_ids
@@ -265,7 +270,7 @@ class StudentConfig(EncoderConfig):
 
     @property
     def is_hugging_face(self) -> bool:
-        """Whether its folder is one that `transformers` reads."""
+        """Whether `transformers` can load its folder."""
         return self.bert is not None and self.pooler is None
 
     @property
@@ -280,12 +285,12 @@ class StudentConfig(EncoderConfig):
 
     @property
     def side(self) -> int:
-        """Side of the square that a part of the representation is laid out in by the CNN head."""
+        """The side of the square into which the CNN head arranges a part of the representation."""
         return self.matrix_size or isqrt(self.vector_size)
 
     @property
     def head_shape(self) -> HeadShape:
-        """What its head is made by."""
+        """The shape of its head."""
         return HeadShape(self.target.num_logits, self.hidden_size, self.side, self.vector_size, self.hidden_dropout)
 
 
@@ -293,8 +298,8 @@ class MaskedWordConfig(EncoderConfig):
     """Architecture of a pretrained student.
 
     Attributes:
-        corpus: what it was pretrained on.
-        num_outputs: V, of its head.
+        corpus: its corpus.
+        num_outputs: V, the outputs of its head.
     """
 
     rows: ClassVar[KindName] = "masked_words"
@@ -313,9 +318,9 @@ class SentenceConfig(EncoderConfig):
     """Architecture of a student that is pretrained on vectors of sentences.
 
     Attributes:
-        subject: the task or the corpus that the sentences are of.
-        width: H, numbers of a vector.
-        vector_map: what makes one of the representation.
+        subject: the task or the corpus of the sentences.
+        width: H, the width of a vector.
+        vector_map: the map from the representation to a vector.
     """
 
     rows: ClassVar[KindName] = "sentences"
@@ -331,8 +336,8 @@ class TokenLabelConfig(EncoderConfig):
     """Architecture of a student that labels words.
 
     Attributes:
-        task: what it was trained for.
-        target: what the logits of a token mean.
+        task: its task.
+        target: the meaning of a token's logits.
         metrics: the task's metrics.
         hidden_size: width of an MLP head.
         calibration: what makes probabilities of its logits, fitted after its training.
@@ -342,8 +347,8 @@ class TokenLabelConfig(EncoderConfig):
     pipeline_tag: ClassVar[str] = "token-classification"
     card_ending: ClassVar[str] = ", which labels words and finds their spans"
     not_for_texts: ClassVar[str] = (
-        "a student that labels words (type: token_labels), and this is for those of whole texts; "
-        "see docs/labels.md for labelled words"
+        "a student that labels words (type: token_labels), but this command needs a student of whole texts. "
+        "See docs/labels.md"
     )
     # These constants let commands treat both kinds of task students alike.
     is_pair: ClassVar[bool] = False
@@ -369,9 +374,9 @@ class TokenLabelConfig(EncoderConfig):
         if kind.reads_pairs or kind.is_bert:
             problems.append(f"embedding {self.embedding!r} has no output per word")
         if self.window_size is not None or self.pooling != "sum" or self.num_bigrams:
-            problems.append("words are read without windows, maxima and pairs of tokens")
+            problems.append("labelled words do not support windows, maxima and bigrams")
         if OUTSIDE not in self.target.names or not self.target.has_classes:
-            problems.append("its labels are not those of words")
+            problems.append("its labels are not labels of words")
         problems += self.calibration.problems(self.target) if self.calibration is not None else []
         if problems:
             raise ValueError("; ".join(problems))
@@ -383,7 +388,7 @@ class TokenLabelConfig(EncoderConfig):
 
     @property
     def head_shape(self) -> HeadShape:
-        """What its head is made by."""
+        """The shape of its head."""
         return HeadShape(self.target.num_logits, self.hidden_size, 0, self.vector_size, self.hidden_dropout)
 
 
@@ -400,9 +405,9 @@ CONFIGS: dict[str, type[EncoderConfig]] = {
 def sequences(config: StudentConfig, ids1: Ragged, ids2: Ragged | None = None) -> tuple[Ragged, ...]:
     """Returns the sequences that a student reads: one per sentence, or one for both if it reads them jointly.
 
-    A bert reads the special tokens around a single sentence, too.
+    A bert also reads the special tokens around a single sentence.
 
-    A text may spell the padding token; it is no token here either.
+    The padding token in a text is removed, too.
     """
     # A text that contains "[PAD]" must not gain a neutral token, since padding is also recognised by its id.
     sentences = [_without(config.pad_id, ids) for ids in (ids1, ids2) if ids is not None]

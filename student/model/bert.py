@@ -1,7 +1,7 @@
-"""BERT without its teacher's libraries (Devlin et al. 2019); parameters have the names that Hugging Face gives them.
+"""BERT (Devlin et al. 2019) without its teacher's libraries. Parameters have Hugging Face's names.
 
-Shapes: N sequences, L tokens of the longest, T tokens of all of them end to end, S = N + 1 starts, H width, A heads,
-D = H / A, Q tokens that are asked for, B batch.
+Shapes: N sequences, L tokens of the longest, T tokens of all of them end to end, S = N + 1 starts, H width, A heads, D
+= H / A, Q requested tokens, B batch.
 """
 
 import math
@@ -26,10 +26,10 @@ class LayerOutputs:
     """The outputs of a BERT's layers.
 
     Attributes:
-        is_token_NL: which places of ``scores`` and ``values`` are tokens and no padding.
-        states: [T, H] each, of tokens alone: what the first layer reads, then what each layer makes of it.
-        scores: [N, A, L, L] of each layer: q k / sqrt(D), before padding is masked and before the softmax.
-        values: [N, A, L, D] of each layer.
+        is_token_NL: which positions of ``scores`` and ``values`` are tokens and not padding.
+        states: [T, H] each, without padding: the input of the first layer, and the output of each layer.
+        scores: [N, A, L, L] for each layer: q k / sqrt(D), before masking and softmax.
+        values: [N, A, L, D] for each layer.
     """
 
     is_token_NL: Tensor
@@ -54,7 +54,7 @@ class Closing(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Attention of tokens to each other, then an MLP on each; LayerNorm after both."""
+    """Attention between tokens, and an MLP on each token. A LayerNorm follows both."""
 
     def __init__(self, width: int, shape: BertShape, dropout: float) -> None:
         super().__init__()
@@ -68,13 +68,13 @@ class BertLayer(nn.Module):
     def forward(
         self, states_NLH: Tensor, asked_NQH: Tensor, is_token_NL: Tensor, told: LayerOutputs | None = None
     ) -> Tensor:
-        """The new states of some tokens.
+        """Returns the new states of some tokens.
 
         Args:
-            states_NLH: of all tokens.
-            asked_NQH: of those whose new states are wanted.
-            is_token_NL: which are no padding.
-            told: receives scores and values.
+            states_NLH: the states of all tokens.
+            asked_NQH: the states of the tokens whose new states are requested.
+            is_token_NL: which positions are not padding.
+            told: the list that receives scores and values.
 
         Returns:
             float32 [N, Q, H].
@@ -102,13 +102,13 @@ class BertLayer(nn.Module):
     def _projected(self, states_NLH: Tensor, asked_NQH: Tensor) -> Iterator[Tensor]:
         projections = self.attention["self"]
         assert isinstance(projections, nn.ModuleDict)
-        # Only the tokens whose new states are wanted need queries. Keys and values are needed of all tokens.
+        # Only the requested tokens need queries, but all tokens need keys and values.
         for name, read in (("query", asked_NQH), ("key", states_NLH), ("value", states_NLH)):
             yield projections[name](read).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class BertEmbeddings(nn.Module):
-    """The sum of the embeddings of a token, of its position, and of its sentence's number."""
+    """The sum of the embeddings of a token, its position, and its sentence's number."""
 
     def __init__(self, shape: EncoderShape, bert: BertShape) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class BertEmbeddings(nn.Module):
         self.separator_id = shape.separator_id if bert.type_vocab_size > 1 else None
 
     def forward(self, words_NLH: Tensor, ids_NL: Tensor) -> Tensor:
-        """Returns float32 [N, L, H], for the rows of the words, which may be 0 for padding."""
+        """Returns float32 [N, L, H] from the rows of the words, which may be 0 for padding."""
         types = self.token_type_embeddings.weight[0]
         if self.separator_id is not None:
             is_separator_NL = ids_NL == self.separator_id
@@ -133,18 +133,20 @@ class BertEmbeddings(nn.Module):
 
 
 class BertEncoder(Encoder):
-    """A token is its last state; a sequence what the pooler, tanh of a Linear, makes of its first token's.
+    """The features of a token are its last state.
 
-    With the pooler ``mean-cls`` a sequence is the mean of what each layer makes of that token (MKD, Liu et al. 2020).
-    Sequences are read with the tokenizer's special tokens. The second sentence of a pair begins after the first
-    separator. A sequence of no tokens is read as one of a padding.
+    Those of a sequence are the pooler's output, tanh of a Linear, for its first token.
+
+    With the pooler ``mean-cls``, the features of a sequence are the mean of that token's states over the layers (MKD,
+    Liu et al. 2020). Sequences are read with the tokenizer's special tokens. The second sentence of a pair begins after
+    the first separator. An empty sequence is read as a single padding token.
     """
 
     has_neutral_rows = False
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
-        assert shape.bert is not None, "the config's validator tells"
+        assert shape.bert is not None, "checked by the config's validator"
         self.pad_id, self.bert = shape.pad_id, shape.bert
         self.size = self.token_size = width = shape.vector_size
         self.embeddings = BertEmbeddings(shape, shape.bert)
@@ -184,7 +186,7 @@ class BertEncoder(Encoder):
         return states_NLH[is_inside_NL]  # type: ignore[no-any-return]
 
     def layers(self, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None = None) -> LayerOutputs:
-        """Returns the outputs of every layer, for arguments as of `reduce`."""
+        """Returns the outputs of every layer. See `reduce` for the arguments."""
         ids_NL, words_NLH, is_inside_NL = self._padded(ids_T, starts_S, sparse_grads)
         told, states_NLH = LayerOutputs(self._is_token(ids_NL)), self.embeddings(words_NLH, ids_NL)
         told.states.append(states_NLH[is_inside_NL])
@@ -195,32 +197,35 @@ class BertEncoder(Encoder):
         return told
 
     def pooled(self, firsts: Sequence[Tensor]) -> Tensor:
-        """Pools the first tokens' states [N, H] after each layer to features_NF, as of `reduce`."""
+        """Pools the first tokens' states [N, H] after each layer to features_NF, the result of `reduce`."""
         # MKD's BERT student averages the first token's states over its layers (Liu et al. 2020).
         if self.pooler is None:
             return torch.stack(list(firsts)).mean(dim=0)
         return self.pooler["dense"](firsts[-1]).tanh()  # type: ignore[no-any-return]
 
     def tables(self) -> list[nn.Embedding]:
-        """See `Encoder`; places and sentences are no tokens, and their tables parameters as all others."""
+        """See `Encoder`.
+
+        The tables of positions and sentence numbers are normal parameters, because their rows are not tokens.
+        """
         return [self.embeddings.word_embeddings]
 
     @property
     def multiply_adds(self) -> int:
-        """See `Encoder`: of the last layer keys and values alone, and their use by the first token."""
+        """See `Encoder`. The last layer only needs keys and values, and their use by the first token."""
         # The last layer computes the first token alone, so most of its cost is per input and not per token.
         whole, width = self.bert.num_weights(self.size) // self.bert.num_hidden_layers, self.size
         return (self.bert.num_hidden_layers - 1) * whole + 2 * width**2 + 2 * width
 
     @property
     def multiply_adds_per_input(self) -> int:
-        """See `Encoder`: what is left of the last layer, and the pooler."""
+        """See `Encoder`. The remaining part of the last layer, and the pooler."""
         matrices = 2 if self.pooler is None else 3
         return matrices * self.size**2 + 2 * self.size * self.bert.intermediate_size
 
     @property
     def multiply_adds_per_pair(self) -> int:
-        """See `Encoder`: attention, but for the last layer's."""
+        """See `Encoder`. Attention, without that of the last layer."""
         return (self.bert.num_hidden_layers - 1) * 2 * self.size
 
     def export_problems(self, longest: int) -> list[str]:
@@ -228,7 +233,7 @@ class BertEncoder(Encoder):
         return []
 
     def exported(self, ids_BL: Tensor, longest: int) -> Tensor:
-        """See `Encoder`; the padding stands at the end."""
+        """See `Encoder`. The padding is at the end."""
         return self._pooled(self.embeddings.word_embeddings(ids_BL), ids_BL)
 
     def _arithmetic(self) -> torch.autocast:
@@ -245,7 +250,7 @@ class BertEncoder(Encoder):
     def _padded(
         self, ids_T: Tensor, starts_S: Tensor, sparse_grads: SparseGrads | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Padded ids_NL, the words' rows [N, L, H] with zeros for padding, and which places are not filled up."""
+        """Returns padded ids_NL, the words' rows [N, L, H] with zeros for padding, and the mask of tokens."""
         # Rows are looked up before padding, so that the sparse gradients have one row per real token.
         words_TH = embedding_rows(self.embeddings.word_embeddings.weight, ids_T, self.pad_id, sparse_grads)
         lengths_N = starts_S.diff()
@@ -258,12 +263,12 @@ class BertEncoder(Encoder):
         return ids_NL, words_NLH, is_inside_NL
 
     def _is_token(self, ids_NL: Tensor) -> Tensor:
-        """Bool [N, L]; the first place counts as a token, so that there is something to attend to."""
+        """Returns bool [N, L]. The first position always counts as a token, so that attention is defined."""
         # A softmax over padding alone would be NaN, so an empty sequence attends to its first padding.
         return (ids_NL != self.pad_id) | (torch.arange(ids_NL.shape[1], device=ids_NL.device) == 0)
 
     def _pooled(self, words_NLH: Tensor, ids_NL: Tensor) -> Tensor:
-        """Returns features_NH; the last layer computes the first token alone."""
+        """Returns features_NH. The last layer computes only the first token."""
         *layers, last = self._layers()
         is_token_NL, states_NLH = self._is_token(ids_NL), self.embeddings(words_NLH, ids_NL)
         firsts = []
@@ -277,9 +282,9 @@ class BertEncoder(Encoder):
 
 
 def _of_like_length(ids_T: Tensor, starts_S: Tensor, pad_id: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Numbers of sequences of like length, and their padded ids_NL, until all are there."""
+    """Yields the numbers of sequences of similar lengths, and their padded ids_NL."""
     lengths_N, padding = starts_S.diff(), ids_T.new_tensor([pad_id])
-    # The padding is appended, so that index -1 reads it for every place beyond a sequence's end.
+    # The padding is appended, so that index -1 reads it for every position beyond a sequence's end.
     read_T, order_N = torch.cat([ids_T, padding]), lengths_N.argsort(descending=True)
     longest_N = lengths_N[order_N].tolist()
     start = 0

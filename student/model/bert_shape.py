@@ -1,4 +1,4 @@
-"""The sizes of a BERT beside its width; free of torch."""
+"""The sizes of a BERT besides its width. The module does not import torch."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ NUM_LAYERS, NUM_HEADS, POSITIONS = 3, 12, 512
 
 
 class BertShape(BaseModel):
-    """What a BERT's layers are like, under Hugging Face's names.
+    """The sizes of a BERT's layers, under Hugging Face's names.
 
     Attributes:
-        layer_norm_eps: what each LayerNorm adds to the variance.
+        layer_norm_eps: the number that each LayerNorm adds to the variance.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -25,12 +25,12 @@ class BertShape(BaseModel):
     layer_norm_eps: float = Field(1e-12, gt=0, le=1)
 
     def num_weights(self, width: int) -> int:
-        """Numbers in the matrices of all layers of this width."""
+        """Returns the number of weights in the matrices of all layers of this width."""
         return self.num_hidden_layers * (4 * width**2 + 2 * width * self.intermediate_size)
 
 
 class Inherited(NamedTuple):
-    """The sizes of the layers that a student starts from, as many of them as it takes."""
+    """Returns the sizes of so many of the layers that a student starts from."""
 
     width: int
     shape: BertShape

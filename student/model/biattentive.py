@@ -1,4 +1,4 @@
-"""The student of MKD (Liu et al. 2020): two sentences read in view of each other.
+"""The student of MKD (Liu et al. 2020), which reads two sentences with attention between them.
 
 Shapes: T tokens of the first sentences end to end, U of the second ones, S = N + 1 starts, N sentences or pairs, L and
 K tokens of the first and the second sentence, E numbers of a token, H hidden size, D = 2 H.
@@ -20,7 +20,9 @@ Padded = tuple[torch.Tensor, torch.Tensor]
 
 
 class SecondReader(nn.Module):
-    """An LSTM over a sentence's states X beside what they see, C: [X ; X - C ; X * C]; then max, mean and weighted sum.
+    """An LSTM over a sentence's states X and their attention C: [X, X - C, X * C].
+
+    Pools by max, mean and weighted sum.
 
     Args:
         state_size: D.
@@ -34,18 +36,18 @@ class SecondReader(nn.Module):
         self.size = 3 * self.lstm.size
 
     def forward(self, states_TD: torch.Tensor, seen_TD: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
-        """Returns pooled_NX, X = `size`, 0 of an empty sentence."""
+        """Returns pooled_NX, X = `size`, which is 0 for an empty sentence."""
         read_TD, _ = self.lstm(beside(states_TD, seen_TD), starts_S)
         return self.pooled(*padded(read_TD, starts_S))
 
     def exported(self, states: Padded, seen_NLD: torch.Tensor) -> torch.Tensor:
-        """Returns what `forward` does, in a graph that takes any L."""
+        """Returns the result of `forward`, in a graph that supports any L."""
         states_NLD, is_token_NL = states
         read_NLD, _ = self.lstm.exported(beside(states_NLD, seen_NLD), is_token_NL.sum(dim=1))
         return self.pooled(read_NLD, is_token_NL)
 
     def pooled(self, read_NLD: torch.Tensor, is_token_NL: torch.Tensor) -> torch.Tensor:
-        """The maxima, the mean, and the sum by weights that are learnt, of the tokens."""
+        """Returns the maxima, the mean, and the sum with learnt weights of the tokens."""
         is_token_NL1 = is_token_NL.unsqueeze(2)
         # An empty sentence has no tokens to divide by, and its mean is 0 as its maximum is.
         mean_ND = (read_NLD * is_token_NL1).sum(dim=1) / is_token_NL1.sum(dim=1).clamp(min=1)
@@ -54,9 +56,9 @@ class SecondReader(nn.Module):
 
 
 class BiattentiveEncoder(VectorEncoder):
-    """Both sentences' states of one LSTM; what each token sees of the other sentence; a second LSTM for each, pooled.
+    """One LSTM for both sentences, attention of each token to the other sentence, and a second pooled LSTM for each.
 
-    A sentence alone is read as a pair of it and itself.
+    A single sentence is read as a pair with itself.
     """
 
     def __init__(self, shape: EncoderShape) -> None:
@@ -90,7 +92,7 @@ class BiattentiveEncoder(VectorEncoder):
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds per token of a pair, less those of attention; one alone goes through both second LSTMs."""
+        """Multiply-adds per token of a pair, without attention. A single sentence passes through both second LSTMs."""
         layer: nn.Linear = self.map[0]  # type: ignore[assignment]
         return layer.weight.numel() + self.lstm.multiply_adds + self.first.lstm.multiply_adds
 
@@ -132,10 +134,10 @@ class BiattentiveEncoder(VectorEncoder):
 
 
 def look(one: Padded, other: Padded) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attends each token to the other sentence: the mean of its states, weighted by the softmax of X Yᵀ.
+    """Returns each token's attention to the other sentence: the mean of its states, weighted by the softmax of X Yᵀ.
 
-    Returns:
-        Of the first sentences' tokens seen_NLD, of the second ones' seen_NKD, or 0 where the other sentence is empty.
+    Returns: seen_NLD for the first sentences' tokens, and seen_NKD for the second ones. 0 if the other sentence is
+        empty.
     """
     (x_NLD, is_x_NL), (y_NKD, is_y_NK) = one, other
     scores_NLK = x_NLD @ y_NKD.mT
@@ -146,12 +148,15 @@ def look(one: Padded, other: Padded) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def shares(scores: torch.Tensor, is_token: torch.Tensor, dim: int) -> torch.Tensor:
-    """Softmax over the tokens of an axis; padding has no share, and there are none if there is nothing else."""
+    """Returns the softmax over the tokens of an axis, in which padding has no share.
+
+    All shares are 0 without tokens.
+    """
     # A finite minimum instead of -inf keeps the softmax of an empty sentence from being NaN.
     least = torch.finfo(scores.dtype).min
     return scores.masked_fill(~is_token, least).softmax(dim=dim) * is_token
 
 
 def beside(states: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-    """[X ; X - C ; X * C], on the last axis."""
+    """Returns [X, X - C, X * C] on the last axis."""
     return torch.cat([states, states - seen, states * seen], dim=-1)

@@ -1,11 +1,11 @@
 """Sums of vectors of pairs of neighbouring tokens, as fastText's word n-grams (Joulin et al. 2017, section 2.1).
 
-Which token follows which a sum does not see, and a product of matrices learns from many rows only. A pair has a vector
-of its own if training rows have it often enough, see `student.start`; there are no hashed buckets, in which a
-pair that no row had would say what another one means. Of other pairs nothing is said.
+A sum ignores the order of tokens, and a product of matrices needs many rows to learn it. A pair has a vector if it is
+frequent enough in training rows (see `student.start`). There are no hashed buckets, in which an unseen pair would get
+the meaning of another one. Other pairs are ignored.
 
-Shapes: T tokens of all sequences end to end, N sequences, S = N + 1 starts, B batch, L tokens, V vocabulary, K pairs,
-P pairs found, G numbers of a pair.
+Shapes: T tokens of all sequences end to end, N sequences, S = N + 1 starts, B batch, L tokens, V vocabulary, K pairs, P
+found pairs, G numbers of a pair.
 """
 
 import torch
@@ -19,7 +19,7 @@ from student.run_config import TableDtype
 
 
 class BigramSums(nn.Module):
-    """The sum of the vectors of the pairs in a sequence, or 0 if it has no pairs.
+    """Sums the vectors of the pairs in a sequence, or returns 0 without pairs.
 
     Vectors start from 0.
 
@@ -27,7 +27,7 @@ class BigramSums(nn.Module):
         num_pairs: K, at least 1.
         size: G.
         vocabulary_size: V.
-        table_dtype: how the vectors are stored; only float32 can be trained.
+        table_dtype: the type of the stored vectors. Only float32 can be trained.
     """
 
     pairs_K2: torch.Tensor
@@ -56,14 +56,14 @@ class BigramSums(nn.Module):
         """Sets the pairs of tokens that have vectors.
 
         Raises:
-            ValueError: if they do not rise, or a token is not in the vocabulary.
+            ValueError: if they do not ascend, or a token is not in the vocabulary.
         """
         if bool(((pairs_K2 < 0) | (pairs_K2 >= self.vocabulary_size)).any()):
-            raise ValueError(f"a pair is not of tokens of the vocabulary, which has {self.vocabulary_size}")
+            raise ValueError(f"a pair has a token beyond the vocabulary of {self.vocabulary_size}")
         keys_K = self._keys(*pairs_K2.long().unbind(1))
-        # The binary search needs rising keys and would silently miss pairs otherwise.
+        # The binary search needs ascending keys and would silently miss pairs otherwise.
         if not bool((keys_K.diff() > 0).all()):
-            raise ValueError("the pairs of tokens do not rise")
+            raise ValueError("the pairs of tokens do not ascend")
         self.pairs_K2.copy_(pairs_K2)
         self.keys_K.copy_(keys_K)
 
@@ -73,10 +73,10 @@ class BigramSums(nn.Module):
 
     @torch.no_grad()
     def take_over(self, pairs_K2: torch.Tensor, vectors_KG: torch.Tensor) -> None:
-        """Gives pairs the vectors that they have elsewhere; those that are not there stay as they are.
+        """Copies vectors of pairs from another table. Pairs without a vector there do not change.
 
         Args:
-            pairs_K2: of tokens, all different.
+            pairs_K2: distinct pairs of tokens.
             vectors_KG: their vectors.
         """
         row_K, is_found_K = self._rows(self._keys(*pairs_K2.to(self.keys_K).unbind(1)))
@@ -85,7 +85,7 @@ class BigramSums(nn.Module):
     def forward(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """Returns sums_NG, float32, for arguments as of `Encoder.reduce`."""
+        """Returns sums_NG, float32. See `Encoder.reduce` for the arguments."""
         rows_P, starts_S = self.found(ids_T, starts_S)
         # No kernel reads int8, so the rows are scaled first. Kernels refuse empty tables, so one row is read at least.
         if self.table.weight.dtype == torch.int8:
@@ -94,11 +94,11 @@ class BigramSums(nn.Module):
         return reduce((self.table.weight, None, None), rows_P, starts_S, sparse_grads=sparse_grads)
 
     def found(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pairs that have a vector, sequence by sequence.
+        """The pairs with a vector, sequence by sequence.
 
         Returns:
             rows_P: their rows, int64.
-            starts_S: where those of a sequence start.
+            starts_S: the start of each sequence's pairs.
         """
         keys_T = self._keys(ids_T, functional.pad(ids_T[1:], (0, 1), value=self.vocabulary_size))
         row_T, is_found_T = self._rows(keys_T)
@@ -107,7 +107,7 @@ class BigramSums(nn.Module):
         return row_T[is_found_T], remaining_starts(is_found_T, starts_S)
 
     def exported(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """Returns sums_BG as `forward` does, for ids padded at the end, in a graph of torch's own operators."""
+        """Returns sums_BG like `forward`, for ids padded at the end, in a graph of torch's own operators."""
         keys_BL = self._keys(ids_BL, functional.pad(ids_BL[:, 1:], (0, 1), value=self.vocabulary_size))
         row_BL = torch.zeros_like(ids_BL)
         step = 1 << len(self.keys_K).bit_length()
@@ -119,12 +119,12 @@ class BigramSums(nn.Module):
         return v_BLG.where((self.keys_K[row_BL] == keys_BL).unsqueeze(2), 0).sum(dim=1)
 
     def _rows(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of pairs, and whether they have one."""
+        """Returns the rows of pairs, and whether they have one."""
         row = torch.searchsorted(self.keys_K, keys).clamp(max=len(self.keys_K) - 1)
         return row, self.keys_K[row] == keys
 
     def _keys(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """A number for each pair of tokens, rising with the first and then the second, which may be past the last."""
+        """Returns a number for each pair of tokens, ordered by the first and then the second, which may be missing."""
         # The factor is one more than the vocabulary, so that the missing neighbour of a last token has a key, too.
         return first * (self.vocabulary_size + 1) + second
 

@@ -1,4 +1,4 @@
-"""From flags to the architecture of a student, and which flags exclude each other."""
+"""Converts flags to the architecture of a student, and refuses flags that exclude each other."""
 
 from typing import Any
 
@@ -13,22 +13,22 @@ from student.model.encoders import ENCODERS
 from student.model.flags import AnyEncoder, Bert, EncoderSettings
 from student.model.heads import HEADS, PAIRINGS
 
-# The size was fixed together with the number of pairs, see docs/experiments/bigrams.md.
+# The size was chosen together with the number of pairs. See docs/experiments/bigrams.md.
 BIGRAM_SIZE = 32
 # Encoders without this setting record a fixed value, so that runs of the same student have equal records.
 NOISE = 0.01
 
 
 def build_config(settings: TrainSettings, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:
-    """The architecture that the settings describe, for a task with these facts.
+    """Returns the architecture that the settings describe, for a task with these facts.
 
     Args:
         settings: the settings.
-        facts: what the task and its set decide.
+        facts: the facts of the task and its set.
         inherited: the sizes of the layers that a bert starts from.
 
     Raises:
-        ConfigError: naming every flag that does not fit the others or the task.
+        ConfigError: naming every flag that does not fit the other flags or the task.
     """
     encoder, metric = settings.encoder, settings.best.metric_for_best_model
     kind = ENCODERS[encoder.embedding]
@@ -55,7 +55,7 @@ def build_config(settings: TrainSettings, facts: Facts, inherited: Inherited | N
 
 
 def build_token_label_config(settings: LabelSettings, facts: Facts) -> TokenLabelConfig:
-    """The architecture that the settings describe, for a task of labelled words with these facts.
+    """Returns the architecture that the settings describe, for a task of labelled words with these facts.
 
     Raises:
         ConfigError: naming every flag that does not fit.
@@ -75,12 +75,12 @@ def build_token_label_config(settings: LabelSettings, facts: Facts) -> TokenLabe
 
 
 def encoder_values(encoder: EncoderSettings, head: TokenHead, labels_tokens: bool = False) -> dict[str, Any]:
-    """Returns the fields of an architecture for encoder and head; a student that labels tokens has no maxima."""
+    """Returns the fields of an architecture for encoder and head. A student that labels tokens has no maxima."""
     kind, head_kind = ENCODERS[encoder.embedding], HEADS[head.head or "mlp"]
     values = kind.parameters(encoder, labels_tokens or head_kind.reads_tokens)
-    # A size that the user gives is never changed silently. If it is no square, an error follows.
+    # A size that the user gives is never changed silently. If it is not a square, an error follows.
     is_own = getattr(encoder, "vector_size", None) is not None
-    # The CNN head lays vectors and matrices out as channels of one size, as the published code does.
+    # The CNN head arranges vectors and matrices as channels of one size, as in the published code.
     if head_kind.reads_squares and values["matrix_size"] and values["vector_size"] and not is_own:
         values["vector_size"] = values["matrix_size"] ** 2
     return values | {
@@ -93,15 +93,15 @@ def encoder_values(encoder: EncoderSettings, head: TokenHead, labels_tokens: boo
 
 
 def _weights(storage: Storage, encoder: EncoderSettings) -> Weights:
-    """How weights are stored: as given, or rounded where that was measured to cost nothing."""
+    """Returns the format of weights on disk: the given one, or rounded where measurements showed no loss."""
     has_sums = ENCODERS[encoder.embedding].has_sums
     if storage.weights == "rounded" and not has_sums:
-        raise ConfigError(f"--weights rounded: is not for --embedding {encoder.embedding}. Use float32.")
+        raise ConfigError(f"--weights rounded: is not supported by --embedding {encoder.embedding}. Use float32.")
     return storage.weights or ("rounded" if has_sums else "float32")
 
 
 def metrics_of(first: Metric | None, metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
-    """The task's metrics, that one first which chooses the best epoch."""
+    """Returns the task's metrics, starting with the one that chooses the best epoch."""
     return metrics if first is None else (first, *(name for name in metrics if name != first))
 
 
@@ -109,9 +109,9 @@ def reader_problems(encoder: EncoderSettings, token_reader: str) -> list[str]:
     """Returns the reasons why an encoder cannot serve a reader of every token's representation."""
     problems = []
     if ENCODERS[encoder.embedding].reads_pairs:
-        problems.append(f"--embedding {encoder.embedding}: has nothing of each token, which {token_reader} reads")
+        problems.append(f"--embedding {encoder.embedding}: has no features per token, which {token_reader} needs")
     if getattr(encoder, "pooling", None) == "sum+max":
-        problems.append(f"--pooling sum+max: {token_reader} reads what is known of each token, without maxima")
+        problems.append(f"--pooling sum+max: {token_reader} reads the features of each token, which have no maxima")
     return problems
 
 
@@ -145,29 +145,29 @@ def _encoder_problems(encoder: AnyEncoder, head: Head, facts: Facts) -> list[str
     kind, head_kind, name = ENCODERS[encoder.embedding], HEADS[head.head or "mlp"], f"--head {head.head}"
     problems = reader_problems(encoder, name) if head_kind.reads_tokens else []
     if head.pairing == "attention" and not kind.reads_pairs:
-        problems.append(f"--pairing attention: --embedding {encoder.embedding} reads each sentence by itself")
+        problems.append(f"--pairing attention: --embedding {encoder.embedding} reads each sentence separately")
     if not kind.has_sums and head_kind.reads_squares:
-        problems.append(f"{name}: --embedding {encoder.embedding} has no parts to lay out as squares")
+        problems.append(f"{name}: --embedding {encoder.embedding} has no parts to arrange as squares")
     if getattr(encoder, "num_bigrams", None) and head_kind.reads_tokens:
         problems.append(f"--num-bigrams: {name} reads single tokens and does not support bigrams")
     if getattr(encoder, "num_bigrams", None) and head_kind.reads_squares:
-        problems.append(f"--num-bigrams: {name} reads squares, which sums of pairs are not")
+        problems.append(f"--num-bigrams: {name} needs squares, but sums of pairs are not square")
     if getattr(encoder, "window_size", None) and head_kind.reads_tokens:
         problems.append(f"--window-size: {name} reads single tokens and does not support windows")
     if _is_joint(head, encoder, facts) and facts["special_ids"] is None:
         problems.append(f"--pairing {_pairing(head, encoder)}: the tokenizer adds no tokens between two sentences")
     longest = facts["max_seq_length"]
     if kind.reads_pairs and longest > MOST_COMPARED:
-        what = f"compares every token with every other, of {MOST_COMPARED:,} at most"
-        advice = "take another --embedding, or a set with shorter ones (teacher-dump --max-seq-length)"
+        what = f"compares every token with every other one, and supports at most {MOST_COMPARED:,} tokens"
+        advice = "Use another --embedding, or a set with shorter texts (teacher-dump --max-seq-length)"
         problems.append(
-            f"--embedding {encoder.embedding}: {what}, but this set has texts of up to {longest:,}; {advice}"
+            f"--embedding {encoder.embedding}: {what}, but this set has texts of up to {longest:,}. {advice}"
         )
     return problems
 
 
 def _bert(encoder: Bert, facts: Facts, inherited: Inherited | None) -> dict[str, Any]:
-    """Returns a bert's fields of `EncoderConfig`: those of the layers that it starts from, or else the flags'."""
+    """Returns a bert's fields of `EncoderConfig`: those of the layers that it starts from, or those of the flags."""
     own = {"pooler": encoder.pooler}
     if inherited is not None:
         return own | {"vector_size": inherited.width, "bert": inherited.shape}
@@ -190,11 +190,13 @@ def _bert_problems(encoder: Bert, head: Head, start: Start, facts: Facts) -> lis
     if head.pairing not in (None, kind.pairing):
         problems.append(f"--pairing {head.pairing}: --embedding bert reads two sentences as one, {kind.pairing}")
     if head.token_dropout:
-        problems.append("--token-dropout: --embedding bert reads the first token; see --hidden-dropout")
+        problems.append(
+            "--token-dropout: is not supported by --embedding bert, which needs the first token. Use --hidden-dropout"
+        )
     if start.init == "noise" and encoder.init_layers is not None:
-        problems.append("--init-layers: --init noise starts from no layers")
+        problems.append("--init-layers: --init noise does not start from layers. Remove one of them")
     if facts["special_ids"] is None or not facts["special_ids"][0]:
-        problems.append("--embedding bert: the tokenizer puts no token before a text, as BERT's [CLS]")
+        problems.append("--embedding bert: needs a tokenizer with a token before each text, such as BERT's [CLS]")
     return problems
 
 
@@ -204,14 +206,14 @@ def _too_long(facts: Facts, inherited: Inherited) -> list[str]:
     if longest <= places:
         return []
     what = f"starts from layers for {places:,} tokens, but this set has texts of {longest:,}"
-    return [f"--embedding bert: {what}; give --init noise, or another --embedding"]
+    return [f"--embedding bert: {what}. Use --init noise, or another --embedding"]
 
 
 def _unlike(encoder: Bert, inherited: Inherited) -> list[str]:
-    """Sizes that were given, and are not those of the layers that a bert starts from."""
+    """Returns the given sizes that differ from those of the layers that a bert starts from."""
     sizes = inherited.shape.model_dump() | {"vector_size": inherited.width}
     return [
-        f"{flag_name(name)} {value}: the layers it starts from have {size}"
+        f"{flag_name(name)} {value}: the initial layers have {size}"
         for name, size in sizes.items()
         if (value := getattr(encoder, name, None)) is not None and value != size
     ]
@@ -221,19 +223,19 @@ def _loss_problems(loss: Loss, facts: Facts) -> list[str]:
     """Returns the flags of the loss that do not fit the task's target."""
     target, problems = facts["target"], []
     if target.is_score and loss.soft.temperature != 1:
-        problems.append("--temperature: a score has none; it is for labels and bins")
+        problems.append("--temperature: applies to labels and bins, but not to a score")
     if target.is_score and loss.soft.soft_loss != "kl":
-        problems.append("--soft-loss: a score has its own, the squared error")
+        problems.append("--soft-loss: does not apply to a score, whose loss is the squared error")
     if loss.class_weights is not None and not target.has_classes:
-        problems.append("--class-weights: are for one label a row; labels apart have thresholds, and scores no classes")
+        problems.append("--class-weights: applies only to tasks with one label per row")
     return problems
 
 
 def _metric_problems(metric: Metric | None, facts: Facts) -> list[str]:
-    """Whether a task has the metric that shall choose its best epoch."""
+    """Returns why a task lacks the metric that should choose its best epoch."""
     target, problems = facts["target"], []
     if metric is not None and metric not in target.metrics:
         problems.append(f"--metric-for-best-model {metric}: {facts['task']!r} has {', '.join(target.metrics)}")
     if metric == "f1" and target.num_logits > 2:
-        problems.append("--metric-for-best-model f1: is for two labels; take macro_f1")
+        problems.append("--metric-for-best-model f1: applies to two labels. Use macro_f1")
     return problems
