@@ -51,21 +51,21 @@ def calibration_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
 
 
 def size_line(record: RunRecord) -> str | None:
-    """Returns a student's size and its teacher's in words; None if the run did not record it."""
+    """Returns the size of a student and its teacher in words. None if the run did not record it."""
     sizes = record.get("result", {}).get("size")
     if sizes is None:
         return None
-    teacher = f"; teacher: {sizes['teacher_parameters']:,} parameters" if "teacher_parameters" in sizes else ""
+    teacher = f". Teacher: {sizes['teacher_parameters']:,} parameters" if "teacher_parameters" in sizes else ""
     return f"student: {sizes['parameters']:,} parameters, {size(sizes['bytes'])} on disk{teacher}"
 
 
 def point_table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-    """The columns and rows of a sweep's table: values, scores, and of several tasks each one's score.
+    """Returns the columns and rows of a sweep's table: values, scores, and for several tasks the score of each.
 
-    The mean of all tasks is not among them where the points are of different ones.
+    The mean of all tasks is left out if the points have different tasks.
 
     Args:
-        result: of the sweep's record.
+        result: the result in the sweep's record.
     """
     tasks: dict[str, Any] = result.get("best_by_task", {})
     means = ["mean", "±"] if result["best"] else []

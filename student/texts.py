@@ -1,4 +1,4 @@
-"""Texts as users of Python have them, as lists: of tuples, arrays, Series, Arrow, generators."""
+"""Converts collections of texts in Python to lists: tuples, arrays, Series, Arrow, generators."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from pipeline.errors import ConfigError, DataError
 
 
 def listed(texts: Iterable[Any]) -> list[Any]:
-    """Returns the values of a column of texts as a list; whether each is a text is for its reader to check.
+    """Returns the values of a column of texts as a list. Its reader checks that each is a text.
 
     Args:
-        texts: any collection with an order, or an iterator: also NumPy's arrays, pandas' Series and Arrow's arrays.
+        texts: any ordered collection or iterator, including NumPy's arrays, pandas' Series and Arrow's arrays.
 
     Raises:
         ConfigError: if it is one text, a table, or without an order.
@@ -23,7 +23,7 @@ def listed(texts: Iterable[Any]) -> list[Any]:
         raise ConfigError("give lists of sentences, such as a column of the table, not the table")
     if isinstance(texts, Mapping | set | frozenset) or not isinstance(texts, Iterable):
         raise ConfigError(f"give lists of sentences, not a {type(texts).__name__}")
-    if hasattr(texts, "to_pylist"):  # Arrow's, whose own iterator gives scalars
+    if hasattr(texts, "to_pylist"):  # Arrow arrays, whose own iterator returns scalars
         return list(texts.to_pylist())
     return list(texts)
 

@@ -1,4 +1,4 @@
-"""The sets that a run was trained on, found again."""
+"""Finds the sets that a run was trained on."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from pipeline.training.run_record import RunRecord
 
 
 def trained_sets(record: RunRecord, store: Path) -> list[Path]:
-    """Returns the paths of the sets that a run was trained on: as recorded, or else by their names in the store.
+    """Returns the paths of the sets that a run was trained on: the recorded ones, or those in the store.
 
     Raises:
-        DataError: if one is gone.
-        FingerprintMismatchError: if another set is in its place.
-        IntegrityError: if what is in its place is damaged.
+        DataError: if a set no longer exists.
+        FingerprintMismatchError: if another set replaced it.
+        IntegrityError: if the set is damaged.
     """
     settings = record["settings"]
     # Pretraining uses one set and records it under another key than training, which may mix several.
@@ -26,10 +26,10 @@ def trained_sets(record: RunRecord, store: Path) -> list[Path]:
 
 
 def evaluated_sets(record: RunRecord, logits: str | None, store: Path) -> list[Path]:
-    """Returns the paths of the sets that a run is measured on: the named one, or those it was trained on.
+    """Returns the paths of the sets for measuring a run: the named one, or those it was trained on.
 
     Raises:
-        DataError: if one is not there.
+        DataError: if a set does not exist.
         FingerprintMismatchError: see `trained_sets`.
     """
     return trained_sets(record, store) if logits is None else [find_set(logits, store)]
@@ -48,18 +48,18 @@ def _lies_at(place: str, fingerprint: str, store: Path) -> Path:
         except IntegrityError as error:
             damaged = damaged or error
             continue
-        # A set of the same name may hold other logits, so only the fingerprint decides.
+        # A set of the same name may contain other logits, so only the fingerprint decides.
         if others[path] == fingerprint:
             return path
     if damaged is not None:
         raise damaged
     if not others:
         raise DataError(
-            f"the logit set that this was trained on is neither in {place} nor in the store {store}. Give the "
-            "store that it lies in now by --store or DISTILL_STORE."
+            f"the logit set that this was trained on is neither in {place} nor in the store {store}. Give its "
+            "current store with --store or DISTILL_STORE."
         )
     path, other = next(iter(others.items()))
     raise FingerprintMismatchError(
-        f"{path}: has the fingerprint {short(other)}, but this was trained on {short(fingerprint)}. Put that set "
-        "back. If it was extended since, train again on what it is now, into another folder."
+        f"{path}: has the fingerprint {short(other)}, but this was trained on {short(fingerprint)}. Restore "
+        "that set. If the set was extended since, train again on the new version, into another folder."
     )

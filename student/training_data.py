@@ -1,4 +1,4 @@
-"""What a student is trained from: one logit set or several, opened, checked and read."""
+"""Opens, checks and reads the logit sets of a student."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ class TrainingData:
     """The rows of a logit set, read once for any number of students.
 
     Attributes:
-        kind: of its rows.
+        kind: the kind of its rows.
         logit_set: opened by the kind.
-        query: the SQL text that chose the training rows, or None if they are all.
-        splits: the rows of each split, as the kind reads them.
-        facts: what the set decides of students.
-        teachers: of several, how they compare.
+        query: the SQL query that selected the training rows, or None for all rows.
+        splits: the rows of each split, read by the kind.
+        facts: the facts about the set on which students depend.
+        teachers: the comparison of several teachers.
     """
 
     kind: TaskKind[Any, Any, Any]
@@ -43,10 +43,10 @@ class TrainingData:
     teachers: dict[str, Comparison]
 
     def start(self, embedding: EmbeddingKind, start: Start) -> VocabularyVectors | None:
-        """Returns the token vectors that a student starts from, those of the first set, or None for another start.
+        """Returns the token vectors of the first set that a student starts from, or None for another start.
 
         Raises:
-            ConfigError: if they shall start from token vectors, and there are none.
+            ConfigError: if the flags require token vectors, but there are none.
             IntegrityError: if the file was changed.
         """
         first = self.logit_set.sets[0]
@@ -55,7 +55,7 @@ class TrainingData:
 
     @cached_property
     def token_vectors(self) -> VocabularyVectors | None:
-        """The teacher's vector of each vocabulary entry, from the first set, or None if the set has no token vectors.
+        """Returns the teacher's vector of each vocabulary entry from the first set, or None if it has no token vectors.
 
         Raises:
             IntegrityError: if the file was changed.
@@ -69,18 +69,18 @@ Rows = dict[tuple[str, ...], TrainingData]
 
 
 def separate(settings: TrainSettings) -> list[TrainSettings]:
-    """The settings of each student that is trained: of ``tasks`` one for each set, else the only one."""
+    """Returns the settings of each student: for ``tasks`` one per set, otherwise a single one."""
     if not isinstance(settings.source, SeveralTasks):
         return [settings]
     return [settings.model_copy(update={"source": source}) for source in settings.source.each]
 
 
 def load_data(settings: TrainSettings, known: Rows | None = None) -> list[TrainingData]:
-    """Reads the rows of each student's set, for flags that are known to fit.
+    """Reads the rows of each student's set, after the flags were checked.
 
     Args:
         settings: the settings.
-        known: rows that have been read; what is read is put there, too.
+        known: rows that were read before. New rows are added.
 
     Raises:
         DataError: if there is no such set, or it has no rows to train on.
@@ -96,18 +96,18 @@ def load_data(settings: TrainSettings, known: Rows | None = None) -> list[Traini
 
 
 def source_of(settings: TrainSettings) -> Source:
-    """Returns the sets that one student is trained from.
+    """Returns the sets of one student.
 
     Raises:
         ConfigError: if neither flag is given.
     """
     if isinstance(settings.source, OneTask | Sets):
         return settings.source
-    raise ConfigError("wrong flags: no set to train on: give either --task NAME or --set SET")
+    raise ConfigError("no set to train on: give either --task NAME or --set SET")
 
 
 def read_data(source: Source, logit_set: LogitSet) -> TrainingData:
-    """Reads the rows of an open set, for flags that are known to fit."""
+    """Reads the rows of an open set, after the flags were checked."""
     kind, chosen = KINDS[logit_set.record.kind], source.chosen
     splits = {
         split: kind.read_dev(logit_set, split) if split != TRAIN else kind.read_training_rows(chosen, logit_set)
@@ -122,11 +122,14 @@ def read_data(source: Source, logit_set: LogitSet) -> TrainingData:
 
 
 def build_student_config(settings: TrainSettings, logit_set: LogitSet, facts: Facts) -> tuple[Any, BertStart | None]:
-    """The architecture that the settings describe, and the start of a bert. Errors as in `TaskKind.build_config`."""
+    """Returns the architecture that the settings describe, and the start of a bert.
+
+    Errors as in `TaskKind.build_config`.
+    """
     start = settings.start
     # The file is checked here, because its vectors are read only after the set.
     if isinstance(start, FromWords) and not start.init_vectors.is_file():
-        raise ConfigError(f"wrong flags: --init-vectors {start.init_vectors}: there is no such file")
+        raise ConfigError(f"--init-vectors {start.init_vectors}: no such file")
     return KINDS[logit_set.record.kind].build_config(settings, logit_set, facts)
 
 
@@ -136,7 +139,7 @@ def task_facts(logit_set: LogitSet) -> Facts:
 
 
 def open_training_set(source: Source, store: Path, allow_unverified: bool = False) -> LogitSet:
-    """Opens the set of a source, or several as one.
+    """Opens the set of a source, or several sets as one.
 
     Raises:
         ConfigError: if several sets contradict each other.
@@ -146,26 +149,26 @@ def open_training_set(source: Source, store: Path, allow_unverified: bool = Fals
     paths = [find_set(name, store) for name in source.names]
     logit_set: LogitSet = kind_of_set(paths[0]).open_sets(paths, source.mix, allow_unverified)
     if TRAIN not in logit_set.record.splits:
-        raise DataError(f"{logit_set.root}: has no train split; its splits are {', '.join(logit_set.record.splits)}")
+        raise DataError(f"{logit_set.root}: has no train split. Its splits are {', '.join(logit_set.record.splits)}")
     return logit_set
 
 
 def default_name(sets: Sequence[LogitSet]) -> str:
-    """Name of a folder for what is trained from sets."""
+    """Returns the name of a folder for the students of some sets."""
     return "+".join(one.name for one in sets)
 
 
 @dataclass(frozen=True)
 class StudentTraining:
-    """A student that is to be trained.
+    """A student to train.
 
     Attributes:
-        settings: those alone that fit the task.
+        settings: only the settings that fit the task.
         student_config: the architecture.
         data: the rows.
-        num_rows: training rows of all students that are trained with it, itself included.
-        folder: where its weights are kept.
-        layers: what a bert starts from.
+        num_rows: training rows of all students that are trained together.
+        folder: the folder of its weights.
+        layers: the initial layers of a bert.
     """
 
     settings: TrainSettings
@@ -187,10 +190,10 @@ class StudentTraining:
 
     @property
     def splits(self) -> dict[str, Any]:
-        """The rows in the form that the student reads, with some training rows as ``held-out`` if a share is given.
+        """The rows in the student's form, with some training rows as ``held-out`` if a share is given.
 
         Raises:
-            DataError: if none would be held out, or none left.
+            DataError: if no row would be held out, or no row would be left.
         """
         return self._parts[0]
 
@@ -220,5 +223,5 @@ class StudentTraining:
 
     @property
     def dev_splits(self) -> dict[str, Any]:
-        """The splits that the student is scored on."""
+        """The splits for scores."""
         return {split: examples for split, examples in self.splits.items() if split != "train"}

@@ -1,11 +1,11 @@
-"""Training only the rows of the tables that the data use.
+"""Trains only the rows of the tables that the data use.
 
-A row that no text uses never receives a gradient, and Adam without weight decay leaves it exactly where it is. So a
-small student with the used rows alone trains to the same weights as the whole one, several times faster on a small
-task; afterwards its rows go back to their places.
+A row that no text uses never receives a gradient, and Adam without weight decay leaves it exactly where it is. A small
+student with only the used rows is therefore trained to the same weights as the whole one, several times faster on a
+small task. Afterwards its rows are copied back.
 
-What such a row began with is noise, which the tokens of a new text would multiply. It becomes neutral; a vector that
-then starts from the teacher's or a file's stays so, because it carries the token's meaning.
+The initial noise of an unused row would change the products of new texts, so such rows become neutral. Vectors that
+start from the teacher or a file stay, because they have the token's meaning.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def active_ids(examples: Iterable[Rows], pad_id: int) -> Ints:
 
 
 def neutralise_untrained(student: TaskStudent, *examples: Rows) -> None:
-    """Makes neutral the rows that these training rows do not use, and have never been trained; if rows can be that."""
+    """Makes rows neutral that these training rows do not use and that were never trained."""
     if not student.encoder.has_neutral_rows:
         return
     is_untrained_V = torch.ones(student.config.num_tokens, dtype=torch.bool)
@@ -45,12 +45,12 @@ def neutralise_untrained(student: TaskStudent, *examples: Rows) -> None:
 
 @torch.no_grad()
 def neutralise_unmoved(encoder: Encoder, start: Encoder, vectors: VocabularyVectors | None = None) -> None:
-    """Makes neutral the rows that are where they were at the start: no training row has used them.
+    """Makes rows neutral that did not change since the start, because no training row used them.
 
     Args:
-        encoder: a trained one.
-        start: the same before it was trained.
-        vectors: the teacher's that its vectors have started from, and stay where no training row has used them.
+        encoder: the trained encoder.
+        start: the same encoder before training.
+        vectors: the teacher's vectors from which it started. They stay if no training row used them.
     """
     is_unmoved_V = torch.ones(len(start.tables()[0].weight), dtype=torch.bool)
     for table, start_table in zip(encoder.tables(), start.tables(), strict=True):
@@ -63,19 +63,19 @@ def neutralise_unmoved(encoder: Encoder, start: Encoder, vectors: VocabularyVect
 
 
 def with_used_rows(config: C, encoder: Encoder) -> C:
-    """A student's configuration with the number of rows that are not neutral, if rows can be neutral."""
+    """Returns a student's configuration with the number of rows that are not neutral, if rows can be neutral."""
     if not encoder.has_neutral_rows:
         return config
     return config.model_copy(update={"used_rows": len(encoder.used_ids())})
 
 
 def prune(student: H, active: Ints, encoder: Encoder | None = None) -> H:
-    """A student with the active rows only: its token k is the whole student's token ``active[k]``.
+    """Returns a student with only the active rows: its token k is the whole student's token ``active[k]``.
 
     Args:
         student: the whole one.
         active: the tokens that it keeps.
-        encoder: the small one, if it was made for another student with the same encoder.
+        encoder: the small encoder, if it exists for another student with the same encoder.
     """
     config, special_ids = student.config, getattr(student.config, "special_ids", None)
     # Sorted ids let `searchsorted` translate old into new numbers without a table of the whole vocabulary.
@@ -91,17 +91,17 @@ def prune(student: H, active: Ints, encoder: Encoder | None = None) -> H:
 
 
 def renumber(examples: Examples, active: Ints) -> Examples:
-    """The same examples in the small student's ids."""
+    """Returns the same examples in the small student's ids."""
     ids2 = None if examples.ids2 is None else renumbered(examples.ids2, active)
     return replace(examples, ids1=renumbered(examples.ids1, active), ids2=ids2)
 
 
 def renumbered(ids: Ragged, active: Ints) -> Ragged:
-    """Sequences in the small student's ids."""
+    """Returns sequences in the small student's ids."""
     return Ragged(np.searchsorted(active, ids.flat), ids.offsets)
 
 
 def restore(student: TaskStudent, small: TaskStudent, active: Ints) -> None:
-    """Copies what the small student has learned into the whole one."""
+    """Copies the weights of the small student to the whole one."""
     student.encoder.copy_rows(small.encoder, slice(None), torch.from_numpy(active))
     student.head.load_state_dict(small.head.state_dict())

@@ -1,8 +1,8 @@
 """Importance of the words of an input: the student's predictions without each of them.
 
-A word is left out, and not masked: that is fair to every student. One that has not met [MASK] in training has a neutral
-row for it, which is as good as none, or the teacher's vector of it, which stands for no word. Shapes: N inputs, W words
-of all inputs, C logits.
+A word is left out and not masked, which is fair to every student. A student that was not trained with [MASK] has a
+neutral row for it, or the teacher's vector, which does not mean a missing word. Shapes: N inputs, W words of all
+inputs, C logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +25,9 @@ class Word(NamedTuple):
     """A word of an input.
 
     Attributes:
-        row: the input's number.
-        side: which of its sentences it is in, 0 or 1.
-        place: which of the sentence's words it is, from 0.
+        row: the number of the input.
+        side: the number of its sentence, 0 or 1.
+        place: its position in the sentence, from 0.
         text: the word.
     """
 
@@ -45,8 +45,7 @@ def without_each_word(ask: Logits, sentences1: Texts, sentences2: Texts | None) 
         sentences1: the first sentences.
         sentences2: the second sentences, or None.
 
-    Returns:
-        The words by input, sentence and place; and logits_WC, float32.
+    Returns: The words by input, sentence and place, and logits_WC, float32.
     """
     cases = _cases(sentences1, sentences2)
     words: list[Word] = []
@@ -60,7 +59,7 @@ def without_each_word(ask: Logits, sentences1: Texts, sentences2: Texts | None) 
 
 
 def _cases(sentences1: Texts, sentences2: Texts | None) -> Iterator[tuple[Word, str, str]]:
-    """Each word with the sentences of its input that are left; the second one is empty where there is none."""
+    """Yields each word with the sentences of its input without it. The second one is empty for single sentences."""
     seconds = repeat("") if sentences2 is None else sentences2
     # `enumerate` counts rows from 0, because the index of a pandas Series may start anywhere.
     for row, (first, second) in enumerate(zip(sentences1, seconds, strict=False)):
@@ -71,17 +70,16 @@ def _cases(sentences1: Texts, sentences2: Texts | None) -> Iterator[tuple[Word, 
 
 
 def effects(target: Target, logits_NC: Floats, words: Sequence[Word], logits_WC: Floats) -> list[list[dict[str, Any]]]:
-    """For each input, what its words do to the answer.
+    """Returns the effects of the words of each input.
 
     Args:
         target: what the logits mean.
-        logits_NC: of the inputs as they are.
+        logits_NC: the logits of the unchanged inputs.
         words: the words of all inputs.
-        logits_WC: without each of them.
+        logits_WC: the logits without each word.
 
-    Returns:
-        A dict per word: ``word``, ``sentence`` (1 or 2), ``effect`` (by label its probability less that without the
-        word; or of the ``score``) and, of labels, ``entropy`` (nats: how much less sure the answer is without it).
+    Returns: A dict per word: ``word``, ``sentence`` (1 or 2), ``effect`` (the probability of each label, or the
+        ``score``, less the value without the word) and for labels ``entropy`` (the increase without the word, in nats).
     """
     row_W = np.array([word.row for word in words], dtype=np.int64)
     names = target.names if target.has_labels else ("score",)
@@ -97,7 +95,10 @@ def effects(target: Target, logits_NC: Floats, words: Sequence[Word], logits_WC:
 
 
 def entropies(target: Target, logits_NC: Floats) -> Floats64:
-    """Returns the entropy of predictions with labels [N], in nats; for a multi-label task the sum over its labels."""
+    """Returns the entropy of predictions with labels [N], in nats.
+
+    For a multi-label task, returns the sum over its labels.
+    """
     # `entr` defines 0 log 0 as 0, where numpy would return NaN.
     from scipy.special import entr
 

@@ -1,8 +1,8 @@
 """``distill masked-words``: do students find the words important that their teacher does?
 
-A set of `mask-each` has the teacher's answers to rows with each word masked; students predict the same rows
-without each word. A word's importance is by how much less sure the answer is without it: the entropy then, less that of
-the whole row; of a score, how far it moves. Shapes: N rows, W words of a row, S shuffles.
+A set of `mask-each` has the teacher's answers to rows with each word masked. Students predict the same rows without
+each word. A word's importance is the entropy without it less the entropy of the whole row, or for a score the absolute
+change. Shapes: N rows, W words of a row, S shuffles.
 """
 
 from collections.abc import Sequence
@@ -39,9 +39,9 @@ class MaskedRow:
 
     Attributes:
         source_row: its number.
-        texts: its sentences, one or two.
-        words: those that were masked.
-        importance_W: of each for the teacher.
+        texts: its one or two sentences.
+        words: the masked words.
+        importance_W: the importance of each word for the teacher.
     """
 
     source_row: int
@@ -56,12 +56,12 @@ class MaskedWords:
 
     Attributes:
         set_name: name of the set.
-        rows: those with two words or more.
-        students: for each run the importance_W of the words of each row.
-        results: for each run ``rank_correlation`` (Spearman's, the mean over rows) and its bootstrap ``interval``,
-            ``same_word`` (in which share of the rows the most important word is the teacher's), and both as
-            ``shuffled``, with the teacher's words of each row in random order: the mean over shuffles, and of the
-            correlation the ``interval`` that 95 % of them are in.
+        rows: the rows with at least two words.
+        students: the importance_W of each row's words, for each run.
+        results: for each run ``rank_correlation`` (Spearman's, the mean over rows) and its bootstrap ``interval``, and
+            ``same_word`` (the share of rows with the same most important word as the teacher). ``shuffled`` has the
+            same numbers with the teacher's words of each row in random order: the mean over shuffles, and for the
+            correlation the ``interval`` of 95 % of them.
     """
 
     set_name: str
@@ -71,7 +71,7 @@ class MaskedWords:
 
     @property
     def amount(self) -> str:
-        """The number of words and rows that were compared."""
+        """The number of compared words and rows."""
         return f"{sum(len(row.words) for row in self.rows):,} words of {len(self.rows):,} rows"
 
 
@@ -91,19 +91,19 @@ def masked_words(config: MaskedWordsConfig) -> MaskedWords:
     Raises:
         ConfigError: if the set is not one of `mask-each`.
         DataError: if it lacks variants, or has no row with two words.
-        FingerprintMismatchError: if a student's answers mean something else than the set's.
+        FingerprintMismatchError: if a student's answers have another meaning than the set's.
     """
     logit_set = ExampleSet.open(find_set(config.set, config.store), config.allow_unverified)
     rows = [row for row in read_masked(logit_set) if len(row.words) >= FEWEST_WORDS]
     if not rows:
-        raise DataError(f"{logit_set.root}: no row has {FEWEST_WORDS} words, so that none can be compared")
+        raise DataError(f"{logit_set.root}: no row has {FEWEST_WORDS} words, so no row can be compared")
     students = {run: _importance_to(run, logit_set, rows) for run in config.runs}
     teacher = [row.importance_W for row in rows]
     return MaskedWords(logit_set.name, rows, students, {run: compared(teacher, of) for run, of in students.items()})
 
 
 def read_masked(logit_set: ExampleSet) -> list[MaskedRow]:
-    """The rows of a set of `mask-each` with the teacher's importance of each of their words.
+    """Returns the rows of a set of `mask-each` with the teacher's importance of each word.
 
     Raises:
         ConfigError: if it is another set.
@@ -113,9 +113,9 @@ def read_masked(logit_set: ExampleSet) -> list[MaskedRow]:
     augmentation = logit_set.record.augmentation
     if augmentation is None or augmentation.method != METHOD:
         advice = f"`distill teacher-dump --augment {METHOD}` writes one that has"
-        raise ConfigError(f"--set {logit_set.root}: has no variants with each word masked; {advice}")
+        raise ConfigError(f"--set {logit_set.root}: has no variants with each word masked. {advice}")
     if not isinstance(augmentation.settings.get("num_variants"), int):
-        raise IntegrityError(f"{logit_set.root}: its record does not say how many words of a sentence are masked")
+        raise IntegrityError(f"{logit_set.root}: its record lacks the number of masked words per sentence")
     # Rows are sorted by source row and variant, which `groupby` relies on.
     rows = logit_set.read(augmentation.split, COLUMNS).to_pylist()
     by_source_row = groupby(rows, key=lambda row: row["source_row"])
@@ -123,7 +123,7 @@ def read_masked(logit_set: ExampleSet) -> list[MaskedRow]:
 
 
 def masked_row(logit_set: ExampleSet, settings: dict[str, Setting], group: list[dict[str, Any]]) -> MaskedRow:
-    """A row and its variants, joined by their numbers."""
+    """Returns a row with its variants, joined by their numbers."""
     variants, most = {row["variant"]: row for row in group}, int(settings["num_variants"])
     whole = variants[0]
     texts = tuple(whole[name] for name in ("sentence1", "sentence2") if whole[name] is not None)
@@ -146,7 +146,7 @@ def masked_row(logit_set: ExampleSet, settings: dict[str, Setting], group: list[
 
 
 def importance(target: Target, whole_WC: Floats, without_WC: Floats) -> Floats64:
-    """Returns the importance of words [W], from the logits of their inputs with and without them."""
+    """Returns the importance of words [W] from the logits of their inputs with and without them."""
     # A score has no entropy, so its importance is how far it moves.
     if target.has_labels:
         return entropies(target, without_WC) - entropies(target, whole_WC)
@@ -155,7 +155,7 @@ def importance(target: Target, whole_WC: Floats, without_WC: Floats) -> Floats64
 
 
 def _importance_to(run: str, logit_set: ExampleSet, rows: list[MaskedRow]) -> list[Floats64]:
-    """The importance_W of the words of each row for a student."""
+    """Returns the importance_W of the words of each row for a student."""
     predictor = Predictor(run)
     check_same_task(predictor.student.config, logit_set)
     first = [row.texts[0] for row in rows]

@@ -1,4 +1,4 @@
-"""A student's architecture in words, and the README.md of its folder: what it is, how good, from where."""
+"""A student's architecture in words, and the README.md of its folder."""
 
 from importlib.resources import files
 from typing import Any
@@ -35,10 +35,10 @@ def used_summary(config: EncoderConfig) -> str:
 
 
 def embedding_summary(config: EncoderConfig) -> str:
-    """Returns in words what an encoder makes of the tokens' embeddings."""
+    """Returns a description of what an encoder computes from the tokens' embeddings."""
     words, parts = ENCODERS[config.embedding].words, []
     if config.lstm is not None:
-        tables = ", of which one stays as it starts" if config.lstm.channels == 2 else ""
+        tables = ", of which one is frozen" if config.lstm.channels == 2 else ""
         channels = f"{config.lstm.channels} x {config.vector_size}" if tables else str(config.vector_size)
         return f"{words}: {config.lstm.hidden_size} wide in each direction, over vectors of {channels}{tables}"
     if config.vector_size:
@@ -47,7 +47,7 @@ def embedding_summary(config: EncoderConfig) -> str:
     if config.bert is not None:
         heads = f"{config.bert.num_attention_heads} heads"
         parts = [f"{config.bert.num_hidden_layers} layers of attention, {config.vector_size} wide, {heads}"]
-        parts[0] += ", of whose states of [CLS] the mean is taken" if config.pooler else ""
+        parts[0] += ", whose states of [CLS] are averaged" if config.pooler else ""
     if config.matrix_size:
         ways = "both ways" if config.bidirectional else "left to right"
         parts.append(f"products of {config.matrix_size} x {config.matrix_size} matrices, {ways}")
@@ -77,9 +77,9 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
 
     Args:
         config: the architecture.
-        num_parameters: all of them.
-        num_bytes: of the weights.
-        record: the content of ``run.json``, if there is one; it holds the scores and the command.
+        num_parameters: the number of all parameters.
+        num_bytes: the size of the weights.
+        record: the content of ``run.json`` with scores and command, if there is one.
     """
     family = (config.embedding,) if config.embedding in KINDS else ("cmow", "matrix-embeddings")
     results = _eval_results(config, record) if record else []

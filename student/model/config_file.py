@@ -74,7 +74,7 @@ def read_encoder_config(path: Path) -> EncoderConfig:
 
 
 def read_task_config(path: Path) -> TaskConfig:
-    """Reads the ``config.json`` of a student of a task, of whatever kind of row. Errors as of `read_config`."""
+    """Reads the ``config.json`` of a student of a task with any kind of row. See `read_config` for errors."""
     config = read_encoder_config(path)
     return config if isinstance(config, StudentConfig | TokenLabelConfig) else read_config(path)
 
@@ -92,7 +92,7 @@ def read_token_label_config(path: Path) -> TokenLabelConfig:
 
 
 def is_pretrained(folder: Path) -> bool:
-    """Whether a folder holds a pretrained student, rather than one of a task or nothing readable."""
+    """Whether a folder contains a pretrained student, rather than one of a task or no readable student."""
     kind = _kind_in(folder)
     return kind is not None and issubclass(kind, Pretrained)
 
@@ -118,7 +118,7 @@ def _own_part(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind(values: dict[str, Any]) -> type[EncoderConfig] | None:
-    """The class of the architecture in a ``config.json``, or None for a student of texts, which has no ``kind``."""
+    """Returns the class of the architecture in a ``config.json``. None for a student of texts, without ``kind``."""
     kind = values.get("kind")
     return CONFIGS.get(kind) if isinstance(kind, str) else None
 
@@ -127,8 +127,8 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
 
 def bert_json(config: StudentConfig) -> str:
-    """The text of the ``config.json`` of a student that is a BERT."""
-    assert config.bert is not None, "asked of a bert"
+    """Returns the text of the ``config.json`` of a student that is a BERT."""
+    assert config.bert is not None, "only called for a bert"
     rate, names = config.hidden_dropout, config.target.names
     values: dict[str, Any] = {
         "model_type": "bert",
@@ -153,14 +153,14 @@ def bert_json(config: StudentConfig) -> str:
 
 
 def tokenizer_config_json(tokenizer: Tokenizer, config: StudentConfig) -> str:
-    """The text of the ``tokenizer_config.json`` with which ``AutoTokenizer`` takes ``tokenizer.json`` as it is."""
+    """Returns a ``tokenizer_config.json`` with which ``AutoTokenizer`` uses ``tokenizer.json`` unchanged."""
     names: dict[str, str | None] = {"pad_token": tokenizer.id_to_token(config.pad_id)}
     if config.special_ids is not None:
         before, _, after = config.special_ids
         names |= {"cls_token": tokenizer.id_to_token(before[0])}
         names |= {"sep_token": tokenizer.id_to_token(after[0])} if after else {}
     values = {
-        # BertTokenizer would rebuild the vocabulary by its own rules. This class takes tokenizer.json as it is.
+        # BertTokenizer would rebuild the vocabulary by its own rules. This class uses tokenizer.json unchanged.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.max_seq_length,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],

@@ -20,11 +20,11 @@ def window_starts(starts_S: torch.Tensor, size: int) -> tuple[torch.Tensor, torc
     """Returns the starts of the windows of sequences, and the sequence of each window.
 
     Args:
-        starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
-        size: tokens of a window; the last one of a sequence has what is left, and an empty sequence an empty window.
+        starts_S: int64. Sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+        size: tokens per window. The last window of a sequence may be shorter, and an empty sequence has an empty
+            window.
 
-    Returns:
-        Starts, as of sequences, int64 [W + 1], and numbers of sequences, int64 [W].
+    Returns: Starts of windows, int64 [W + 1], and the number of each window's sequence, int64 [W].
     """
     # At least one window per sequence gives empty sequences a representation, as without windows.
     counts_N = (starts_S.diff() + size - 1).div(size, rounding_mode="floor").clamp(min=1)
@@ -35,11 +35,11 @@ def window_starts(starts_S: torch.Tensor, size: int) -> tuple[torch.Tensor, torc
 
 
 def joined(features_WF: torch.Tensor, sequence_W: torch.Tensor, maxima: slice) -> torch.Tensor:
-    """The means of the windows' features, and of those that are maxima the largest.
+    """Returns the means of the windows' features, or for features that are maxima the largest.
 
     Args:
-        features_WF: of the windows.
-        sequence_W: as `window_starts` gives it.
+        features_WF: the features of the windows.
+        sequence_W: the second result of `window_starts`.
         maxima: which features are maxima.
 
     Returns:
@@ -56,9 +56,9 @@ def joined(features_WF: torch.Tensor, sequence_W: torch.Tensor, maxima: slice) -
 
 
 class PooledVectors(nn.Module):
-    """CBOW: the sum of the tokens' vectors, v_1 + … + v_L, and if wanted the largest of each of their numbers.
+    """CBOW: the sum of the tokens' vectors, v_1 + … + v_L, and optionally their maxima.
 
-    The padding vector is 0 and stays so. A maximum passes over the padding, and is 0 if there is nothing else.
+    The padding vector is 0 and does not change. A maximum ignores the padding, and is 0 without tokens.
     """
 
     def __init__(self, table: TokenTable, with_max: bool) -> None:
@@ -66,7 +66,7 @@ class PooledVectors(nn.Module):
         self.table, self.with_max = table, with_max
 
     def forward(self, rows_BL: torch.Tensor, is_token_BL: torch.Tensor) -> torch.Tensor:
-        """Returns [sums ; maxima] of the table's rows, float32 [B, E] or [B, 2 E]."""
+        """Returns [sums, maxima] of the table's rows, float32 [B, E] or [B, 2 E]."""
         v_BLE = self.table(rows_BL)
         sums_BE = v_BLE.sum(dim=1)
         return torch.cat([sums_BE, largest(v_BLE, is_token_BL)], dim=1) if self.with_max else sums_BE
@@ -76,7 +76,7 @@ class MatrixProduct(nn.Module):
     """CMOW: the product of the tokens' matrices, X_1 X_2 … X_L, as a vector of F = D * D numbers.
 
     Matrices start near the identity, I + N(0, initializer_range²), or products of many would vanish or explode. The
-    padding matrix is the identity and stays so.
+    padding matrix is the identity and does not change.
     """
 
     def __init__(self, table: TokenTable, matrix_size: int) -> None:
@@ -85,16 +85,16 @@ class MatrixProduct(nn.Module):
         self.table = table
 
     def forward(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
-        """Returns products_BF, float32, for a graph that takes any L up to ``longest``."""
+        """Returns products_BF, float32, for a graph that supports any L up to ``longest``."""
         m_BLDD = self.table(ids_BL).unflatten(-1, (self.matrix_size, self.matrix_size))
         return exported_product(m_BLDD, longest).flatten(1)
 
 
 class MatrixEncoder(Encoder):
-    """[sum of v_t ; max of v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1 ; sum of pairs], with the parts of the shape.
+    """[sum of v_t, max of v_t, X_1 X_2 … X_L, Y_L … Y_2 Y_1, sum of pairs], with the parts of the shape.
 
-    A sentence's representation does not depend on how far it is padded, nor on its batch. The backward product has its
-    own matrices Y; a backward sum would equal the forward one.
+    A sentence's representation does not depend on its padding or its batch. The backward product has its own matrices
+    Y. A backward sum would equal the forward one.
     """
 
     def __init__(self, shape: EncoderShape) -> None:
@@ -165,12 +165,11 @@ class MatrixEncoder(Encoder):
     ) -> torch.Tensor:
         """Returns sums and products of each token's prefix, and if bidirectional of its suffix.
 
-        Position t holds [v_1 + … + v_t ; X_1 … X_t] and, if bidirectional, [v_t + … + v_L ; Y_L … Y_t]. The published
+        Position t contains [v_1 + … + v_t, X_1 … X_t] and, if bidirectional, [v_t + … + v_L, Y_L … Y_t]. The published
         code leaves the backward half in processing order, so that it belongs to position t only in the middle. There
         are no maxima.
 
-        Returns:
-            features_TP, float32, P = `token_size`, for arguments as of `reduce`.
+        Returns: features_TP, float32, P = `token_size`. See `reduce` for the arguments.
         """
         tables, rows_T, padding = self._tables(ids_T)
         return scan(tables, rows_T, starts_S, padding, sparse_grads)
@@ -178,10 +177,9 @@ class MatrixEncoder(Encoder):
     def per_token(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """`scan`, padded: beyond its end a sequence has been read as a whole, and nothing is read back to there.
+        """Like `scan`, padded: beyond its end, the forward half has the whole sequence, and the backward half nothing.
 
-        Returns:
-            features_NLP, float32; L is at least 1.
+        Returns: features_NLP, float32, with L of at least 1.
         """
         features_TP = self.scan(ids_T, starts_S, sparse_grads)
         # The padding's own representation is neutral, and the scan returns it in the student's layout and type.
@@ -204,21 +202,21 @@ class MatrixEncoder(Encoder):
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds per token: one matrix product a direction."""
+        """Multiply-adds per token: one matrix product per direction."""
         ways = (self.forward_matrices is not None) + (self.backward_matrices is not None)
         return ways * self.matrix_size**3
 
     def export_problems(self, longest: int) -> list[str]:
         """Returns the reasons why torch cannot export the encoder for inputs of any length up to ``longest``."""
         if self.window_size is not None:
-            return ["a student that reads windows cannot be exported"]
+            return ["a student with windows cannot be exported"]
         # With a single group the exporter would fix the number of groups and refuse shorter inputs.
         if self.matrix_size and longest <= GROUP:
             return [f"a student of matrices for at most {GROUP} tokens cannot be exported"]
         return []
 
     def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
-        """Returns features_BF as `forward` does, in a graph of torch's own operators for any L up to ``longest``."""
+        """Returns features_BF like `forward`, in a graph of torch's own operators for any L up to ``longest``."""
         parts, is_token_BL = [], ids_BL != self.pad_id
         bigrams = [] if self.bigrams is None else [self.bigrams.exported(ids_BL)]
         if self.rows is not None:
@@ -251,13 +249,13 @@ class MatrixEncoder(Encoder):
         return torch.cat([part for part in self._exported_rows(ids_BL) if part is not None], dim=2)
 
     def _exported_rows(self, ids_BL: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The rows of each token in the tables: vectors, matrices and those of the way back."""
+        """Returns the rows of each token in the tables: vectors, matrices and backward matrices."""
         rows_BL = ids_BL if self.rows is None else self.rows(ids_BL)
         parts = (self.vectors, self.forward_matrices, self.backward_matrices)
         return tuple(None if part is None else part.table(rows_BL) for part in parts)
 
     def copy_rows(self, source: Encoder, source_rows: torch.Tensor | slice, rows: torch.Tensor | slice) -> None:
-        """See `Encoder`; all pairs of tokens become the source's, in this vocabulary."""
+        """See `Encoder`. All pairs of tokens become those of the source, in this vocabulary."""
         super().copy_rows(source, source_rows, rows)
         other = matrix_encoder(source).bigrams
         if self.bigrams is None or other is None:
@@ -271,12 +269,12 @@ class MatrixEncoder(Encoder):
         self.bigrams.take_over(pairs_K2, other.vectors())
 
     def set_pairs(self, pairs_K2: torch.Tensor) -> None:
-        """Says which pairs of tokens have a vector, see `BigramSums.set_pairs`."""
-        assert self.bigrams is not None, "asked of an encoder with vectors of pairs"
+        """Sets the pairs of tokens that have a vector. See `BigramSums.set_pairs`."""
+        assert self.bigrams is not None, "only called for an encoder with bigrams"
         self.bigrams.set_pairs(pairs_K2)
 
     def _tables(self, ids_T: torch.Tensor) -> tuple[Tables, torch.Tensor, int]:
-        """The tables that the kernels read, the rows in them [T], and which row gets no gradient."""
+        """Returns the tables for the kernels, their rows [T], and the row without gradient."""
         tables, padding = self.weights(), self.pad_id
         # Small tables are never trained, so no row needs protection from gradients.
         if self.rows is not None:
@@ -311,11 +309,11 @@ class MatrixEncoder(Encoder):
         put_side_by_side([part.table.weight for part in self.parts()])
 
     def tables(self) -> list[nn.Embedding]:
-        """Returns the tables that can be trained, or none if they are stored as float16 or int8."""
+        """Returns the trainable tables. Empty if they are stored as float16 or int8."""
         return [part.table for part in self.parts() if isinstance(part.table, nn.Embedding)]
 
 
 def matrix_encoder(encoder: Encoder) -> MatrixEncoder:
-    """An encoder that is known to be of sums and products."""
+    """Returns an encoder as one of sums and products, which its caller knows."""
     assert isinstance(encoder, MatrixEncoder), type(encoder)
     return encoder

@@ -1,7 +1,7 @@
 """The interface of encoders, by which the rest of the student uses them.
 
-Shapes: B batch, L tokens, T tokens of all sequences end to end, N sequences, S = N + 1 starts, P numbers of a token,
-F features, V vocabulary, X numbers of a row.
+Shapes: B batch, L tokens, T tokens of all sequences end to end, N sequences, S = N + 1 starts, P features of a token, F
+features of a sequence, V vocabulary, X numbers of a row.
 """
 
 from abc import abstractmethod
@@ -23,8 +23,8 @@ class LstmShape(BaseModel):
     """The sizes of an encoder's LSTMs.
 
     Attributes:
-        hidden_size: of each direction.
-        channels: tables of vectors, side by side; of two the first stays as it starts.
+        hidden_size: the width of each direction.
+        channels: number of parallel tables of vectors. The first of two is frozen.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,7 +35,7 @@ class LstmShape(BaseModel):
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """The sizes and options that an encoder is made by.
+    """The sizes and options of an encoder.
 
     Attributes:
         vocabulary_size: V, number of rows of each table.
@@ -44,17 +44,17 @@ class EncoderShape:
         bidirectional: whether there is a backward product.
         pad_id: the neutral token.
         initializer_range: standard deviation of the initial noise.
-        table_dtype: how the tables are stored; only float32 can be trained.
-        used_rows: rows of tables that are stored smaller. (default: one for each token)
-        pooling: whether the maxima of the vectors stand beside their sum.
-        window_size: tokens that are read together; of longer sequences windows are joined. (default: all)
-        num_bigrams: pairs of neighbouring tokens that have a vector.
-        bigram_size: numbers of such a vector.
-        lstm: of the encoders that are LSTMs.
+        table_dtype: the type of the stored tables. Only float32 can be trained.
+        used_rows: rows of tables of smaller types. Default: one for each token.
+        pooling: whether the features contain the maxima of the vectors in addition to their sum.
+        window_size: tokens per window. The windows of longer sequences are joined. Default: no windows.
+        num_bigrams: number of pairs of neighbouring tokens with a vector.
+        bigram_size: the width of these vectors.
+        lstm: the sizes of LSTMs.
         bert: the sizes of a BERT.
-        pooler: what makes a representation of a BERT's states, or None for its own.
-        separator_id: the token after which a BERT begins to read a second sentence, or None if there is no second one.
-        dropout: in a BERT's layers.
+        pooler: the pooler of a BERT's states, or None for BERT's own.
+        separator_id: the token after which a BERT's second sentence begins, or None for single sentences.
+        dropout: the dropout in a BERT's layers.
     """
 
     vocabulary_size: int
@@ -77,19 +77,19 @@ class EncoderShape:
 
 
 class Encoder(nn.Module):
-    """From sequences of tokens to features; a representation depends neither on padding nor on the rest of a batch.
+    """Maps sequences of tokens to features, which do not depend on padding and on other rows of the batch.
 
-    Not every encoder implements everything. Its `EncoderKind` and its `export_problems` report which pairs, token
-    features and graphs it has, and callers check them first.
+    Not every encoder implements everything. Callers first check its `EncoderKind` and its `export_problems` for
+    supported pairs, token features and graphs.
 
     Attributes:
-        pad_id: the token that stands for none.
-        size: F, of a sequence.
-        token_size: P, of a token, or 0 if nothing is known of one.
-        start_deviation: standard deviation of the numbers of vectors that start from others, a teacher's above all.
-        counts_less: whether vectors that start from a teacher's are shorter the more frequent their token is: in a sum.
-        has_neutral_rows: whether a token with the rows of the padding has no effect; then tokens that no training
-            row uses are made so.
+        pad_id: the padding token.
+        size: F, the features of a sequence.
+        token_size: P, the features of a token, or 0 without such features.
+        start_deviation: standard deviation of vectors that start from others, such as a teacher's.
+        counts_less: whether initial vectors of frequent tokens are shorter, which is useful for sums.
+        has_neutral_rows: whether a token with the rows of the padding has no effect. Tokens without training rows then
+            get these rows.
     """
 
     has_neutral_rows: ClassVar[bool] = True
@@ -108,12 +108,12 @@ class Encoder(nn.Module):
     def reduce(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """The representations of sequences that lie end to end.
+        """Returns the representations of sequences end to end.
 
         Args:
             ids_T: int64.
             starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
-            sparse_grads: takes the gradients of the trained tables, see `student.model.products`.
+            sparse_grads: receives the gradients of the trained tables. See `student.model.products`.
 
         Returns:
             features_NF, float32, F = `size`.
@@ -122,12 +122,12 @@ class Encoder(nn.Module):
     def reduce_pairs(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """The representations of pairs, for an encoder that reads both sentences at once.
+        """Returns the representations of pairs, for an encoder that reads both sentences at once.
 
         Args:
-            ids_T: as of `reduce`, the second sentences after all the first ones.
-            starts_S: as of `reduce`.
-            sparse_grads: as of `reduce`.
+            ids_T: see `reduce`. All first sentences precede the second ones.
+            starts_S: see `reduce`.
+            sparse_grads: see `reduce`.
 
         Returns:
             features_BF, float32, F = `size`, of half as many pairs as there are sequences.
@@ -137,19 +137,22 @@ class Encoder(nn.Module):
     def scan(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """Returns the features of each token: features_TP, float32, P = `token_size`, for arguments as of `reduce`."""
+        """Returns the features of each token: features_TP, float32, P = `token_size`.
+
+        See `reduce` for the arguments.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def tables(self) -> list[nn.Embedding]:
-        """The tables with a row per token; the rows of those that need gradients are trained, used by the same ids."""
+        """Returns the tables with a row per token. Those that need gradients are trained and have the same ids."""
 
     def bigram_table(self) -> nn.Embedding | None:
-        """The table of pairs of tokens that is trained, or None if there is none."""
+        """Returns the trained table of pairs of tokens, or None."""
         return None
 
     def bigram_rows(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor | None:
-        """The rows of that table that `reduce` reads, int64, for its arguments, or None without a table."""
+        """Returns the rows of that table for the arguments of `reduce`, int64, or None without a table."""
         return None
 
     @property
@@ -159,33 +162,33 @@ class Encoder(nn.Module):
 
     @property
     def multiply_adds_per_input(self) -> int:
-        """Multiply-adds per sequence, beside those per token."""
+        """Multiply-adds per sequence, in addition to those per token."""
         return 0
 
     @property
     def multiply_adds_per_pair(self) -> int:
-        """Multiply-adds per pair of a sequence's tokens, of which there are L²."""
+        """Multiply-adds per pair of a sequence's tokens. There are L² pairs."""
         return 0
 
     def vector_table(self) -> nn.Embedding | None:
-        """The table of tokens' vectors that may start from a teacher's, or None if there is none."""
+        """Returns the table of token vectors that may start from a teacher's, or None."""
         return None
 
     @torch.no_grad()
     def start_vectors(self, ids_N: torch.Tensor, start_NK: torch.Tensor) -> None:
-        """Gives the vectors of these tokens their start; numbers beyond K stay as they are."""
+        """Sets the initial vectors of these tokens. Numbers beyond K do not change."""
         table = self.vector_table()
-        assert table is not None, "asked of an encoder with vectors"
+        assert table is not None, "only called for an encoder with vectors"
         # A teacher narrower than the student leaves the last columns as noise, which training can use.
         table.weight[ids_N, : start_NK.shape[1]] = start_NK.to(table.weight)
 
     def lay_out(self) -> None:
-        """Lays the tables out as they are read fastest; they cannot be trained afterwards."""
+        """Arranges the tables for fast reading. They cannot be trained afterwards."""
 
     def per_token(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """`scan`, padded with zeros: features_NLP, float32; L is at least 1."""
+        """Like `scan`, padded with zeros: features_NLP, float32, with L of at least 1."""
         return padded(self.scan(ids_T, starts_S, sparse_grads), starts_S)[0]
 
     def export_problems(self, longest: int) -> list[str]:
@@ -193,23 +196,23 @@ class Encoder(nn.Module):
         return ["a student with this encoder cannot be exported"]
 
     def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
-        """Returns features_BF as `forward` does, in a graph that takes any L up to ``longest``."""
+        """Returns features_BF like `forward`, in a graph that supports any L up to ``longest``."""
         raise NotImplementedError
 
     def exported_scan(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
-        """Returns features_BLP as `per_token` does for tokens, in such a graph; of padding anything."""
+        """Returns features_BLP like `per_token` for tokens, in such a graph. Features of padding are undefined."""
         raise NotImplementedError
 
     def exported_alone(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """Returns features_BLF as `reduce` does of each token by itself, in such a graph."""
+        """Returns features_BLF like `reduce` for each single token, in such a graph."""
         raise NotImplementedError
 
     def exported_pairs(self, ids1_BL: torch.Tensor, ids2_BK: torch.Tensor) -> torch.Tensor:
-        """Returns features_BF as `reduce_pairs` does, in such a graph."""
+        """Returns features_BF like `reduce_pairs`, in such a graph."""
         raise NotImplementedError
 
     def trained_tables(self) -> list[nn.Embedding]:
-        """Returns the tables that are trained."""
+        """Returns the trained tables."""
         return [table for table in self.tables() if table.weight.requires_grad]
 
     def other_parameters(self) -> list[nn.Parameter]:
@@ -221,7 +224,10 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def used_ids(self) -> torch.Tensor:
-        """The tokens whose rows are not all neutral, and the padding: int64 [R], rising. Of trained tables."""
+        """Returns the tokens with a row that is not neutral, and the padding: int64 [R], ascending.
+
+        For trained tables.
+        """
         weights = [table.weight for table in self.tables()]
         is_used_V = torch.zeros(len(weights[0]), dtype=torch.bool, device=weights[0].device)
         for weight_VX in weights:
@@ -232,17 +238,17 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def neutralise(self, is_neutral_V: torch.Tensor) -> None:
-        """Makes the rows of these tokens (bool, one for each) neutral in all tables."""
+        """Makes the rows of these tokens neutral in all tables. The argument is a bool per token."""
         for table in self.tables():
             # Cloning avoids reading the padding's row while the same tensor is written.
             table.weight[is_neutral_V.to(table.weight.device)] = table.weight[self.pad_id].clone()
 
     @torch.no_grad()
     def copy_rows(self, source: "Encoder", source_rows: torch.Tensor | slice, rows: torch.Tensor | slice) -> None:
-        """Takes over another's rows of the tables, from where they stand there to where they belong here; and the rest.
+        """Copies rows of another encoder's tables to their places here, and all other parameters.
 
         Args:
-            source: an encoder that differs in the vocabulary only.
+            source: an encoder that only differs in the vocabulary.
             source_rows: int64 [R], or a slice.
             rows: int64 [R], or a slice.
         """
@@ -254,7 +260,7 @@ class Encoder(nn.Module):
 
 
 def without_padding(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Padded ids as sequences end to end: ids_T and starts_S. Padding is neutral, wherever it stands."""
+    """Returns padded ids as sequences end to end: ids_T and starts_S. Padding may be at any position."""
     is_token_BL = ids_BL != pad_id
     return ids_BL[is_token_BL], functional.pad(is_token_BL.sum(dim=1).cumsum(0), (1, 0))
 
@@ -265,7 +271,7 @@ def remaining_starts(is_left_T: torch.Tensor, starts_S: torch.Tensor) -> torch.T
 
 
 def padded(features_TP: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sequences beside each other: features_NLP, 0 beyond their ends, and where they have tokens, bool [N, L].
+    """Returns padded sequences: features_NLP, with 0 beyond their ends, and which positions have tokens, bool [N, L].
 
     L is at least 1.
     """

@@ -1,4 +1,4 @@
-"""What a sweep tries: every combination of values with every seed, from sets that are each opened once."""
+"""The runs of a sweep: every combination of values with every seed. Each set is opened once."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ Opened = dict[tuple[str, ...], tuple[LogitSet, Facts]]
 
 @dataclass(frozen=True)
 class Trial:
-    """One student of a sweep: the values tried with its seed among them, and the settings they make."""
+    """One student of a sweep: its values including the seed, and the resulting settings."""
 
     values: dict[str, Any]
     settings: TrainSettings
@@ -54,22 +54,22 @@ class Trial:
 
     @property
     def point(self) -> tuple[Any, ...]:
-        """The values that were tried, in the order of the grid, without the seed."""
+        """The values in the order of the grid, without the seed."""
         return tuple(value for name, value in self.values.items() if name != "seed")
 
     @property
     def is_finished(self) -> bool:
-        """Whether its run folder holds the result."""
+        """Whether its run folder contains the result."""
         path = self.folder / RUN_RECORD
         return path.exists() and read_run_record(path)["state"] == "finished"
 
 
 def make_points(sweep: SweepSettings, grid: Grid) -> list[TrainSettings]:
-    """The settings of every combination of values, with the first seed.
+    """Returns the settings of every combination of values, with the first seed.
 
     Args:
-        sweep: what is fixed.
-        grid: what is tried, see `read_grid`.
+        sweep: the fixed settings.
+        grid: the values to try. See `read_grid`.
 
     Raises:
         ConfigError: naming every value that is wrong, and every flag that does not fit another.
@@ -82,7 +82,10 @@ def make_points(sweep: SweepSettings, grid: Grid) -> list[TrainSettings]:
 
 
 def fixed_values(sweep: SweepSettings, grid: Grid) -> dict[str, Any]:
-    """Returns the settings that all students share, by flag: a recipe's, too, without its sets if tasks are swept."""
+    """Returns the settings that all students share, by flag, including a recipe's.
+
+    Leaves out its sets if tasks are swept.
+    """
     values = with_recipe(sweep.student)
     others = SETS - sweep.student.keys() if "tasks" in grid else set()
     return {name: value for name, value in values.items() if name not in others | grid.keys()}
@@ -98,14 +101,14 @@ def make_trials(
     """Returns all students of a sweep.
 
     Args:
-        points: see `make_points`.
-        seeds: of each of them.
-        grid: what is tried.
-        folder: the sweep's.
-        make: the architecture that the settings describe.
+        points: the result of `make_points`.
+        seeds: the seeds of each point.
+        grid: the values to try.
+        folder: the folder of the sweep.
+        make: returns the architecture that the settings describe.
 
     Raises:
-        ConfigError: naming everything that does not fit the sets, before anything is trained.
+        ConfigError: naming every conflict with the sets, before anything is trained.
     """
     trials, problems = [], set()
     for point in points:
@@ -123,24 +126,24 @@ def make_trials(
     raise_all(ConfigError, "--grid", sorted(problems))
     again = [name for name, count in Counter(trial.folder.name for trial in trials).items() if count > 1]
     if again:
-        raise ConfigError(f"--grid: a value is there twice, which gives {again[0]} twice")
+        raise ConfigError(f"--grid: a value is repeated, which repeats {again[0]}")
     return trials
 
 
 def run_name(values: dict[str, Any]) -> str:
-    """The folder of a run in its sweep's, by the values tried and the seed."""
+    """Returns the subfolder of a run from its values and seed."""
     # Folder names repeat the values, so that a run is recognised without opening its record.
     return ",".join(f"{key}={value}" for key, value in values.items()).replace("/", "-")
 
 
 def tasks_text(settings: TrainSettings) -> str:
-    """The sets that are trained together, by their names."""
+    """Returns the names of the sets that are trained together."""
     names = [one.names[0] for one in settings.source.each] if isinstance(settings.source, SeveralTasks) else []
     return TOGETHER.join(Path(name).resolve().name for name in names)
 
 
 def read_grid(sweep: SweepSettings) -> Grid:
-    """The values to try, by setting; flags that were given beat the grid of a recipe.
+    """Returns the values to try, by setting. Given flags override the grid of a recipe.
 
     Raises:
         ConfigError: naming every setting that cannot be tried.
@@ -155,10 +158,10 @@ def read_grid(sweep: SweepSettings) -> Grid:
         beaten = typed | ({"tasks"} if typed & SETS else set())
         grid = {name: values for name, values in recipe_grid.items() if name not in beaten}
     problems = [f"{name!r} cannot be swept. {did_you_mean(str(name), SWEPT)}" for name in grid if name not in SWEPT]
-    problems += [f"{name}: no values; write {name}=VALUE,VALUE" for name, values in grid.items() if "" in values]
-    problems += [f"{name} is given as a flag, too" for name in grid if name in typed]
+    problems += [f"{name}: no values. Write {name}=VALUE,VALUE" for name, values in grid.items() if "" in values]
+    problems += [f"{name} is also given as a flag. Remove one of them" for name in grid if name in typed]
     names = Counter(entry.partition("=")[0].replace("-", "_") for entry in sweep.grid)
-    problems += [f"{name} is there twice; give all its values at once" for name, count in names.items() if count > 1]
+    problems += [f"{name} is repeated. Give all its values at once" for name, count in names.items() if count > 1]
     raise_all(ConfigError, "--grid", problems)
     if "tasks" in grid:
         raise_all(ConfigError, "--grid", _wrong_tasks([str(value).split(TOGETHER) for value in grid["tasks"]]))
@@ -167,18 +170,20 @@ def read_grid(sweep: SweepSettings) -> Grid:
 
 
 def _wrong_tasks(values: Sequence[Sequence[str]]) -> list[str]:
-    problems = [f"tasks={TOGETHER.join(names)}: a name is missing beside {TOGETHER}" for names in values if "" in names]
+    problems = [
+        f"tasks={TOGETHER.join(names)}: a name is missing next to {TOGETHER}" for names in values if "" in names
+    ]
     # The order of tasks does not change a training, so two orders would train the same student twice.
     sets = [sorted(names) for names in values]
     again = {TOGETHER.join(names) for names in sets if sets.count(names) > 1}
-    return problems + [f"tasks: {names} is there twice, maybe in another order" for names in sorted(again)]
+    return problems + [f"tasks: {names} is repeated, perhaps in another order" for names in sorted(again)]
 
 
 def open_all(points: Sequence[TrainSettings]) -> Opened:
-    """Opens the sets of all students, with what they decide of them.
+    """Opens the sets of all students, with the facts about each set.
 
     Raises:
-        ConfigError: naming names that two sets have.
+        ConfigError: listing names that two sets share.
         DataError: if there is no such set, or it has no training rows.
     """
     sources = {source_of(one).names: source_of(one) for point in points for one in separate(point)}
@@ -194,12 +199,12 @@ def open_all(points: Sequence[TrainSettings]) -> Opened:
 def _of_one_name(name: str, roots: list[str]) -> str:
     """Returns the message for two sets of one name, whose students would share a folder."""
     if len(set(roots)) == 1:
-        return f"{name} is named by two paths; write both in the same way"
-    return f"{name} is the name of {' and of '.join(roots)}; rename one of these folders"
+        return f"{name} is given by two different paths. Write both in the same way"
+    return f"{name} is the name of {' and of '.join(roots)}. Rename one of these folders"
 
 
 def build_swept_config(sets: Opened, settings: TrainSettings) -> TaskConfig:
-    """The architecture of a student, of several tasks that of the first.
+    """Returns the architecture of a student, or of the first one of several tasks.
 
     Raises:
         ConfigError: naming every flag that does not fit, and sets that cannot share an encoder.
@@ -229,7 +234,7 @@ def settings_of(fixed: Mapping[str, Any], sets: Opened) -> dict[str, Any]:
 
 
 def is_of_a_task(setting: str) -> bool:
-    """Whether a setting is one of several tasks', see `settings_of`."""
+    """Whether a setting belongs to one of several tasks. See `settings_of`."""
     return "." in setting
 
 

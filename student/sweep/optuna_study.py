@@ -23,7 +23,7 @@ WRITTEN = PASSING | {"SQLITE_CANTOPEN"}
 
 
 class Study:
-    """An Optuna study that records each finished run once; made by `open_study`."""
+    """An Optuna study that records each finished run once. `open_study` makes it."""
 
     def __init__(self, study: "optuna.Study", storage: str, trials: Sequence[Trial]) -> None:
         from optuna.distributions import CategoricalDistribution
@@ -34,10 +34,10 @@ class Study:
         self._space = {n: CategoricalDistribution(list(dict.fromkeys(t.values[n] for t in trials))) for n in names}
 
     def add(self, trial: Trial, score: float) -> None:
-        """Tells the study of a finished run, once.
+        """Records a finished run in the study, once.
 
         Raises:
-            DataError: if the storage cannot be written to any more.
+            DataError: if the storage can no longer be written to.
         """
         from optuna.trial import create_trial
 
@@ -52,7 +52,7 @@ class Study:
 
 
 def open_study(storage: str, name: str, trials: Sequence[Trial]) -> Study:
-    """Opens the study of a grid, or creates it; every grid has its own, for Optuna lets no set of choices change.
+    """Opens or creates the study of a grid. Every grid has its own, because Optuna does not allow choices to change.
 
     Raises:
         DataError: if the storage cannot be opened.
@@ -74,7 +74,7 @@ def open_study(storage: str, name: str, trials: Sequence[Trial]) -> Study:
 
 @contextmanager
 def _reported(storage: str, what: str, passing: Set[str]) -> Iterator[None]:
-    """Whatever the driver of a data base raises as one message; time mends the errors of SQLite in ``passing``."""
+    """Turns all errors of a database driver into one message. The errors of SQLite in ``passing`` are temporary."""
     try:
         yield
     except Exception as error:

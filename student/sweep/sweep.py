@@ -1,4 +1,4 @@
-"""``distill sweep``: every combination of values and seed as a run of its own, and a record made of all runs."""
+"""``distill sweep``: trains a run for every combination of values and seed, and writes a record of all runs."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -55,7 +55,7 @@ ByPoint = dict[tuple[Any, ...], list[Scored]]
 
 
 def sweep(config: SweepSettings, command: str) -> RunRecord:
-    """Trains every student of a grid; finished ones are not repeated, begun ones are gone on with.
+    """Trains every student of a grid. Finished runs are not repeated, and unfinished ones are resumed.
 
     The run folders are authoritative. Optuna's storage only mirrors finished runs for its tools.
 
@@ -63,14 +63,13 @@ def sweep(config: SweepSettings, command: str) -> RunRecord:
         config: settings, grid and seeds.
         command: the command line, for the record.
 
-    Returns:
-        The content of ``sweep.json``; its ``result`` holds the ``metric`` that decides, the ``points`` of the grid
-        (values, scores by seed, mean, deviation), best mean first, the ``best`` run of the first one, and ``failed``.
-        With ``--tasks`` each point has the same ``by_task``, and ``best_by_task`` each task's best student. Where
-        tasks are what the grid tries, points stay in its order, and ``best`` is None.
+    Returns: The content of ``sweep.json``; its ``result`` has the deciding ``metric``, the ``points`` of the grid
+        (values, scores by seed, mean, deviation) with the best mean first, the ``best`` run of the first point, and
+        ``failed``. With ``--tasks``, each point also has these scores ``by_task``, and ``best_by_task`` lists each
+        task's best student. If the grid varies tasks, points keep its order, and ``best`` is None.
 
     Raises:
-        ConfigError: naming everything that is wrong with the grid, before anything is trained.
+        ConfigError: naming every problem of the grid, before anything is trained.
         FingerprintMismatchError: if the folder holds a sweep with other settings.
         MissingDependencyError: if Optuna is not installed.
     """
@@ -92,7 +91,7 @@ def sweep(config: SweepSettings, command: str) -> RunRecord:
     try:
         failed = _train_missing(config, folder, trials, study)
     except DistillError:
-        # No run was begun with these settings, so they must not bind the next try.
+        # No run was started with these settings, so they must not bind the next try.
         if begun == [trial.folder.exists() for trial in trials]:
             _put_back(folder / SWEEP_RECORD, earlier)
         raise
@@ -109,7 +108,7 @@ def _put_back(path: Path, earlier: RunRecord | None) -> None:
 
 
 def _contents(fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """The hashes of what lies where all students start from."""
+    """Returns the hashes of the files that all students start from."""
     run, vectors, filters = (fixed.get(name) for name in ("init_from", "init_vectors", "filters"))
     return {
         "init_from_sha256": sha256(Path(run) / WEIGHTS_FILE) if run else None,
@@ -119,9 +118,10 @@ def _contents(fixed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _start_record(settings: dict[str, Any], folder: Path, command: str) -> RunRecord | None:
-    """Begins a sweep's record, or goes on with it; returns what was there before.
+    """Starts or resumes a sweep's record. Returns the previous one.
 
-    All runs of a folder have the same settings but for the grid's, which may grow from try to try, also by tasks.
+    All runs of a folder have the same settings except for the grid's values, which may grow between tries, also by
+    tasks.
     """
     # Earlier releases had no choice here and recorded None, so today's defaults are written in the same way.
     settings |= {
@@ -143,7 +143,7 @@ def _start_record(settings: dict[str, Any], folder: Path, command: str) -> RunRe
 
 
 def _train_missing(config: SweepSettings, folder: Path, trials: Sequence[Trial], study: Study) -> dict[str, str]:
-    """Trains what is not finished; returns what was wrong, by the name of the run."""
+    """Trains unfinished runs. Returns errors by the name of the run."""
     for trial in trials:
         if trial.is_finished:
             study.add(trial, score_of(trial))
@@ -169,11 +169,11 @@ def _train_missing(config: SweepSettings, folder: Path, trials: Sequence[Trial],
 
 
 def sweep_result(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str, Any]:
-    """The result of a sweep for its record, see `student.sweep.sweep.sweep`.
+    """Returns the result of a sweep for its record. See `student.sweep.sweep.sweep`.
 
     Args:
-        trials: all of the grid.
-        failed: what was wrong, by the name of the run.
+        trials: all trials of the grid.
+        failed: errors by the name of the run.
 
     Raises:
         DistillError: if no run is finished.
@@ -181,7 +181,7 @@ def sweep_result(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str
     records = [(trial, _record(trial)) for trial in trials if trial.is_finished]
     if not records:
         raise DistillError(
-            "no run of the sweep came to its end:\n" + "\n".join(f"  - {k}: {v}" for k, v in failed.items())
+            "no run of the sweep has finished:\n" + "\n".join(f"  - {k}: {v}" for k, v in failed.items())
         )
     whole = _by_point([(trial, record["result"]["best"]) for trial, record in records])
     by_task = {name: _by_point(scored) for name, scored in _of_tasks(records).items()}
@@ -204,7 +204,7 @@ def score_of(trial: Trial) -> float:
 
 
 def rank(scores: Mapping[str, Any]) -> tuple[int, float]:
-    """A key that is greater for better scores of a point; those of all seeds come before others."""
+    """Returns a sort key that is greater for better scores of a point. Points with all seeds come first."""
     # A point with a missing seed could lead by one lucky run, so complete points rank first.
     return len(scores["scores"]), scores["mean"]
 
@@ -225,7 +225,7 @@ def _of_tasks(records: Sequence[tuple[Trial, RunRecord]]) -> dict[str, list[Scor
 
 
 def _by_point(scored: Sequence[Scored]) -> ByPoint:
-    """Trials that differ in their seeds alone, together."""
+    """Groups trials that differ only in their seeds."""
     found: ByPoint = {}
     for one in scored:
         found.setdefault(one[0].point, []).append(one)
@@ -247,7 +247,7 @@ def _summary(alike: Sequence[Scored]) -> dict[str, Any]:
 
 
 def _best(by_point: ByPoint, name: str = "") -> dict[str, Any]:
-    """The best seed of the best point, of a task its student."""
+    """Returns the run with the best seed of the best point, or for a task its student."""
     alike = max(by_point.values(), key=lambda alike: rank(_summary(alike)))
     trial, entry = max(alike, key=lambda scored: quality(scored[1]))
     return {"run": str(trial.folder / name), "score": quality(entry), "metric": _metric(entry)}

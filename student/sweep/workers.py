@@ -1,7 +1,7 @@
-"""Training several students at the same time: in processes of this machine, or by workers on a Ray cluster.
+"""Trains several students at the same time, in processes of this machine or by workers on a Ray cluster.
 
-Each process has one copy of the rows. The machines of a cluster all see the store and the sweep's folder; a run is
-written where it will lie, with its checkpoints, so that what a lost worker has begun another goes on with.
+Each process has one copy of the rows. All machines of a cluster see the store and the sweep's folder. A run is written
+directly to its final folder, with its checkpoints, so that another worker can resume the run of a lost one.
 """
 
 import atexit
@@ -34,14 +34,13 @@ _rows: Rows = {}
 def train_all(
     configs: Sequence[TrainSettings], processes: int
 ) -> Generator[tuple[int, DistillError | None], None, None]:
-    """Trains students; each process reads the rows of a set once.
+    """Trains students. Each process reads the rows of a set once.
 
     Args:
-        configs: they choose the same rows of a set that several name.
-        processes: how many to train at the same time; they share the threads of this one.
+        configs: the settings. Those with the same set select the same rows.
+        processes: number of concurrent trainings, which share the threads of this process.
 
-    Yields:
-        The number of each as it is finished, with what was wrong with it, if anything.
+    Yields: The number of each finished training, with its error or None.
 
     Raises:
         DistillError: if the rows cannot be read, or the system has ended a process.
@@ -59,10 +58,11 @@ def train_all(
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             message = (
-                "the system has ended a process, perhaps for its memory; repeat the command with fewer --processes"
+                "the system has ended a process, perhaps because of its memory. Repeat the command with fewer "
+                "--processes"
             )
             raise DistillError(message) from error
-        # Ctrl-C is no Exception. The workers are stopped, and their checkpoints let a repeated command resume.
+        # Ctrl-C is not an Exception. The workers are stopped, and their checkpoints let a repeated command resume.
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in active_children():
@@ -80,7 +80,7 @@ def _start(threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent must not leave a worker that writes where the repeated command goes on."""
+    """A killed parent must not leave a worker that writes to the folder of the repeated command."""
     parent = parent_process()
     assert parent is not None
     over, end = Pipe(duplex=False)
@@ -101,11 +101,11 @@ def _train(config: TrainSettings) -> DistillError | None:
 
 
 def train_one(config: TrainSettings, rows: Rows) -> DistillError | None:
-    """Trains a student of a sweep; gives what was wrong with it, if anything.
+    """Trains a student of a sweep. Returns its error or None.
 
     Args:
-        config: its settings.
-        rows: what this process has read of sets, and keeps for the next one.
+        config: the settings.
+        rows: the rows that this process has read, which it keeps for the next training.
 
     Raises:
         DistillError: if the rows cannot be read, which ends the sweep.
@@ -120,7 +120,7 @@ def train_one(config: TrainSettings, rows: Rows) -> DistillError | None:
 
 @dataclass(frozen=True)
 class _Places:
-    """The folder that relative paths start from, and the folder of the runs."""
+    """The folder of relative paths, and the folder of the runs."""
 
     here: Path
     folder: Path
@@ -129,16 +129,16 @@ class _Places:
 def train_on_cluster(
     flags: RayFlags, folder: Path, configs: Sequence[TrainSettings]
 ) -> Generator[tuple[int, DistillError | None], None, None]:
-    """Trains students, see `train_all`.
+    """Trains students. See `train_all`.
 
     Args:
-        flags: the cluster, and how many workers.
-        folder: the sweep's, with its record.
-        configs: they choose the same rows of a set that several name.
+        flags: the cluster, and the number of workers.
+        folder: the folder of the sweep, with its record.
+        configs: the settings. Those with the same set select the same rows.
 
     Raises:
         ConfigError: if a machine does not see the folder.
-        DistillError: if the rows cannot be read there, or workers die of a run.
+        DistillError: if the rows cannot be read there, or a run kills its workers.
     """
     if not configs:
         return
@@ -152,13 +152,13 @@ def train_on_cluster(
 
 
 def _start_on_cluster(places: _Places) -> Callable[[TrainSettings], list[DistillError]]:
-    """In a worker: what trains a student, and gives what was wrong with it, if anything."""
+    """Returns, in a worker, the function that trains a student and returns its error or None."""
     if not (places.here / places.folder / SWEEP_RECORD).exists():
         where = places.here / places.folder
         raise ConfigError(
-            f"{where} is not seen by the workers; a sweep on a cluster needs a file system that all share"
+            f"the workers do not see {where}. A sweep on a cluster needs a file system that all machines share"
         )
-    # Relative paths in the settings count from where the command was given.
+    # Relative paths in the settings start at the folder of the command.
     os.chdir(places.here)
     rows: Rows = {}
 
