@@ -1,8 +1,8 @@
-"""Adam for embedding tables: the work of a step is that of the rows in the batch, the result that of dense Adam.
+"""Adam for embedding tables: a step only costs the rows in the batch, and the result equals dense Adam.
 
-Dense Adam also moves the rows that a batch does not use, by their momentum. Those moves are not skipped here (torch's
-SparseAdam skips them, and ends elsewhere) but deferred: before a row is used again it makes up for what it has missed,
-see `student.kernels.lazy_adam`.
+Dense Adam also moves the rows that a batch does not use, by their momentum. Torch's SparseAdam skips these moves, which
+gives another result. Here they are deferred: before a row is used again, it gets the missed moves. See
+`student.kernels.lazy_adam`.
 
 Shapes: T tokens of a batch, P pairs of tokens, V rows, X numbers of a row.
 """
@@ -24,7 +24,7 @@ from student.model.products import NO_PADDING
 from student.model.tables import put_side_by_side
 from student.training_config import Optimizer
 
-# Tang et al. (2019) trained their students by AdaDelta with this decay.
+# Tang et al. (2019) trained their students with AdaDelta and this decay.
 RHO = 0.95
 # These are torch's own names, so that checkpoints fit `torch.optim.AdamW`.
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -32,15 +32,15 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass
 class UsedRows:
-    """The rows that a batch uses, and what takes the gradients of its tokens.
+    """The rows that a batch uses, and the buffers for the gradients of its tokens.
 
     Attributes:
         groups: the batch's tokens by row.
         gradients: [T, X] per table, written by the backward pass.
-        is_filled: whether it has.
-        more: what further readings of the same tokens have written.
-        squares: the sum of the squares of the rows' gradients, once they are added up.
-        bigrams: those of the table of pairs of tokens.
+        is_filled: whether they were written.
+        more: the gradients of further readings of the same tokens.
+        squares: the sum of the squares of the rows' gradients, after they were added up.
+        bigrams: the rows and buffers of the table of bigrams.
     """
 
     groups: Any
@@ -51,7 +51,7 @@ class UsedRows:
     bigrams: "UsedRows | None" = None
 
     def buffers(self) -> list[Tensor]:
-        """Returns the buffers that a backward pass writes to; a batch may have several."""
+        """Returns the buffers for a backward pass. A batch may have several passes."""
         # The first reading uses the preallocated memory. A second one, as of layers, must not overwrite it.
         if not self.is_filled:
             self.is_filled = True
@@ -73,7 +73,7 @@ class TableRows:
     Args:
         tables: with a row for each id.
         padding_idx: a row that is never changed.
-        state_of: gives the optimizer's state of a table.
+        state_of: returns the optimizer's state of a table.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class TableRows:
         self.tables = list(tables)
         self._padding_idx, self._state_of = padding_idx, state_of
         self._states: list[RowState] = []
-        # The kernels' own form of the states holds addresses, so it is made anew with the states.
+        # The kernels' own form of the states contains addresses, so it is rebuilt with the states.
         self._rows: Any = None
         # Without terms, every row is where dense Adam would have it.
         self._lazy: LazyAdamTerms | None = None
 
     def use(self, ids_T: Tensor, eps: float) -> UsedRows:
-        """Brings the rows of a batch up to date, see `RowAdam.use`."""
+        """Brings the rows of a batch up to date. See `RowAdam.use`."""
         # Buffers grow before rows are grouped, because growing replaces the states that kernels point to.
         self._make_room(len(ids_T))
         groups = self.kernels.group(ids_T, len(self.tables[0]), self._padding_idx)
@@ -98,7 +98,7 @@ class TableRows:
         return UsedRows(groups, [state.gradient_TX[: len(ids_T)] for state in self._states])
 
     def sum_of_squares(self, used: UsedRows) -> float:
-        """Adds up the gradients of each row's tokens; returns the sum of their squares."""
+        """Adds up the gradients of each row's tokens. Returns the sum of their squares."""
         # Clipping needs the sum before the step does, and adding up twice would double the gradients.
         if used.squares is None:
             used.add_up()
@@ -116,7 +116,7 @@ class TableRows:
         self.kernels.step(self._rows, used.groups, self._lazy, rates)
 
     def catch_up(self, eps: float) -> None:
-        """Brings every row to where dense Adam would have it, see `RowAdam.catch_up`."""
+        """Brings every row to its value under dense Adam. See `RowAdam.catch_up`."""
         # Afterwards nothing is deferred, so the sums of past steps can be dropped.
         lazy, self._lazy = self._lazy, None
         if lazy is None:
@@ -133,17 +133,17 @@ class TableRows:
                 moment_VX.mul_(decay_V.to(moment_VX.dtype).unsqueeze(1))
 
     def forget(self) -> None:
-        """Begins anew, with another state."""
+        """Resets to another state."""
         self._states, self._lazy = [], None
 
     @property
     def kernels(self) -> ModuleType:
-        """The kernels for these tables: compiled, or plain torch."""
+        """Returns the kernels for these tables: compiled, or plain torch."""
         is_float = self.tables[0].dtype == torch.float32
         return compiled_training if is_float and compiled.library() is not None else lazy_adam
 
     def _make_room(self, num_tokens: int) -> None:
-        """Ensures a gradient row per token for every table; the memory is reused from step to step."""
+        """Ensures a gradient row per token for every table. The memory is reused from step to step."""
         if self._states and len(self._states[0].gradient_TX) >= num_tokens:
             return
         if not self._states:
@@ -160,19 +160,19 @@ class TableRows:
 
 
 class RowAdam(torch.optim.Adam):
-    """`torch.optim.AdamW` for tables of which a batch uses a few rows, and other parameters; its state is the same.
+    """`torch.optim.AdamW` for tables of which a batch uses a few rows, and other parameters, with the same state.
 
-    A step: `use` the ids, compute the loss from what it returns, then backward, `clip_gradients`, `step`. Tables that
-    get a dense gradient instead are treated as usual.
+    A step: `use` the ids, compute the loss from what it returns, then backward, `clip_gradients`, `step`. Tables with a
+    dense gradient are treated as usual.
 
     Args:
-        tables: with a row for each id; all are used with the same ids.
+        tables: tables with a row per id, which are all used with the same ids.
         others: the other parameters.
-        lr: the learning rate; may be changed from step to step.
-        weight_decay: of the other parameters, decoupled.
-        table_weight_decay: of the tables, of every row at every step; a row for padding does not decay.
+        lr: the learning rate, which may change from step to step.
+        weight_decay: decoupled decay of the other parameters.
+        table_weight_decay: decay of the tables, for every row at every step, except for the padding.
         padding_idx: a row that is never changed.
-        bigrams: a table of pairs of tokens, used with ids of its own.
+        bigrams: a table of pairs of tokens, which has its own ids.
         settings: ``betas`` and ``eps``.
     """
 
@@ -202,15 +202,15 @@ class RowAdam(torch.optim.Adam):
 
     @property
     def by_rows(self) -> bool:
-        """Whether tables are treated row by row; a GPU passes over a whole table in no time."""
+        """Whether tables are treated row by row. A GPU is fast enough for whole tables."""
         return bool(self._tables) and self._tables[0].device.type == "cpu"
 
     @torch.no_grad()
     def use(self, ids_T: Tensor, bigrams_P: Tensor | None = None) -> UsedRows:
-        """Brings the rows of a batch up to date; to be called before they are read.
+        """Brings the rows of a batch up to date. Must be called before they are read.
 
         Args:
-            ids_T: int64, every token of the batch, in the order in which the backward pass will give gradients.
+            ids_T: int64, every token of the batch, in the order of the gradients of the backward pass.
             bigrams_P: int64, the rows of the batch's pairs of tokens.
         """
         ids = [part for part in (ids_T, bigrams_P) if part is not None]
@@ -252,12 +252,12 @@ class RowAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def catch_up(self) -> None:
-        """Brings every row to where dense Adam would have it, its moments too; before tables or state are read."""
+        """Brings every row and its moments to their values under dense Adam. Called before tables or state are read."""
         for part in self._parts:
             part.catch_up(self.param_groups[0]["eps"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over what `catch_up` and ``state_dict`` have left."""
+        """Loads a state that was saved with ``state_dict`` after `catch_up`."""
         # The new state has other tensors, so the kernels' addresses and deferred updates are discarded.
         super().load_state_dict(state_dict)
         self._used = []
@@ -313,12 +313,12 @@ class RowOptimizer(TrainOptimizer):
         self.inner.clip_gradients(max_norm)
 
     def catch_up(self) -> None:
-        """Moves the rows that the last batches did not use to where dense Adam has them."""
+        """Moves the rows that the last batches did not use to their values under dense Adam."""
         self.inner.catch_up()
 
 
 def make_optimizer(settings: Optimizer, encoder: Encoder, *parts: nn.Module) -> TrainOptimizer:
-    """Makes the optimizer of an encoder and other parts; Adam updates the tables row by row."""
+    """Returns the optimizer of an encoder and other parts. Adam updates the tables row by row."""
     tables = [table.weight for table in encoder.trained_tables()]
     others = [*encoder.other_parameters(), *(parameter for part in parts for parameter in part.parameters())]
     # Frozen parts, such as a teacher's filters, never get gradients and need no moments.

@@ -1,7 +1,6 @@
 """The encoders that ``--embedding`` chooses from, and the properties of each kind.
 
-A new one is a file with its module, an `Encoder`, and a line in `ENCODERS`; its settings stand in
-`student.model.flags`.
+A new encoder is a file with an `Encoder`, a line in `ENCODERS`, and settings in `student.model.flags`.
 """
 
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from student.model.encoder import Encoder, EncoderShape
 from student.model.flags import EmbeddingKind, EncoderSettings, PoolingKind
 from student.model.lstm import LstmEncoder
 
-# 16,384 bigrams raised the score on CoLA, see docs/experiments/bigrams.md. The number was fixed before that comparison.
+# 16,384 bigrams raised the score on CoLA. See docs/experiments/bigrams.md. The number was fixed before that comparison.
 NUM_BIGRAMS = 2**14
 # Each encoder reads some of these flags, and a flag that it does not read is refused.
 SIZES = ("matrix_size", "vector_size", "lstm_size", "channels")
@@ -28,14 +27,13 @@ class EncoderKind:
 
     Attributes:
         words: its name in cards.
-        sizes: the flags that it reads, of `SIZES`, with the values of the paper.
+        sizes: those of `SIZES` that it uses, with the paper's values.
         pooling: the default pooling of its vectors.
         head: the default head.
-        num_bigrams: the default number, for a head that can read them and few enough rows, see
-            `student.config.num_bigrams`.
-        pairing: the default pairing; ``attention`` if it reads both sentences at once.
+        num_bigrams: the default number, for a head that supports them and few rows. See `student.config.num_bigrams`.
+        pairing: the default pairing. ``attention`` if it reads both sentences at once.
         hidden_dropout: the default rate.
-        is_bert: whether it is a BERT: it reads the tokenizer's special tokens, and has no other head and pairing.
+        is_bert: whether it is a BERT, which reads the tokenizer's special tokens and has a fixed head and pairing.
         make: makes the module of a shape.
     """
 
@@ -51,20 +49,20 @@ class EncoderKind:
 
     @property
     def has_sums(self) -> bool:
-        """Whether it sums or multiplies: what pooling, windows, squares, smaller tables and pretraining are for."""
+        """Whether it sums or multiplies. Pooling, windows, squares, smaller tables and pretraining require it."""
         return self.make is MatrixEncoder
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether it reads both sentences at once, so that nothing is known of each token by itself."""
+        """Whether it reads both sentences at once, so that it has no features per token."""
         return self.pairing == "attention"
 
     def parameters(self, encoder: EncoderSettings, reads_tokens: bool) -> dict[str, Any]:
-        """The fields of `EncoderConfig` that the settings describe; a matrix or a vector that this kind has not is 0.
+        """Returns the fields of `EncoderConfig` for the settings. The size of an absent matrix or vector is 0.
 
         Args:
-            encoder: the settings, of this kind.
-            reads_tokens: whether the representation of every token is read, in which there are no maxima.
+            encoder: the settings of this kind.
+            reads_tokens: whether a representation per token is needed, which has no maxima.
         """
         sizes = {name: getattr(encoder, name, None) or self.sizes.get(name, 0) for name in SIZES}
         hidden_size, channels = sizes.pop("lstm_size"), sizes.pop("channels") or 1

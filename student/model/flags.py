@@ -1,4 +1,4 @@
-"""What a student's encoder is made of: one class of settings for each ``--embedding``; free of torch."""
+"""The settings of a student's encoder, one class for each ``--embedding``. The module does not import torch."""
 
 from typing import ClassVar, Literal
 
@@ -13,7 +13,7 @@ InitKind = Literal["teacher", "noise"]
 
 
 class EncoderSettings(Settings):
-    """What all encoders have in common: the flag that chooses one."""
+    """The flag of all encoders, which chooses one."""
 
     panel: ClassVar = "What the student is made of"
     helps: ClassVar = {
@@ -24,7 +24,7 @@ class EncoderSettings(Settings):
 
 
 class WithNoise(EncoderSettings):
-    """Tables that start from noise with a chosen standard deviation. LSTMs' are drawn from -0.25 to 0.25."""
+    """Tables with initial noise of a given standard deviation. Tables of LSTMs are drawn from -0.25 to 0.25."""
 
     initializer_range: float = Field(0.01, ge=0, description="Standard deviation of the initial random tables.")
 
@@ -85,7 +85,7 @@ class WithLstm(WithVectors):
 
 
 class Lstm(WithLstm):
-    """An LSTM that reads both ways."""
+    """An LSTM in both directions."""
 
     embedding: Literal["lstm"] = "lstm"
     channels: Literal[1, 2] | None = Field(
@@ -94,7 +94,7 @@ class Lstm(WithLstm):
 
 
 class Biattentive(WithLstm):
-    """LSTMs of which each sentence's attends to the other's."""
+    """LSTMs with attention between both sentences."""
 
     embedding: Literal["biattentive"] = "biattentive"
 
@@ -124,7 +124,7 @@ class Bert(WithVectors, WithNoise):
 
 
 class _OfTexts(Settings):
-    """What sums and products of whole texts have beside those of masked words."""
+    """The additional settings of sums and products for whole texts."""
 
     window_size: int | None = Field(
         None, ge=1, description="Window size in tokens. Longer texts are split into windows and averaged."
@@ -139,15 +139,15 @@ class _OfTexts(Settings):
 
 
 class HybridOfTexts(Hybrid, _OfTexts):
-    """`Hybrid` that reads texts."""
+    """`Hybrid` for texts."""
 
 
 class CmowOfTexts(Cmow, _OfTexts):
-    """`Cmow` that reads texts."""
+    """`Cmow` for texts."""
 
 
 class CbowOfTexts(Cbow, _OfTexts):
-    """`Cbow` that reads texts."""
+    """`Cbow` for texts."""
 
 
 AnyEncoder = HybridOfTexts | CmowOfTexts | CbowOfTexts | Lstm | Biattentive | Bert

@@ -1,6 +1,6 @@
-"""From a representation to logits, before softmax: no head ends in a ReLU, though the paper's code puts one on two.
+"""Maps a representation to logits before softmax. No head ends in a ReLU, although two heads of the paper's code do.
 
-A new head is a function or class that makes its module, and a line in `HEADS`; its name stands in `student.config`.
+A new head is a function or class that makes its module, a line in `HEADS`, and a name in `student.config`.
 
 Shapes: B batch, L tokens, F features, I channels, D side of a square, C logits.
 """
@@ -24,9 +24,9 @@ class Pairing:
 
     Attributes:
         words: its name in cards.
-        compare: makes one representation [..., F * width] of the two sentences' [..., F], or None if the encoder reads
-            both.
-        width: of the result, as a multiple of one sentence's.
+        compare: combines the two sentences' representations [..., F] into one [..., F * width]. None if the encoder
+            reads both.
+        width: the width of the result, as a multiple of one sentence's.
         is_one: whether both are read as one sequence, with the tokenizer's special tokens around them.
     """
 
@@ -37,12 +37,12 @@ class Pairing:
 
 
 def diff_cat(u_BF: torch.Tensor, w_BF: torch.Tensor) -> torch.Tensor:
-    """DiffCat: [u ; w ; |u - w|], three times as wide (paper, section III-C)."""
+    """DiffCat: [u, w, |u - w|], three times as wide (paper, section III-C)."""
     return torch.cat([u_BF, w_BF, (u_BF - w_BF).abs()], dim=-1)
 
 
 def concatenate_compare(u_BF: torch.Tensor, w_BF: torch.Tensor) -> torch.Tensor:
-    """Concatenate-compare: [u ; w ; u * w ; |u - w|], four times as wide (Tang et al. 2019)."""
+    """Concatenate-compare: [u, w, u * w, |u - w|], four times as wide (Tang et al. 2019)."""
     return torch.cat([u_BF, w_BF, u_BF * w_BF, (u_BF - w_BF).abs()], dim=-1)
 
 
@@ -50,7 +50,7 @@ PAIRINGS: dict[PairingKind, Pairing] = {
     "diffcat": Pairing("DiffCat, [u; w; |u-w|]", diff_cat, 3),
     "joint": Pairing("both sentences as one sequence", is_one=True),
     "compare": Pairing("concatenate-compare, [u; w; u*w; |u-w|]", concatenate_compare, 4),
-    "attention": Pairing("each sentence read in view of the other"),
+    "attention": Pairing("each sentence read with attention to the other"),
 }
 
 
@@ -60,14 +60,14 @@ MIN_CNN_SIDE = 4
 
 @dataclass(frozen=True)
 class HeadShape:
-    """What a student's configuration decides of its head.
+    """The part of a student's configuration that determines its head.
 
     Attributes:
         num_logits: C.
-        hidden_size: its width, or None for the head's own.
-        side: D, of the squares that parts of the representation are laid out in.
-        vector_size: of the encoder's vectors, or 0 for none.
-        dropout: on the representation, or on what the head makes of it.
+        hidden_size: its width, or None for the head's default.
+        side: D, the side of the squares into which parts of the representation are arranged.
+        vector_size: the width of the encoder's vectors, or 0 without vectors.
+        dropout: the dropout of the representation, or inside the head.
     """
 
     num_logits: int
@@ -84,7 +84,7 @@ def linear_head(num_features: int, num_logits: int) -> nn.Sequential:
 
 
 def mlp_head(num_features: int, hidden_size: int, num_logits: int) -> nn.Sequential:
-    """The paper's MLP: Linear, ReLU, LayerNorm, Linear; ``wide_mlp`` in its published code, 1000 wide.
+    """The paper's MLP: Linear, ReLU, LayerNorm, Linear. It is ``wide_mlp`` in the published code, 1000 wide.
 
     Maps features_BF to logits_BC.
     """
@@ -104,14 +104,14 @@ def plain_mlp_head(num_features: int, hidden_size: int, num_logits: int, dropout
 
 
 def cnn_head(num_features: int, side: int, num_logits: int) -> nn.Sequential:
-    """2D-CNN over the parts of the representation, each laid out as a square; maps features_BF to logits_BC.
+    """2D-CNN over the parts of the representation, each arranged as a square. Maps features_BF to logits_BC.
 
-    As in the published code (``diluted_cnn``): ReLU after the transposed convolution only, where the supplement's text
-    has one after each; that and the sizes are what the parameters in its tables belong to.
+    As in the published code (``diluted_cnn``), only the transposed convolution has a ReLU, while the supplement's text
+    has one after each. This version and its sizes match the parameter counts in the supplement's tables.
 
     Args:
         num_features: F = I * side².
-        side: D; the squares grow to 4 D and shrink to about D.
+        side: D. The squares grow to 4 D and shrink to about D.
         num_logits: C.
     """
     channels = num_features // side**2
@@ -144,7 +144,7 @@ class BiLstmHead(nn.Module):
 
     Args:
         num_features: F.
-        hidden_size: of each direction; the paper's is F.
+        hidden_size: the width of each direction. The paper's is F.
         num_logits: C.
     """
 
@@ -157,7 +157,7 @@ class BiLstmHead(nn.Module):
         )
 
     def forward(self, features_BLF: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
-        """Returns logits_BC; ``lengths_B`` are the numbers of tokens, each at least 1."""
+        """Returns logits_BC. ``lengths_B`` are the numbers of tokens, each at least 1."""
         # The published code runs over the padding, so its logits depend on the batch. Packing removes the padding.
         packed = pack_padded_sequence(features_BLF, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
         # The last hidden states of both directions have each read the whole sequence.
@@ -185,17 +185,17 @@ class Head:
 
     Attributes:
         words: its name in cards.
-        make: makes the module of a shape, for the number of features it is given. The module maps features_BF to
-            logits_BC; with ``reads_tokens`` features_BLF and lengths_B.
-        reads_tokens: whether it is given the representation of every token, rather than that of the sequence.
+        make: makes the module of a shape for a number of features. The module maps features_BF to logits_BC. With
+            ``reads_tokens``, its input is features_BLF and lengths_B.
+        reads_tokens: whether its input is the representation of every token, rather than that of the sequence.
         has_width: whether it has a ``hidden_size``.
-        default_width: its ``hidden_size`` if none is given; None leaves it to ``make``.
-        drops_itself: whether it has dropout of its own, in place of that on the representation.
-        reads_squares: whether parts of the representation are laid out as squares, which vectors then must be, too.
-        sorted_batches: whether it can be trained on batches of rows of like length.
+        default_width: its default ``hidden_size``. None: ``make`` decides.
+        drops_itself: whether it has its own dropout, instead of dropout of the representation.
+        reads_squares: whether parts of the representation, including vectors, are arranged as squares.
+        sorted_batches: whether it can be trained on batches of rows with similar lengths.
         can_be_exported: whether torch can write it as ONNX.
-        problems: what keeps it from being made in this shape.
-        multiply_adds: those per token and per input, of a module that ``make`` has made for so many features.
+        problems: returns why it cannot have this shape.
+        multiply_adds: returns the multiply-adds per token and per input, for a module with so many features.
     """
 
     words: str

@@ -1,8 +1,8 @@
-"""The student of Tang et al. (2019): vectors, an LSTM both ways, and its last states.
+"""The student of Tang et al. (2019): vectors, a bidirectional LSTM, and its last states.
 
-Shapes: T tokens of all sequences end to end, U of them that are no padding, N sequences, S = N + 1 starts, E numbers of
-a token, H hidden size, D = 2 H states of both directions, G = 4 H numbers of gates, M sequences that are not empty, V
-vocabulary, K numbers of a start, B batch, L tokens.
+Shapes: T tokens of all sequences end to end, U of them that are not padding, N sequences, S = N + 1 starts, E numbers
+of a token, H hidden size, D = 2 H states of both directions, G = 4 H numbers of gates, M sequences that are not empty,
+V vocabulary, K numbers of a start, B batch, L tokens.
 """
 
 import torch
@@ -31,14 +31,13 @@ class BiLstm(nn.Module):
         self.lstm = nn.LSTM(num_features, hidden_size, bidirectional=True)
 
     def forward(self, features_TE: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The states at each token, and the last ones of each sequence, of both directions.
+        """Returns the states at each token, and the last states of each sequence, in both directions.
 
         Args:
             features_TE: float32.
-            starts_S: int64; sequence n has the tokens from ``starts_S[n]`` to ``starts_S[n + 1]``.
+            starts_S: int64. Sequence n has the tokens from ``starts_S[n]`` to ``starts_S[n + 1]``.
 
-        Returns:
-            states_TD, and last_ND, 0 of an empty sequence.
+        Returns: states_TD, and last_ND, which is 0 for an empty sequence.
         """
         last_ND = features_TE.new_zeros(len(starts_S) - 1, self.size)
         # Torch's LSTM refuses an empty batch. Sums times 0 keep the graph, so that gradients exist and are 0.
@@ -57,7 +56,9 @@ class BiLstm(nn.Module):
         return sum(p.numel() for name, p in self.lstm.named_parameters() if name.startswith("weight"))
 
     def exported(self, features_BLE: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What `forward` returns, states_BLD and last_BD, as ONNX's own operator; torch can export no packed sequences.
+        """Returns states_BLD and last_BD by ONNX's own operator, because torch cannot export packed sequences.
+
+        See `forward`.
 
         Args:
             features_BLE: float32, padded at the end.
@@ -82,16 +83,15 @@ class BiLstm(nn.Module):
         return states_L2BH.permute(2, 0, 1, 3).flatten(2), last_2BH.transpose(0, 1).flatten(1)
 
     def _gates(self, rows: torch.Tensor) -> torch.Tensor:
-        """The rows of four gates in ONNX's order."""
+        """Returns the rows of four gates in ONNX's order."""
         return rows.reshape(len(ONNX_GATES), self.hidden_size, -1)[list(ONNX_GATES)].reshape(rows.shape)
 
 
 def packing(starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns the order of packed sequences: the first tokens of all, then the second ones, longer sequences first.
 
-    Returns:
-        The tokens in that order, int64 [T]; the sequences by falling length, int64 [N]; and how many sequences have a
-        first token, a second one and so on, int64.
+    Returns: The tokens in that order, int64 [T], the sequences by falling length, int64 [N], and how many sequences
+        have a first token, a second one and so on, int64.
     """
     lengths_N = starts_S.diff()
     # Packed sequences require falling lengths. A stable order keeps equal lengths as they came.
@@ -104,7 +104,10 @@ def packing(starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 
 def without_gaps(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Padded ids with all padding at the end, and how many tokens each sequence has, int64 [B]; can be exported."""
+    """Returns padded ids with all padding at the end, and the number of tokens of each sequence, int64 [B].
+
+    Can be exported.
+    """
     is_token_BL = ids_BL != pad_id
     place_BL = torch.where(is_token_BL, is_token_BL.cumsum(1) - 1, ids_BL.shape[1])
     # The extra last column receives all padding and is cut off again. Boolean indexing could not be exported.
@@ -115,7 +118,7 @@ def without_gaps(ids_BL: torch.Tensor, pad_id: int) -> tuple[torch.Tensor, torch
 def tokens_alone(
     features_TE: torch.Tensor, is_token_T: torch.Tensor, starts_S: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Features and starts of sequences without padding that stands among their tokens."""
+    """Returns features and starts of sequences without the padding among their tokens."""
     if bool(is_token_T.all()):
         return features_TE, starts_S
     return features_TE[is_token_T], remaining_starts(is_token_T, starts_S)
@@ -126,9 +129,9 @@ UNKNOWN = 0.25
 
 
 class Vectors(nn.Module):
-    """The vectors of tokens: of a trained table, and with two channels beside it of one that stays as it starts.
+    """The vectors of tokens in a trained table. With two channels, also those in a frozen table.
 
-    The padding's vectors are 0 and stay so.
+    The padding's vectors are 0 and do not change.
     """
 
     def __init__(self, shape: EncoderShape, channels: int) -> None:
@@ -144,7 +147,7 @@ class Vectors(nn.Module):
                 self.frozen.weight.requires_grad_(False).copy_(self.trained.weight)
 
     def forward(self, ids: torch.Tensor, sparse_grads: SparseGrads | None = None) -> torch.Tensor:
-        """Returns the tokens' vectors, float32, with E as the last axis; with ``sparse_grads``, of ids_T."""
+        """Returns the tokens' vectors, float32, with E as the last axis. With ``sparse_grads``, the ids are ids_T."""
         trained = embedding_rows(self.trained.weight, ids, self.pad_id, sparse_grads)
         if self.frozen is None:
             return trained
@@ -174,7 +177,7 @@ class VectorEncoder(Encoder):
 
     @torch.no_grad()
     def start_vectors(self, ids_N: torch.Tensor, start_NK: torch.Tensor) -> None:
-        """See `Encoder`; both channels start alike."""
+        """See `Encoder`. Both channels have the same start."""
         super().start_vectors(ids_N, start_NK)
         if self.vectors.frozen is not None:
             self.vectors.frozen.weight[ids_N] = self.vectors.trained.weight[ids_N]
@@ -185,7 +188,7 @@ class VectorEncoder(Encoder):
 
 
 class LstmEncoder(VectorEncoder):
-    """[last state left to right ; last state right to left] of one layer over the tokens' vectors."""
+    """The last states of both directions of one layer over the tokens' vectors."""
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
@@ -205,7 +208,7 @@ class LstmEncoder(VectorEncoder):
     def scan(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """The states of both directions at each token, states_TD; for arguments as of `reduce`."""
+        """Returns the states of both directions at each token, states_TD. See `reduce` for the arguments."""
         is_token_T = ids_T != self.pad_id
         states_UD: torch.Tensor
         states_UD, _ = self.lstm(*tokens_alone(self.vectors(ids_T, sparse_grads), is_token_T, starts_S))
@@ -230,6 +233,6 @@ class LstmEncoder(VectorEncoder):
 
 
 def lstm_shape(shape: EncoderShape) -> LstmShape:
-    """The shape of an encoder that is known to be of LSTMs."""
-    assert shape.lstm is not None, "StudentConfig sees to it"
+    """Returns the sizes of LSTMs, for an encoder that has them."""
+    assert shape.lstm is not None, "ensured by StudentConfig"
     return shape.lstm

@@ -1,4 +1,4 @@
-"""Students of tasks, of inputs or of their tokens: encoder, pairing, head; saved as a folder that explains itself.
+"""Students of tasks, for inputs or their tokens: encoder, pairing, head. They are saved as a self-contained folder.
 
 Shapes: B batch, L tokens of the first sentence, K tokens of the second, N sequences (B or 2 B), T tokens of all
 sequences end to end, S = N + 1 starts, P and F features, C logits.
@@ -34,18 +34,18 @@ from student.model.weights import CONFIG_FILE, check_room, load_weights, save_we
 
 
 class TaskStudent(nn.Module, PyTorchModelHubMixin):
-    """The base class of students of tasks; ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
+    """The base class of students of tasks. ``from_pretrained`` and ``push_to_hub`` work as for any model of the hub.
 
     Args:
         config: the architecture.
-        encoder: one that another student has, too. (default: a new one)
+        encoder: an encoder that another student shares. Default: a new one.
 
     Attributes:
         config: as given.
-        encoder: which several students may share.
-        head: from a representation to logits.
-        companions: the files that lie beside its weights, by name: the tokenizer, what others read of it, the card,
-            the thresholds of labels that hold each by itself.
+        encoder: the encoder, which several students may share.
+        head: the module from a representation to logits.
+        companions: the other files in its folder by name: the tokenizer and its settings, the card, the thresholds of
+            labels.
     """
 
     config: Any
@@ -64,7 +64,7 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
 
     @property
     def num_features(self) -> int:
-        """How many numbers the head reads, F."""
+        """F, the number of the head's input features."""
         raise NotImplementedError
 
     @property
@@ -74,16 +74,16 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
 
     @property
     def device(self) -> torch.device:
-        """The device that the weights lie on."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     @property
     def config_json(self) -> str:
-        """The text of its ``config.json``."""
+        """Returns the text of its ``config.json``."""
         return bert_json(self.config) if self.config.is_hugging_face else self.config.model_dump_json(indent=2)
 
     def save(self, folder: Path) -> None:
-        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
+        """Writes ``config.json`` and ``model.safetensors``, each atomically."""
         is_rounded = self.config.weights == "rounded"
         save_weights(folder, self.config_json, self, self.config.is_hugging_face, is_rounded)
 
@@ -92,7 +92,7 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
         """Reads a student in evaluation mode.
 
         Raises:
-            IntegrityError: if a file is missing or damaged, or of a newer format, or it is another kind of student.
+            IntegrityError: if a file is missing or damaged, or has a newer format, or contains another kind of student.
         """
         config = cls.read_config(folder / CONFIG_FILE)
         # The size is checked before any tensor is made, because a config of a few bytes can describe terabytes.
@@ -118,24 +118,24 @@ class TaskStudent(nn.Module, PyTorchModelHubMixin):
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, config: object = None, **download: Any) -> Self:
-        """Loads a folder, or a repository of the hub; the file ``config.json`` is what counts, not ``config``."""
+        """Loads a folder, or a repository of the hub. The file ``config.json`` counts, and ``config`` is ignored."""
         folder = Path(model_id)
         return cls.load(folder if folder.is_dir() else Path(snapshot_download(model_id, **download)))
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
-        """A card for a student without one."""
+        """Returns a card for a student without one."""
         return ModelCard(card_text(self.config, num_parameters(self), num_bytes(self)))
 
 
 class Student(TaskStudent):
-    """A student that gives each input logits."""
+    """A student with logits per input."""
 
     config: StudentConfig
     read_config = staticmethod(read_config)
 
     @property
     def num_features(self) -> int:
-        """How many numbers the head reads, F."""
+        """F, the number of the head's input features."""
         size = self.encoder.token_size if HEADS[self.config.head].reads_tokens else self.encoder.size
         return size * (PAIRINGS[self.config.pairing].width if self.config.is_pair else 1)
 
@@ -144,8 +144,8 @@ class Student(TaskStudent):
 
         Args:
             ids1_BL: int64 ids of the first sentences without special tokens, or of both as one sequence for pairing
-                ``joint``, padded at the end; of a bert's single sentences with special tokens, see `sequences`.
-            ids2_BK: the second sentences, if the student takes two sequences.
+                ``joint``, padded at the end. A bert's single sentences have special tokens. See `sequences`.
+            ids2_BK: the second sentences, if an input has two sequences.
         """
         ids_T, starts_S = without_padding(ids1_BL, self.config.pad_id)
         if ids2_BK is not None:
@@ -157,12 +157,12 @@ class Student(TaskStudent):
     def logits(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """Returns logits_BC as `forward` does, for sequences end to end.
+        """Returns logits_BC like `forward`, for sequences end to end.
 
         Args:
-            ids_T: int64 ids of all sequences; of two per input, the second sentences after all the first ones.
-            starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
-            sparse_grads: takes the gradients of the tables, see `student.model.products`.
+            ids_T: int64 ids of all sequences. All first sentences precede the second ones.
+            starts_S: int64. Sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+            sparse_grads: receives the gradients of the tables. See `student.model.products`.
 
         Returns:
             logits_BC, float32.
@@ -179,17 +179,17 @@ class Student(TaskStudent):
     def features(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """Returns the input of a head that reads whole texts: features_BF, float32, for arguments as of `logits`."""
+        """Returns the input of a head for whole texts: features_BF, float32. See `logits` for the arguments."""
         if self.config.num_sequences == 1:
             return self.encoder.reduce(ids_T, starts_S, sparse_grads)
         compare = PAIRINGS[self.config.pairing].compare
-        # The bi-attentive encoder brings both sentences together itself, so nothing is left to compare.
+        # The bi-attentive encoder combines both sentences itself, so nothing is left to compare.
         if compare is None:
             return self.encoder.reduce_pairs(ids_T, starts_S, sparse_grads)
         return compare(*self.encoder.reduce(ids_T, starts_S, sparse_grads).chunk(2))
 
     def drop_tokens(self, ids_T: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Leaves out whole tokens while training; dropping numbers of a matrix would destroy the product."""
+        """Drops whole tokens during training. Dropping numbers of a matrix would destroy the product."""
         if not self.training or not self.config.token_dropout:
             return ids_T, starts_S
         # Dropping whole tokens leaves identity matrices. Element-wise dropout of 0.1 leaves a cosine of 0.2 to the
@@ -199,7 +199,7 @@ class Student(TaskStudent):
 
 
 class TokenLabelStudent(TaskStudent):
-    """A student that gives each token logits."""
+    """A student with logits per token."""
 
     config: TokenLabelConfig
     read_config = staticmethod(read_token_label_config)
@@ -211,12 +211,12 @@ class TokenLabelStudent(TaskStudent):
 
     @property
     def num_features(self) -> int:
-        """How many numbers the head reads, F."""
+        """F, the number of the head's input features."""
         return self.encoder.token_size + (3 * self.encoder.size if self.reads_alone else 0)
 
     @property
     def head_multiply_adds(self) -> tuple[int, int]:
-        """Multiply-adds of the head per token, all of them: it reads each by itself."""
+        """Multiply-adds of the head per token. It has no others, because it reads each token separately."""
         return sum(super().head_multiply_adds), 0
 
     def forward(
@@ -226,15 +226,17 @@ class TokenLabelStudent(TaskStudent):
 
         Args:
             ids_T: int64, all sentences end to end, without special tokens.
-            starts_S: int64; sentence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
-            sparse_grads: takes the gradients of the tables, see `student.model.products`.
+            starts_S: int64. Sentence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+            sparse_grads: receives the gradients of the tables. See `student.model.products`.
         """
         return self.head(self.dropout(self.features(ids_T, starts_S, sparse_grads)))  # type: ignore[no-any-return]
 
     def features(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """Returns the features of each token, features_TF, float32; with sums also its own and its neighbours' vectors.
+        """Returns the features of each token, features_TF, float32.
+
+        With sums, they include its own and its neighbours' vectors.
 
         Prefix and suffix features alone carry little information about the token itself and its neighbours.
         """
@@ -260,7 +262,7 @@ STUDENTS: dict[KindName, type[TaskStudent]] = {"examples": Student, "token_label
 
 
 def load_student(folder: Path) -> TaskStudent:
-    """Reads a student of a task, of whatever kind of row, in evaluation mode. Errors as of `TaskStudent.load`."""
+    """Reads a student of a task with any kind of row, in evaluation mode. See `TaskStudent.load` for errors."""
     return STUDENTS[read_task_config(folder / CONFIG_FILE).rows].load(folder)
 
 
@@ -272,16 +274,16 @@ def num_parameters(module: nn.Module) -> int:
 
 
 def num_bytes(module: nn.Module) -> int:
-    """Bytes of all that is stored of a module."""
+    """Returns the size of everything that is stored of a module."""
     return sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
 
 
 def bytes_on_disk(student: TaskStudent, folder: Path) -> int:
-    """Bytes of a student's weights in its folder."""
-    # How much room rounded weights take only the file shows.
+    """Returns the size of a student's weights in its folder."""
+    # Only the file shows the size of rounded weights.
     return stored_bytes(folder) if student.config.weights == "rounded" else num_bytes(student)
 
 
 def default_device() -> torch.device:
-    """The GPU where there is one."""
+    """Returns the GPU if there is one, otherwise the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,6 +1,6 @@
-"""Students that are pretrained: an encoder with what it is pretrained through.
+"""Pretrained students: an encoder with the layer for pretraining.
 
-Shapes: B batch, L tokens, P masked positions of the batch, V vocabulary; N sentences, T tokens of all of them end to
+Shapes: B batch, L tokens, P masked positions of the batch, V vocabulary, N sentences, T tokens of all of them end to
 end, S = N + 1 starts, E size of the encoder's vectors, F features, H width of the teacher's vectors.
 """
 
@@ -25,7 +25,7 @@ C = TypeVar("C", MaskedWordConfig, SentenceConfig)
 
 
 class PretrainedStudent(nn.Module, Generic[C]):
-    """An encoder with what it is pretrained through.
+    """An encoder with the layer for pretraining.
 
     Attributes:
         config: its architecture.
@@ -43,11 +43,11 @@ class PretrainedStudent(nn.Module, Generic[C]):
 
     @property
     def device(self) -> torch.device:
-        """The device that the weights lie on."""
+        """The device of the weights."""
         return next(self.parameters()).device
 
     def save(self, folder: Path) -> None:
-        """Writes ``config.json`` and ``model.safetensors``, each whole or not at all."""
+        """Writes ``config.json`` and ``model.safetensors``, each atomically."""
         save_weights(folder, self.config.model_dump_json(indent=2), self)
 
     @classmethod
@@ -68,7 +68,7 @@ class PretrainedStudent(nn.Module, Generic[C]):
 
 
 class MaskedWordStudent(PretrainedStudent[MaskedWordConfig]):
-    """An encoder and the paper's head: one linear layer, not tied to anything."""
+    """An encoder and the paper's head: one linear layer without tied weights."""
 
     config_type = MaskedWordConfig
     does = "was pretrained on masked words"
@@ -86,8 +86,8 @@ class MaskedWordStudent(PretrainedStudent[MaskedWordConfig]):
     ) -> torch.Tensor:
         """Returns features_PF of positions ``place_P`` of the sequences ``row_P``: the input of `head`.
 
-        A position's features are made of the prefix that ends at it and the suffix that begins at it, both of the
-        masked sequence. ``sparse_grads`` takes the gradients of the tables, one per number of ``ids_BL``.
+        A position's features combine the prefix that ends at it and the suffix that begins at it, both of the masked
+        sequence. ``sparse_grads`` receives the gradients of the tables, one per number of ``ids_BL``.
         """
         batch_size, length = ids_BL.shape
         # Sequences of a batch have equal length here, padding included, because padding is neutral to the scan.
@@ -96,10 +96,10 @@ class MaskedWordStudent(PretrainedStudent[MaskedWordConfig]):
 
 
 class SentenceStudent(PretrainedStudent[SentenceConfig]):
-    """An encoder, and what makes the teacher's vector of its representation.
+    """An encoder, and the map from its representation to the teacher's vector.
 
-    The map reads the mean of a sentence's vectors where the encoder gives their sum, because the teacher's vectors do
-    not grow with the length of a sentence.
+    The input of the map is the mean of a sentence's vectors, although the encoder returns their sum, because the
+    teacher's vectors do not grow with the length of a sentence.
     """
 
     config_type = SentenceConfig
@@ -112,7 +112,7 @@ class SentenceStudent(PretrainedStudent[SentenceConfig]):
     def forward(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
-        """Returns vectors_NH, float32, for arguments as of `Encoder.reduce`."""
+        """Returns vectors_NH, float32. See `Encoder.reduce` for the arguments."""
         features_NF = self.encoder.reduce(ids_T, starts_S, sparse_grads)
         size, lengths_N1 = self.encoder.vector_size, starts_S.diff().clamp(min=1).unsqueeze(1)
         # A teacher's vector keeps its size for longer sentences, while a sum grows with the number of tokens.
@@ -122,7 +122,7 @@ class SentenceStudent(PretrainedStudent[SentenceConfig]):
 
 
 def build_masked_word_config(settings: MaskedWordSettings, record: SetRecord) -> MaskedWordConfig:
-    """The architecture that the settings describe, for a set of tokens.
+    """Returns the architecture that the settings describe, for a set of tokens.
 
     Raises:
         ConfigError: naming every flag that does not fit.
@@ -136,12 +136,12 @@ def build_masked_word_config(settings: MaskedWordSettings, record: SetRecord) ->
 
 
 def build_sentence_config(settings: SentenceSettings, record: SetRecord, width: int) -> SentenceConfig:
-    """The architecture that the settings describe, for a set of sentences whose vectors have this width.
+    """Returns the architecture that the settings describe, for a set of sentences whose vectors have this width.
 
     Raises:
         ConfigError: naming every flag that does not fit.
     """
-    # Pretraining reads every token, which encoders of whole pairs cannot give.
+    # Pretraining needs features per token, which encoders of whole pairs do not have.
     raise_all(ConfigError, "wrong flags", reader_problems(settings.encoder, "pretraining"))
     encoder = encoder_fields(settings.encoder, record)
     if settings.vector_map == "none" and (encoder["embedding"], encoder["vector_size"]) != ("cbow", width):
@@ -153,7 +153,7 @@ def build_sentence_config(settings: SentenceSettings, record: SetRecord, width: 
 
 
 def encoder_fields(encoder: Hybrid | Cmow | Cbow, record: SetRecord) -> dict[str, Any]:
-    """The fields of a pretrained student's architecture that describe its encoder and its tokens."""
+    """Returns the fields of a pretrained student's architecture that describe its encoder and its tokens."""
     return {
         "vocabulary_size": record.tokenizer.vocabulary_size,
         "pad_id": record.tokenizer.pad_id,

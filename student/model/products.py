@@ -1,9 +1,9 @@
 """Sums, maxima and ordered products of ragged sequences, from the tables of embeddings to features, and gradients.
 
-Both functions are the torch operator ``torch.ops.distill.products``: autograd and `torch.compile` see it. The work is
-done by a backend of `student.kernels`: compiled code on a CPU, plain torch on a GPU and where nothing is compiled.
+Both functions are the torch operator ``torch.ops.distill.products``, which supports autograd and `torch.compile`. A
+backend of `student.kernels` does the work: compiled code on a CPU, and plain torch on a GPU or without compiled code.
 
-Shapes: as in `student.kernels.reference`.
+Shapes: see `student.kernels.reference`.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,7 @@ IS_COMPILED = compiled.library() is not None
 class SparseGrads(Protocol):
     """Receives the gradients of the embedding rows that a batch uses, one row per token.
 
-    Handed to a forward pass, it replaces the gradients of whole tables, which would be as large as the vocabulary. The
-    tables themselves then get none.
+    If it is given to a forward pass, the tables themselves get no gradients, which would be as large as the vocabulary.
     """
 
     @property
@@ -35,7 +34,7 @@ class SparseGrads(Protocol):
         ...
 
     def buffers(self) -> Sequence[Tensor]:
-        """Tensors [T, X] to write to, one per table."""
+        """Returns tensors [T, X] to write to, one per table."""
         ...
 
 
@@ -47,16 +46,16 @@ def reduce(
     sparse_grads: SparseGrads | None = None,
     with_max: bool = False,
 ) -> Tensor:
-    """The representation of each sequence, [v_1 + … + v_L ; max v_t ; X_1 X_2 … X_L ; Y_L … Y_2 Y_1].
+    """Returns [v_1 + … + v_L, max v_t, X_1 X_2 … X_L, Y_L … Y_2 Y_1] for each sequence.
 
     Args:
-        tables: the vectors v, the matrices X and Y, see `student.kernels.reference.Tables`.
+        tables: the vectors v, and the matrices X and Y. See `student.kernels.reference.Tables`.
         ids_T: int64, all sequences end to end.
-        starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]`` and may be empty: sum and maximum 0,
+        starts_S: int64. Sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``. An empty one has sum and maximum 0 and
             product I.
-        padding_idx: a row of the tables that gets no gradient.
-        sparse_grads: takes the gradients instead of the tables.
-        with_max: whether the maxima of the vectors' numbers stand beside their sums.
+        padding_idx: a row of the tables without gradient.
+        sparse_grads: receives the gradients instead of the tables.
+        with_max: whether the features also contain the maxima of the vectors' numbers.
 
     Returns:
         features_NF, float32, F = E (+ E) + M + M, less the parts without a table.
@@ -73,14 +72,14 @@ def scan(
 ) -> Tensor:
     """Returns sums and products of the prefix that ends at each token, and of the suffix that begins at it.
 
-    Position t holds [v_1 + … + v_t ; X_1 … X_t] and, with a backward table, [v_t + … + v_L ; Y_L … Y_t].
+    Position t contains [v_1 + … + v_t, X_1 … X_t] and, with a backward table, [v_t + … + v_L, Y_L … Y_t].
 
     Args:
-        tables: as for `reduce`, as are the others.
+        tables: see `reduce`, also for the other arguments.
         ids_T: all sequences.
-        starts_S: where they start.
+        starts_S: their starts.
         padding_idx: a row without gradient.
-        sparse_grads: takes the gradients.
+        sparse_grads: receives the gradients.
 
     Returns:
         features_TP, float32, in the order of ``ids_T``.
@@ -89,7 +88,7 @@ def scan(
 
 
 def backend(tables: Tables, ids_T: Tensor) -> ModuleType:
-    """The kernels for these tables: the compiled ones need a CPU, plain torch takes any device (a GPU, too)."""
+    """Returns the kernels for these tables: the compiled ones on a CPU, or plain torch for any device."""
     dtypes = {table.dtype for table in tables if table is not None}
     if IS_COMPILED and ids_T.device.type == "cpu" and dtypes <= compiled.DTYPES:
         return compiled
@@ -269,13 +268,13 @@ def _backward(
 def embedding_rows(
     weight_VX: Tensor, ids_T: Tensor, padding_idx: int, sparse_grads: SparseGrads | None = None
 ) -> Tensor:
-    """The rows of these ids, float32 [T, X].
+    """Returns the rows of these ids, float32 [T, X].
 
     Args:
-        weight_VX: the table; with ``sparse_grads`` the only one whose gradients they take.
+        weight_VX: the table. With ``sparse_grads``, it must be the only one whose gradients they receive.
         ids_T: int64.
-        padding_idx: a row that gets no gradient; negative for none.
-        sparse_grads: receives the gradients, see `SparseGrads`.
+        padding_idx: a row without gradient. Negative: no such row.
+        sparse_grads: receives the gradients. See `SparseGrads`.
     """
     if sparse_grads is None:
         return functional.embedding(ids_T, weight_VX, padding_idx if padding_idx >= 0 else None)

@@ -1,4 +1,4 @@
-"""Weights rounded for the disk, about 3 to 7 bits a number; in memory all of them are float32.
+"""Weights rounded for the disk, to about 3 to 7 bits per number. In memory all of them are float32.
 
 A row of a matrix is stored as its deviation from a neutral row (zero, or the identity), in whole steps. Rows that are
 neutral are not stored. The steps are powers of two, small against the row's typical deviation, and Huffman's code gives
@@ -25,12 +25,12 @@ LARGEST = 127
 NUMBERS, STEPS, ROWS, SHAPE = ".numbers", ".steps", ".rows", ".shape"
 PARTS = (NUMBERS, STEPS, ROWS, SHAPE)
 TABLE, MATRICES = "table.weight", "matrices.table.weight"
-# Bytes in memory for a byte on disk: most rows of a large vocabulary can be neutral.
+# Largest accepted ratio of bytes in memory to bytes on disk. Most rows of a large vocabulary can be neutral.
 MOST_WIDENED = 1000
 
 
 def rounded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors with each float32 matrix replaced by its parts; the others stay as they are."""
+    """Returns the tensors with each float32 matrix replaced by its parts. Other tensors do not change."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         is_matrix = tensor.ndim == 2 and tensor.dtype == torch.float32
@@ -39,14 +39,15 @@ def rounded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def widened(tensors: Mapping[str, Tensor], most_numbers: int) -> dict[str, Tensor]:
-    """Returns the tensors with each matrix made of its parts again, float32.
+    """Returns the tensors with each matrix restored from its parts, float32.
 
     Args:
-        tensors: as `rounded` returns them, or without parts.
-        most_numbers: of all matrices together. A file of a few bytes can ask for any number of neutral rows.
+        tensors: the result of `rounded`, or tensors without parts.
+        most_numbers: the limit for all matrices together. A file of a few bytes can describe any number of neutral
+            rows.
 
     Raises:
-        ValueError: if parts do not fit each other, or ask for more numbers.
+        ValueError: if parts do not fit together, or describe more numbers.
     """
     names = [name.removesuffix(SHAPE) for name in tensors if name.endswith(SHAPE)]
     found = {name: tensor for name, tensor in tensors.items() if not _is_part(name, names)}
@@ -55,9 +56,11 @@ def widened(tensors: Mapping[str, Tensor], most_numbers: int) -> dict[str, Tenso
         num_rows, num_columns = shape.tolist()
         most_numbers -= num_rows * num_columns
         if min(num_rows, num_columns) < 1 or most_numbers < 0:
-            raise ValueError(f"{name} is {num_rows:,} x {num_columns:,} numbers, more than such a file can stand for")
+            raise ValueError(
+                f"{name} has {num_rows:,} x {num_columns:,} numbers, which is too many for the size of its file"
+            )
         if len(rows_R) and not (rows_R[0] >= 0 and rows_R[-1] < num_rows and bool((rows_R.diff() > 0).all())):
-            raise ValueError(f"{name} has rows that do not rise from 0 to {num_rows:,}")
+            raise ValueError(f"{name} has rows that do not ascend within 0 to {num_rows:,}")
         if len(step_R) != len(rows_R):
             raise ValueError(f"{name} has {len(rows_R):,} rows and {len(step_R):,} steps")
         numbers_RF = _unpacked(name, numbers, len(rows_R), num_columns)
@@ -86,14 +89,14 @@ def _parts(name: str, weight_VF: Tensor) -> dict[str, Tensor]:
     numbers_RF, step_R = _coarsest(numbers_RF.to(torch.int16), step_R)
     return {
         name + NUMBERS: _packed(numbers_RF.to(torch.int8)),
-        name + STEPS: step_R.bfloat16(),  # which has every power of two
+        name + STEPS: step_R.bfloat16(),  # because float64 represents every such power of two
         name + ROWS: rows_R.int(),
         name + SHAPE: torch.tensor(weight_VF.shape, dtype=torch.int32),
     }
 
 
 def _steps(name: str, deviation_RF: Tensor) -> Tensor:
-    """The step of each row, a power of two [R]; not a number for a row with a number that is not finite."""
+    """Returns the step of each row, a power of two [R]. It is NaN for a row with a number that is not finite."""
     fineness = MATRIX_STEP if name.endswith(MATRICES) else VECTOR_STEP if name.endswith(TABLE) else HEAD_STEP
     largest_R = deviation_RF.abs().amax(dim=1) if len(deviation_RF) else deviation_RF.new_zeros(0)
     # Divided by the largest number first, because squares of tiny or huge numbers are beyond float32.
@@ -108,7 +111,7 @@ def _steps(name: str, deviation_RF: Tensor) -> Tensor:
 
 
 def _coarsest(numbers_RF: Tensor, step_R: Tensor) -> tuple[Tensor, Tensor]:
-    """The same rows in the largest steps that they are whole numbers of: the same weights have one form on disk."""
+    """Returns the same rows as multiples of the largest possible steps, so that equal weights have one form on disk."""
     # The lowest bit of a number is the largest power of two that divides it.
     lowest_RF = (numbers_RF & -numbers_RF).where(numbers_RF != 0, LARGEST + 1)
     divisor_R = lowest_RF.amin(dim=1) if len(numbers_RF) else step_R.to(numbers_RF.dtype)
@@ -116,14 +119,17 @@ def _coarsest(numbers_RF: Tensor, step_R: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _packed(numbers_RF: Tensor) -> Tensor:
-    """The bytes of numbers in Huffman's code. Longer repetitions, which deflate also looks for, do not occur."""
+    """Returns the bytes of numbers in Huffman's code.
+
+    Longer repetitions, for which deflate also searches, do not occur.
+    """
     packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
     packed = packer.compress(numbers_RF.numpy().tobytes()) + packer.flush()
     return torch.from_numpy(np.frombuffer(packed, np.uint8).copy())
 
 
 def _unpacked(name: str, packed: Tensor, num_rows: int, num_columns: int) -> Tensor:
-    """Numbers as they were packed, int8 [R, F]."""
+    """Returns unpacked numbers, int8 [R, F]."""
     size = num_rows * num_columns
     try:
         # One byte more than there should be shows that there is more, without unpacking all of it.
@@ -131,5 +137,5 @@ def _unpacked(name: str, packed: Tensor, num_rows: int, num_columns: int) -> Ten
     except zlib.error as error:
         raise ValueError(f"the numbers of {name} are damaged: {error}") from error
     if len(unpacked) != size:
-        raise ValueError(f"{name} has not the {size:,} numbers of its {num_rows:,} rows")
+        raise ValueError(f"{name} does not have the {size:,} numbers of its {num_rows:,} rows")
     return torch.from_numpy(np.frombuffer(unpacked, np.int8).copy()).view(num_rows, num_columns)

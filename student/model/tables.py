@@ -1,10 +1,9 @@
-"""Embedding tables: a row per token, trained in float32, stored smaller if wanted.
+"""Embedding tables: a row per token, trained in float32, and stored in a smaller type on request.
 
 Rows are small deviations from a neutral row (the zero vector, the identity matrix), which is the padding's. The stored
-form keeps only the deviations: at the same number of bytes a matrix is many times more exact than if stored itself.
+form contains only the deviations, which is many times more exact for the same number of bytes.
 
-A token that was never trained is neutral, too, so the small tables have no row for it. It shares the
-padding's, see `RowIndex`.
+An untrained token is also neutral, so the small tables have no row for it. It shares the padding's. See `RowIndex`.
 
 Shapes: V vocabulary, R rows that are stored, F features, any shape of ids.
 """
@@ -25,7 +24,7 @@ INT8_MAX = 127
 
 
 def trained_table(neutral_F: torch.Tensor, vocabulary_size: int, pad_id: int, initializer_range: float) -> nn.Embedding:
-    """A table that starts as the neutral row plus N(0, initializer_range²); the padding is neutral and stays so."""
+    """A table with the start N(0, initializer_range²) plus the neutral row. The padding is always neutral."""
     table = nn.Embedding(vocabulary_size, len(neutral_F), padding_idx=pad_id)
     nn.init.normal_(table.weight, std=initializer_range)
     with torch.no_grad():
@@ -40,9 +39,9 @@ class SmallTable(nn.Module):
     """A table for inference: float16, or int8 with a scale per row.
 
     Args:
-        neutral_F: float32, what a deviation is added to.
+        neutral_F: float32, the row from which deviations are stored.
         num_rows: R.
-        dtype: how a deviation is stored.
+        dtype: the type of a stored deviation.
     """
 
     residual_RF: torch.Tensor
@@ -59,7 +58,7 @@ class SmallTable(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The stored deviations [R, F]; for int8 without their scale."""
+        """The stored deviations [R, F], for int8 without their scale."""
         return self.residual_RF
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
@@ -68,7 +67,7 @@ class SmallTable(nn.Module):
 
     @torch.no_grad()
     def fill(self, weight_RF: torch.Tensor) -> None:
-        """Stores rows of a trained table, each number rounded to the nearest that the dtype has."""
+        """Stores rows of a trained table, with each number rounded to the nearest one of the dtype."""
         residual_RF = weight_RF - self.neutral_F
         if self.dtype == "int8":
             largest_R = residual_RF.abs().amax(dim=1)
@@ -84,11 +83,11 @@ TokenTable = nn.Embedding | SmallTable
 class RowIndex(nn.Module):
     """Maps tokens to rows of small tables: their own rows, or the neutral row of the padding.
 
-    What is stored are the tokens of the rows; weights in which they are not tokens are refused when they are loaded.
+    Only the tokens of the rows are stored. Invalid tokens are refused when weights are loaded.
 
     Args:
         vocabulary_size: V.
-        num_rows: R, the padding's row among them.
+        num_rows: R, including the padding's row.
         pad_id: the padding's token.
     """
 
@@ -104,17 +103,17 @@ class RowIndex(nn.Module):
         self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
 
     def set_tokens(self, token_R: torch.Tensor) -> None:
-        """Gives these tokens the rows 0, 1, ….
+        """Assigns the rows 0, 1, … to these tokens.
 
         Raises:
-            ValueError: if they do not rise, one of them is not in the vocabulary, or the padding is not among them.
+            ValueError: if they do not ascend, one of them is not in the vocabulary, or the padding is missing.
         """
         # These checks protect against files from elsewhere, whose rows could point outside the tables.
         if len(token_R) > 1 and not bool((token_R.diff() > 0).all()):
-            raise ValueError("the tokens of the tables' rows do not rise")
+            raise ValueError("the tokens of the tables' rows do not ascend")
         if int(token_R[0]) < 0 or int(token_R[-1]) >= len(self.row_V):
             wrong = token_R[0] if token_R[0] < 0 else token_R[-1]
-            raise ValueError(f"a row of the tables is for token {int(wrong)}; the vocabulary has {len(self.row_V)}")
+            raise ValueError(f"a row of the tables is for token {int(wrong)}, but the vocabulary has {len(self.row_V)}")
         padding = (token_R == self.pad_id).nonzero()
         if not len(padding):
             raise ValueError(f"the tables have no row for the padding, token {self.pad_id}")
@@ -134,13 +133,13 @@ def _after_loading(index: RowIndex, _: object) -> None:
 
 
 def put_side_by_side(tables: Sequence[Tensor]) -> None:
-    """Moves tables so that rows of the same number follow each other in memory: fetched faster than from many places.
+    """Moves tables so that rows with the same number are next to each other in memory, which is faster to read.
 
-    Each becomes a part of one tensor. For those who read tables by row only: torch's fused optimizers write beyond the
-    rows of such a table. Tables on a GPU stay as they are: its kernels take whole ones.
+    Each becomes a part of one tensor. Only for tables that are read by row: torch's fused optimizers write beyond the
+    rows of such a table. Tables on a GPU are not moved, because its kernels need whole tables.
 
     Args:
-        tables: each [rows, any], on the same device and of the same type; are changed in place.
+        tables: each [rows, any], on the same device and of the same type. They are changed in place.
     """
     # A GPU trains whole tables by torch's fused step, which needs rows without gaps.
     if not tables[0].is_cpu:

@@ -1,10 +1,10 @@
 """A model's folder: ``config.json`` and ``model.safetensors``, each with a checksum of itself.
 
-Of students that share their encoder each has a folder of its own, in which ``model.safetensors`` holds the head alone
-and names the checksum of the encoder that belongs to it: ``encoder.safetensors`` beside it, one file with a name in
-every folder. So a head is never taken for that of another epoch's encoder.
+Students that share their encoder have a folder each, in which ``model.safetensors`` contains only the head and the
+checksum of its encoder. ``encoder.safetensors`` is one file with a hard link in every folder. A head therefore never
+gets the encoder of another epoch.
 
-In the files of a BERT weights have the names that `transformers` gives them.
+In the files of a BERT, weights have the names of `transformers`.
 """
 
 from collections.abc import Mapping
@@ -34,13 +34,13 @@ Tensors = dict[str, torch.Tensor]
 def save_weights(
     folder: Path, config_json: str, model: nn.Module, is_bert: bool = False, is_rounded: bool = False
 ) -> None:
-    """Writes ``config.json`` and ``model.safetensors``, each whole or not at all.
+    """Writes ``config.json`` and ``model.safetensors``, each atomically.
 
     Args:
-        folder: the model's.
+        folder: the folder of the model.
         config_json: an object with an indent of 2.
         model: the model.
-        is_bert: whether its file is one that `transformers` reads.
+        is_bert: whether `transformers` must be able to read the file.
         is_rounded: whether its weights are rounded.
     """
     save_config(folder, config_json)
@@ -49,7 +49,7 @@ def save_weights(
 
 
 def save_sharing(models: Mapping[Path, tuple[str, nn.Module]], is_rounded: bool = False) -> None:
-    """Writes models that share their encoder, each into a folder of its own, the encoder's bytes once.
+    """Writes models that share their encoder, each into its own folder, with the encoder's bytes only once.
 
     Killed in between, it may leave a folder with the head of another epoch, which `read_weights` refuses.
 
@@ -72,11 +72,11 @@ def save_sharing(models: Mapping[Path, tuple[str, nn.Module]], is_rounded: bool 
 
 
 def check_room(folder: Path, least_bytes: int) -> None:
-    """Refuses a ``config.json`` of far more numbers than the weights have, before any memory is taken for them.
+    """Refuses a ``config.json`` with far more numbers than the weights, before any memory is allocated.
 
     Args:
-        folder: the model's.
-        least_bytes: what the weights must have.
+        folder: the folder of the model.
+        least_bytes: the minimum size of the weights.
 
     Raises:
         IntegrityError: if a few lines would fill the memory.
@@ -85,12 +85,12 @@ def check_room(folder: Path, least_bytes: int) -> None:
     # Compressed or sparse formats are not read, so weights cannot be larger than their files.
     if least_bytes > there + SUSPICIOUS_BYTES:
         named = " and ".join(path.name for path in paths) or WEIGHTS_FILE
-        message = f"describes at least {least_bytes:,} bytes of weights, but {named} has {there:,}"
+        message = f"describes at least {least_bytes:,} bytes of weights, but {named} has only {there:,}"
         raise IntegrityError(f"{folder / CONFIG_FILE}: {message}")
 
 
 def stored_bytes(folder: Path) -> int:
-    """Returns the bytes of a folder's weights on disk, those of a shared encoder among them."""
+    """Returns the size of a folder's weights on disk, including a shared encoder."""
     return sum(path.stat().st_size for path in _weight_files(folder))
 
 
@@ -98,7 +98,7 @@ def load_weights(folder: Path, model: nn.Module) -> None:
     """Fills a model with the weights of a folder.
 
     Raises:
-        IntegrityError: if the file is missing, damaged, or of another model.
+        IntegrityError: if the file is missing, damaged, or belongs to another model.
     """
     try:
         model.load_state_dict(read_weights(folder))
@@ -107,14 +107,14 @@ def load_weights(folder: Path, model: nn.Module) -> None:
 
 
 def read_weights(folder: Path, part: str = "") -> Tensors:
-    """The weights of a folder, those of a shared encoder among them.
+    """Returns the weights of a folder, including a shared encoder.
 
     Args:
-        folder: the model's.
-        part: what the names of the weights that are wanted begin with.
+        folder: the folder of the model.
+        part: the prefix of the names of the requested weights.
 
     Raises:
-        IntegrityError: if a file is missing or damaged, or the encoder is not the one that the head belongs to.
+        IntegrityError: if a file is missing or damaged, or the encoder does not belong to the head.
     """
     try:
         check_tensors(folder / WEIGHTS_FILE)
@@ -131,9 +131,9 @@ def read_weights(folder: Path, part: str = "") -> Tensors:
 
 
 def students_in(folder: Path) -> str:
-    """The students inside a folder that is not a student, as the end of a message. Empty without any."""
+    """Returns the students inside a folder that is not a student, as the end of a message. Empty without students."""
     names = ", ".join(str(path.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}")))
-    return f"; there are students in it, name one of them: {names}" if names else ""
+    return f". It contains students. Name one of them: {names}" if names else ""
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -154,7 +154,7 @@ def _read(path: Path, part: str) -> tuple[Tensors, dict[str, str]]:
         # Filtering names before reading keeps a whole encoder out of memory if only the head is wanted.
         ours = {name: _ours(name) for name in file.keys()}  # noqa: SIM118
         tensors = {name: file.get_tensor(stored) for stored, name in ours.items() if name.startswith(part)}
-        # A limit by the file's size: a few bytes could ask for neutral rows that fill the memory.
+        # The limit depends on the file's size: a few bytes could describe neutral rows that fill the memory.
         most_numbers = (MOST_WIDENED * path.stat().st_size + SUSPICIOUS_BYTES) // 4
         return widened(tensors, most_numbers), file.metadata() or {}
 
@@ -164,7 +164,7 @@ def _renamed(tensors: Tensors, prefixes: Mapping[str, str]) -> Tensors:
 
 
 def _ours(name: str) -> str:
-    """A weight's name in a student, by that in any student's file."""
+    """Returns a weight's name in a student, from its name in any student's file."""
     return _with_prefix(name, {there: here for here, there in HUGGING_FACE.items()})
 
 

@@ -1,1 +1,1 @@
-"""The page on which people try a student, whoever answers: a server, or the page itself."""
+"""The page on which people try a student. A server or the page itself makes the predictions."""

@@ -10,7 +10,7 @@ def compose(kind: str, backend: str, footer: str, data: str = "") -> str:
     """The page as HTML.
 
     Args:
-        kind: what it is called.
+        kind: its title.
         backend: JavaScript that defines ``backend``, which the page calls. See ``distill/apps/serve/server.js``.
         footer: its last line, HTML.
         data: tags that stand before its script.
@@ -25,6 +25,6 @@ def compose(kind: str, backend: str, footer: str, data: str = "") -> str:
 
 
 def hashes(html: str, tag: str) -> str:
-    """What a content security policy calls the contents of these tags; those that only hold data need no name."""
+    """Returns the names of these tags' contents in a content security policy. Tags with only data need no name."""
     contents = findall(f'<{tag}(?: id="[a-z]+")?>(.*?)</{tag}>', html, DOTALL)
     return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in contents)
