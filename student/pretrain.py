@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from accelerate import PartialState
 
 LIBRARIES = ("distill-offline", "torch", "pyarrow", "tokenizers")
-BETAS, EPS = (0.9, 0.98), 1e-6  # of the published code
+BETAS, EPS = (0.9, 0.98), 1e-6  # the value in the published code
 POOL_ROWS, POOL_GROUPS = 16384, 8
 SCORED_ROWS, SCORED_BATCH = 4096, 256
 
@@ -47,17 +47,17 @@ S = TypeVar("S", bound=PretrainedStudent[Any])
 
 
 def pretrain(config: PretrainSettings, command: str) -> RunRecord:
-    """Pretrains the student that ``config`` describes, or goes on with it.
+    """Pretrains the student that ``config`` describes, or resumes it.
 
-    The run folder holds ``run.json`` (settings, hashes, losses), the student and its tokenizer; `distill train-student
-    --init-from` starts from it.
+    The run folder contains ``run.json`` (settings, hashes, losses), the student and its tokenizer. `distill
+    train-student --init-from` starts from it.
 
-    Returns:
-        The content of ``run.json``; empty on other ranks than the first.
+    Returns: The content of ``run.json``. Empty on other ranks than the first.
 
     Raises:
-        ConfigError: naming every flag that does not fit, the temperature included if the set's codec has not kept it.
-        DataError: if there is no such set, or it has no row.
+        ConfigError: naming every flag that does not fit, including the temperature if the set's codec does not support
+            it.
+        DataError: if there is no such set, or it has no rows.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
     from pipeline.devices import processes
@@ -67,11 +67,11 @@ def pretrain(config: PretrainSettings, command: str) -> RunRecord:
     state = processes()
     task = pretraining_of_set(root).task(config, root, state)
     if not task.batches.num_rows:
-        raise DataError(f"{root}: its train split has no row")
+        raise DataError(f"{root}: its train split has no rows")
     total_steps = task.batches.num_steps(config.num_train_epochs)
     if config.max_steps is not None and config.max_steps > total_steps:
         passes = f"{config.num_train_epochs} pass{'es' if config.num_train_epochs > 1 else ''} over {root}"
-        console.warn(f"--max-steps {config.max_steps:,}: {passes} have only {total_steps:,}; see --num-train-epochs")
+        console.warn(f"--max-steps {config.max_steps:,}: {passes} have only {total_steps:,}. Raise --num-train-epochs")
     total_steps = min(config.max_steps or total_steps, total_steps)
     folder = config.output_dir or Path("runs") / root.name
     settings = _settings(task) | {"steps": total_steps, "processes": state.num_processes}
@@ -99,25 +99,25 @@ def pretrain(config: PretrainSettings, command: str) -> RunRecord:
 
 
 def _settings(task: "PretrainTask[Any, Any]") -> dict[str, Any]:
-    """What decides the weights; where the set and the run lie does not."""
+    """Returns the settings that decide the weights, without the paths of the set and the run."""
     of_set = {"logit_set_fingerprint": task.opened.record.fingerprint} | task.settings
-    return {"bidirectional": True} | deciding(task.config) | of_set  # a cbow's record has it, too
+    return {"bidirectional": True} | deciding(task.config) | of_set  # also recorded for cbow
 
 
 class PretrainTask(TrainTask[B], Generic[B, S]):
-    """A student that is pretrained on a set that is too large for memory.
+    """The pretraining of a student on a set that is too large for memory.
 
     Args:
-        config: what this kind of set takes of the settings.
-        opened: the set.
+        config: the settings for this kind of set.
+        opened: the opened set.
         student_config: the architecture.
-        batches: of the set's train split.
+        batches: the batches of the set's train split.
         state: this process and the others.
-        vectors: what the student's vectors start from, if not from noise.
+        vectors: the initial vectors of the student, if they do not start from noise.
 
     Attributes:
-        settings: of the set, which decide the weights.
-        optimizer: made by `start`, as is the ``model``.
+        settings: the settings of the set that decide the weights.
+        optimizer: made by `start`, like the ``model``.
     """
 
     student_type: ClassVar[type[PretrainedStudent[Any]]]
@@ -139,7 +139,7 @@ class PretrainTask(TrainTask[B], Generic[B, S]):
         self._state, self._vectors = state, vectors
 
     def start(self) -> None:
-        """Makes the student and what moves it.
+        """Makes the student and its optimizer.
 
         Embeddings do not decay: a matrix near the identity would decay to nothing, not to doing nothing.
         """
@@ -153,7 +153,7 @@ class PretrainTask(TrainTask[B], Generic[B, S]):
         self.optimizer = SharedRowOptimizer(adam, self.config.max_grad_norm, self._state.num_processes)
 
     def finish(self) -> None:
-        """Makes the rows neutral that no step has moved: where they are is noise."""
+        """Makes the rows neutral that no step has changed, because they contain noise."""
         neutralise_unmoved(self.model.encoder, self._new_student().encoder, self._vectors)
 
     def save(self, folder: Path) -> None:
@@ -166,11 +166,11 @@ class PretrainTask(TrainTask[B], Generic[B, S]):
 
     @abstractmethod
     def card(self, record: RunRecord) -> str:
-        """The README of the student; ``record`` is that of its run."""
+        """Returns the README of the student. ``record`` is the record of its run."""
 
 
 def new_student(student_type: type[S], student_config: Any, seed: int, vectors: VocabularyVectors | None = None) -> S:
-    """The student before its first step, on the CPU; its vectors start from a teacher's, if any are given."""
+    """Returns the student before its first step, on the CPU. Its vectors start from a teacher's, if any are given."""
     seed_step(seed, 0)
     student = student_type(student_config)
     if vectors is not None:
@@ -187,11 +187,11 @@ class SharedRowOptimizer(RowOptimizer):
 
     @property
     def by_rows(self) -> bool:
-        """Whether rows have gradients of their own; several processes add up gradients of the same shape."""
+        """Whether rows have separate gradients. Several processes can only add up gradients of the same shape."""
         return super().by_rows and self._num_processes == 1
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
-        """Makes the mean gradients of all processes; returns their mean loss without its graph."""
+        """Computes the mean gradients of all processes. Returns their mean loss without its graph."""
         loss = super().backward(loss)
         if self._num_processes == 1:
             return loss
@@ -214,18 +214,18 @@ class RowPool(Protocol[B_co]):
         """Tokens per row."""
 
     def batch(self, rows: list[int]) -> B_co:
-        """The batch of some of the rows."""
+        """Returns the batch of some of the rows."""
 
 
 class GroupBatches(Generic[B]):
     """Batches of a set that is too large for memory, in random order: a pool of its row groups at a time.
 
     Args:
-        grouped: the set, whose train split is read.
+        grouped: the set, of which the train split is used.
         read_pool: reads row groups, whose files have been checked, into memory.
         batch_size: rows per batch.
-        seed: of the order.
-        num_processes: how many processes share each step, a batch each.
+        seed: the seed of the order.
+        num_processes: the number of processes that share each step, with a batch each.
         rank: number of this process.
     """
 
@@ -244,17 +244,17 @@ class GroupBatches(Generic[B]):
         self._processes, self._rank = num_processes, rank
         self._groups = grouped.groups(TRAIN)
         self._checked: set[str] = set()
-        self._first = self._last = 0  # the steps that are in memory
+        self._first = self._last = 0  # the steps in memory
         self.num_rows = sum(rows for _, rows in self._groups)
 
     def at(self, step: int) -> B:
-        """The batch of this process at a step, counted from the first epoch on."""
+        """Returns the batch of this process at a step, counted from the first epoch on."""
         if not self._first <= step < self._last:
             self._move_to(step)
         return self._pool.batch(batch_of(self._batches, step - self._first, self._processes, self._rank))
 
     def _move_to(self, step: int) -> None:
-        """Reads the pool that a step is in."""
+        """Reads the pool of a step."""
         self._first = 0
         for epoch in itertools.count():
             for number, (groups, rows) in enumerate(self._pools(epoch)):
@@ -268,14 +268,14 @@ class GroupBatches(Generic[B]):
                 self._first = self._last
 
     def num_steps(self, epochs: int) -> int:
-        """Number of steps of so many epochs."""
+        """Returns the number of steps of so many epochs."""
         return sum(self._steps(rows) for epoch in range(epochs) for _, rows in self._pools(epoch))
 
     def _steps(self, num_rows: int) -> int:
         return num_rounds(math.ceil(num_rows / self._batch_size), self._processes)
 
     def _pools(self, epoch: int) -> list[tuple[list[Group], int]]:
-        """Row groups in random order, a few of them together, with their number of rows."""
+        """Returns pools of a few row groups in random order, with their number of rows."""
         order = np.random.default_rng([self._seed, epoch]).permutation(len(self._groups))
         pools: list[tuple[list[Group], int]] = []
         for place in order:
@@ -293,7 +293,7 @@ class GroupBatches(Generic[B]):
 
 
 def first_batches(grouped: GroupedSet, split: str, read_pool: Callable[[list[Group]], RowPool[B]]) -> Iterator[B]:
-    """Batches of the first `SCORED_ROWS` rows of a split, in order, once their files have been checked."""
+    """Yields batches of the first `SCORED_ROWS` rows of a split in order, after checking their files."""
     left = SCORED_ROWS
     for group, num_rows in grouped.groups(split):
         if left <= 0:

@@ -1,4 +1,4 @@
-"""Settings of pretraining and of filters; free of torch, so that ``--help`` is quick."""
+"""Settings of pretraining and of filters. The module does not import torch, so that ``--help`` is quick."""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -24,7 +24,10 @@ VectorMap = Literal["linear", "none"]
 
 
 class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
-    """What pretraining on any set takes. The defaults are the paper's recipe; its batches were of 512 and 2,048."""
+    """The common settings of pretraining.
+
+    The defaults are the paper's recipe, except for its batches of 512 and 2,048.
+    """
 
     helps: ClassVar = {
         "seed": "Seed of the weights and the order of rows.",
@@ -43,7 +46,7 @@ class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFla
         None,
         ge=1,
         description="Maximum number of steps. Default: all steps of the epochs.",
-        json_schema_extra={"decides": False},  # but how many there are in all
+        json_schema_extra={"decides": False},  # counts all steps, so it does not depend on epochs
     )
     learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW with linear decay to 0.")
     warmup_ratio: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
@@ -59,7 +62,7 @@ class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFla
 
 
 class MaskedWordSettings(PretrainFlags):
-    """What pretraining on masked words takes."""
+    """The settings of pretraining on masked words."""
 
     alpha: float = Field(
         0.5, ge=0, le=1, description="Weight of the loss of the masked tokens. The loss to the teacher has 1 - alpha."
@@ -75,14 +78,14 @@ class Distances(Settings):
 
 
 class Gram(Settings):
-    """Divergence of how alike the vectors of a batch are."""
+    """Divergence of the similarities of a batch's vectors."""
 
     vector_loss: Literal["gram"] = "gram"
     temperature: float = Field(1.0, gt=0, description="Temperature of teacher and student.")
 
 
 class SentenceFlags(Settings):
-    """What pretraining on vectors of sentences takes beside its loss."""
+    """The settings of pretraining on vectors of sentences, without its loss."""
 
     init: InitKind | None = Field(
         None,
@@ -96,19 +99,21 @@ class SentenceFlags(Settings):
 
 
 class SentenceSettings(SentenceFlags, PretrainFlags):
-    """What pretraining on vectors of sentences takes."""
+    """The settings of pretraining on vectors of sentences."""
 
     loss: Distances | Gram = Field(default_factory=Distances, discriminator="vector_loss")
 
     @model_validator(mode="after")
     def _has_vectors(self) -> Self:
         if self.init == "teacher" and not isinstance(self.encoder, WithVectors):
-            raise ValueError(f"--init teacher: is for vectors, and --embedding {self.encoder.embedding} has none")
+            raise ValueError(
+                f"--init teacher: --embedding {self.encoder.embedding} has no vectors to start from the teacher's"
+            )
         return self
 
 
 class PretrainSettings(SentenceFlags, MaskedWordSettings):
-    """Settings of ``distill pretrain-student``; the kind of the set decides which of its uses takes them."""
+    """Settings of ``distill pretrain-student``. The kind of the set decides which use of the command they belong to."""
 
     vector_loss: VectorLoss = Field(
         "cosine-mse",

@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError, did_you_mean, unreadable
 from pipeline.flat_settings import given
 from student.config import OneTask, RunPlaces, Sets, SeveralTasks, TrainSettings
 
-# A recipe names one source of sets, and any flag of another kind of source replaces it.
+# A recipe names one source of sets. A flag for another kind of source replaces it.
 SETS = {source.chosen_by for source in (OneTask, Sets, SeveralTasks)}
 
 
@@ -20,7 +20,7 @@ class Recipe:
     """The content of a recipe.
 
     Attributes:
-        settings: those in which the recipe's values are set.
+        settings: the settings with the recipe's values.
         grid: values to try in a sweep, by setting.
     """
 
@@ -29,7 +29,7 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes shipped with the package."""
+    """Returns the names of the recipes in the package."""
     folder = files("student").joinpath("recipes")
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
@@ -52,14 +52,14 @@ def load_recipe(name_or_path: str) -> Recipe:
     places = RunPlaces.model_fields.keys() & values.keys()
     # A recipe is shared between machines, where paths of its author mean nothing.
     if places:
-        raise ConfigError(f"--recipe {name_or_path}: {sorted(places)} are not for a recipe, but flags")
+        raise ConfigError(f"--recipe {name_or_path}: {sorted(places)} cannot be set in a recipe. Use flags")
     if not isinstance(grid, dict) or not all(isinstance(v, list) and v for v in grid.values()):
         raise ConfigError(f"--recipe {name_or_path}: grid: give a list of values for each setting (got {grid!r})")
     return Recipe(parse_settings(TrainSettings, values, f"--recipe {name_or_path}"), grid)
 
 
 def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the given values by flag, completed by the recipe's values for the other flags.
+    """Returns the given values by flag, with the recipe's values for the other flags.
 
     Raises:
         ConfigError: if the recipe is wrong.

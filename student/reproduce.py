@@ -1,4 +1,4 @@
-"""``distill reproduce``: would a run choose the same rows today?"""
+"""``distill reproduce``: checks whether a run would select the same rows today."""
 
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,15 @@ from student.run_config import ReproduceConfig
 
 
 def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
-    """Opens the sets of a run where they lie now and runs its recorded query again.
+    """Opens the sets of a run at their current location and runs its recorded query again.
 
-    Returns:
-        What was recorded (``then``) and what there is (``now``): the fingerprint of each set, the number of chosen
-        rows, the hashes of their keys and of their logits and weights, and of the token vectors that it started from.
+    Returns: The recorded facts (``then``) and the current ones (``now``): the fingerprint of each set, the number of
+        selected rows, the hashes of their keys and of their logits and weights, and of the initial token vectors.
 
     Raises:
         ConfigError: if the run is one of pretraining.
-        DataError: if a set is not there.
-        QueryError: if its query fails now.
+        DataError: if a set does not exist.
+        QueryError: if its query fails today.
     """
     record = read_run_record(config.run / RUN_RECORD)
     # Only pretraining runs record a single set. Runs of tasks record a list.

@@ -1,4 +1,4 @@
-"""Settings of the commands about a finished run; free of torch, so that ``--help`` is quick."""
+"""Settings of the commands about a finished run. The module does not import torch, so that ``--help`` is quick."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -22,7 +22,7 @@ class RunFlags(Config):
 
 
 class CostFlags(Config):
-    """For the commands that choose labels by what a mistake costs."""
+    """For the commands that choose labels by the cost of mistakes."""
 
     cost: tuple[str, ...] = Field(
         (), description="Cost of missing a label, as LABEL=NUMBER. Repeat for more. Default: 1 for every label."
@@ -30,7 +30,7 @@ class CostFlags(Config):
 
 
 class EvaluatePretrained(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
-    """What ``distill evaluate`` takes for a pretraining run."""
+    """The settings of ``distill evaluate`` for a pretraining run."""
 
     set: str | None = Field(
         None, description="Logit set to evaluate on. Default: the run's own.", json_schema_extra=FORMERLY_LOGITS
@@ -109,19 +109,19 @@ class PredictConfig(RunFlags, CostFlags, JsonFlags):
         if bool(self.texts) == (file is not None):
             problems.append("give either sentences or --file")
         if output is not None and (file is None or self.reads_stdin):
-            problems.append("--output: is for --file FILE. Predictions for standard input go to standard output")
+            problems.append("--output: needs --file FILE. Predictions for standard input go to standard output")
         if output is not None and output.suffix.lower() not in OUTPUT_FORMATS:
-            problems.append(f"--output {output}: the ending is not one of {', '.join(OUTPUT_FORMATS)}. Rename it")
+            problems.append(f"--output {output}: unknown extension. Use one of {', '.join(OUTPUT_FORMATS)}")
         if output is not None and file is not None and output.resolve() == file.resolve():
-            problems.append(f"--output {output}: is the file that is read")
+            problems.append(f"--output {output}: is the input file. Choose another file")
         if self.columns and output is None and not self.reads_stdin:
-            problems.append("--columns: are kept in --output, or from standard input")
+            problems.append("--columns: needs --output, or rows from standard input")
         if self.cost and self.abstain:
             problems.append("--cost: a certificate is about the most probable label. Remove --abstain")
         if self.explain and (output is not None or self.reads_stdin):
-            problems.append("--explain: is for sentences, or a --file whose predictions are printed. Remove --output")
+            problems.append("--explain: supports sentences, or a --file without --output. Remove --output")
         if self.manifest is not None and file is None:
-            problems.append("--manifest: names the columns of --file, and there is none")
+            problems.append("--manifest: names the columns of --file, but --file is missing")
         if problems:
             raise ValueError("; ".join(problems))
         return self

@@ -1,4 +1,4 @@
-"""The record of a run: what decides its weights, and its result."""
+"""The record of a run: the settings that decide its weights, and its result."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -47,7 +47,7 @@ def context(training: StudentTraining) -> dict[str, Any]:
 
 
 def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | None) -> dict[str, Any]:
-    """Returns the settings that decide the weights; the paths of the set and the run do not."""
+    """Returns the settings that decide the weights, without the paths of the set and the run."""
     settings, student_config, layers = training.settings, training.student_config, training.layers
     data, encoder, start, optimizer = training.data, settings.encoder, settings.start, settings.optimizer
     logit_set, rows, chosen = data.logit_set, data.splits["train"], source_of(settings).chosen
@@ -136,7 +136,7 @@ def _size(training: StudentTraining, student: TaskStudent) -> dict[str, int]:
 
 
 def write_tokenizer(training: StudentTraining) -> None:
-    """Writes the tokenizer beside the weights, for a bert with the files that `transformers` expects."""
+    """Writes the tokenizer next to the weights, for a bert with the files that `transformers` expects."""
     tokenizer_json = training.data.logit_set.tokenizer_json()
     write_text(training.folder / TOKENIZER_FILE, tokenizer_json)
     if training.student_config.is_hugging_face:
@@ -145,13 +145,16 @@ def write_tokenizer(training: StudentTraining) -> None:
 
 
 def write_card(training: StudentTraining, student: TaskStudent, record: RunRecord) -> None:
-    """Writes the card beside the weights; ``record`` holds the result."""
+    """Writes the card next to the weights. ``record`` contains the result."""
     sizes = (num_parameters(student), bytes_on_disk(student, training.folder))
     write_text(training.folder / CARD_FILE, card_text(student.config, *sizes, record))
 
 
 def note_start(trainings: Sequence[StudentTraining], vectors_of: LogitSet | None) -> None:
-    """Notes what students start from; ``vectors_of`` is the set whose teacher their vectors are of, if they are."""
+    """Prints what students start from.
+
+    ``vectors_of`` is the set with the teacher's vectors, if they start from these.
+    """
     # Several tasks usually start alike, and the same line would be printed for each.
     for line in dict.fromkeys(_start_line(training, vectors_of) for training in trainings):
         console.note(line)
@@ -159,7 +162,7 @@ def note_start(trainings: Sequence[StudentTraining], vectors_of: LogitSet | None
     if len(without) == len(trainings):
         where = ", ".join(without)
         console.warn(f"{where}: {NO_DEV}")
-    # Notes of the sets, such as contradicting gold: their students learn it, too.
+    # Notes of the sets, such as contradicting gold, also concern their students.
     sets = [one for training in trainings for one in training.data.logit_set.sets]
     for line in dict.fromkeys(f"{one.root}: {note}" for one in sets for note in one.record.notes):
         console.note(line)
@@ -176,8 +179,8 @@ def _warn_missing_gold(training: StudentTraining) -> None:
     missing = training.kind.num_without_gold(rows, training.student_config)
     if missing:
         console.warn(
-            f"{training.data.logit_set.root}: {missing:,} of {len(rows):,} training rows have no gold and learn from "
-            "the teacher, also with --alpha 1; --where 'variant = 0' leaves variants out"
+            f"{training.data.logit_set.root}: {missing:,} of {len(rows):,} training rows have no gold and learn "
+            "from the teacher, also with --alpha 1. Use --where 'variant = 0' to leave variants out"
         )
 
 

@@ -29,18 +29,18 @@ class StudentModule(InputModule):  # type: ignore[misc]
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the student's ids come from."""
+        """The tokenizer of the student's ids."""
         tokenizer: Tokenizer = self.reader.tokenizer
         return tokenizer
 
     @property
     def max_seq_length(self) -> int:
-        """Most tokens of a sentence, special tokens counted in; the rest is cut."""
+        """Maximum number of tokens of a sentence, including special tokens. Longer sentences are truncated."""
         longest: int = self.student.config.max_seq_length
         return longest
 
     def preprocess(self, inputs: list[str], prompt: str | None = None, **_: Any) -> dict[str, torch.Tensor]:
-        """Returns the sentences' tokens end to end, int64 ``input_ids`` [T], and where each starts, ``starts`` [S]."""
+        """Returns the sentences' tokens end to end, int64 ``input_ids`` [T], and their ``starts`` [S]."""
         texts = [f"{prompt or ''}{text}" for text in inputs]
         ids = stacked(sequences(self.student.config, *self.reader.read(texts, None, self.max_seq_length)))
         return {"input_ids": torch.from_numpy(ids.flat), "starts": torch.from_numpy(ids.offsets)}
@@ -62,5 +62,5 @@ class StudentModule(InputModule):  # type: ignore[misc]
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **_: Any) -> Self:
-        """Reads a folder that `save` wrote; one of the hub is to be downloaded first."""
+        """Reads a folder that `save` wrote. A folder of the hub must be downloaded first."""
         return cls(Path(model_name_or_path) / subfolder)

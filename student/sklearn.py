@@ -21,16 +21,16 @@ from student.training_data import open_training_set, source_of
 
 MAX_EXAMPLES = 3
 
-Texts = Sequence[str] | Sequence[Sequence[str]]  # sentences, or of pairs two in each row
+Texts = Sequence[str] | Sequence[Sequence[str]]  # sentences, or rows of two sentences
 
 
 class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Learns from a set's logits for the given texts.
 
     Args:
-        set: a set: a path, or a name in the store.
+        set: the path of a set, or its name in the store.
         flags: other flags of ``distill train-student`` by name, such as ``{"num_train_epochs": 3}``.
-        output_dir: folder of the run; one that is finished is taken as it is. (default: none is kept)
+        output_dir: folder of the run. A finished run is used unchanged. Default: a temporary folder.
 
     Attributes:
         classes_: the labels [C] as the gold in `fit` wrote them, in the order of the columns of `predict_proba`.
@@ -48,16 +48,16 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.output_dir = output_dir
 
     def fit(self, X: Texts | None = None, y: Any = None) -> Self:
-        """Trains on the set's rows, or on those of them that have these texts.
+        """Trains on the set's rows, or only on those with these texts.
 
         Args:
-            X: texts of the set, such as the training part of a split. (default: all rows)
-            y: how answers are written: labels by their names, by their numbers in the set's order, or as booleans where
-                there are two. What is learnt is the set's own gold. (default: names)
+            X: texts of the set, such as the training part of a split. Default: all rows.
+            y: the form of predictions: labels by names, by numbers in the set's order, or as booleans for two labels.
+                Training uses the set's own gold. Default: names.
 
         Raises:
             ConfigError: naming every flag that does not fit, or if the task has scores and no labels.
-            DataError: if the set has no row with one of the texts, or ``y`` holds what is no label.
+            DataError: if the set has no row with one of the texts, or ``y`` contains an unknown label.
         """
         flags = dict(self.flags or {})
         if self.set is not None:
@@ -67,7 +67,7 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         logit_set = open_training_set(source, settings.store, settings.allow_unverified)
         if not isinstance(logit_set, ExampleSet):
             raise ConfigError(
-                f"StudentClassifier: {logit_set.root}: labels words. Train and ask it by distill.train_student."
+                f"StudentClassifier: {logit_set.root}: labels words. Use distill.train_student and distill.Predictor."
             )
         _require_classes(logit_set.record.target)
         classes = classes_as(y, logit_set.record.target.names)
@@ -86,12 +86,12 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def of_run(cls, run: str | Path) -> Self:
-        """The classifier that a finished run is, fitted."""
+        """Returns a fitted classifier from a finished run."""
         return cls(output_dir=run)._answer_with(Path(run))
 
     def predict(self, X: Texts) -> np.ndarray:
-        """Returns the label of each text [N], written as ``y`` was in `fit`."""
-        p_NC = self.predict_proba(X)  # first: it looks whether there is anything to ask
+        """Returns the label of each text [N], in the form of ``y`` in `fit`."""
+        p_NC = self.predict_proba(X)  # called first, because it checks that there is a model
         return self.classes_[p_NC.argmax(axis=1)]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Texts) -> Floats:
@@ -110,20 +110,19 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.string, tags.input_tags.two_d_array = True, False
         tags.target_tags.required = False
-        tags.no_validation = True  # texts are no arrays of numbers
+        tags.no_validation = True  # texts are not arrays of numbers
         return tags
 
 
 def classes_as(y: Any, names: Sequence[str]) -> np.ndarray:
-    """Returns the labels [C] as gold writes them.
+    """Returns the labels [C] in the form of gold.
 
     Args:
-        y: names; numbers, which are those of the labels, or their names where all of them are numbers; or booleans.
-            None for names.
-        names: of the labels.
+        y: names, booleans, or numbers, which mean the names of labels if all of these are numbers. None: names.
+        names: the names of the labels.
 
     Raises:
-        DataError: naming the first value that is no label.
+        DataError: naming the first value that is not a label.
     """
     if y is None:
         return np.array(names)
@@ -139,7 +138,7 @@ def classes_as(y: Any, names: Sequence[str]) -> np.ndarray:
         if not is_label or (bool in kinds and (len(kinds) > 1 or len(names) != len((False, True)))):
             labels = ", ".join(f"{number} {name!r}" for name, number in zip(names, known, strict=True))
             raise DataError(
-                f"y: row {place} (from 0) is {value!r:.80}, which is no label: {labels}. Give names or numbers."
+                f"y: row {place} (from 0) is {value!r:.80}, which is not a label: {labels}. Give names or numbers."
             )
     if is_text:
         return np.array(names)
@@ -152,16 +151,18 @@ def _require_classes(target: Target) -> None:
 
 
 def _columns(X: Texts) -> tuple[list[str], ...]:
-    """The sentences, or the first and the second ones of pairs."""
+    """Returns the sentences, or the first and the second sentences of pairs."""
     rows = listed(X)
     for number, row in enumerate(rows):
         if _num_texts(row) is None or _num_texts(row) != _num_texts(rows[0]):
-            raise DataError(f"row {number} (from 0) is {row!r:.80}; each has to be a text, or each a pair of texts")
+            raise DataError(
+                f"row {number} (from 0) is {row!r:.80}. All rows must be texts, or all must be pairs of texts"
+            )
     return (rows,) if not rows or isinstance(rows[0], str) else tuple(map(list, zip(*rows, strict=True)))
 
 
 def _num_texts(row: Any) -> int | None:
-    """How many texts a row is a list of, 0 if it is one itself, or None if it is anything else."""
+    """Returns the number of texts in a row, 0 for a text itself, or None for anything else."""
     if isinstance(row, str):
         return 0
     is_list = isinstance(row, Sequence | np.ndarray) and len(row) in (1, 2)
@@ -169,7 +170,7 @@ def _num_texts(row: Any) -> int | None:
 
 
 def _where(logit_set: ExampleSet, condition: str | None, columns: tuple[list[str], ...]) -> str:
-    """The condition for the rows with these texts, beside the one that there is."""
+    """Returns the condition for the rows with these texts, in addition to an existing one."""
     names = ("sentence1", "sentence2")[: 1 + logit_set.record.is_pair]
     if len(columns) != len(names):
         raise ConfigError(f"fit: {logit_set.root} has {'pairs' if len(names) > 1 else 'one sentence'} in each row")
@@ -179,8 +180,8 @@ def _where(logit_set: ExampleSet, condition: str | None, columns: tuple[list[str
         known.setdefault(tuple(texts), []).append(number)
     wanted = dict.fromkeys(zip(*columns, strict=True))
     missing = [texts for texts in wanted if texts not in known]
-    shown = [f"{logit_set.root}: its teacher was not asked about {' and '.join(map(repr, one))}" for one in missing]
+    shown = [f"{logit_set.root}: it has no predictions for {' and '.join(map(repr, one))}" for one in missing]
     more = [f"and {len(missing) - MAX_EXAMPLES:,} others"] if len(missing) > MAX_EXAMPLES else []
-    raise_all(DataError, "nothing to learn of texts", [*shown[:MAX_EXAMPLES], *more])
+    raise_all(DataError, "nothing to learn for texts", [*shown[:MAX_EXAMPLES], *more])
     rows = ", ".join(str(row) for row in sorted(row for texts in wanted for row in known[texts]))
     return f"source_row in ({rows})" + (f" and ({condition}\n)" if condition else "")

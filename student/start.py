@@ -1,10 +1,10 @@
-"""What a student starts from: another student, its teacher's token vectors, vectors of words in a file, or noise.
+"""The initial weights of a student: another student, its teacher's token vectors, word vectors in a file, or noise.
 
-Vectors of a teacher's tokens follow the recipe of static embeddings (model2vec; Arora et al. 2017): principal
-components, and frequent tokens count less where vectors are summed, since a sum would be theirs.
+A teacher's token vectors follow the recipe of static embeddings (model2vec, Arora et al. 2017): principal components,
+with smaller weights for frequent tokens if vectors are summed, because these would dominate a sum.
 
-Shapes: V vocabulary, W width of the teacher's vectors, E size of the student's, K = min(W, E); N tokens that are found
-in a file, D numbers each; P pairs of neighbouring tokens of all rows, T tokens.
+Shapes: V vocabulary, W width of the teacher's vectors, E width of the student's, K = min(W, E), N tokens in a file with
+D numbers each, P pairs of neighbouring tokens of all rows, T tokens.
 """
 
 from collections.abc import Callable, Iterable
@@ -61,26 +61,26 @@ def starts_from_teacher(embedding: EmbeddingKind, init: InitKind | None, root: P
     """Whether a student's vectors start from the token vectors of the set in ``root``.
 
     Raises:
-        ConfigError: if they shall, and there are none.
+        ConfigError: if the flags require it, but there are no token vectors.
     """
     # A BERT starts from layers, which include their own word embeddings.
     if ENCODERS[embedding].is_bert:
         return False
     has_vectors = record.signals.token_vectors is not None
     if init == "teacher" and not has_vectors:
-        advice = f"repeat its command to add them ({record.command}), or use --init noise"
+        advice = f"Repeat its command to add them ({record.command}), or use --init noise"
         if record.teacher.is_imported:
-            advice = "its answers were imported; use --init noise"
-        raise ConfigError(f"--init teacher: {root} has no token vectors; {advice}")
+            advice = "Its answers were imported, so use --init noise"
+        raise ConfigError(f"--init teacher: {root} has no token vectors. {advice}")
     # Token vectors are the default where they exist, because they cost nothing at training time.
     return has_vectors and init != "noise" and "vector_size" in ENCODERS[embedding].sizes
 
 
 def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:
-    """SHA-256 of the weights to start from, for the record of a run, or None without ``run``, or if those are a BERT's.
+    """Returns the SHA-256 of the initial weights for the record of a run. None without ``run``, or for a BERT.
 
     Raises:
-        ConfigError: if the folder holds no weights, or naming every way in which its embeddings differ.
+        ConfigError: if the folder contains no weights, or naming every difference of its embeddings.
         IntegrityError: if the folder holds no student.
     """
     if run is None or config.bert is not None:
@@ -95,7 +95,7 @@ def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:
         if getattr(source, name) != getattr(config, name)
     ]
     if ENCODERS[source.embedding].make is not ENCODERS[config.embedding].make:
-        problems.append(f"it is of --embedding {source.embedding} there and {config.embedding} here")
+        problems.append(f"it has --embedding {source.embedding} there and {config.embedding} here")
     raise_all(ConfigError, f"--init-from {run}: its embeddings do not fit", problems)
     return sha256(run / WEIGHTS_FILE)
 
@@ -103,10 +103,10 @@ def source_sha256(run: Path | None, config: EncoderConfig) -> str | None:
 def copy_embeddings(run: Path, encoder: Encoder) -> None:
     """Copies the encoder of the student in ``run`` into another of the same embeddings.
 
-    Which pairs of tokens have vectors stays as it is: those that ``run`` has take over its own.
+    The set of bigrams does not change. Bigrams that also exist in ``run`` get its vectors.
 
     Raises:
-        IntegrityError: if the file is damaged or holds other tables.
+        IntegrityError: if the file is damaged or contains other tables.
     """
     own = encoder.bigrams if isinstance(encoder, MatrixEncoder) else None
 
@@ -124,7 +124,7 @@ def copy_embeddings(run: Path, encoder: Encoder) -> None:
 
 
 def has_head_for(run: Path, config: TaskConfig) -> bool:
-    """Whether the head of the student in ``run`` is one of the same task and shape."""
+    """Whether the student in ``run`` has a head of the same task and shape."""
     source = read_encoder_config(run / CONFIG_FILE)
     return type(source) is type(config) and all(getattr(source, n, None) == getattr(config, n, None) for n in SAME_HEAD)
 
@@ -133,7 +133,7 @@ def copy_head(run: Path, student: TaskStudent) -> None:
     """Copies the head of the student in ``run`` into one for which it `has_head_for`.
 
     Raises:
-        IntegrityError: if the file is damaged or holds another head.
+        IntegrityError: if the file is damaged or contains another head.
     """
     _copy(run, HEAD, student.head)
 
@@ -149,17 +149,17 @@ def _copy(run: Path, part: str, module: nn.Module, changed: Callable[[Tensors], 
 
 @torch.no_grad()
 def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors, chosen_V: torch.Tensor | None = None) -> None:
-    """Gives the vectors of an encoder the teacher's start, used tokens or not; the padding stays 0.
+    """Initializes the vectors of an encoder from the teacher's, also for unused tokens. The padding stays 0.
 
-    Where the teacher's width is smaller than the student's, the other columns stay as they are.
+    If the teacher's width is smaller than the student's, the other columns do not change.
 
     Args:
-        encoder: one with vectors.
-        vectors: the teacher's.
-        chosen_V: bool, the tokens whose vectors start so. (default: all)
+        encoder: an encoder with vectors.
+        vectors: the teacher's vectors.
+        chosen_V: bool, the tokens to initialize. Default: all.
     """
     table = encoder.vector_table()
-    assert table is not None, "asked of a student with vectors"
+    assert table is not None, "only called for a student with vectors"
     how = (encoder.pad_id, encoder.start_deviation, encoder.counts_less)
     # Principal components are fitted on the whole vocabulary, so the start does not depend on the rows chosen.
     start_VK = torch.from_numpy(start_vectors(vectors, table.embedding_dim, *how))
@@ -175,12 +175,12 @@ def start_vectors(
     deviation: float = Encoder.start_deviation,
     counts_less: bool = True,
 ) -> Floats:
-    """The vectors that a student starts with.
+    """The initial vectors of a student.
 
     Args:
-        vectors: the teacher's, with the counts of the training rows.
+        vectors: the teacher's vectors, with the counts of the training rows.
         size: E.
-        pad_id: the token whose row is 0; it may be past the vocabulary.
+        pad_id: the token whose row is 0. It may be past the vocabulary.
         deviation: standard deviation of all numbers together.
         counts_less: whether frequent tokens get shorter vectors.
 
@@ -197,15 +197,15 @@ def start_vectors(
 
 
 def scaled(start_NK: Doubles, deviation: float) -> Floats:
-    """Vectors brought to one standard deviation of all their numbers, float32; zeros stay zeros."""
+    """Returns vectors scaled to a standard deviation of all their numbers, float32. Zeros stay zeros."""
     theirs = start_NK.std()
     return (start_NK * (deviation / theirs if theirs else 0)).astype(np.float32)
 
 
 def principal_components(vector_VW: Doubles, size: int) -> Doubles:
-    """Coordinates of vectors along their first principal axes, float64 [V, K], the axis of most variance first.
+    """Returns the coordinates of vectors along their principal axes, float64 [V, K], the largest variance first.
 
-    An axis points to where its largest number is positive, so that the same vectors give the same table everywhere.
+    The largest number of an axis is positive, so that the same vectors give the same table on every machine.
     """
     centred_VW = vector_VW - vector_VW.mean(axis=0)
     # The covariance has W² numbers whatever the vocabulary's size, so `eigh` is faster than an SVD.
@@ -218,7 +218,7 @@ def principal_components(vector_VW: Doubles, size: int) -> Doubles:
 
 
 def sif_weights(count_V: Ints) -> Doubles:
-    """Smooth inverse frequency a / (a + p) of each token [V], p from its count and one more."""
+    """Returns the smooth inverse frequency a / (a + p) of each token [V], with p from its count plus one."""
     # One is added so that tokens without occurrences get a finite weight.
     p_V = (count_V + 1) / (count_V + 1).sum()
     weight_V: Doubles = SIF_WEIGHT / (SIF_WEIGHT + p_V)
@@ -227,21 +227,21 @@ def sif_weights(count_V: Ints) -> Doubles:
 
 @torch.no_grad()
 def start_from_words(encoder: Encoder, path: Path, tokenizer_json: str) -> None:
-    """Gives a token the vector of the word that is written like it; the others stay as they are.
+    """Initializes tokens with the vectors of words that are written like them. Other tokens do not change.
 
-    Wider vectors are reduced to their principal components; of narrower ones the other columns stay as they are. All
-    are brought to the deviation that the encoder's vectors start with.
+    Wider vectors are reduced to their principal components. For narrower vectors, the other columns do not change. All
+    are scaled to the initial deviation of the encoder's vectors.
 
     Args:
-        encoder: one with vectors.
+        encoder: an encoder with vectors.
         path: the file.
-        tokenizer_json: holds the spelling of each token.
+        tokenizer_json: the tokenizer, with the spelling of each token.
 
     Raises:
         DataError: if the file cannot be read, or no token is written like a word of it.
     """
     table = encoder.vector_table()
-    assert table is not None, "asked of a student with vectors"
+    assert table is not None, "only called for a student with vectors"
     ids = Tokenizer.from_str(tokenizer_json).get_vocab()
     ids = {piece: token for piece, token in ids.items() if token < table.num_embeddings and token != encoder.pad_id}
     words, vectors_ND = read_word_vectors(path, FLAG, wanted=ids.keys())
@@ -257,14 +257,13 @@ def start_from_words(encoder: Encoder, path: Path, tokenizer_json: str) -> None:
 
 
 def frequent_pairs(examples: Iterable[Rows], most: int) -> Ints:
-    """The pairs of neighbouring tokens that most training rows have, of those that several have.
+    """Returns the pairs of neighbouring tokens that occur in the most training rows, at least in two.
 
     Args:
-        examples: training rows, of several tasks if they share the pairs; those of weight 0 do not count.
-        most: how many pairs.
+        examples: training rows, of several tasks if they share the pairs. Rows of weight 0 do not count.
+        most: the maximum number of pairs.
 
-    Returns:
-        Ids, int64 [K, 2], rising.
+    Returns: Ids, int64 [K, 2], ascending.
     """
     if not most:
         return np.zeros((0, 2), np.int64)
@@ -276,7 +275,7 @@ def frequent_pairs(examples: Iterable[Rows], most: int) -> Ints:
 
 
 def with_bigrams(config: C, count: int) -> C:
-    """Returns a student's configuration with the number of pairs that were found."""
+    """Returns a student's configuration with the number of found pairs."""
     return config.model_copy(update={"num_bigrams": count, "bigram_size": config.bigram_size if count else 0})
 
 
@@ -290,7 +289,7 @@ def _pairs_of_rows(examples: Rows) -> Ints:
 
 
 def _pairs(ids: Ragged) -> Ints:
-    """The row and the two tokens, as one number, of each pair, int64 [P, 2]."""
+    """Returns the row of each pair, and its two tokens as one number, int64 [P, 2]."""
     row_T = np.repeat(np.arange(len(ids.lengths)), ids.lengths)
     first_P = np.flatnonzero(row_T[1:] == row_T[:-1])
     return np.stack([row_T[first_P], ids.flat[first_P] << BITS | ids.flat[first_P + 1]], axis=1)
