@@ -84,11 +84,11 @@ def test_numbers_of_any_size(value: float) -> None:
 @pytest.mark.parametrize(
     ("part", "content", "words"),
     [
-        (SHAPE, torch.tensor([2**21, 2**21]), "more than such a file"),
-        (SHAPE, torch.tensor([-1, 3]), "more than such a file"),
-        (ROWS, torch.tensor([1, 0]), "do not rise"),
-        (ROWS, torch.tensor([0, 9]), "do not rise"),
-        (ROWS, torch.tensor([-1, 0]), "do not rise"),
+        (SHAPE, torch.tensor([2**21, 2**21]), "too many for the size of its file"),
+        (SHAPE, torch.tensor([-1, 3]), "too many for the size of its file"),
+        (ROWS, torch.tensor([1, 0]), "do not ascend"),
+        (ROWS, torch.tensor([0, 9]), "do not ascend"),
+        (ROWS, torch.tensor([-1, 0]), "do not ascend"),
         (STEPS, torch.ones(7), "7 steps"),
         (SHAPE, torch.tensor([5, 4]), "has not the 8 numbers"),
         (NUMBERS, torch.zeros(9, dtype=torch.uint8), "damaged"),
