@@ -39,7 +39,7 @@ order by md5(concat_ws(':', {seed}, split, source_row, variant)) limit {sample}
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two lots of logits for the same rows lie apart: at most, in the mean, and what `fidelity` measures."""
+    """The difference of two runs for the same rows: the maximum, the mean, and the numbers of `fidelity`."""
 
     largest: float
     mean: float
@@ -48,15 +48,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Check:
-    """What a check has found.
+    """The outcome of a check.
 
     Attributes:
         rows: number of checked rows.
-        same_weights: whether the teacher has the weights that the set names.
-        live: two runs now.
-        stored: the first run now against the set.
+        same_weights: whether the teacher has the recorded weights.
+        live: the difference of two runs now.
+        stored: the difference of the first run now and the set.
         worst_row: split, source row and variant of the row with the largest difference from the set.
-        tolerance: what ``stored.largest`` may be.
+        tolerance: the largest accepted ``stored.largest``.
     """
 
     rows: int
@@ -73,17 +73,17 @@ class Check:
 
 
 def check(config: CheckConfig) -> Check:
-    """The differences between a set's logits and those of its teacher today, on a sample of rows.
+    """Returns the differences between a set's logits and those of its teacher today, on a sample of rows.
 
     Raises:
         ConfigError: if the set is of another task.
-        DataError: if the teacher is not where it was.
+        DataError: if the teacher is no longer at its location.
         IntegrityError: if a file of the set does not match its record.
     """
     logit_set = ExampleSet.open(find_set(config.set, config.store), config.allow_unverified)
     record = logit_set.record
     if record.teacher.is_imported:
-        raise ConfigError(f"{logit_set.root}: its answers were imported; there is no teacher here to ask again")
+        raise ConfigError(f"{logit_set.root}: its answers were imported, so there is no teacher to run again")
     task = load_task_of_set(logit_set.root, record.dataset_name, config.manifest)
     if task.name != record.dataset_name:
         raise ConfigError(f"--manifest: describes task {task.name!r}, but the set is of {record.dataset_name!r}")
@@ -115,21 +115,21 @@ def check(config: CheckConfig) -> Check:
 
 
 def _load(task: Task, record: SetRecord, name_or_path: str | None, revision: str | None) -> Teacher:
-    """The teacher of a set, from its old folder or from the one in the flags."""
+    """Returns the teacher of a set, from its old folder or from the one in the flags."""
     name = name_or_path or record.teacher.name
     revision = revision or (None if name_or_path else record.teacher.revision)
     labels = record.teacher.labels if record.target.has_labels else ()
     try:
         teacher = load_teacher(task, name, revision, labels, record.max_seq_length, record.windows)
     except DataError as error:
-        raise DataError(f"{error}. If the teacher lies elsewhere now, say where with --model-name-or-path") from error
+        raise DataError(f"{error}. If the teacher was moved, give its location with --model-name-or-path") from error
     if teacher.target != record.target:
-        raise DataError(f"teacher {name}: gives {', '.join(teacher.target.names)}, not what the set holds")
+        raise DataError(f"teacher {name}: outputs {', '.join(teacher.target.names)}, which differs from the set")
     return teacher
 
 
 def _sample(logit_set: ExampleSet, num_rows: int, seed: int) -> pa.Table:
-    """Rows of a set, drawn at random, with their texts and logits."""
+    """Returns random rows of a set, with their texts and logits."""
     shards = logit_set.record.shards
     require_shards(logit_set.root, logit_set.record, shards)
     with open_files({"examples": [logit_set.root / shard.path for shard in shards]}) as connection:

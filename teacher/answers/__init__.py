@@ -1,1 +1,1 @@
-"""Answers of any teacher, from a file, as a logit set: needs neither transformers nor torch."""
+"""Imports the answers of any teacher from a file as a logit set, without transformers and torch."""

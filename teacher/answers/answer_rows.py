@@ -1,7 +1,7 @@
-"""The predictions in a file for each of its rows, as logits in the task's order of labels.
+"""Reads the predictions in a file, and converts them to logits in the task's order of labels.
 
-A row's answer is a list of numbers, or an object from label to number; in CSV such a thing as JSON. A missing or empty
-one says that the teacher did not answer. Shapes: N rows of the file, A of them with an answer, C logits.
+A row's answer is a list of numbers, or an object from label to number. CSV contains them as JSON. A missing or empty
+one means that the teacher did not answer. Shapes: N rows of the file, A of them with an answer, C logits.
 """
 
 from collections import defaultdict
@@ -25,8 +25,8 @@ from teacher.answers.import_settings import AnswersKind, ImportConfig
 from teacher.models.label_order import label_places, stated_labels
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
-FLOOR = 1e-6  # no probability is taken for less: its logarithm has to be a number
-SLACK = 0.01  # that a sum of probabilities may be off by: rounded ones are common
+FLOOR = 1e-6  # smallest probability, because its logarithm must be finite
+SLACK = 0.01  # tolerance of sums of probabilities, which are often rounded
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Answers:
     """The answers of a file.
 
     Attributes:
-        table: all that the file holds.
-        kind: what its answers are.
-        target: what the logits mean.
+        table: the content of the file.
+        kind: the kind of its answers.
+        target: the meaning of the logits.
         labels: the order of labels in lists of numbers.
-        row_A: rows of the file that have an answer, ascending.
+        row_A: rows of the file with an answer, ascending.
         logits_AC: float32, their logits in the task's order.
-        num_spread: how many of them did not name every label.
+        num_spread: how many answers did not name every label.
     """
 
     table: pa.Table
@@ -52,23 +52,25 @@ class Answers:
     num_spread: int
 
 
-MISSING: tuple[Any, ...] = (None, "", {})  # where a row has no answer
+MISSING: tuple[Any, ...] = (None, "", {})  # values of a row without an answer
 
 
 def read_answers(config: ImportConfig, task: Task) -> Answers:
     """Reads the answers of a file.
 
     Raises:
-        ConfigError: if it is not plain which answers are meant, or they do not fit the task or the flags.
-        DataError: if the file cannot be read or has no answers, or listing every answer that is wrong.
+        ConfigError: if the kind of answers is ambiguous, or does not fit the task or the flags.
+        DataError: if the file cannot be read or has no answers, or listing every wrong answer.
     """
     table, stated = _table(config)
     kind = _kind(config, table)
     target = _target(task, kind)
     labels = names_of_outputs(config, target, stated)
     if target.has_label_lists and config.rest == "spread":
-        raise ConfigError("--rest spread: nothing is left to share out where each label has a probability of its own")
-    with reading(config.file):  # a key of a Parquet struct that is no text is found now
+        raise ConfigError(
+            "--rest spread: each label has its own probability, so there is no remaining probability to spread"
+        )
+    with reading(config.file):  # the first access fails if a key of a Parquet struct is not text
         values = list(map(_parsed, table.column(kind).to_pylist()))
     row_A = np.array([row for row, value in enumerate(values) if value not in MISSING], dtype=np.int64)
     if not len(row_A):
@@ -85,7 +87,7 @@ def read_answers(config: ImportConfig, task: Task) -> Answers:
 
 
 def _by_problem(problems: Mapping[int, str], row_A: Ints) -> list[tuple[str, str]]:
-    """What is wrong with answers, each once, and the rows that it is wrong in: many have the same cause."""
+    """Returns each problem of the answers once with its rows, because many rows share a cause."""
     rows_of = defaultdict(list)
     for a in sorted(problems):
         rows_of[problems[a]].append(int(row_A[a]))
@@ -93,17 +95,17 @@ def _by_problem(problems: Mapping[int, str], row_A: Ints) -> list[tuple[str, str
 
 
 def _table(config: ImportConfig) -> tuple[pa.Table, tuple[str, ...]]:
-    """The rows of a file, and the names of the outputs if it has them."""
+    """Returns the rows of a file, and the names of its outputs if it has them."""
     if config.file.suffix.lower() in ENDINGS:
         return read_arrays(config.file)
     return open_rows(config.file).table(), ()
 
 
 def names_of_outputs(config: ImportConfig, target: Target, of_file: tuple[str, ...]) -> tuple[str, ...]:
-    """The order of labels in lists of numbers: by ``--teacher-labels``, else as the file names them, or the task's.
+    """Returns the label order of lists of numbers: that of ``--teacher-labels``, of the file, or of the task.
 
     Raises:
-        ConfigError: if the given labels are not the task's.
+        ConfigError: if the given labels differ from the task's.
     """
     stated = names_of(config.teacher_labels)
     if not stated and not of_file:
@@ -116,7 +118,7 @@ def names_of_outputs(config: ImportConfig, target: Target, of_file: tuple[str, .
     if places is None:
         raise ConfigError(
             f"{config.file}: names its outputs {', '.join(of_file)}, but the task's labels are "
-            f"{', '.join(target.names)}; if they are the same in other words, give their order with --teacher-labels"
+            f"{', '.join(target.names)}. If they mean the same, give their order with --teacher-labels"
         )
     return tuple(target.names[place] for place in places)
 
@@ -128,22 +130,22 @@ def _kind(config: ImportConfig, table: pa.Table) -> AnswersKind:
         advice = did_you_mean(config.answers, table.column_names)
         raise ConfigError(f"--answers {config.answers}: {config.file} has no such column. {advice}")
     if config.answers is None and len(there) != 1:
-        found = " and ".join(there) if there else f"none; its columns are {', '.join(table.column_names)}"
-        advice = "say with --answers which one counts" if there else "rename the one with the answers"
-        raise ConfigError(f"{config.file}: of the columns {', '.join(known)} it has {found}; {advice}")
+        found = " and ".join(there) if there else f"none. Its columns are {', '.join(table.column_names)}"
+        advice = "Choose one with --answers" if there else "Rename the one with the answers"
+        raise ConfigError(f"{config.file}: of the columns {', '.join(known)} it has {found}. {advice}")
     return config.answers or there[0]
 
 
 def _target(task: Task, kind: AnswersKind) -> Target:
     if kind == "score" and task.type != "regression":
         raise ConfigError(
-            f"score: task {task.name!r} has labels ({', '.join(task.labels)}). Give probabilities, of each label one."
+            f"score: task {task.name!r} has labels ({', '.join(task.labels)}). Give a probability for each label."
         )
     return make_target(task, "classification" if kind != "score" else "regression")
 
 
 def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> tuple[Floats64, dict[int, str]]:
-    """Numbers in the task's order, NaN where an answer does not name a label; and what is wrong with which."""
+    """Returns numbers in the task's order, with NaN for missing labels, and the problems by answer."""
     order = label_places(target.names, labels)
     assert order is not None, "the names of the outputs were checked"
     numbers_AC, problems = np.full((len(values), len(labels)), np.nan), {}
@@ -155,7 +157,7 @@ def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> 
                 for name, number in value.items():
                     place = _place(str(name), target)
                     if not np.isnan(numbers_AC[a, place]):
-                        raise ValueError(f"label {target.names[place]!r} is named twice, in two spellings")
+                        raise ValueError(f"label {target.names[place]!r} is repeated in two spellings")
                     numbers_AC[a, place] = _number(number)
             else:
                 numbers_AC[a] = _list(value, labels)[list(order)]
@@ -165,9 +167,9 @@ def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> 
 
 
 def _parsed(value: Any) -> Any:
-    """A list of numbers, or a mapping without its nulls, which is how Arrow represents a missing key.
+    """Returns a list of numbers, or a mapping without its nulls, by which Arrow represents missing keys.
 
-    What is no answer is among `MISSING`, and what cannot be read the error.
+    Returns a value of `MISSING` if there is no answer, and the error if it cannot be read.
     """
     try:
         answer = parse_json(value) if isinstance(value, str) and value else value
@@ -205,13 +207,13 @@ def _number(value: Any) -> float:
 
 
 def wrong_numbers(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str], may_spread: bool) -> dict[int, str]:
-    """What is wrong with answers that are numbers, by their place.
+    """Returns the problems of answers that are numbers, by their position.
 
     Args:
-        kind: what they are; no score.
-        numbers_AC: as they were given, NaN where a label is not named.
+        kind: their kind, other than a score.
+        numbers_AC: the given numbers, with NaN for missing labels.
         names: the labels.
-        may_spread: whether probabilities may leave labels out.
+        may_spread: whether probabilities of some labels may be missing.
     """
     wrong = {a: _gap(kind, names, numbers_AC[a]) for a in np.flatnonzero(np.isnan(numbers_AC).any(axis=1)).tolist()}
     if kind == "logits":
@@ -221,40 +223,40 @@ def wrong_numbers(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str],
     is_outside_A = ((probability_AC < 0) | (probability_AC > 1 + SLACK)).any(axis=1)
     is_short_A = is_complete_A & (sum_A < 1 - SLACK) & (kind == "probabilities")
     odd = {
-        a: f"{numbers_AC[a].tolist()} are no {kind}: as probabilities they add up to {sum_A[a]:.4g}"
+        a: f"{numbers_AC[a].tolist()} are not {kind}: as probabilities they add up to {sum_A[a]:.4g}"
         for a in np.flatnonzero(is_outside_A | is_short_A | (sum_A > 1 + SLACK)).tolist()
     }
     return odd if may_spread else wrong | odd
 
 
 def wrong_multilabel(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str]) -> dict[int, str]:
-    """The same of answers to each label by itself, whose probabilities need not add up to anything."""
+    """Returns the problems of answers to independent labels, whose probabilities need not add up to 1."""
     wrong = {}
     for a in np.flatnonzero(np.isnan(numbers_AC).any(axis=1)).tolist():
         missing = [name for name, number in zip(names, numbers_AC[a], strict=True) if np.isnan(number)]
-        wrong[a] = f"nothing of {', '.join(missing)}; say of each label whether it holds"
+        wrong[a] = f"no number for {', '.join(missing)}. Every label needs one"
     low, high = {"logits": (-np.inf, np.inf), "probabilities": (0, 1), "logprobs": (-np.inf, 0)}[kind]
     for a in np.flatnonzero(((numbers_AC < low) | (numbers_AC > high)).any(axis=1)).tolist():
-        wrong[a] = f"{numbers_AC[a].tolist()} are no {kind}: each lies between {low:g} and {high:g}"
+        wrong[a] = f"{numbers_AC[a].tolist()} are not {kind}: each must be between {low:g} and {high:g}"
     return wrong
 
 
 def _gap(kind: AnswersKind, names: Sequence[str], numbers_C: Floats64) -> str:
     missing = ", ".join(name for name, number in zip(names, numbers_C, strict=True) if np.isnan(number))
     if kind == "logits":
-        return f"nothing of {missing}, and the logits of others do not tell"
-    return f"nothing of {missing}; --rest spread shares out what is left of 1 among them"
+        return f"no number for {missing}, which cannot be computed from other logits"
+    return f"no number for {missing}. Use --rest spread to divide the remaining probability among them"
 
 
 def to_logits(kind: AnswersKind, numbers_AC: Floats64) -> Floats:
-    """Logits as they are, or those whose softmax are the probabilities; labels not named share what is left of 1.
+    """Returns logits unchanged, or those whose softmax are the probabilities. Missing labels share the rest of 1.
 
     Args:
-        kind: what the numbers are.
-        numbers_AC: as `wrong_numbers` lets them through.
+        kind: the kind of the numbers.
+        numbers_AC: numbers without problems by `wrong_numbers`.
 
     Returns:
-        logits_AC: float32; of probabilities their logarithms, none below that of `FLOOR`.
+        logits_AC: float32. For probabilities, their logarithms, of at least that of `FLOOR`.
     """
     if kind in ("logits", "score"):
         return numbers_AC.astype(np.float32)
@@ -262,7 +264,7 @@ def to_logits(kind: AnswersKind, numbers_AC: Floats64) -> Floats:
     if kind == "logprobs":
         is_complete_A1 = ~is_missing_AC.any(axis=1, keepdims=True)
         likeliest_A1 = np.nanmax(numbers_AC, axis=1, keepdims=True)
-        # where all labels are unlikely, as other words were likelier, what counts is how they compare
+        # all labels may be unlikely because other words were likelier, so only their ratios count
         numbers_AC = np.exp(numbers_AC - np.where(is_complete_A1, likeliest_A1, 0))
     left_A1 = (1 - np.nansum(numbers_AC, axis=1, keepdims=True)).clip(min=0)
     share_A1 = left_A1 / is_missing_AC.sum(axis=1, keepdims=True).clip(min=1)
@@ -272,7 +274,7 @@ def to_logits(kind: AnswersKind, numbers_AC: Floats64) -> Floats:
 
 
 def to_logits_multilabel(kind: AnswersKind, numbers_AC: Floats64) -> Floats:
-    """The same of labels apart: logits whose sigmoid are the probabilities, none nearer to 0 or 1 than `FLOOR`."""
+    """Returns logits of independent labels, whose sigmoid are the probabilities, at most within `FLOOR` of 0 or 1."""
     if kind == "logits":
         return numbers_AC.astype(np.float32)
     probability_AC = (np.exp(numbers_AC) if kind == "logprobs" else numbers_AC).clip(FLOOR, 1 - FLOOR)

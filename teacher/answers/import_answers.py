@@ -1,6 +1,6 @@
-"""``distill import``: writes a file of anyone's answers as a set of examples; needs no torch or transformers.
+"""``distill import``: writes a file of any teacher's answers as a set of examples, without torch and transformers.
 
-The record of such a set states what is unknown about the teacher. Students use a given tokenizer, or one that is made
+The record of such a set lists the unknown facts about the teacher. Students use a given tokenizer, or one that is built
 from the words of the training texts.
 """
 
@@ -53,13 +53,13 @@ MAX_WORDS, LEAST_COUNT = 30_000, 2
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import has come to.
+    """The outcome of an import.
 
     Attributes:
         root: the set.
         record: of the set.
         unanswered: rows of the file without an answer.
-        unused: answers that are about no row of the task.
+        unused: answers without a row of the task.
         missing: rows of the task without an answer, by split.
     """
 
@@ -71,7 +71,7 @@ class Imported:
 
 
 def import_answers(config: ImportConfig, command: str) -> Imported:
-    """Writes the answers of a file as a verified logit set, or goes on with it.
+    """Writes the answers of a file as a verified logit set, or resumes it.
 
     Args:
         config: the command's settings.
@@ -79,21 +79,21 @@ def import_answers(config: ImportConfig, command: str) -> Imported:
 
     Raises:
         ConfigError: for flags that do not fit the task or the file.
-        DataError: if the file or the rows cannot be read, listing every row that is wrong.
-        TeacherError: if another order of its labels fits the gold better.
-        FingerprintMismatchError: if a set with other settings has the name.
+        DataError: if the file or the rows cannot be read, listing every wrong row.
+        TeacherError: if another order of its labels fits gold better.
+        FingerprintMismatchError: if the name belongs to a set with other settings.
     """
     dump = ImportDump(config, command)
     record = run_dump(dump, ThisProcess())
-    assert record is not None, "one process has written all"
+    assert record is not None, "a single process wrote all shards"
     return Imported(dump.root, record, dump.unanswered, dump.unused, dump.missing)
 
 
 class ImportDump(Dump):
-    """The answers of a file, matched with a task's rows.
+    """The answers of a file, matched to a task's rows.
 
     Attributes:
-        unused: answers that are about no row of the task.
+        unused: answers without a row of the task.
         missing: rows of the task without an answer, by split.
     """
 
@@ -153,8 +153,8 @@ class ImportJob(RowJob[pa.Table]):
     """Writes rows with imported answers.
 
     Attributes:
-        matched: the answers of each split.
-        reader: of the tokenizer that students read with.
+        matched: the answers for each split.
+        reader: the reader of the students' tokenizer.
     """
 
     title: ClassVar = "import"
@@ -194,7 +194,7 @@ def _check_labels(config: ImportConfig, answers: Answers, matched: dict[str, Mat
 
 
 def _texts(source: Source) -> chain[str]:
-    """The texts of the training rows, or of all where there are none."""
+    """Yields the texts of the training rows, or of all rows without a train split."""
     rows = [source.splits[TRAIN]] if TRAIN in source.splits else list(source.splits.values())
     return chain.from_iterable(part for table in rows for part in sentences(table) if part is not None)
 
@@ -209,15 +209,15 @@ def staged_record(
     file_sha256: str,
     command: str,
 ) -> SetRecord:
-    """Describes the set that a file of answers gives; its fingerprint covers all that decides rows and logits.
+    """Describes the set of a file of answers. Its fingerprint covers everything that determines rows and logits.
 
     Args:
         config: the command's settings.
-        task: what the answers are about.
-        source: the rows of those splits that have answers.
+        task: the task of the answers.
+        source: the rows of the splits with answers.
         answers: of the file.
         missing: rows without an answer, by split.
-        tokenizer: that students read with.
+        tokenizer: the students' tokenizer.
         file_sha256: hash of the file.
         command: the command line.
     """
@@ -258,16 +258,17 @@ def staged_record(
 
 
 def _notes(config: ImportConfig, answers: Answers, missing: dict[str, int]) -> list[str]:
-    """What a reader should know of how these logits came about."""
+    """Returns notes for readers about the origin of the logits."""
     notes = [f"logits are the teacher's {answers.kind}, imported from {config.file.name}"]
     if answers.kind in ("probabilities", "logprobs"):
-        notes[0] += f": logarithms of probabilities, none of them taken for less than {FLOOR:g}"
+        notes[0] += f": logarithms of probabilities, with a minimum of {FLOOR:g}"
     if answers.num_spread:
         notes.append(
-            f"{answers.num_spread:,} answers did not name every label: what was left of 1 was spread over the others"
+            f"{answers.num_spread:,} answers did not name every label. The remaining probability was divided "
+            "among the other labels"
         )
     notes += [
-        f"{count:,} rows of {split} have no answer, and are not in the set" for split, count in missing.items() if count
+        f"{count:,} rows of {split} have no answer and are not in the set" for split, count in missing.items() if count
     ]
     if config.tokenizer is None:
         return [*notes, "token ids: of the words of the training texts. The teacher's own tokenizer is unknown"]
@@ -275,13 +276,13 @@ def _notes(config: ImportConfig, answers: Answers, missing: dict[str, int]) -> l
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer of the user's choice, checked as those of sets are.
+    """Returns a tokenizer of the user's choice, with the same checks as those of sets.
 
     Args:
         path: a ``tokenizer.json``, or a folder with one.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is no tokenizer.
         IntegrityError: if it cannot be read, or would fill the memory.
     """
     file = path / TOKENIZER_FILE if path.is_dir() else path
@@ -295,9 +296,9 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def tokenizer_of_texts(texts: Iterable[str]) -> Tokenizer:
-    """A WordPiece of the words that the texts hold twice, lower case, and of letters for all other words.
+    """Returns a WordPiece tokenizer of the lower-case words that occur at least twice, and of letters for other words.
 
-    Not what `tokenizers` would train: that differs from run to run.
+    The trainer of `tokenizers` is not used, because its result differs between runs.
     """
     normalizer = wordpiece((), strip_accents=False).normalizer
     counts = Counter(word for text in texts for word, _ in SPLITTER.pre_tokenize_str(normalizer.normalize_str(text)))

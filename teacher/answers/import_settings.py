@@ -1,4 +1,4 @@
-"""Settings of ``distill import``; free of heavy imports, so that ``--help`` is quick."""
+"""Settings of ``distill import``. The module has no heavy imports, so that ``--help`` is quick."""
 
 import re
 from pathlib import Path
@@ -52,6 +52,6 @@ class ImportConfig(OwnDataFlags, StoreFlags, JsonFlags):
         return names_of(self.splits)
 
     def set_name(self, task: str) -> str:
-        """The name of the set: as given, or that of the task and of the teacher, as far as file names may have it."""
+        """The name of the set: the given one, or the names of task and teacher in characters for file names."""
         teacher = re.sub(r"[^A-Za-z0-9._-]+", "-", self.teacher).strip("-")
         return self.name or f"{task}-{teacher}"[:100]

@@ -1,6 +1,6 @@
-"""Matches the answers of a file with a task's rows: by split and source row, else by text, never by position.
+"""Matches the answers of a file to a task's rows: by split and source row, or by text, and never by position.
 
-Shapes: A answers, M rows of a split that have one.
+Shapes: A answers, M rows of a split with an answer.
 """
 
 from collections.abc import Hashable, Sequence
@@ -22,7 +22,7 @@ KEYS = ("split", "source_row")
 
 @dataclass(frozen=True)
 class Matched:
-    """The rows of a split that have an answer.
+    """The rows of a split with an answer.
 
     Attributes:
         source_row_M: their numbers, ascending.
@@ -34,7 +34,7 @@ class Matched:
 
 
 def match(answers: Answers, place: str, task: Task, source: Source) -> tuple[dict[str, Matched], int]:
-    """The rows of each split that have an answer, and how many answers are about no row of the task.
+    """Returns the rows of each split with an answer, and the number of answers without a row of the task.
 
     Args:
         answers: of the file.
@@ -43,10 +43,10 @@ def match(answers: Answers, place: str, task: Task, source: Source) -> tuple[dic
         source: its rows.
 
     Raises:
-        DataError: if the file has neither keys nor texts, a key or a text has two answers, a text is another than that
-            of the row with its key, or not one answer is about a row of the task.
+        DataError: if the file has neither keys nor texts, if a key or a text has two answers, if a text differs from
+            that of the row with its key, or if no answer belongs to a row of the task.
     """
-    table = plain_table(answers.table)  # Arrow cannot take rows of every other type
+    table = plain_table(answers.table)  # Arrow cannot select rows of every other type
     rows, by_key = table.take(pa.array(answers.row_A)), all(k in answers.table.column_names for k in KEYS)
     texts = _texts(rows, place, task, is_needed=not by_key)
     keys: Sequence[Hashable]
@@ -69,7 +69,7 @@ def match(answers: Answers, place: str, task: Task, source: Source) -> tuple[dic
     if not used:
         what = "keys" if by_key else "texts"
         raise DataError(
-            f"{place}: none of its {len(keys):,} {what} is one of {source.description}; are these the same data?"
+            f"{place}: none of its {len(keys):,} {what} is in {source.description}. Check that these are the same data"
         )
     return matched, len(answer_of) - len(used)
 
@@ -79,7 +79,7 @@ def _sentences(rows: pa.Table) -> list[tuple[str, str | None]]:
 
 
 def _texts(rows: pa.Table, place: str, task: Task, is_needed: bool) -> list[tuple[str, str | None]] | None:
-    """The texts of rows with an answer, or None if there are none and they are not needed."""
+    """Returns the texts of rows with an answer, or None if the file has no texts and they are not needed."""
     columns, problems = dict[str, pa.Array](), list[str]()
     for name, own in (("sentence1", task.columns.sentence1), ("sentence2", task.columns.sentence2)):
         accepted = dict.fromkeys([*(own or ()), name])
@@ -90,7 +90,7 @@ def _texts(rows: pa.Table, place: str, task: Task, is_needed: bool) -> list[tupl
         else:
             return None
     if problems and is_needed:
-        problems.append("instead of texts, the columns split and source_row name the task's rows, too")
+        problems.append("Instead of texts, the columns split and source_row can identify the task's rows")
     raise_all(DataError, place, [problem.removeprefix(f"{place}: ") for problem in problems])
     return _sentences(pa.table(columns))
 
@@ -118,7 +118,8 @@ def _as_integer(number: Any) -> int:
 def _check_texts(keys: Sequence[Any], texts: Sequence[Any], place: str, row_A: Ints, source: Source) -> None:
     own = {split: _sentences(rows) for split, rows in source.splits.items()}
     problems = [
-        f"row {row}: its text is not that of source row {number} of {split!r}: {text[0]!r}, there {theirs[number][0]!r}"
+        f"row {row}: its text differs from that of source row {number} of {split!r}: {text[0]!r}, there "
+        f"{theirs[number][0]!r}"
         for row, (split, number), text in zip(row_A.tolist(), keys, texts, strict=True)
         if 0 <= number < len(theirs := own.get(split, [])) and theirs[number] != text
     ]
@@ -126,13 +127,13 @@ def _check_texts(keys: Sequence[Any], texts: Sequence[Any], place: str, row_A: I
 
 
 def _one_answer_each(keys: Sequence[Hashable], answers: Answers, place: str) -> dict[Hashable, int]:
-    """The answer to each key; the same one may be there several times."""
+    """Returns the answer to each key. The same answer may be repeated."""
     first, problems = dict[Hashable, int](), []
     for a, key in enumerate(keys):
         before = first.setdefault(key, a)
         # The same answer twice is harmless. Two different ones would make the result depend on their order.
         if before != a and not np.array_equal(answers.logits_AC[before], answers.logits_AC[a]):
             rows = f"rows {answers.row_A[before]} and {answers.row_A[a]}"
-            problems.append(f"{rows}: two answers to {key!r}; keep one")
+            problems.append(f"{rows}: two answers to {key!r}. Keep one")
     raise_all(DataError, place, problems)
     return first

@@ -34,13 +34,13 @@ RULES = 1
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Variants of a task's rows that are wanted.
+    """The requested variants of a task's rows.
 
     Attributes:
-        method: how they are made.
-        task: whose rows get them.
-        store: the folder of sets, where they are kept.
-        name: theirs in the store, or None for that of the task and the method.
+        method: the method of augmentation.
+        task: the task.
+        store: the folder of sets, which also contains the variants.
+        name: their name in the store. None: made from the task and the method.
     """
 
     method: Method
@@ -60,7 +60,7 @@ class Augmentation:
 
     @cached_property
     def sides(self) -> Sides:
-        """Which sentences the variants of a row change, and so how many variants are tried."""
+        """The sentences that the variants of a row change. Its length is the number of tried variants."""
         return self.method.sides(self.task.is_pair, self.method.variants_of(self.task))
 
     def plan(self, rows: pa.Table) -> PlannedVariants:
@@ -71,7 +71,7 @@ class Augmentation:
         return PlannedVariants(settings, planned.editor)
 
     def common_settings(self, rows: pa.Table) -> dict[str, Setting]:
-        """Returns what is being augmented, and by which rules."""
+        """Returns the task and the rules of the augmentation."""
         num_rows = self.method.num_rows
         own: dict[str, Setting] = {} if num_rows is None else {"split": self.split, "sentences": num_rows}
         return {
@@ -84,14 +84,13 @@ class Augmentation:
 
 
 def augment(config: AugmentSettings, command: str) -> AugmentationRecord | None:
-    """Writes the variants that ``config`` describes, or goes on with them.
+    """Writes the variants that ``config`` describes, or resumes them.
 
     Args:
         config: the command's settings.
         command: the command line, for the record.
 
-    Returns:
-        What came of it. None on other ranks than the first.
+    Returns: The outcome. None on other ranks than the first.
     """
     task = load_task(config.task, config.manifest)
     wanted = Augmentation(config.by, task, config.store, config.name)
@@ -102,10 +101,10 @@ def augment(config: AugmentSettings, command: str) -> AugmentationRecord | None:
 
 
 def read_source(wanted: Augmentation, data: Path | None, splits: tuple[str, ...] = ()) -> Source:
-    """The rows of a task's splits, all by default; or only those that are augmented, if they are not learnt from.
+    """Returns the rows of a task's splits (default: all), or only the augmented ones if they are not for training.
 
     Raises:
-        DataError: if there are none to be augmented.
+        DataError: if there are no rows to augment.
     """
     task, split, method = wanted.task, wanted.split, wanted.method
     if method.for_training:
@@ -116,34 +115,34 @@ def read_source(wanted: Augmentation, data: Path | None, splits: tuple[str, ...]
         some = {name: rows.slice(0, method.num_rows) for name, rows in whole_splits.splits.items()}
         source = replace(whole_splits, splits=some)
     if split not in source.splits:
-        raise DataError(f"{source.description}: has no rows of the split {split!r}, and only these are augmented")
+        raise DataError(f"{source.description}: has no rows of the split {split!r}, but only these are augmented")
     return source
 
 
 def variants_for(
     wanted: Augmentation, rows: pa.Table, state: PartialState, command: str, manifest: Path | None, is_job: bool
 ) -> Variants:
-    """The variants that a dump adds: those that are there if they agree with the flags that were given, else new ones.
+    """Returns the variants for a dump: existing ones that match the given flags, or new ones.
 
     Args:
-        wanted: the variants.
-        rows: those of the task's rows that get variants.
-        state: of the processes.
+        wanted: the requested variants.
+        rows: the task's rows that get variants.
+        state: the processes.
         command: the command line, for the record.
-        manifest: the task's file, if it is not one that is shipped, for the message.
-        is_job: whether this is one of several jobs, which must not all make them.
+        manifest: the user's manifest, if there is one, for the message.
+        is_job: whether this is one of several jobs, which must not each make variants.
 
     Raises:
-        ConfigError: if a job finds none.
-        FingerprintMismatchError: if those that are there were made with other settings.
+        ConfigError: if a job finds no variants.
+        FingerprintMismatchError: if existing variants were made with other settings.
     """
     root, method = wanted.root, wanted.method
     existing = open_variants(root)
     # Several jobs that each made the variants would repeat hours of work and write the same folder.
     if existing is None and is_job:
         which = f"--manifest {manifest}" if manifest else f"--task {wanted.task.name}"
-        first = f"run `distill augment {which} --method {method.name} --name {root.name}` first, or give --augment none"
-        raise ConfigError(f"--num-shards: {root} is not finished; {first}")
+        first = f"run `distill augment {which} --method {method.name} --name {root.name}` first, or use --augment none"
+        raise ConfigError(f"--num-shards: {root} is not finished. {first}")
     if existing is None:
         return _make(wanted, rows, state, command)
     stored = existing.record.settings
@@ -157,7 +156,7 @@ def variants_for(
 
 
 def _make(wanted: Augmentation, rows: pa.Table, state: PartialState, command: str) -> Variants:
-    """Makes what is missing of the variants."""
+    """Makes the missing variants."""
     sides, root = wanted.sides, wanted.root
     planned = wanted.plan(rows)
     existing = open_variants(root)
@@ -166,7 +165,7 @@ def _make(wanted: Augmentation, rows: pa.Table, state: PartialState, command: st
         return existing
     folder = VariantsFolder.of(root, planned.settings, rows.num_rows, len(sides), command)
     make_folder(folder.temporary)
-    busy = f"{root}: is being made by another process; wait for it, or choose another --name"
+    busy = f"{root}: another process is making it. Wait for it, or choose another --name"
     # Every process has looked for existing variants before the first one writes.
     state.wait_for_everyone()
     with locked(folder.temporary / LOCK, busy) if state.is_main_process else nullcontext():

@@ -1,4 +1,4 @@
-"""Settings of ``distill augment``; free of torch, so that ``--help`` is quick."""
+"""Settings of ``distill augment``. The module does not import torch, so that ``--help`` is quick."""
 
 from typing import ClassVar, Literal
 

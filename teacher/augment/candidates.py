@@ -42,9 +42,9 @@ class Proposer:
 
     Attributes:
         lm: the model.
-        words: of its vocabulary, by token, or None for pieces of words.
+        words: its vocabulary by token, with None for pieces of words.
         method: the flags.
-        settings: all that decides the candidates.
+        settings: everything that determines the candidates.
     """
 
     lm: MaskedLm
@@ -54,15 +54,15 @@ class Proposer:
 
 
 def prepare_masked_lm(config: TinyBert) -> Proposer:
-    """The masked LM that the flags name, loaded and found fit before anything expensive.
+    """Loads the masked LM that the flags name, and checks it before anything expensive.
 
     Raises:
         DataError: if it, or the word vectors, cannot be read.
-        TeacherError: if it is no masked LM, or not of WordPieces.
+        TeacherError: if it is not a masked LM, or does not use WordPiece.
     """
     vectors = "none"
     if config.word_vectors is None:
-        console.warn("no --word-vectors: words of several pieces are kept as they are")
+        console.warn("no --word-vectors: words of several pieces are not replaced")
     else:
         vectors = file_sha256(config.word_vectors, FLAG)
     forward = config.forward
@@ -79,10 +79,10 @@ def prepare_masked_lm(config: TinyBert) -> Proposer:
 
 
 def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
-    """Every sentence of the rows once, and numbers_NS: which of them is each row's first and second sentence."""
+    """Returns every distinct sentence, and numbers_NS, the numbers of each row's first and second sentence."""
     columns = [rows.column(name).combine_chunks() for name in ("sentence1", "sentence2")]
     both = pa.chunked_array([column for column in columns if column.null_count < len(column)])
-    # In pair tasks a sentence often occurs in many rows; MNLI's premises occur three times each.
+    # In pair tasks a sentence often occurs in many rows. MNLI's premises occur three times each.
     encoded = both.dictionary_encode().unify_dictionaries()
     numbers = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks]).astype(np.int64)
     return encoded.chunk(0).dictionary, numbers.reshape(-1, rows.num_rows).T
@@ -91,14 +91,14 @@ def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
 def find_sites(
     proposer: Proposer, sentences: pa.Array, state: PartialState, store: Path, cluster: RayFlags | None
 ) -> Sites:
-    """The candidates of all sentences; each process computes its share of those that are not in the store yet.
+    """Returns the candidates of all sentences. Each process computes its share of those that are not in the store.
 
     Args:
         proposer: the masked LM.
-        sentences: every sentence once.
-        state: of the processes.
+        sentences: the distinct sentences.
+        state: the processes.
         store: the folder of sets.
-        cluster: whose workers compute them, or None for this process.
+        cluster: the cluster that computes them, or None for this process.
     """
     settings = {**proposer.settings, "rules": RULES, "sentences": _texts_sha256(sentences)}
     # The folder's name contains the fingerprint, so other settings get another folder and nothing has to be refused.
@@ -129,7 +129,7 @@ def _write_by_workers(
     missing: list[RangePart],
     steps: console.Steps,
 ) -> None:
-    """The parts that are missing, computed by workers on a Ray cluster and written here."""
+    """Computes missing parts by workers on a Ray cluster, and writes them here."""
 
     def take(part: RangePart) -> list[str]:
         return _texts(sentences, part)
@@ -144,14 +144,14 @@ def _write_by_workers(
 
 @dataclass(frozen=True)
 class CandidateTask:
-    """What a worker needs: the masked LM, on the CPU, and the function that finds candidates with it."""
+    """Returns the input of a worker: the masked LM on the CPU, and the function that finds candidates with it."""
 
     lm: MaskedLm
     find: Callable[[list[str], Callable[[int], None]], list[list[Site]]]
 
 
 def _start(task: CandidateTask) -> Callable[[list[str]], list[list[Site]]]:
-    """In a worker: what finds the candidates of sentences."""
+    """Returns, in a worker, the function that finds the candidates of sentences."""
     task.lm.model.to("cuda" if torch.cuda.is_available() else "cpu")
     return lambda texts: task.find(texts, lambda _: None)
 
@@ -173,7 +173,7 @@ def _texts_sha256(sentences: pa.Array) -> str:
 def _propose(
     proposer: Proposer, vectors: WordVectors | None, texts: list[str], advance: Callable[[int], None]
 ) -> list[list[Site]]:
-    """The candidates of sentences, in small batches."""
+    """Returns the candidates of sentences, computed in small batches."""
     lm, method, forward = proposer.lm, proposer.method, proposer.method.forward
     sites: list[list[Site]] = []
     with inference_mode(lm.model.device, forward.precision):

@@ -12,10 +12,10 @@ def announce_default_variants(wanted: Augmentation, root: Path) -> None:
     """Prints a note that variants are added although no flag requests them.
 
     Raises:
-        ConfigError: if the set in ``root`` was begun without them.
+        ConfigError: if the set in ``root`` was started without them.
     """
     task, name = wanted.task, "none"
-    # A set that was begun without variants has another fingerprint, and the general message would not name the cause.
+    # A set that was started without variants has another fingerprint, and the general message would not name the cause.
     if (root / FILE_NAME).exists() and read_set_record(root).augmentation is None:
         raise ConfigError(
             f"{root} was dumped without variants, which the manifest now requires. Use --augment {name} to continue "

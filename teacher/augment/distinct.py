@@ -42,11 +42,11 @@ def write_distinct(
     """The record of the variants, whose distinct rows it writes once all have been generated.
 
     Args:
-        folder: the variants.
+        folder: the folder of the variants.
         originals: the source rows.
-        method: how they were made.
-        num_variants: how many of each row were tried.
-        settings: all that decides the rows.
+        method: the method of augmentation.
+        num_variants: the number of tried variants per row.
+        settings: everything that determines the rows.
     """
     repeated = _repeated(folder, originals, METHODS[method].for_training)
     dropped = np.sort(_keys(repeated))
@@ -88,7 +88,7 @@ def write_distinct(
 
 
 def _repeated(folder: VariantsFolder, originals: pa.Table, among_all: bool) -> pa.Table:
-    """The keys of the variants that read as an original or an earlier variant does, among all rows or of their own."""
+    """Returns the keys of variants that repeat an original or an earlier variant, among all rows or their own row."""
     query = REPEATED.format(same="text" if among_all else "source_row, text")
     spilled = folder.temporary / "spilled"
     with connect(config={"temp_directory": str(spilled)}) as connection, interrupting(connection.interrupt):
@@ -107,7 +107,7 @@ def _repeated(folder: VariantsFolder, originals: pa.Table, among_all: bool) -> p
 
 
 def _without(table: pa.Table, dropped: Ints) -> pa.Table:
-    """The rows whose keys are not among those dropped, which are sorted."""
+    """Returns the rows whose keys are not among the sorted dropped ones."""
     keys = _keys(table)
     if not len(keys):
         return table
@@ -116,7 +116,7 @@ def _without(table: pa.Table, dropped: Ints) -> pa.Table:
 
 
 def _keys(rows: pa.Table) -> Ints:
-    """Source row and variant as one number each [N], in the order of the rows."""
+    """Returns source row and variant as one number [N], in the order of the rows."""
     # A row has far fewer than 2^20 variants, so no two keys share a number.
     return np.asarray(rows.column("source_row").to_numpy() * 2**20 + rows.column("variant").to_numpy())
 

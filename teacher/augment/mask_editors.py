@@ -25,21 +25,22 @@ from teacher.augment.replaceable_words import MASK, Edited, Span, spliced
 WORD = re.compile(
     r"[^\W_]+(?=n['\u2019]t\b)|n['\u2019]t\b|['\u2019](?:s|re|ve|ll|d|m)\b|\w+(?:-\w+)*|[^\w\s]", re.IGNORECASE
 )
-CHANGE, CHOOSE, NGRAM, NGRAM_LENGTH, NGRAM_START = 1, 2, 3, 4, 5  # part of the hashed key, by use of the number
+# part of the hashed key, one per use of random numbers
+CHANGE, CHOOSE, NGRAM, NGRAM_LENGTH, NGRAM_START = 1, 2, 3, 4, 5
 LONGEST_NGRAM = 5
 Tagger = Callable[[Sequence[str]], list[str]]
-"""The words of a sentence to their tags, one each."""
+"""Returns the tag of each word of a sentence."""
 
 STRAIGHT_QUOTES = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")
 
 
 @dataclass(frozen=True)
 class Pools:
-    """The words of the training rows by part of speech, each as often as it occurs.
+    """The words of the training rows by part of speech, with their frequencies.
 
     Attributes:
-        words: every word once.
-        numbers: per tag, numbers of words, with repetitions: a random one is drawn by its frequency.
+        words: the distinct words.
+        numbers: per tag, numbers of words with repetitions, so that words are drawn by frequency.
     """
 
     words: list[str]
@@ -51,13 +52,13 @@ class MaskPosEditor:
     """The method with its settings.
 
     Attributes:
-        mask_probability: of a word to be masked.
-        pos_probability: of a word to be replaced by one of its part of speech.
-        ngram_probability: of a variant to be cut to 1 to 5 words in a row.
-        seed: of all choices.
-        tagger: finds parts of speech; needed for replacement alone.
-        pools: what words are replaced by.
-        mask: how a masked word is written.
+        mask_probability: the probability that a word is masked.
+        pos_probability: the probability that a word is replaced by one of its part of speech.
+        ngram_probability: the probability that a variant is reduced to 1 to 5 consecutive words.
+        seed: the seed of all choices.
+        tagger: finds parts of speech. Only needed for replacement.
+        pools: the replacements of words.
+        mask: the text of a masked word.
     """
 
     mask_probability: float
@@ -69,7 +70,7 @@ class MaskPosEditor:
     mask: str = MASK
 
     def edit(self, sentences: Sequence[str], source_rows: Ints, side: int, variants: Ints) -> list[list[Edited | None]]:
-        """Variants of sentences. See `Editor.edit`, or None for one without a word left as it was."""
+        """Returns variants of sentences. None for a variant without an unchanged word. See `Editor.edit`."""
         spans = [words_in(text) for text in sentences]
         lengths = np.array([len(row) for row in spans])
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -109,7 +110,7 @@ class MaskPosEditor:
             word = self._instead(tags[place] if tags else None, change_S[place], choose_S[place])
             if word is not None:
                 hits[spans[place]] = word
-        # A variant in which every word was changed has nothing left of its row, so it is given up.
+        # A variant in which every word changed has nothing in common with its row, so it is given up.
         if len(hits) == stop - first:
             return None
         # A word is in its own pool, so it may be drawn as its own replacement.
@@ -123,7 +124,7 @@ class MaskPosEditor:
         return Edited(edited, frozenset(kinds), len(replacements), stop - first)
 
     def _instead(self, tag: str | None, change: float, choose: float) -> str | None:
-        """What stands in a word's place, or None if it stays."""
+        """Returns the replacement of a word, or None if it does not change."""
         if change < self.mask_probability:
             return self.mask
         if change >= self.mask_probability + self.pos_probability or tag not in self.pools.numbers:
@@ -134,12 +135,12 @@ class MaskPosEditor:
 
 
 def words_in(text: str) -> list[Span]:
-    """Where the words of a text are; punctuation marks and the parts of contractions are words, too."""
+    """Returns the positions of a text's words. Punctuation marks and parts of contractions count as words."""
     return [match.span() for match in WORD.finditer(text)]
 
 
 def make_pools(texts: Iterable[str], tagger: Tagger) -> Pools:
-    """The words of texts by part of speech.
+    """Returns the words of texts by part of speech.
 
     Left out are parts of speech of one word only, which leave no choice, and words without letters.
     """
@@ -156,21 +157,21 @@ def make_pools(texts: Iterable[str], tagger: Tagger) -> Pools:
 
 
 def pools_of(rows: pa.Table, tagger: Tagger) -> Pools:
-    """The pools of all sentences of the rows, with only some of them as Python strings at a time."""
+    """Returns the pools of all sentences of the rows. Only some of them are Python strings at a time."""
     batches = rows.select(["sentence1", "sentence2"]).to_batches(max_chunksize=ROWS_AT_ONCE)
     texts = (text for batch in batches for column in batch.columns for text in column.to_pylist() if text is not None)
     return make_pools(texts, tagger)
 
 
 def _ngram(num_words: int, ngram_3: Floats64) -> tuple[int, int]:
-    """Of so many words 1 to 5 in a row: the first, and the one behind the last."""
+    """Returns the range of 1 to 5 consecutive words out of so many."""
     length = min(1 + int(ngram_3[1] * LONGEST_NGRAM), num_words)
     first = int(ngram_3[2] * (num_words - length + 1))
     return first, first + length
 
 
 def _spaced(text: str, replacements: list[tuple[Span, str]]) -> Iterable[tuple[Span, str]]:
-    """Replacements with a space where they would grow together with a part of a contraction."""
+    """Returns replacements with a space where they would merge with a part of a contraction."""
     end = 0
     for (start, stop), word in replacements:
         # The replacement before has already added the space before a letter.
@@ -182,7 +183,7 @@ def _spaced(text: str, replacements: list[tuple[Span, str]]) -> Iterable[tuple[S
 
 
 def pattern_tagger() -> tuple[str, Tagger]:
-    """TextBlob's PatternTagger (Penn Treebank tags), which needs no downloads, and its name and version.
+    """Returns TextBlob's PatternTagger (Penn Treebank tags), which needs no downloads, and its name and version.
 
     Raises:
         MissingDependencyError: if it is not installed.
@@ -190,7 +191,7 @@ def pattern_tagger() -> tuple[str, Tagger]:
     try:
         from textblob.en.taggers import PatternTagger
     except ImportError as error:
-        message = "parts of speech need textblob: pip install 'distill-offline[augment]'; or use --pos-probability 0"
+        message = "parts of speech need textblob: pip install 'distill-offline[augment]', or use --pos-probability 0"
         raise MissingDependencyError(message) from error
     tagger = PatternTagger()
 
@@ -211,13 +212,13 @@ class MaskEachEditor:
     """The editor of ``mask-each``: it masks one word at a time.
 
     Attributes:
-        mask: how a masked word is written.
+        mask: the text of a masked word.
     """
 
     mask: str
 
     def edit(self, sentences: Sequence[str], source_rows: Ints, side: int, variants: Ints) -> list[list[Edited | None]]:
-        """Variants of sentences. See `Editor.edit`, or None for one beyond the last word."""
+        """Returns variants of sentences. None for a variant beyond the last word. See `Editor.edit`."""
         return [self._edited(text, len(variants)) for text in sentences]
 
     def _edited(self, text: str, count: int) -> list[Edited | None]:

@@ -1,7 +1,7 @@
-"""The methods of augmentation: the flags of each, and what it does with them.
+"""The methods of augmentation with their flags.
 
-Free of torch and numpy, so that ``--help`` is quick: what makes variants, an `Editor`, has a file of its own if it is
-longer than a few lines.
+The module imports neither torch nor numpy, so that ``--help`` is quick. An `Editor`, which makes variants, has its own
+file unless it is short.
 """
 
 from abc import abstractmethod
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pipeline.sets.record_parts import Setting
 
 MASK_HELP = "mask-pos, mask-each: how a mask is written; <mask> for RoBERTa and XLM-R."
-# Numbers of the sentences of a pair that a variant changes.
+# the numbers of the sentences of a pair that a variant changes
 FIRST, SECOND, BOTH = (0,), (1,), (0, 1)
 # For each variant of a row, the sentences it changes.
 Sides = tuple[tuple[int, ...], ...]
@@ -41,27 +41,26 @@ class Editor(Protocol):
     def edit(
         self, sentences: Sequence[str], source_rows: "Ints", side: int, variants: "Ints"
     ) -> list[list[Edited | None]]:
-        """Variants of sentences.
+        """Returns variants of sentences.
 
         Args:
             sentences: N texts.
-            source_rows: int64 [N], the rows they belong to.
+            source_rows: int64 [N], the rows of the sentences.
             side: 0 for first sentences, 1 for second ones.
             variants: int64 [V], the numbers of the variants.
 
-        Returns:
-            For each sentence its V variants, None for one that is given up; a function of seed, row, side and number
-            alone.
+        Returns: For each sentence its V variants, with None for one that is given up. They only depend on seed, row,
+            side and number.
         """
 
 
 @dataclass(frozen=True)
 class PlannedVariants:
-    """What is known before any long work.
+    """The facts about a method before any long work.
 
     Attributes:
-        settings: all settings of the method that decide the variants.
-        editor: does what must be done before the first variant; to be called by every process.
+        settings: all settings of the method that determine the variants.
+        editor: prepares the first variant and returns the editor. Every process has to call it.
     """
 
     settings: "dict[str, Setting]"
@@ -73,9 +72,9 @@ class Method(SeedFlags):
 
     Attributes:
         name: of the method.
-        usual_variants: variants of a row, if neither the flags nor the task set their number.
-        for_training: whether its variants are to be learnt from: of the rows of ``train``, each text once. Otherwise
-            they are for looking at: of some rows of one split, which all keep theirs.
+        usual_variants: the default number of variants per row.
+        for_training: whether its variants are for training: variants of ``train``, with each text once. Otherwise they
+            are for analysis: all variants of some rows of one split.
     """
 
     panel: ClassVar = "Variants of training rows"
@@ -96,15 +95,15 @@ class Method(SeedFlags):
 
     @abstractmethod
     def sides_of_pairs(self, num_variants: int) -> Sides:
-        """Which sentences of a pair the variants 1, 2, … change, for so many wanted variants."""
+        """Returns the sentences of a pair that the variants 1, 2, … change, for so many requested variants."""
 
     @abstractmethod
     def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
-        """Makes sure that the method can be used on these rows.
+        """Checks that the method can be used on these rows.
 
         Args:
-            rows: those that get variants.
-            store: the folder of sets, which keeps what takes long.
+            rows: the rows that get variants.
+            store: the folder of sets, which stores expensive results.
 
         Raises:
             DistillError: if a model, a file or a package that it needs cannot be used.
@@ -112,16 +111,16 @@ class Method(SeedFlags):
 
     @property
     def own_settings(self) -> "dict[str, Setting]":
-        """The settings that were given and decide variants as they are, and not by what they name."""
+        """Returns the given settings that determine variants directly, and not by the content of a file."""
         return {name: value for name, value in deciding(self).items() if name in self.model_fields_set}
 
     @property
     def named_files(self) -> set[str]:
-        """The settings that were given and decide variants by what is in the files that they name."""
+        """Returns the hashes of files in given settings that determine variants."""
         return set()
 
     def sides(self, is_pair: bool, num_variants: int) -> Sides:
-        """Which sentences the variants 1, 2, … of a row change, for so many wanted variants."""
+        """Returns the sentences that the variants 1, 2, … of a row change, for so many requested variants."""
         return self.sides_of_pairs(num_variants) if is_pair else (FIRST,) * num_variants
 
     def split_of(self, task: Task) -> str:
@@ -134,7 +133,7 @@ class Method(SeedFlags):
 
     @property
     def num_rows(self) -> int | None:
-        """How many rows of the split get variants, from its start, or None for all."""
+        """The number of rows that get variants, from the start of the split. None: all."""
         return None
 
     def variants_of(self, task: Task) -> int:
@@ -179,17 +178,17 @@ class TinyBert(Method):
         return self.model_fields_set & {"masked_lm", "word_vectors"}
 
     def sides_of_pairs(self, num_variants: int) -> Sides:
-        """Each sentence so many times beside the *original* other one, or both at once."""
+        """Each sentence so many times next to the *original* other one, or both at once."""
         # TinyBERT's code augments each sentence of a pair by itself, next to the unchanged other one.
         both = self.pairs == "both"
         return (BOTH,) * num_variants if both else (FIRST,) * num_variants + (SECOND,) * num_variants
 
     def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
-        """Loads the masked LM; the editor needs the candidates of every sentence.
+        """Loads the masked LM. The editor needs the candidates of every sentence.
 
         Raises:
             DataError: if it, or the word vectors, cannot be read.
-            TeacherError: if it is no masked LM, or not of WordPieces.
+            TeacherError: if it is not a masked LM, or does not use WordPiece.
         """
         from teacher.augment.candidates import distinct_sentences, find_sites, prepare_masked_lm
         from teacher.augment.tinybert_editor import TinyBertEditor
@@ -235,7 +234,7 @@ class MaskPos(Method):
         return tuple((FIRST, SECOND, BOTH)[n % 3] for n in range(num_variants))
 
     def plan(self, rows: "pa.Table", store: Path) -> PlannedVariants:
-        """Finds a tagger, if parts of speech are needed; the editor needs the words of each.
+        """Finds a tagger, if parts of speech are needed. The editor needs the words of each.
 
         Raises:
             MissingDependencyError: if there is none.
@@ -270,13 +269,13 @@ class SplitFlags(Settings):
 
 
 class MaskEach(SplitFlags, Method):
-    """One word masked in each variant: variant 1 has the first one masked, 2 the second, and so on.
+    """One masked word per variant: variant 1 masks the first word, variant 2 the second, and so on.
 
-    Those of the second sentence of a pair are counted from the most words that are masked of a sentence, plus 1.
+    Variants of the second sentence of a pair start after the maximum number of masked words of the first.
     """
 
     name: ClassVar = "mask-each"
-    # One per word; a teacher usually reads at most 128 tokens.
+    # one per word, as a teacher usually reads at most 128 tokens
     usual_variants: ClassVar = 128
     for_training: ClassVar = False
     sentences: int = Field(200, ge=1, description="mask-each: number of rows, from the start of the split.")
@@ -297,9 +296,9 @@ class MaskEach(SplitFlags, Method):
         if len(names) != 1:
             raise ConfigError(f"--splits: {self.name} takes one split at a time, not {', '.join(names) or 'none'}")
         if names[0] == TRAIN:
-            raise ConfigError(f"--splits {TRAIN}: rows of {self.name} are not to be learnt from. Name a dev split.")
+            raise ConfigError(f"--splits {TRAIN}: rows of {self.name} are not for training. Name a dev split.")
         if names[0] not in task.splits:
-            raise ConfigError(f"task {task.name!r}: has no split {names[0]!r}, and only its rows are augmented")
+            raise ConfigError(f"task {task.name!r}: has no split {names[0]!r}, but only its rows are augmented")
         return names[0]
 
     @property

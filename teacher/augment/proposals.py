@@ -25,7 +25,7 @@ from teacher.models.batches import run_batches, tokens_per_batch
 from teacher.models.masked_lm import MaskedLm, predict_masked
 
 FLAG = "--word-vectors"
-MAX_WORDS = 100_000  # as in TinyBERT's code; these files list frequent words first
+MAX_WORDS = 100_000  # as in TinyBERT's code, because these files list frequent words first
 QUERIES_AT_ONCE = 128
 
 
@@ -34,7 +34,7 @@ class WordVectors:
     """Words with vectors of length 1.
 
     Attributes:
-        words: the words, by falling frequency.
+        words: the words, by descending frequency.
         vectors_WD: float32.
     """
 
@@ -44,7 +44,7 @@ class WordVectors:
     def neighbours(self, words: Sequence[str], k: int) -> dict[str, list[str]]:
         """The k nearest other words by cosine, nearest first, of each word that has a vector.
 
-        A word is looked up as it is written, then in small letters.
+        A word is looked up as written, and then in small letters.
         """
         number = self._number
         numbers = {word: number.get(word, number.get(word.lower(), -1)) for word in dict.fromkeys(words)}
@@ -62,11 +62,12 @@ class WordVectors:
 
     @cached_property
     def _number(self) -> dict[str, int]:
-        return {word: n for n, word in reversed(list(enumerate(self.words)))}  # reversed: the first of equal words wins
+        # reversed, so that the first of equal words wins
+        return {word: n for n, word in reversed(list(enumerate(self.words)))}
 
 
 def read_vectors(path: Path) -> WordVectors:
-    """Reads the first 100,000 vectors of a GloVe or word2vec text file, gzipped or not; those that are 0 are left out.
+    """Reads the first 100,000 vectors of a GloVe or word2vec text file, gzipped or not, without vectors of only zeros.
 
     Raises:
         DataError: if it cannot be read, naming the line that is wrong.
@@ -78,7 +79,7 @@ def read_vectors(path: Path) -> WordVectors:
 
 
 class Query(NamedTuple):
-    """A piece to mask: its sentence's number, its number among the sentence's pieces, and the word it is."""
+    """A piece to mask: its sentence's number, its number in the sentence, and its word."""
 
     sentence: int
     piece: int
@@ -86,7 +87,7 @@ class Query(NamedTuple):
 
 
 def whole_words(lm: MaskedLm) -> list[str | None]:
-    """The vocabulary, with None for what is no word by itself: pieces of words and special tokens.
+    """Returns the vocabulary, with None for pieces of words and special tokens.
 
     Raises:
         TeacherError: if its pieces do not mark the start of a word.
@@ -94,7 +95,7 @@ def whole_words(lm: MaskedLm) -> list[str | None]:
     tokenizer = lm.tokens.tokenizer
     model = json.loads(tokenizer.to_str())["model"]
     if model["type"] != "WordPiece":
-        raise TeacherError(f"--masked-lm {lm.name}: its tokenizer is {model['type']}; augmentation needs WordPiece")
+        raise TeacherError(f"--masked-lm {lm.name}: its tokenizer is {model['type']}, but augmentation needs WordPiece")
     prefix = model["continuing_subword_prefix"]
     words = [tokenizer.id_to_token(token) for token in range(lm.vocabulary_size)]
     special = set(lm.tokens.special_ids)
@@ -117,14 +118,14 @@ def propose(
     Args:
         lm: the masked LM, on its device.
         words: its `whole_words`.
-        vectors: word vectors; without them, words of several pieces are kept.
+        vectors: word vectors. Without them, words of several pieces are not replaced.
         sentences: texts.
         k: candidates per site before pieces of words are left out.
-        max_seq_length: longest input of the masked LM; of longer sentences it sees the part around the word.
+        max_seq_length: maximum input length of the masked LM. It reads only the part of longer sentences around the
+            word.
 
-    Returns:
-        The sites of each sentence, in order; candidates by the alphabet, as the order of nearly equal scores may
-        depend on what else is in a batch.
+    Returns: The sites of each sentence, in order. Candidates are in alphabetical order, because the order of nearly
+        equal scores may depend on the batch.
     """
     encodings = lm.reader.encode(sentences)
     queries: list[Query] = []
@@ -148,7 +149,7 @@ def propose(
 
 
 def _words(encoding: Encoding) -> dict[Span, list[int]]:
-    """The words of a text by where they are, and the numbers of their pieces."""
+    """Returns the words of a text by position, and the numbers of their pieces."""
     pieces: dict[int, list[int]] = {}
     for place, word in enumerate(encoding.word_ids):
         assert word is not None  # there are no special tokens
@@ -164,7 +165,7 @@ def _top_k(
     k: int,
     max_seq_length: int,
 ) -> list[list[int]]:
-    """The k likeliest ids for each query; batches depend on the queries alone."""
+    """Returns the k most likely ids for each query. Batches depend only on the queries."""
     ids, second_P, place_P = _inputs(lm, encodings, queries, max_seq_length)
     top: list[list[int]] = [[] for _ in queries]
 
@@ -173,7 +174,7 @@ def _top_k(
         best = torch.topk(logits_PV, min(k, logits_PV.shape[1]))
         # topk sorts NaN first, so the best values show any NaN.
         if not best.values.isfinite().all():
-            raise TeacherError(f"--masked-lm {lm.name}: gives NaN or Inf. Try --precision bf16 or fp32.")
+            raise TeacherError(f"--masked-lm {lm.name}: outputs NaN or Inf. Try --precision bf16 or fp32.")
         for query, tokens in zip(batch, best.indices.tolist(), strict=True):
             top[query] = tokens
 
@@ -184,7 +185,7 @@ def _top_k(
 def _inputs(
     lm: MaskedLm, encodings: Sequence[Encoding], queries: Sequence[Query], max_seq_length: int
 ) -> tuple[Ragged, Ints, Ragged]:
-    """Per query: ids without the outer special tokens, where the second part begins, and the place of the mask."""
+    """Returns the ids of each query without outer special tokens, the start of its second part, and its mask."""
     before, after = lm.tokens.frame
     parts = special_ids(lm.tokens.tokenizer)
     between = list(parts[1]) if parts else list(after)

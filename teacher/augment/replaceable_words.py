@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 Span = tuple[int, int]  # start and stop (exclusive) in characters
-MASK = "[MASK]"  # how a masked word is written
+MASK = "[MASK]"  # the text of a masked word
 
 LETTERS = re.compile(r"[A-Za-z]+")
 # Contractions that must stay whole, also in tokenized text ("don't", "do n't", "doesn 't", "o'clock"), and the endings
@@ -29,10 +29,10 @@ class Edited(NamedTuple):
     """A sentence in which words were replaced.
 
     Attributes:
-        text: what it reads now.
-        kinds: what was done to it, empty if nothing was.
-        changed: number of words that are others now.
-        words: number of its words before.
+        text: its new text.
+        kinds: the kinds of changes. Empty without changes.
+        changed: number of changed words.
+        words: number of its original words.
     """
 
     text: str
@@ -42,7 +42,7 @@ class Edited(NamedTuple):
 
 
 def replaceable(text: str, spans: Iterable[Span]) -> set[Span]:
-    """Those words of a text that are of letters a to z only, and neither stop words nor parts of contractions."""
+    """Returns the words of a text with only letters a to z, without stop words and parts of contractions."""
     in_contractions = {place for match in CONTRACTION.finditer(text) for place in range(*match.span())}
     words = ((span, text[slice(*span)]) for span in spans if span[0] not in in_contractions)
     # Names with digits or accents have no sensible substitutes in a masked LM's vocabulary.
@@ -50,7 +50,7 @@ def replaceable(text: str, spans: Iterable[Span]) -> set[Span]:
 
 
 def spliced(text: str, replacements: Iterable[tuple[Span, str]]) -> str:
-    """The text with other words at some places, everything between them left as it was.
+    """Returns the text with other words at some positions, and with everything between them unchanged.
 
     Args:
         text: the text.
@@ -64,7 +64,7 @@ def spliced(text: str, replacements: Iterable[tuple[Span, str]]) -> str:
 
 
 def in_case_of(word: str, other: str) -> str:
-    """The word in the case of another: Title case, CAPITALS, or as it is."""
+    """Returns the word in the case of another one: Title case, CAPITALS, or unchanged."""
     if len(other) > 1 and other.isupper():
         return word.upper()
     return word[:1].upper() + word[1:] if other[:1].isupper() else word

@@ -26,12 +26,12 @@ SCHEMA = pa.schema(
         pa.field("candidates", pa.list_(pa.list_(pa.string())), nullable=False),
     ]
 )
-REPLACE, CHOOSE = 1, 2  # part of the hashed key, by use of the random number
+REPLACE, CHOOSE = 1, 2  # part of the hashed key, one per use of random numbers
 KINDS = frozenset({"tinybert"})
 
 
 class Site(NamedTuple):
-    """A replaceable word of a sentence, and the words to choose from; never none."""
+    """A replaceable word of a sentence, and the words to choose from, at least one."""
 
     span: Span
     candidates: list[str]
@@ -42,10 +42,10 @@ class Sites:
     """The sites of sentences, by the sentences' numbers.
 
     Attributes:
-        start: per sentence, where its sites start, in characters.
-        stop: per sentence, where they stop.
+        start: per sentence, the starts of its sites in characters.
+        stop: per sentence, the ends of its sites.
         choices: per site, the numbers of its candidates in ``words``.
-        words: every candidate once.
+        words: the distinct candidates.
     """
 
     start: Ragged
@@ -55,7 +55,7 @@ class Sites:
 
 
 def table_of_sites(sites: Sequence[Sequence[Site]]) -> pa.Table:
-    """The sites of some sentences as a table, a row per sentence."""
+    """Returns the sites of some sentences as a table, a row per sentence."""
     columns = {
         "start": [[site.span[0] for site in row] for row in sites],
         "stop": [[site.span[1] for site in row] for row in sites],
@@ -65,7 +65,7 @@ def table_of_sites(sites: Sequence[Sequence[Site]]) -> pa.Table:
 
 
 def read_sites(paths: Iterable[Path]) -> Sites:
-    """Reads files of such tables, one after the other; candidates become small numbers at once.
+    """Reads files of such tables, one after the other. Candidates become small numbers at once.
 
     Raises:
         IntegrityError: if a file is damaged.
@@ -108,10 +108,10 @@ class TinyBertEditor:
     """The method with its settings.
 
     Attributes:
-        sites: what may be replaced, by the numbers of the sentences.
+        sites: the replaceable words, by the numbers of the sentences.
         numbers_NS: int64, the number of the sentence of each row and side.
-        probability: of a site to be replaced, p_t.
-        seed: of all choices.
+        probability: p_t, the probability that a site is replaced.
+        seed: the seed of all choices.
     """
 
     sites: Sites
@@ -120,7 +120,7 @@ class TinyBertEditor:
     seed: int
 
     def edit(self, sentences: Sequence[str], source_rows: Ints, side: int, variants: Ints) -> list[list[Edited | None]]:
-        """Variants of sentences. See `Editor.edit`; none is given up."""
+        """Returns variants of sentences. No variant is given up. See `Editor.edit`."""
         numbers = self.numbers_NS[source_rows, side]
         start, stop = self.sites.start.take(numbers), self.sites.stop.take(numbers)
         site_S = _places(self.sites.start.offsets, numbers)
@@ -151,7 +151,7 @@ class TinyBertEditor:
 
 
 def _places(offsets: Ints, rows: Ints) -> Ints:
-    """The numbers of all items of some rows, one row after the other."""
+    """Returns the numbers of all items of some rows, one row after the other."""
     lengths = np.diff(offsets)[rows]
     ends = np.cumsum(lengths)
     return np.asarray(np.repeat(offsets[rows] - ends + lengths, lengths) + np.arange(lengths.sum()))

@@ -50,7 +50,7 @@ class VariantsFolder:
     """The folder for the variants of one task under certain settings.
 
     Attributes:
-        work: the folder.
+        work: the work in the folder.
         generated: parts with all variants, while they are made.
         rows: parts with the distinct ones.
     """
@@ -88,13 +88,13 @@ class VariantsFolder:
         return self.work.root / part.path
 
     def start(self) -> None:
-        """Creates the folder, or goes on with the one that was begun with the same settings, see `Workspace.start`."""
+        """Creates the folder, or resumes one with the same settings. See `Workspace.start`."""
         # Finished work is started again only if rows were lost or damaged.
         if self.work.start() == "finished":
             self.work.reopen()
 
     def finish(self, record: AugmentationRecord) -> None:
-        """Marks the variants as finished once all rows are written, and removes what they were made from."""
+        """Marks the variants as finished once all rows are written, and removes intermediate files."""
         # With the hashes in the record a damaged or replaced file is noticed before it is used.
         files = {self.path(part).name: sha256(self.path(part)) for part in self.rows}
         self.work.finish({"augmentation": record.model_dump(mode="json"), "sha256": files})
@@ -104,7 +104,7 @@ class VariantsFolder:
 
 @dataclass(frozen=True)
 class Variants:
-    """Finished variants: where they are, and what came of making them."""
+    """Finished variants: their folder and their record."""
 
     folder: VariantsFolder
     record: AugmentationRecord
@@ -125,7 +125,7 @@ class Variants:
 
 
 def open_variants(root: Path) -> Variants | None:
-    """The variants in a folder, None unless they are finished and their files are those that were written.
+    """Returns the variants in a folder, or None unless they are finished and their files are unchanged.
 
     Raises:
         IntegrityError: if their record is damaged.
@@ -141,7 +141,7 @@ def open_variants(root: Path) -> Variants | None:
     folder = VariantsFolder.of(root, augmentation.settings, augmentation.source_rows, num_variants)
     if any(not path.is_file() or sha256(path) != files.get(path.name) for path in map(folder.path, folder.rows)):
         return None
-    # Left behind if the last command was killed at its end.
+    # These files remain if the last command was killed at its end.
     shutil.rmtree(folder.temporary, ignore_errors=True)
     return Variants(folder, augmentation)
 
@@ -167,9 +167,8 @@ def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:
         editor: how to change a sentence.
         sides: which sentences each variant changes.
 
-    Returns:
-        The variants with the columns of ``SCHEMA``, by source row and number; those that the editor gives up are left
-        out, those that equal their original are not.
+    Returns: The variants with the columns of ``SCHEMA``, by source row and number. Variants that the editor gives up
+        are left out, but not those that equal their original.
     """
     texts = [text for text in sentences(rows) if text is not None]
     source_rows = rows.column("source_row").to_numpy()
@@ -179,7 +178,7 @@ def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:
         for variant, changes in enumerate(sides, start=1):
             parts = [edited[side][variant][n] for side in changes]
             done = [part for part in parts if part is not None]
-            # The editor gave one of the sentences up; the other one alone would be half a variant.
+            # The editor gave up one of the sentences, and the other one alone would be half a variant.
             if len(done) < len(parts):
                 continue
             pair = [text[n] for text in texts] + [None] * (2 - len(texts))
@@ -194,13 +193,13 @@ def make_variants(rows: pa.Table, editor: Editor, sides: Sides) -> pa.Table:
 def _edit(
     editor: Editor, texts: list[list[str]], source_rows: Ints, side: int, sides: Sides
 ) -> dict[int, list[Edited | None]]:
-    """For each variant that changes one side, that side of every row."""
+    """Yields for each variant the changed side of every row."""
     variants = np.array([number for number, changes in enumerate(sides, start=1) if side in changes], dtype=np.int64)
     edited = editor.edit(texts[side], source_rows, side, variants)
     return {variant: [row[v] for row in edited] for v, variant in enumerate(variants.tolist())}
 
 
 def _origin(parts: Iterable[Edited]) -> str:
-    """What was done to a row: ``tinybert``, ``mask``, ``pos``, ``mask-pos``, or ``ngram`` for a cut alone."""
+    """Returns the kind of change: ``tinybert``, ``mask``, ``pos``, ``mask-pos``, or ``ngram`` for only a cut."""
     kinds = set().union(*(part.kinds for part in parts))
     return "-".join(sorted(kinds - {"ngram"})) or "ngram"
