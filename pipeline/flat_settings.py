@@ -43,7 +43,9 @@ def attempt(kind: type[S], values: Mapping[str, Any]) -> tuple[S | None, list[st
     known, problems = flags(kind), list[str]()
     names = {alias: name for name, flag in known.items() for alias in flag.aliases}
     given = {names.get(name, name): value for name, value in values.items() if value not in (None, ())}
-    problems += [f"{flag_name(name)}. {did_you_mean(name, list(known))}" for name in given.keys() - known.keys()]
+    problems += [
+        f"{flag_name(name)}: unknown flag. {did_you_mean(name, list(known))}" for name in given.keys() - known.keys()
+    ]
     unfit = _unfit_strings(known, given)
     if unfit:
         return None, sorted({*problems, *unfit})
@@ -153,7 +155,9 @@ def _choose(kind: type[Settings], name: str, given: Mapping[str, Any], problems:
         by_name = {one: member for member in members for one in names_of_member(member, discriminator)}
         value = given[discriminator]
         if value not in by_name:
-            problems.append(f"{flag_name(discriminator)} {value}. {did_you_mean(str(value), list(by_name))}")
+            problems.append(
+                f"{flag_name(discriminator)} {value}: unknown value. {did_you_mean(str(value), list(by_name))}"
+            )
         return by_name.get(value)
     chosen = [member for member in members if member.chosen_by is not None and member.chosen_by in given]
     if len(chosen) > 1:

@@ -273,7 +273,7 @@ class LayerLosses(Settings):
     def _are_layer_losses(cls, value: str) -> str:
         for name in value.split("+"):
             if name not in LAYER_LOSSES:
-                raise ValueError(f"{name!r} is no layer loss. {did_you_mean(name, LAYER_LOSSES)}")
+                raise ValueError(f"{name!r} is not a layer loss. {did_you_mean(name, LAYER_LOSSES)}")
         return value
 
     @model_validator(mode="after")

@@ -113,7 +113,7 @@ def _columns(
         if name is not None:
             found[{"--text": "sentence1", "--text2": "sentence2", "--label": "label"}[flag]] = name
         elif given:
-            problems.append(f"{flag} {given}. {did_you_mean(given, names)}")
+            problems.append(f"{flag} {given}: unknown column. {did_you_mean(given, names)}")
         else:
             usual = " or ".join(map(repr, accepted))
             problems.append(f"{flag}: no column {usual}. {did_you_mean(accepted[0], names)} Name the column.")

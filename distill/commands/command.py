@@ -128,7 +128,10 @@ def command(kind: type[S], /) -> Callable[[Callable[[S], Result]], Function]:
     def decorate(function: Callable[[S], Result]) -> Function:
         @functools.wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Result:
-            unknown = [f"{name!r}. {did_you_mean(name, in_python)}" for name in keywords.keys() - in_python.keys()]
+            unknown = [
+                f"{name!r}: unknown keyword. {did_you_mean(name, in_python)}"
+                for name in keywords.keys() - in_python.keys()
+            ]
             raise_all(ConfigError, "wrong keywords", sorted(unknown))
             given = signature.bind(*arguments, **keywords).arguments
             for name in several & given.keys():

@@ -154,7 +154,7 @@ def _target_problems(first: ExampleSet, other: ExampleSet) -> list[str]:
         return []
     strange = next((name for name in theirs.names if name not in ours.names), theirs.names[0])
     lists = f"its labels are {', '.join(theirs.names)}, but those of {first.root} {', '.join(ours.names)}"
-    return [f"{other.root}: {lists}. {strange!r}. {did_you_mean(strange, ours.names)}"]
+    return [f"{other.root}: {lists}. {strange!r} is unknown. {did_you_mean(strange, ours.names)}"]
 
 
 def _meaning(target: Target) -> str:
@@ -206,7 +206,7 @@ def mix_sql(mix: str, target: Target, logits: Sequence[str]) -> str:
     elif kind == "weighted":
         call = f"{macro}({teachers}, {_weights(mix, numbers.split(','), len(logits))})"
     else:
-        raise ConfigError(f"--mix {mix}. {did_you_mean(mix, EXAMPLES)}")
+        raise ConfigError(f"--mix {mix}: unknown value. {did_you_mean(mix, EXAMPLES)}")
     return f"{call}::float[{target.num_logits}]"
 
 

@@ -159,7 +159,7 @@ def test_a_folder_says_what_it_is_to_both_kinds_of_readers(tmp_path: Path) -> No
         ({"head": "linear"}, "'dense'"),
         ({"special_ids": None}, "special_ids"),
         ({"table_dtype": "int8"}, "tables"),
-        ({"token_dropout": 0.1}, "tokens"),
+        ({"token_dropout": 0.1}, "token"),
     ],
 )
 def test_a_config_that_contradicts_itself_is_refused(changes: dict[str, Any], match: str) -> None:

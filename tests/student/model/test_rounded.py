@@ -90,9 +90,9 @@ def test_numbers_of_any_size(value: float) -> None:
         (ROWS, torch.tensor([0, 9]), "do not ascend"),
         (ROWS, torch.tensor([-1, 0]), "do not ascend"),
         (STEPS, torch.ones(7), "7 steps"),
-        (SHAPE, torch.tensor([5, 4]), "has not the 8 numbers"),
+        (SHAPE, torch.tensor([5, 4]), "does not have the 8 numbers"),
         (NUMBERS, torch.zeros(9, dtype=torch.uint8), "damaged"),
-        (NUMBERS, rounded({VECTORS: torch.ones(200, 3)})[VECTORS + NUMBERS], "has not the 6 numbers"),
+        (NUMBERS, rounded({VECTORS: torch.ones(200, 3)})[VECTORS + NUMBERS], "does not have the 6 numbers"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(part: str, content: Tensor, words: str) -> None:
