@@ -1107,11 +1107,10 @@ def sweep(
         soft_loss: Loss to the teacher: kl of the distributions, or mse of the logits.
         temperature: Temperature of teacher and student in the loss to the teacher.
         layer_loss: Losses between layers, joined by +: hid-cls, hid-cls-contrast, pkd, hid-seq, att-mse, att-kl,
-            val-kl. (default: logits alone)
+            val-kl. Default: none, only the loss of the logits.
         layers: Layers of the teacher for the student's last layers, such as 2,4,6. Default: those of --init-layers
-            or of the set, for other students the last.
-        intermediate_epochs: Epochs with the layer loss alone, before those with the logits. 0: both losses
-            together.
+            or of the set, for students without layers the last one.
+        intermediate_epochs: Epochs with only the layer loss, before those with the logits. 0: both losses together.
         layer_loss_weight: Weight of the layer loss relative to the loss of the logits. Default: 1.
         filters: Folder of `distill filters`. hid-seq then compares through these filters (TED).
         metric_for_best_model: Metric that selects the best epoch, such as macro_f1. Default: the task's first.
@@ -1126,8 +1125,8 @@ def sweep(
         early_stopping_patience: Number of epochs without improvement after which training stops.
         warmup_steps: Steps of linear warm-up.
         per_device_train_batch_size: Rows per step.
-        weights: Weights on disk: rounded (about 5 bits a number), or float32. (default: rounded; float32 for lstm,
-            biattentive and bert)
+        weights: Weights on disk: rounded (about 5 bits per number), or float32. Default: rounded, for lstm,
+            biattentive and bert float32.
         output_dir: Folder of the run. Default: runs/NAME-OF-SET.
         recipe: Settings from a shipped recipe (a task's name) or a YAML file.
         store: Folder of logit sets (DISTILL_STORE).
@@ -1261,11 +1260,10 @@ def train_student(
         soft_loss: Loss to the teacher: kl of the distributions, or mse of the logits.
         temperature: Temperature of teacher and student in the loss to the teacher.
         layer_loss: Losses between layers, joined by +: hid-cls, hid-cls-contrast, pkd, hid-seq, att-mse, att-kl,
-            val-kl. (default: logits alone)
+            val-kl. Default: none, only the loss of the logits.
         layers: Layers of the teacher for the student's last layers, such as 2,4,6. Default: those of --init-layers
-            or of the set, for other students the last.
-        intermediate_epochs: Epochs with the layer loss alone, before those with the logits. 0: both losses
-            together.
+            or of the set, for students without layers the last one.
+        intermediate_epochs: Epochs with only the layer loss, before those with the logits. 0: both losses together.
         layer_loss_weight: Weight of the layer loss relative to the loss of the logits. Default: 1.
         filters: Folder of `distill filters`. hid-seq then compares through these filters (TED).
         metric_for_best_model: Metric that selects the best epoch, such as macro_f1. Default: the task's first.
@@ -1280,8 +1278,8 @@ def train_student(
         early_stopping_patience: Number of epochs without improvement after which training stops.
         warmup_steps: Steps of linear warm-up.
         per_device_train_batch_size: Rows per step.
-        weights: Weights on disk: rounded (about 5 bits a number), or float32. (default: rounded; float32 for lstm,
-            biattentive and bert)
+        weights: Weights on disk: rounded (about 5 bits per number), or float32. Default: rounded, for lstm,
+            biattentive and bert float32.
         output_dir: Folder of the run. Default: runs/NAME-OF-SET.
         recipe: Settings from a shipped recipe (a task's name) or a YAML file.
         store: Folder of logit sets (DISTILL_STORE).

@@ -60,10 +60,10 @@ class StudentInfo(BaseModel):
 class Predictor:
     """A trained student that reads text: from the folder of its run by torch, from its file by the engine.
 
-    This makes one of its subclasses, `TorchPredictor`, `TokenLabelPredictor` or `EnginePredictor`.
+    This makes one of its subclasses, `TorchPredictor`, `TokenLabelPredictor`, `EnginePredictor` or `CascadePredictor`.
 
     Args:
-        run: folder of a finished run, or a file of ``distill export --file``.
+        run: folder of a finished run, a file of ``distill export --file``, or the folder of a cascade.
         task: of a run of several tasks the one to answer for, the name of its folder in ``run``.
         abstain: answer ``abstain`` where the student is less sure than its certificate (``distill certify``) demands.
         costs: what it costs to miss a label, by its name, where missing any other costs 1.

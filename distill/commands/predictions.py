@@ -85,10 +85,11 @@ def _cells(prediction: dict[str, Any]) -> dict[str, Any]:
     label = prediction["label"]
     if isinstance(label, list):
         label = ", ".join(label) or "(none)"
+    stage = {"stage": prediction["stage"]} if "stage" in prediction else {}
     if len(probabilities) <= BEST_LABELS:
-        return {"label": label, **probabilities}
+        return {"label": label, **probabilities, **stage}
     best = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[:BEST_LABELS]
-    return {"label": label, "likeliest": ", ".join(f"{name} {probabilities[name]:.2f}" for name in best)}
+    return {"label": label, "likeliest": ", ".join(f"{name} {probabilities[name]:.2f}" for name in best), **stage}
 
 
 def _explained(sentences1: Sequence[str], sentences2: Sequence[str] | None, explained: list[dict[str, Any]]) -> Result:

@@ -54,6 +54,12 @@ class CascadePredictor(Predictor):
         self.counts: Counter[tuple[int, str]] = Counter()
         self._paused_until = [0.0] * len(self.stages)
 
+    def __getattr__(self, name: str) -> Any:
+        """Raises ConfigError for what only one student gives, so that a command that needs it fails with a remedy."""
+        if name in {"student", "reader"}:
+            raise ConfigError(f"{self.folder}: is a cascade, and this needs one student; give the folder of a stage")
+        raise AttributeError(name)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again from its folder."""
         return type(self), (self.folder,)

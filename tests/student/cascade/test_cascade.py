@@ -290,6 +290,15 @@ def test_another_student_in_its_place_is_refused(runs: tuple[Path, Path], tmp_pa
         Predictor(folder)
 
 
+def test_commands_that_need_one_student_name_a_remedy(runs: tuple[Path, Path], store: Path, tmp_path: Path) -> None:
+    folder = cascade_of(tmp_path / "cascade", runs, [0.5])
+    (tmp_path / "rows.jsonl").write_text('{"sentence1": "a", "label": "good"}\n')
+    for command in (["evaluate", folder, "--data", tmp_path / "rows.jsonl"], ["evaluate", folder, "--store", store]):
+        result = invoke(*command)
+        assert (result.exit_code, result.exception.__class__) == (2, SystemExit)
+        assert str(folder) in result.stderr
+
+
 def test_it_never_abstains(runs: tuple[Path, Path], tmp_path: Path) -> None:
     folder = cascade_of(tmp_path, runs, [0.5])
     for flags in (["--abstain"], ["--cost", "good=2"]):
