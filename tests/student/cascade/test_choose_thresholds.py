@@ -35,10 +35,10 @@ def test_the_first_stage_that_is_sure_answers() -> None:
 
 
 def test_the_bound_is_broken_in_at_most_one_split_of_twenty() -> None:
-    everything, random = population(100_000, seed=1), np.random.default_rng(2)
+    everything, random = population(20_000, seed=1), np.random.default_rng(2)
     broken, shares = 0, []
     for split in range(SPLITS):
-        chosen = everything.taken(random.choice(100_000, 2000, replace=False))
+        chosen = everything.taken(random.choice(20_000, 2000, replace=False))
         thresholds, trials = certified_thresholds(chosen, DISAGREEMENT, CONFIDENCE, seed=split)
         differs_N = everything.label_N(thresholds) != everything.label_SN[-1]
         stage_N = everything.stage_N(thresholds)
