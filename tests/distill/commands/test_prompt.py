@@ -79,8 +79,8 @@ def test_what_is_asked(type_in: Callable[[str], list[str]], keys: str, asked: li
 @pytest.mark.parametrize(
     ("text", "completed"),
     [
-        ("from opi", {"opinion"}),
-        ("from OPI", {"opinion"}),
+        ("from opi", {"opinion", "opinion_named", "opinion_confusion"}),
+        ("from OPI", {"opinion", "opinion_named", "opinion_confusion"}),
         ("select sentence2, text_h", {"text_hash"}),
         ("from calibration", {"calibration", "calibration_error"}),
         ("select soft", {"softmax"}),
