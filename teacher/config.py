@@ -1,6 +1,6 @@
-"""Settings of the commands that run a teacher; free of torch, so that ``--help`` is quick.
+"""Settings of the commands that run a teacher. The module does not import torch, so that ``--help`` is quick.
 
-`DumpSettings` and `BudgetSettings` are trees of parts: a function takes the part that it needs. See
+`DumpSettings` and `BudgetSettings` are trees of parts: each function takes only the part that it needs. See
 `pipeline.settings`.
 """
 
@@ -35,11 +35,11 @@ from teacher.unlabelled.flags import Unlabelled
 
 Packing = Literal["sentences", "blocks"]
 MaskingKind = Literal["uniform", "frequency"]
-ITSELF = "teacher"  # of --token-vectors-from
+ITSELF = "teacher"  # the value of --token-vectors-from for the teacher itself
 
 
 class CorpusFlags(OwnDataFlags):
-    """Which text, and how it becomes sequences."""
+    """The text, and how it is cut into sequences."""
 
     panel: ClassVar = "A corpus"
     chosen_by: ClassVar = "corpus"
@@ -55,7 +55,7 @@ class CorpusFlags(OwnDataFlags):
 
 
 class Masking(SeedFlags):
-    """Which tokens of a sequence are masked."""
+    """The selection of masked tokens."""
 
     panel: ClassVar = CorpusFlags.panel
     masking: MaskingKind = Field(
@@ -65,7 +65,7 @@ class Masking(SeedFlags):
 
 
 class MaskedCopies(Masking):
-    """Which tokens of a sequence are masked, and how often."""
+    """The selection of masked tokens, and the number of copies."""
 
     num_copies: int = Field(
         1, ge=1, description="Masked copies of each sequence. About 1 / probability copies mask all tokens."
@@ -73,7 +73,7 @@ class MaskedCopies(Masking):
 
 
 class JobFlags(Settings):
-    """Which part of a set this command writes, of several that share the work."""
+    """The part of a set that this command writes, if several commands share the work."""
 
     shard_index: Annotated[str, BeforeValidator(str)] = Field(
         "0",
@@ -91,7 +91,7 @@ class JobFlags(Settings):
 
     @property
     def job(self) -> Job:
-        """Which of the jobs that share the work this command is.
+        """Returns the number of this command among the jobs that share the work.
 
         Raises:
             ConfigError: if no launcher sets the numbers.
@@ -120,7 +120,7 @@ class TokenVectors(Settings):
 
 
 class TaskTokenVectors(TokenVectors):
-    """Whether a set stores a vector of each vocabulary entry, and which model's."""
+    """Whether a set stores a vector of each vocabulary entry, and from which model."""
 
     token_vectors_from: str | None = Field(
         None,
@@ -132,7 +132,7 @@ class TaskTokenVectors(TokenVectors):
     @model_validator(mode="after")
     def _are_stored(self) -> Self:
         if self.token_vectors_from is not None and not self.token_vectors:
-            raise ValueError("--token-vectors-from: names whose vectors are stored. Leave --no-token-vectors out.")
+            raise ValueError("--token-vectors-from: cannot be combined with --no-token-vectors. Remove one of them.")
         return self
 
 
@@ -195,12 +195,12 @@ class LabelLogits(Settings):
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The teacher's label order as given, empty if it was not."""
+        """The given label order of the teacher. Empty without the flag."""
         return names_of(self.teacher_labels)
 
 
 class TextLogits(LabelLogits):
-    """A classifier's logits of texts, of variants and unlabelled ones, too, and what its layers output."""
+    """A classifier's logits of texts, including variants and unlabelled ones, and the outputs of its layers."""
 
     doc_stride: int | None = Field(
         None,
@@ -224,12 +224,12 @@ class TextLogits(LabelLogits):
         return next((one for one in options if issubclass(one, Method) and one.name == method), options[0])
 
     def windows(self, max_seq_length: int) -> WindowsRecord | None:
-        """How longer texts are read, if they are not cut."""
+        """How longer texts are read, if they are not truncated."""
         return None if self.doc_stride is None else WindowsRecord(size=max_seq_length, stride=self.doc_stride)
 
     @property
     def method(self) -> Method | None:
-        """How variants are made, if there are any."""
+        """The method of the variants, if there are any."""
         return self.variants if isinstance(self.variants, Method) else None
 
     @property
@@ -238,7 +238,7 @@ class TextLogits(LabelLogits):
         return self.method is not None and "augment" not in self.variants.model_fields_set
 
     def set_name(self, task: str) -> str:
-        """The name of a set without one of its own: that of its variants or its task, and of what is added."""
+        """The default name of a set: that of its variants or its task, and of added text."""
         named = getattr(self.variants, "variants", None)
         by_flag = self.method is not None and not self.adds_by_default
         base = named or (f"{task}-{self.variants.augment}" if by_flag else task)
@@ -254,9 +254,12 @@ class TextLogits(LabelLogits):
                 f"{flags}."
             )
         if method is not None and self.extend is not None:
-            raise ValueError("--extend: new versions of sets with variants cannot be made. Leave --augment out.")
+            raise ValueError("--extend: does not support sets with variants. Remove --augment.")
         if method is not None and not method.for_training and self.unlabelled is not None:
-            raise ValueError(f"--unlabelled: adds rows to learn from, and --augment {method.name} is of others")
+            raise ValueError(
+                f"--unlabelled: cannot be combined with --augment {method.name}, which makes rows for analysis. "
+                "Remove one of them"
+            )
         return self
 
 
@@ -274,7 +277,7 @@ class VectorFlags(Settings):
     token_vectors: TokenVectors = Field(default_factory=TokenVectors)
 
     def set_name(self, subject: str) -> str:
-        """The name of a set without one of its own."""
+        """The default name of a set."""
         return f"{subject}-vectors"
 
 
@@ -285,7 +288,7 @@ class MaskedWordFlags(MaskedCopies):
     codec: AnyCodecFlags = Field(default_factory=SampledFlags, discriminator="codec")
 
     def set_name(self, corpus: str) -> str:
-        """The name of a set without one of its own."""
+        """The default name of a set."""
         return corpus
 
 
@@ -297,7 +300,7 @@ class TaskFlags(OwnDataFlags, SplitFlags):
 
 
 class DumpTask(TaskFlags):
-    """A task's rows, and what a teacher outputs for them."""
+    """A task's rows, and the signals of a teacher."""
 
     signal: TextLogits | VectorFlags = Field(default_factory=TextLogits, discriminator="signal")
 
@@ -307,10 +310,12 @@ class DumpTask(TaskFlags):
         if not splits or not isinstance(self.signal, TextLogits):
             return self
         if self.signal.unlabelled is not None:
-            raise ValueError(f"--splits: --unlabelled adds to {TRAIN!r} what is no copy of other splits; it needs all")
+            raise ValueError(
+                "--splits: --unlabelled adds rows that are not copies of other splits, so it needs all splits"
+            )
         method = self.signal.method
         if method is not None and method.for_training and TRAIN not in splits:
-            raise ValueError(f"--splits: --augment needs the split {TRAIN!r}, whose rows are augmented")
+            raise ValueError(f"--splits: --augment needs the split {TRAIN!r}")
         return self
 
 
@@ -324,19 +329,19 @@ class DumpWords(TaskFlags):
 
 
 class DumpCorpus(CorpusFlags):
-    """A corpus, and what a teacher outputs for it."""
+    """A corpus, and the signals of a teacher."""
 
     signal: MaskedWordFlags | VectorFlags = Field(default_factory=MaskedWordFlags, discriminator="signal")
 
     @model_validator(mode="after")
     def _are_sentences(self) -> Self:
         if self.packing != "sentences" and isinstance(self.signal, VectorFlags):
-            raise ValueError("--packing blocks: a vector is one of a sentence. Use --packing sentences.")
+            raise ValueError("--packing blocks: vectors belong to sentences. Use --packing sentences.")
         return self
 
 
 class RunFlags(Settings):
-    """How a teacher is run."""
+    """The settings for running a teacher."""
 
     teacher: ModelFlags = Field(default_factory=ModelFlags)
     forward: BatchFlags = Field(default_factory=BatchFlags)
@@ -345,7 +350,7 @@ class RunFlags(Settings):
 
 
 class SetPlace(StoreFlags):
-    """Where a set lies, and in what files."""
+    """The location of a set, and its files."""
 
     name: str | None = Field(
         None,
@@ -357,7 +362,7 @@ class SetPlace(StoreFlags):
         8192,
         ge=1,
         description="Source rows per Parquet file.",
-        json_schema_extra={"decides": False},  # except of blocks, which do not cross files
+        json_schema_extra={"decides": False},  # except for blocks, which do not cross files
     )
 
     def root(self, usual_name: str) -> Path:
@@ -366,7 +371,7 @@ class SetPlace(StoreFlags):
 
 
 class DumpCommon(JsonFlags):
-    """What dumps of all kinds take."""
+    """The common settings of all dumps."""
 
     place: SetPlace = Field(default_factory=SetPlace)
     run: RunFlags = Field(default_factory=RunFlags)
@@ -396,13 +401,13 @@ class DumpSettings(DumpCommon):
 
 
 class WordDumpSettings(DumpCommon):
-    """What ``distill teacher-dump`` takes for labelled words."""
+    """The settings of ``distill teacher-dump`` for labelled words."""
 
     rows: DumpWords
 
 
 class BudgetSet(StoreFlags):
-    """A set of masked words that has kept everything."""
+    """A set of masked words with a lossless codec."""
 
     chosen_by: ClassVar = "set"
     set: str = Field(
@@ -422,7 +427,7 @@ class BudgetCorpus(CorpusFlags):
 
 
 class BudgetTask(OwnDataFlags):
-    """What layers output for some rows of a task."""
+    """The outputs of layers for some rows of a task."""
 
     chosen_by: ClassVar = "task"
     task: str = Field(description="Task on whose rows layer codecs are measured. See `distill tasks`.")

@@ -25,11 +25,11 @@ class MaskingPlan:
     """The settings of masking.
 
     Attributes:
-        seed: of everything random.
+        seed: the seed of all random numbers.
         probability: share of a sequence's tokens that a copy masks, at least one.
         num_copies: copies of each sequence. Their positions are disjoint until every one has been masked once.
         mask_id: the mask token.
-        weight_V: how likely a token is chosen, against the others of its sequence, or 0 for special tokens.
+        weight_V: the relative weight of a token in the selection, or 0 for special tokens.
     """
 
     seed: int
@@ -44,11 +44,11 @@ class Masked:
     """Masked copies of sequences, in the order of their keys.
 
     Attributes:
-        sequence_R: the sequence's number.
-        copy_R: the copy's number.
-        ids: what is read instead of the sequence.
-        positions: the chosen tokens' places, ascending.
-        targets: what stood there.
+        sequence_R: the number of the sequence.
+        copy_R: the number of the copy.
+        ids: the masked ids.
+        positions: the positions of the chosen tokens, ascending.
+        targets: the original tokens.
     """
 
     sequence_R: Ints
@@ -58,13 +58,13 @@ class Masked:
     targets: Ragged
 
     def take(self, rows: Ints) -> "Masked":
-        """The copies of these numbers, in their order."""
+        """Returns the copies with these numbers, in the same order."""
         lists = (part.take(rows) for part in (self.ids, self.positions, self.targets))
         return Masked(self.sequence_R[rows], self.copy_R[rows], *lists)
 
     @classmethod
     def joined(cls, parts: list["Masked"]) -> "Masked":
-        """The copies of all parts, one part after the other; the sequences' numbers stay as they are in their parts."""
+        """Returns the copies of all parts, one part after the other. The numbers of sequences do not change."""
         return cls(
             np.concatenate([part.sequence_R for part in parts]),
             np.concatenate([part.copy_R for part in parts]),
@@ -75,14 +75,14 @@ class Masked:
 
 
 def uniform_weights(vocabulary_size: int, special_ids: list[int]) -> npt.NDArray[np.float64]:
-    """Weights [V] of BERT's plan: 1 for every token, 0 for special ones."""
+    """Returns weights [V] of BERT's plan: 1 for every token, 0 for special ones."""
     weight_V = np.ones(vocabulary_size)
     weight_V[special_ids] = 0
     return weight_V
 
 
 def frequency_weights(count_V: Ints, special_ids: list[int]) -> npt.NDArray[np.float64]:
-    """Weights [V] by rarity, count^-0.7, 0 for special tokens; one that was never counted weighs as if it were once."""
+    """Returns weights [V] by rarity, count^-0.7, and 0 for special tokens. A count of 0 is replaced by 1."""
     # Rare tokens are masked more often than their share, or the student would mostly see frequent ones.
     weight_V = np.maximum(count_V, 1).astype(np.float64) ** FREQUENCY_POWER
     weight_V[special_ids] = 0
@@ -106,7 +106,7 @@ def mask(sequences: Sequences, plan: MaskingPlan, first_copy: int = 0) -> Masked
 
 
 def _mask_copy(sequences: Sequences, plan: MaskingPlan, copy: int) -> tuple[Ragged, Ragged, Ragged]:
-    """One copy of sequences that all have something to mask: its ids, positions and targets."""
+    """Returns ids, positions and targets of one copy of sequences that all have a token to mask."""
     ids_T, offsets, lengths_N = sequences.ids.flat, sequences.ids.offsets, sequences.ids.lengths
     sequence_T = np.repeat(np.arange(len(sequences)), lengths_N)
     position_T = np.arange(len(ids_T)) - offsets[sequence_T]
@@ -140,7 +140,7 @@ def _mask_copy(sequences: Sequences, plan: MaskingPlan, copy: int) -> tuple[Ragg
 
 
 def _replacements(plan: MaskingPlan, ids_P: Ints, *key: Ints | int) -> Ints:
-    """What is read at the chosen places [P]: 80 % the mask, 10 % any ordinary token, 10 % the token itself."""
+    """Returns the ids at the chosen positions [P]: 80 % the mask, 10 % any normal token, 10 % the token itself."""
     ordinary = np.flatnonzero(plan.weight_V)
     random_P = uniform(hashed(plan.seed, REPLACE, *key))
     token_P = ordinary[(uniform(hashed(plan.seed, RANDOM_TOKEN, *key)) * len(ordinary)).astype(np.int64)]

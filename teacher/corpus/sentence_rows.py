@@ -24,14 +24,14 @@ SAMPLED_DOCUMENTS = 8
 
 @dataclass(frozen=True)
 class Sample:
-    """Some sentences, and how many times as many there are in all."""
+    """A sample of sentences, and the factor to the number of all sentences."""
 
     ids: Ragged
     multiplier: float
 
 
 class SentenceRows(Protocol):
-    """Where sentences come from."""
+    """The source of sentences."""
 
     @property
     def subject(self) -> Task | Corpus:
@@ -39,28 +39,28 @@ class SentenceRows(Protocol):
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Packages that decide where a sentence ends."""
+        """The packages that determine the ends of sentences."""
 
     def parts(self) -> dict[str, Any]:
-        """The fields of a record about them."""
+        """Returns the fields of a record about them."""
 
     def settings(self) -> dict[str, Setting]:
-        """All that decides them, but the tokenizer and the longest input."""
+        """Returns everything that determines them, except the tokenizer and the maximum length."""
 
     def shards(self, rows_per_shard: int) -> tuple[Shard, ...]:
-        """The files that they are to be written to."""
+        """Returns the planned files."""
 
     def read(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sentences]:
         """The sentences of a split's source rows ``start`` to ``stop`` (exclusive), in batches."""
 
     def count(self, split: str, start: int, stop: int) -> int:
-        """How many of the source rows ``start`` to ``stop`` (exclusive) belong to a split."""
+        """Returns how many of the source rows ``start`` to ``stop`` (exclusive) belong to a split."""
 
     def hold(self, shard: Shard) -> "SentenceRows":
-        """What there is to be read of one shard, in memory."""
+        """Returns the input of one shard, in memory."""
 
     def sample(self, tokens: LoadedTokenizer, num_rows: int) -> Sample:
-        """Sentences of about so many source rows, spread evenly over those that students are trained on."""
+        """Returns sentences of about so many source rows, spread evenly over the training rows."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,13 @@ class CorpusSentences:
 
 @dataclass(frozen=True)
 class TaskSentences:
-    """The sentences of a task's rows, of a pair both.
+    """The sentences of a task's rows. A pair has both.
 
     Attributes:
         task: the task.
         source: its rows.
         max_seq_length: longest input in tokens.
-        first: the place, among all of a split's rows, of the first one in ``source``.
+        first: the position of the first row of ``source`` among all rows of the split.
     """
 
     task: Task
@@ -193,7 +193,7 @@ class TaskSentences:
 
     def hold(self, shard: Shard) -> "TaskSentences":
         """See `SentenceRows`."""
-        # take() copies only these rows; a slice would be pickled together with the whole table.
+        # take() copies only these rows. A slice would be pickled together with the whole table.
         rows = self.source.splits[shard.split].take(pa.array(np.arange(shard.start, shard.stop)))
         source = replace(self.source, splits={shard.split: rows})
         return replace(self, source=source, first=shard.start)
@@ -208,7 +208,7 @@ class TaskSentences:
 
 
 def open_rows(rows: DumpTask | DumpCorpus, max_seq_length: int) -> SentenceRows:
-    """The sentences that the flags name.
+    """Returns the sentences that the flags name.
 
     Raises:
         ConfigError: if there is no such task or corpus.

@@ -22,8 +22,8 @@ class Sequences:
     """Sequences of tokens, without special tokens.
 
     Attributes:
-        source_row_N: the document that a sequence begins in.
-        piece_N: its number among those that begin there.
+        source_row_N: the document in which a sequence begins.
+        piece_N: its number among the sequences that begin there.
         ids: its tokens.
     """
 
@@ -35,7 +35,7 @@ class Sequences:
         return len(self.source_row_N)
 
     def take(self, rows: Ints) -> "Sequences":
-        """The sequences of these numbers, in their order."""
+        """Returns the sequences with these numbers, in the same order."""
         return Sequences(self.source_row_N[rows], self.piece_N[rows], self.ids.take(rows))
 
 
@@ -50,14 +50,14 @@ def read_sequences(
     min_tokens: int,
     max_tokens: int,
 ) -> Iterator[Sequences]:
-    """The sequences of documents, in batches; they depend on the documents alone, not on how these are batched.
+    """Yields the sequences of documents in batches. They do not depend on the batches of documents.
 
-    Sentences are cut where they are longer than ``max_tokens``. Blocks run over the ends of documents, which a
-    separator marks. What is shorter than ``min_tokens`` is left out.
+    Sentences are truncated to ``max_tokens``. Blocks cross the ends of documents, which a separator marks. Sequences
+    shorter than ``min_tokens`` are left out.
 
     Args:
         documents: batches of documents, in order.
-        reader: from text to ids.
+        reader: converts text to ids.
         packing: ``sentences`` or ``blocks``.
         language: ISO 639-1 code.
         min_tokens: fewest tokens.

@@ -32,7 +32,7 @@ MOST_LOOKED_AT = 64  # batches of sequences, for words in the tokenizer's vocabu
 
 @dataclass(frozen=True)
 class Text:
-    """A corpus with the settings it is read by."""
+    """A corpus with the settings for reading it."""
 
     corpus: Corpus
     documents: Documents
@@ -40,7 +40,7 @@ class Text:
     max_seq_length: int
 
     def sequences(self, tokens: LoadedTokenizer, split: str, start: int, stop: int) -> Iterator[Sequences]:
-        """The sequences of a split that begin in the documents ``start`` to ``stop`` (exclusive), in batches."""
+        """Yields the sequences of a split that begin in the documents ``start`` to ``stop`` (exclusive), in batches."""
         flags, special = self.flags, tokens.num_special
         return read_sequences(
             self._numbered(split, start, stop),
@@ -52,13 +52,13 @@ class Text:
         )
 
     def count(self, split: str, start: int, stop: int) -> int:
-        """How many of the documents ``start`` to ``stop`` (exclusive) belong to a split."""
+        """Returns how many of the documents ``start`` to ``stop`` (exclusive) belong to a split."""
         every = self.flags.validation_every
         held_out = len(range(-(-start // every) * every, stop, every))
         return held_out if split == VALIDATION else stop - start - held_out
 
     def samples(self) -> Iterator[list[tuple[int, int]]]:
-        """Start and end of documents spread evenly over the corpus; for those who find nothing more, and then all."""
+        """Returns start and end of evenly spread documents, then of more documents, and then of all."""
         total, few = self.documents.num_documents, 64 if self.flags.packing == "blocks" else 8  # that fill a block
         for count, size in ((512, few), (8192, 1024)):
             if count < total:
@@ -67,7 +67,7 @@ class Text:
         yield [(0, total)]
 
     def hold(self, shard: Shard) -> "HeldText":
-        """The documents of a shard, read, and no others."""
+        """Returns only the documents of a shard, in memory."""
         read = tuple(self._numbered(shard.split, shard.start, shard.stop))
         without_files = replace(self.documents, parts=())
         return HeldText(self.corpus, without_files, self.flags, self.max_seq_length, read)
@@ -80,7 +80,7 @@ class Text:
 
 @dataclass(frozen=True)
 class HeldText(Text):
-    """The documents of one shard, in memory, in the batches that they were read in."""
+    """The documents of one shard, in memory, in their original batches."""
 
     read: tuple[list[Document], ...]
 
@@ -89,7 +89,7 @@ class HeldText(Text):
 
 
 def open_text(flags: CorpusFlags, max_seq_length: int) -> Text:
-    """The corpus that the flags name, opened.
+    """Opens the corpus that the flags name.
 
     Args:
         flags: the corpus, and how it is cut.
@@ -107,15 +107,15 @@ def open_text(flags: CorpusFlags, max_seq_length: int) -> Text:
 
 
 def in_split(row: int, split: str, validation_every: int) -> bool:
-    """Whether a document belongs to a split: every so many is held out for validation."""
+    """Whether a document belongs to a split. One of so many is held out for validation."""
     return (row % validation_every == 0) == (split == VALIDATION)
 
 
 def nothing_to_mask(text: Text, where: str) -> DataError:
-    """What to raise if a corpus has no token to mask where it was looked for, as "512 documents"."""
+    """Returns the error for a corpus without a token to mask in the examined part, such as "512 documents"."""
     return DataError(
-        f"{text.documents.description}: no text with a token to mask in {where}; is --min-seq-length "
-        f"{text.flags.min_seq_length} too large?"
+        f"{text.documents.description}: no text with a token to mask in {where}. Try a smaller --min-seq-length "
+        f"than {text.flags.min_seq_length}"
     )
 
 
@@ -130,7 +130,7 @@ def require_known_words(text: Text, tokens: LoadedTokenizer, name: str) -> None:
 
 
 def masking_plan(text: Text, tokens: MlmTokenizer, masking: Masking, num_copies: int = 1) -> MaskingPlan:
-    """The plan by which a corpus is masked; frequencies are those of an even sample of its documents."""
+    """Returns the plan by which a corpus is masked. Frequencies are those of an even sample of its documents."""
     special = list(tokens.special_ids)
     if masking.masking == "uniform":
         weight_V = uniform_weights(vocabulary_size(tokens.tokenizer), special)
@@ -140,7 +140,7 @@ def masking_plan(text: Text, tokens: MlmTokenizer, masking: Masking, num_copies:
 
 
 def _count_tokens(text: Text, tokens: MlmTokenizer) -> Ints:
-    """How often each token occurs [V] in at most so many documents, in blocks spread evenly over the corpus."""
+    """Returns the count of each token [V] in at most so many documents, in blocks spread evenly over the corpus."""
     total, block = text.documents.num_documents, 1000
     num_blocks = max(1, min(total, COUNTED_DOCUMENTS) // block)
     blocks = np.unique(np.linspace(0, max(0, total - block), num_blocks).astype(int))
@@ -158,7 +158,7 @@ BYTES_PER_TOKEN = 2.25  # of the masked ids, positions and targets, measured on 
 
 @dataclass(frozen=True)
 class Size:
-    """How large the set of some documents is, all copies counted."""
+    """The size of the set of some documents, including all copies."""
 
     documents: int
     rows: int
@@ -166,12 +166,12 @@ class Size:
     positions: int
 
     def num_bytes(self, codec: Codec) -> float:
-        """About how large a set with this codec will be."""
+        """Returns the approximate size of a set with this codec."""
         return self.tokens * BYTES_PER_TOKEN + self.positions * codec.num_bytes()
 
 
 def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
-    """Cuts and masks documents spread evenly over the corpus, and multiplies.
+    """Estimates the size from documents spread evenly over the corpus.
 
     Raises:
         DataError: if no token of the whole corpus can be masked.
@@ -186,7 +186,7 @@ def estimate_size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> Size:
 
 
 def _size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan, ranges: list[tuple[int, int]]) -> Size:
-    """Of these documents alone; exact."""
+    """Returns the exact size of only these documents."""
     documents = rows = num_tokens = positions = 0
     for start, stop in ranges:
         documents += stop - start
@@ -200,7 +200,7 @@ def _size(text: Text, tokens: MlmTokenizer, plan: MaskingPlan, ranges: list[tupl
 
 
 def document_shards(text: Text, rows_per_shard: int, folder: KindName = "masked_words") -> tuple[Shard, ...]:
-    """Ranges of documents for both splits, validation first, so that what is wrong with a teacher shows early."""
+    """Returns ranges of documents for both splits, validation first, so that problems of a teacher show early."""
     shards = []
     for split in SPLITS:
         documents = rows_per_shard * (text.flags.validation_every if split == VALIDATION else 1)
@@ -233,5 +233,5 @@ def corpus_settings(record: CorpusRecord) -> dict[str, Setting]:
 
 
 def how_cut() -> str:
-    """What decides where a sentence ends."""
+    """Returns the version of the package that determines the ends of sentences."""
     return f"sentencex {version('sentencex')}"

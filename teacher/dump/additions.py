@@ -29,12 +29,12 @@ def load_token_encoder(
 ) -> SentenceEncoder | None:
     """Loads the encoder whose token vectors are stored, on the teacher's device, or None if the teacher's own are.
 
-    It is the one that ``--token-vectors-from`` or the task's manifest names. Without, the encoder of sentences that
-    the teacher was fine-tuned from, if it was one and is still there.
+    It is the one in ``--token-vectors-from`` or the task's manifest. By default, it is the sentence encoder from which
+    the teacher was fine-tuned, if that exists.
 
     Raises:
         DataError: if the one named cannot be found or read.
-        TeacherError: if it is no encoder, or has another vocabulary than the teacher.
+        TeacherError: if it is not an encoder, or has another vocabulary than the teacher.
     """
     name = wanted.token_vectors_from or task.token_vectors_from or sentence_encoder_of(teacher.name)
     if name is None or name == ITSELF or not wanted.token_vectors:
@@ -46,8 +46,8 @@ def load_token_encoder(
         if wanted.token_vectors_from is not None:
             raise
         console.warn(
-            "token vectors are the teacher's own; those of the encoder that it was fine-tuned from are not available: "
-            f"{error}"
+            "token vectors are the teacher's own, because the encoder that it was fine-tuned from is not "
+            f"available: {error}"
         )
         return None
     encoder.model.to(teacher.model.device)
@@ -60,8 +60,8 @@ def _check_vocabulary(encoder: SentenceEncoder, teacher: Teacher) -> None:
     if ours != theirs:
         different = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
         raise TeacherError(
-            f"token vectors of {encoder.name}: {len(different):,} tokens, such as {different[0]!r}, have other ids "
-            f"than in the vocabulary of {teacher.name}; students read the teacher's tokens"
+            f"token vectors of {encoder.name}: {len(different):,} tokens, such as {different[0]!r}, have other "
+            f"ids than in the vocabulary of {teacher.name}, which students use"
         )
 
 
@@ -74,7 +74,7 @@ def add_token_vectors(
     old: LogitSet | None,
     max_tokens: int,
 ) -> SetRecord:
-    """Puts token vectors into a set; those that it has stay, unless ``--token-vectors-from`` names another speaker.
+    """Adds token vectors to a set. Existing ones stay, unless ``--token-vectors-from`` names another source.
 
     Call it inside `inference_mode`, in one process.
 
@@ -85,13 +85,13 @@ def add_token_vectors(
         teacher: its teacher, on its device.
         encoder: the encoder used instead of the teacher, if any.
         old: a set of the same teacher, whose vectors are reused.
-        max_tokens: most tokens per batch.
+        max_tokens: maximum number of tokens per batch.
 
     Returns:
         The record on disk.
 
     Raises:
-        TeacherError: if a vector is not finite, or a teacher gives none that was to give them.
+        TeacherError: if a vector is not finite, or the named teacher has no hidden states.
     """
     has_them = record.signals.token_vectors is not None and token_vectors_problem(root, record) is None
     # Existing vectors stay unless the user names another source: students may have started from them.
@@ -102,9 +102,9 @@ def add_token_vectors(
     elif has_states(teacher):
         speaker = TokenVectorSource()
     else:
-        message = f"teacher {teacher.name}: {type(teacher.model).__name__} gives no hidden states for token vectors"
+        message = f"teacher {teacher.name}: {type(teacher.model).__name__} returns no hidden states for token vectors"
         if wanted.token_vectors_from is not None or "token_vectors" in wanted.model_fields_set:
-            raise TeacherError(f"{message}. Leave --token-vectors out.")
+            raise TeacherError(f"{message}. Remove --token-vectors.")
         console.warn(f"{message}. The set does not have them")
         return record
 
@@ -126,8 +126,9 @@ def add_encoders_token_vectors(root: Path, record: SetRecord, encoder: SentenceE
     Args:
         root: the set's folder.
         record: its record, verified.
-        encoder: its teacher, on its device; of its states the mean is taken, whatever is stored of sentences.
-        max_tokens: most tokens per batch.
+        encoder: its teacher, on its device. Vectors are the mean of its states, independent of the pooling of
+            sentences.
+        max_tokens: maximum number of tokens per batch.
 
     Returns:
         The record on disk.
@@ -153,19 +154,19 @@ WHOLE = ("embeddings.", "pooler.")  # stored in addition to the chosen layers
 
 
 def init_bytes(layers: Sequence[int], name: str, shape: Any) -> int:
-    """Bytes of the weights of layers of a teacher with this transformers config, or 0 without layers.
+    """Returns the size of layers' weights of a teacher with this transformers config, or 0 without layers.
 
     Raises:
-        TeacherError: if it is no BERT, as which alone a student can start.
+        TeacherError: if it is not a BERT, because students can only start from BERTs.
     """
     if not layers:
         return 0
     activation = getattr(shape, "hidden_act", "another activation")
-    # Students implement BERT with GELU alone. Weights of another architecture would load and compute something else.
+    # Students implement only BERT with GELU. Weights of another architecture would load and compute something else.
     if shape.model_type != "bert" or activation != "gelu":
         raise TeacherError(
-            f"teacher {name}: --init-layers stores layers of BERTs alone, and its model_type is {shape.model_type!r} "
-            f"with {activation}. Leave it out."
+            f"teacher {name}: --init-layers only supports BERTs with GELU, but its model_type is "
+            f"{shape.model_type!r} with {activation}. Remove the flag."
         )
     return _shape(shape).num_bytes(len(layers))
 
@@ -177,8 +178,8 @@ def check_same_init(root: Path, layers: tuple[int, ...]) -> None:
     if recorded is not None and layers and layers != recorded.layers:
         there, now = (",".join(map(str, numbers)) for numbers in (recorded.layers, layers))
         raise FingerprintMismatchError(
-            f"{root} carries weights of layers {there}, not of {now}: what has started from them would lose them\n"
-            f"Repeat the command with --init-layers {there} or without the flag, or remove {INIT_FILE}"
+            f"{root} contains weights of layers {there}, not of {now}, and students may have started from "
+            f"them\nRepeat the command with --init-layers {there} or without the flag, or remove {INIT_FILE}"
         )
 
 
@@ -190,15 +191,15 @@ def add_init_layers(
     old: LogitSet | None,
     is_alone: bool,
 ) -> SetRecord | None:
-    """Puts weights into a set once it is verified: the requested ones, those it lost, or those of an old set.
+    """Adds weights to a verified set: the requested ones, lost ones, or those of an old set.
 
     Args:
         root: the set's folder.
-        record: its record; None in all processes but one.
-        wanted: the layers that the flags name, if any.
+        record: its record. None in all processes but one.
+        wanted: the requested layers, if any.
         teacher: its teacher.
         old: a set of the same teacher, whose weights are reused unless other layers are requested.
-        is_alone: whether no other job may be writing the same.
+        is_alone: whether no other job can be writing the same file.
 
     Returns:
         The record on disk.

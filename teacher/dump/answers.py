@@ -43,7 +43,7 @@ class Known:
     Attributes:
         hash_K: text hashes, ascending.
         logits_TC: float32, of one text after the other.
-        rows: of each text the numbers of its rows in ``logits_TC``.
+        rows: the numbers of each text's rows in ``logits_TC``.
     """
 
     hash_K: TextHashes
@@ -52,12 +52,12 @@ class Known:
 
     @classmethod
     def of(cls, hashes: Sequence[bytes], logits_TC: Floats, lengths: Sequence[int] | Ints | None = None) -> "Known":
-        """Puts answers in order; of a text with several, the first counts.
+        """Sorts answers. For a text with several answers, the first one counts.
 
         Args:
             hashes: of the texts.
-            logits_TC: of one text after the other.
-            lengths: rows of logits per text. (default: one each)
+            logits_TC: the logits of one text after the other.
+            lengths: rows of logits per text. Default: one each.
         """
         # Sorted hashes allow binary search, which needs far less memory than a dictionary of millions of keys.
         hash_K, first_K = np.unique(np.array(hashes, dtype=HASH), return_index=True)
@@ -66,23 +66,23 @@ class Known:
 
     @classmethod
     def empty(cls, num_logits: int) -> "Known":
-        """Answers to no text, of so many logits each."""
+        """Returns answers without any text, with so many logits each."""
         return cls.of([], np.empty((0, num_logits), dtype=np.float32))
 
     def find(self, hash_N: TextHashes) -> Ints:
-        """For each hash the number of its text, or -1 [N]."""
+        """Returns for each hash the number of its text, or -1 [N]."""
         if not len(self.hash_K):
             return np.full(len(hash_N), -1)
         place_N = np.searchsorted(self.hash_K, hash_N).clip(max=len(self.hash_K) - 1)
         return np.where(self.hash_K[place_N] == hash_N, place_N, -1)
 
     def take(self, place_N: Ints) -> Floats:
-        """The logits of the texts of these numbers, one after the other."""
+        """Returns the logits of the texts with these numbers, one after the other."""
         return self.logits_TC[self.rows.take(place_N).flat]
 
 
 def _numbered(lengths: Sequence[int] | Ints) -> Ragged:
-    """Lists of such lengths that number what they hold, from one to the next."""
+    """Returns lists of these lengths with consecutive numbers."""
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return Ragged(np.arange(offsets[-1]), offsets)
 
@@ -95,15 +95,15 @@ def logits_once(
     known: Known,
     advance: Advance,
 ) -> Floats:
-    """Returns what ``predict`` does, but each text is read once, and not at all if the answer is known.
+    """Returns the results of ``predict``, but runs each text at most once, and known texts never.
 
     Args:
         predict: the teacher's logits of inputs.
         inputs: tokenised inputs, N of them.
-        lengths: how many rows of logits each has [N].
+        lengths: number of rows of logits of each input [N].
         hashes: their text hashes.
         known: logits that need not be predicted.
-        advance: called with a number of rows that are done.
+        advance: called with the number of finished rows.
     """
     hash_N = np.array(hashes, dtype=HASH)
     place_N, rows = known.find(hash_N), _numbered(lengths)
@@ -128,8 +128,8 @@ class Inputs:
 
     Attributes:
         rows: the rows.
-        hashes: of their texts.
-        tokenized: the same rows as the teacher reads them.
+        hashes: the hashes of their texts.
+        tokenized: the teacher's inputs for these rows.
     """
 
     rows: pa.Table
@@ -142,10 +142,10 @@ I = TypeVar("I", bound=Inputs)  # noqa: E741
 
 @dataclass(frozen=True)
 class LogitsJob(RowJob[I], Generic[I]):
-    """Writes rows with a classifier's logits, of each text or of each of its tokens.
+    """Writes rows with a classifier's logits, per text or per token.
 
     Attributes:
-        known: answers that the teacher need not give.
+        known: known answers, which the teacher does not compute again.
     """
 
     known: Known
@@ -189,9 +189,9 @@ class LogitsJob(RowJob[I], Generic[I]):
             yield self.table(shard, inputs, logits_TC)
 
     def with_repeated(self, source: Source, hashes: Sequence[TextHashes]) -> Known:
-        """Returns what is known, and the teacher's logits of the texts that are in several shards.
+        """Returns known logits, together with the teacher's logits of texts that are in several shards.
 
-        Every process needs all of them, so that a shard does not depend on who writes it, and when.
+        Every process needs all of them, so that a shard does not depend on its process and on time.
 
         Args:
             source: the rows.
@@ -218,12 +218,12 @@ class LogitsJob(RowJob[I], Generic[I]):
         return Known.of([*self.known.hash_K, *inputs.hashes], logits_TC, lengths)
 
     def hashes_by_shard(self, source: Source) -> list[TextHashes]:
-        """Returns the text hashes of the source rows of each shard; 16 bytes a row."""
+        """Returns the text hashes of the source rows of each shard, 16 bytes per row."""
         return [np.array(self.hashes(source_rows(source, shard)), dtype=HASH) for shard in self.record.shards]
 
 
 def read_shared_answers(store: Path, record: SetRecord) -> Known | None:
-    """Reads the answers that another job of the same set has written; None if there are none, or they are damaged."""
+    """Reads the answers that another job of the same set has written. None if they are missing or damaged."""
     work, part = _workspace(store, record)
     if not work.has(part):
         return None
@@ -257,7 +257,7 @@ def write_shared_answers(store: Path, record: SetRecord, known: Known) -> None:
 
 
 def remove_shared_answers(store: Path, record: SetRecord | None) -> None:
-    """Removes them if the set is verified, as no job needs them any more."""
+    """Removes the shared answers of a verified set, which no job needs any more."""
     if record is not None and record.state == "verified":
         work, part = _workspace(store, record)
         remove_file(work.root / part.path)

@@ -1,4 +1,5 @@
-"""``distill budget --corpus``: a small control set from the teacher, and how large the whole corpus would be."""
+"""``distill budget --corpus``: measures codecs on a small control set from the teacher, and estimates the size of the
+whole corpus."""
 
 import math
 import tempfile
@@ -38,10 +39,10 @@ SPARE = 1.2
 
 
 def corpus_budget(config: BudgetCorpus) -> list[Line]:
-    """What each codec costs and loses on a corpus, a line each, measured on the teacher's outputs for its start.
+    """Returns size and loss of each codec on a corpus, measured on the teacher's outputs for its start.
 
     Raises:
-        DataError: if the corpus has no text of the lengths wanted, or too little.
+        DataError: if the corpus has no text of the required lengths, or too little.
     """
     length = config.forward.max_seq_length
     text = open_text(config, length)
@@ -49,7 +50,7 @@ def corpus_budget(config: BudgetCorpus) -> list[Line]:
     size = estimate_size(text, tokens, masking_plan(text, tokens, config.masking, config.masking.num_copies))
     if not text.count(TRAIN, 0, size.documents):
         raise nothing_to_mask(text, "its training split")
-    # One document of so many, beginning with the first, is in the validation split.
+    # One of so many documents, starting with the first, is in the validation split.
     every = config.validation_every
     documents = math.ceil(SPARE * config.positions * size.documents / size.positions * every / (every - 1)) + 1
     with tempfile.TemporaryDirectory() as folder:
@@ -67,17 +68,17 @@ EVERY = 5
 
 @dataclass(frozen=True)
 class LayerLine:
-    """What a way to store a layer costs and loses.
+    """The size and the loss of a codec of a layer.
 
     Attributes:
-        signal: of the layer.
-        layer: its number.
-        codec: how it is stored.
-        bytes_per_row: in the files, everything counted.
-        task_bytes: of all of the task's own rows.
-        lost: of states the share of their variance; of attention and values the divergence in nats, of the softmax of
-            what is stored from that of the teacher, mean over heads and tokens. None where all states are the same,
-            as those of ``[CLS]`` in layer 0 are.
+        signal: the signal.
+        layer: the number of the layer.
+        codec: the codec.
+        bytes_per_row: the size in the files, including all columns.
+        task_bytes: the size of all of the task's own rows.
+        lost: for states the lost share of their variance. For attention and values the divergence of the stored softmax
+            from the teacher's, in nats, as a mean over heads and tokens. None if all states are the same, such as those
+            of ``[CLS]`` in layer 0.
     """
 
     signal: str
@@ -89,11 +90,11 @@ class LayerLine:
 
 
 def layer_budget(config: BudgetTask) -> list[LayerLine]:
-    """Tries every codec on some training rows, evenly spread, a line for each layer.
+    """Measures every codec on evenly spread training rows, for each layer.
 
     Raises:
-        ConfigError: if the teacher has not such layers.
-        TeacherError: if nothing is known of the layers of such a teacher.
+        ConfigError: if the teacher lacks one of the layers.
+        TeacherError: if layers of this type of teacher are not supported.
     """
     forward = config.forward
     task = load_task(config.task, config.manifest)
@@ -125,21 +126,21 @@ def layer_budget(config: BudgetTask) -> list[LayerLine]:
 
 
 def _tell_of_variants(task: Task, num_rows: int, source: Source) -> None:
-    """A note on the rows that a dump adds by default, and whose layers it can store."""
+    """Returns a note about the variants that a dump adds by default, and whose layers it can store."""
     method = default_method(task)
     if method is None or TRAIN not in source.splits:
         return
     usual = METHODS[method]()
     added = source.own(TRAIN).num_rows * len(usual.sides(task.is_pair, usual.variants_of(task)))
     console.note(
-        f"{task.name}: these are bytes of its own {num_rows:,} rows, of which alone a dump stores layers; with "
-        f"--layers-of all those of up to {added:,} variants by {method} come on top: up to "
+        f"{task.name}: these are bytes of its own {num_rows:,} rows, for which a dump stores layers by default. "
+        f"--layers-of all adds those of up to {added:,} variants by {method}: up to "
         f"{(num_rows + added) / num_rows:.1f} times as much"
     )
 
 
 def candidates(asked: dict[LayersName, tuple[int, ...]], width: int, heads: int) -> Iterator[LayerSignal]:
-    """Every way to store the signals, of a teacher of so many numbers and heads."""
+    """Returns all codecs of the signals, for a teacher of this width and with so many heads."""
     for name, layers in asked.items():
         if name in STATES:
             pca = [f"pca-{dims}" for dims in DIMS if 2 * dims <= width]
@@ -182,7 +183,7 @@ def _share_lost(outputs: Sequence[Floats], back: Sequence[Floats]) -> float | No
 
 
 def _divergence(outputs: Sequence[Floats], back: Sequence[Floats]) -> float:
-    """Mean over rows, heads and tokens of KL(softmax of what the teacher computed ‖ that of what is stored), nats."""
+    """Returns the mean over rows, heads and tokens of KL(the teacher's softmax ‖ the stored one), in nats."""
     nats = []
     for output_ALL, back_ALL in zip(outputs, back, strict=True):
         log_p, log_q = _log_softmax(output_ALL), _log_softmax(back_ALL)

@@ -21,18 +21,18 @@ from teacher.dump.shards import ShardJob
 
 
 class Held(Protocol):
-    """Where the rows of shards come from."""
+    """The source of the rows of shards."""
 
     def hold(self, shard: Shard) -> Any:
         """Returns the rows of one shard, in memory, to be sent to a worker."""
 
 
 class Executor(Protocol):
-    """Who writes the shards of a set."""
+    """Writes the shards of a set."""
 
     @property
     def job(self) -> Job:
-        """Which of the jobs that a launcher has started for the set this command is."""
+        """The number of this command among the jobs of a launcher."""
 
     @property
     def is_main(self) -> bool:
@@ -49,7 +49,7 @@ class Executor(Protocol):
 
 
 class ThisProcess:
-    """This process alone, for answers that need no teacher. See `Executor`."""
+    """Uses only this process, for answers that need no teacher. See `Executor`."""
 
     job = Job(0, 1)
     is_main = True
@@ -67,11 +67,11 @@ class ThisProcess:
 
 
 class Dump(ABC):
-    """What a command dumps. Each kind of rows has a subclass; `run_dump` uses its parts from top to bottom.
+    """The dump of a command. Each kind of rows has a subclass. `run_dump` uses its methods from top to bottom.
 
     Attributes:
         root: the set's folder.
-        rows: what the shards are made of.
+        rows: the source of the rows.
     """
 
     root: Path
@@ -79,7 +79,7 @@ class Dump(ABC):
 
     @abstractmethod
     def probe(self) -> None:
-        """Loads the teacher, and fails for all that can be found out before the expensive work."""
+        """Loads the teacher, and reports every problem that can be found before the expensive work."""
 
     @cached_property
     @abstractmethod
@@ -91,35 +91,34 @@ class Dump(ABC):
         """Returns the content for ``tokenizer.json``."""
 
     def start(self, record: SetRecord) -> None:  # noqa: B027 - most kinds need nothing
-        """Puts into the folder what the set needs besides its shards, before any shard is looked for."""
+        """Adds the set's other files to the folder, before any shard is looked for."""
 
     @abstractmethod
     def job(self, record: SetRecord) -> ShardJob:
-        """Returns what writes shards; called only if there are some to write."""
+        """Returns the object that writes shards. Called only if there are some to write."""
 
     def scores(self, record: SetRecord) -> Scores:
         """Returns the teacher's metrics per split, from the complete set."""
         return record.row_kind.open(self.root, record).scores()
 
     def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
-        """Adds what a finished set has besides its rows; called in every process.
+        """Adds the other parts of a finished set. Called in every process.
 
         Args:
-            record: on disk; None on other ranks than the first.
-            executor: who has written the shards.
+            record: the record on disk. None on other ranks than the first.
+            executor: the executor of the shards.
         """
         return record
 
 
 def run_dump(dump: Dump, executor: Executor) -> SetRecord | None:
-    """Writes this process's share of a set, and finishes the set if that was the last of it.
+    """Writes this process's share of a set, and finishes the set if that was the last share.
 
     Args:
-        dump: what is dumped.
+        dump: the dump.
         executor: who writes.
 
-    Returns:
-        The record; still ``staged`` if other jobs have shards to write. None on other ranks than the first.
+    Returns: The record, still ``staged`` if other jobs have shards to write. None on other ranks than the first.
 
     Raises:
         ConfigError: for flags that do not fit.
@@ -145,10 +144,10 @@ def run_dump(dump: Dump, executor: Executor) -> SetRecord | None:
 
 
 def _my_shards(root: Path, record: SetRecord, executor: Executor) -> list[Shard]:
-    """This process's share: every n-th shard of this job that is still to be written."""
+    """Returns this process's share: every n-th unfinished shard of this job."""
     executor.wait()
     missing = unfinished_shards(root, record)
-    # Nobody writes before everybody has looked: otherwise the shares would differ.
+    # No process writes before all have looked. Otherwise the shares would differ.
     executor.wait()
     if missing and record.state != "staged" and executor.is_main:
         reopen_set(root, record, missing)
@@ -163,9 +162,9 @@ def _my_shards(root: Path, record: SetRecord, executor: Executor) -> list[Shard]
 def _finished(dump: Dump, kind: KindName) -> SetRecord:
     """Completes and verifies a set if all its shards exist, otherwise returns its record unchanged."""
     # Read again, because another job may have finished the set in the meantime.
-    record = read_record_of(dump.root, kind, "another set has taken its place")
+    record = read_record_of(dump.root, kind, "another set has replaced it")
     missing = unfinished_shards(dump.root, record)
     if missing:
-        console.note(f"{len(missing)} of {len(record.shards)} shards are left to other jobs")
+        console.note(f"other jobs have to write {len(missing)} of {len(record.shards)} shards")
         return record
     return complete_and_verify(dump.root, record, dump.scores)

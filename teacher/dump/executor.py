@@ -42,7 +42,7 @@ class Processes:
 
     @classmethod
     def of(cls, jobs: JobFlags, cluster: RayWriteFlags | None) -> "Processes":
-        """Returns those that the flags name."""
+        """Returns the processes or workers that the flags name."""
         return cls(processes(), jobs.job, cluster)
 
     @property
@@ -111,7 +111,7 @@ def _workers_write(root: Path, job: ShardJob, run_shards: RunShards) -> None:
 
 
 def _start_returning(job: ShardJob) -> Callable[[ShardRows], dict[str, bytes]]:
-    """In a worker: what turns the rows of a shard into the bytes of its files."""
+    """Returns, in a worker, the function that converts the rows of a shard to the bytes of its files."""
     write = _start(job)
 
     def contents(held: ShardRows) -> dict[str, bytes]:
@@ -126,7 +126,7 @@ def _start_returning(job: ShardJob) -> Callable[[ShardRows], dict[str, bytes]]:
 
 
 def _start_writing(shared: tuple[ShardJob, Path, Path]) -> Callable[[ShardRows], dict[str, int]]:
-    """In a worker that sees the set's folder: what writes the files of a shard there, and returns their sizes."""
+    """Returns, in a worker that sees the set's folder, the function that writes the files of a shard there."""
     job, root, mark = shared
     require_marked(mark)
     for folder in job.folders:
@@ -137,7 +137,7 @@ def _start_writing(shared: tuple[ShardJob, Path, Path]) -> Callable[[ShardRows],
 
 
 def _start(job: ShardJob) -> Callable[[Path, ShardRows], Iterator[str]]:
-    """In a worker: the teacher on its device, and what writes the files of a shard into a folder, and names them."""
+    """Returns, in a worker, the function that writes the files of a shard into a folder and returns their paths."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     assert job.model is not None, "a cluster is for jobs with a teacher"
     job.model.model.to(device)

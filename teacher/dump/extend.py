@@ -40,25 +40,25 @@ def open_old(name: str, store: Path, root: Path, kind: type[LogitSet], layers: C
     """Opens the set that ``--extend`` names.
 
     Args:
-        name: of the old set, or its folder.
+        name: the name of the old set, or its folder.
         store: the folder of sets.
         root: the folder of the new set.
-        kind: of both.
-        layers: signals of layers whose files are taken over.
+        kind: the kind of rows of both sets.
+        layers: signals of layers whose files are reused.
 
     Raises:
-        ConfigError: if that is the new set itself, or one with variants.
+        ConfigError: if that is the new set itself, or a set with variants.
         IntegrityError: if a file of it does not match its record.
     """
     old = kind.open(find_set(name, store))
     if old.root.resolve() == root.resolve():
-        raise ConfigError(f"--extend {name}: the new version needs a --name of its own; the old one stays")
+        raise ConfigError(f"--extend {name}: the new version needs its own --name, because the old one stays")
     # With gaps a range of source rows does not determine the rows of a file, and reuse relies on that.
     if any(described.absent for described in old.record.splits.values()):
-        raise ConfigError(f"--extend {name}: has rows without logits, so that it cannot be extended")
+        raise ConfigError(f"--extend {name}: has rows without logits, so it cannot be extended")
     if old.record.augmentation is not None:
-        advice = "extend a set that was dumped with --augment none"
-        raise ConfigError(f"--extend {name}: has variants of its rows, which cannot be extended; {advice}")
+        advice = "Extend a set that was dumped with --augment none"
+        raise ConfigError(f"--extend {name}: has variants of its rows, which cannot be extended. {advice}")
     require_shards(old.root, old.record, old.record.shards)
     taken_over = [signal for signal in old.record.signals.layer_signals if signal.name in layers]
     raise_all(IntegrityError, f"{old.root}: cannot be used", layer_file_problems(old.root, old.record, taken_over))
@@ -66,13 +66,13 @@ def open_old(name: str, store: Path, root: Path, kind: type[LogitSet], layers: C
 
 
 def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: int, hashes: Hashes) -> SetRecord:
-    """The plan of a set that takes over what it can of an old one.
+    """Returns the plan of a set that reuses as much as possible of an old one.
 
     Args:
         planned: the plan without the old set.
         old: the old set.
         source: the new rows.
-        rows_per_shard: about how many rows a new file is to hold.
+        rows_per_shard: the approximate number of rows of a new file.
         hashes: of the texts of rows.
 
     Raises:
@@ -80,7 +80,9 @@ def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: 
     """
     changes = setting_changes(shared_settings(old.record.settings), shared_settings(planned.settings), short)
     if changes:
-        raise FingerprintMismatchError(f"{old.root} cannot be extended, it was made with other settings:\n{changes}")
+        raise FingerprintMismatchError(
+            f"{old.root} cannot be extended, because it was made with other settings:\n{changes}"
+        )
     shards: list[Shard] = []
     for split in dict.fromkeys(shard.split for shard in planned.shards):
         shared = _shared_shards(old, split, source, hashes)
@@ -97,16 +99,16 @@ def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: 
 
 
 def take_over(root: Path, record: SetRecord, old: LogitSet) -> None:
-    """Puts the shared files into the new set, as links where the file system has them."""
+    """Adds the shared files to the new set, as hard links if the file system supports them."""
     paths = [shard.path for shard in record.shards if shard.version]
     for path in paths:
         link_or_copy(old.root / path, root / path)
     if paths:
-        console.note(f"{len(paths)} of {len(record.shards)} shards are those of {old.root}")
+        console.note(f"{len(paths)} of {len(record.shards)} shards are shared with {old.root}")
 
 
 def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
-    """The logits of the old set for the texts that it contains."""
+    """Returns the logits of the old set for its texts."""
     files = [old.root / shard.path for shard in old.record.shards]
     distinct = np.unique(np.concatenate(hashes))
     # Built from the raw bytes, because a list of millions of Python objects would take gigabytes.
@@ -122,7 +124,7 @@ def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
 
 
 def _shared_shards(old: LogitSet, split: str, source: Source, hashes: Hashes) -> list[Shard]:
-    """The first files of a split, as far as they hold what the new rows hold at the same places."""
+    """Returns the first files of a split, as long as they have the same rows as the new source."""
     shared = []
     for shard in old.record.shards_of(split) if split in old.record.splits else []:
         if shard.stop > source.splits[split].num_rows or not _is_same(old, shard, source, hashes):
@@ -145,7 +147,7 @@ def _is_same(old: LogitSet, shard: Shard, source: Source, hashes: Hashes) -> boo
 
 
 def _new_shards(shared: list[Shard], split: str, num_rows: int, rows_per_shard: int, folder: KindName) -> list[Shard]:
-    """Files for the rows after the shared ones, numbered on."""
+    """Returns files for the rows after the shared ones, with the following numbers."""
     first, start = len(shared), shared[-1].stop if shared else 0
     if shared and start == num_rows:
         return []
