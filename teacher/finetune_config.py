@@ -1,4 +1,4 @@
-"""Settings of ``distill finetune-teacher``; free of torch, so that ``--help`` is quick."""
+"""Settings of ``distill finetune-teacher``. The module does not import torch, so that ``--help`` is quick."""
 
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -31,13 +31,13 @@ class Encoder(ModelFlags):
 
 
 class FinetuneGold(Settings):
-    """What is learnt of a task's gold."""
+    """The objective of training on a task's gold."""
 
     objective: Objective | None = Field(
         None,
         description="Objective: regression or classification (bins) for scores, mlm for a corpus. Default: the task's "
         "type.",
-        json_schema_extra={"decides": False},  # but the target that comes of it
+        json_schema_extra={"decides": False},  # the resulting target is recorded instead
     )
     num_train_epochs: int = Field(3, ge=1, description="Number of epochs.")
     held_out: float | None = Field(
@@ -68,7 +68,7 @@ class FinetuneTasks(FinetuneGold, DataFlags):
     @classmethod
     def _some(cls, value: str) -> str:
         if not names_of(value):
-            raise ValueError("names no task")
+            raise ValueError("contains no name of a task")
         return value
 
     @property
@@ -86,7 +86,7 @@ class FinetuneCorpus(CorpusFlags):
 
 
 class AdamwFlags(Settings):
-    """What moves the weights."""
+    """The settings of the optimizer."""
 
     learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate with linear decay to 0.")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's weight decay.")
@@ -94,7 +94,7 @@ class AdamwFlags(Settings):
 
 
 class StepFlags(SeedFlags):
-    """What a step reads, and what happens between steps."""
+    """The settings of steps, and between steps."""
 
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step and process.")
     warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")

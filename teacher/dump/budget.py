@@ -1,5 +1,4 @@
-"""``distill budget --corpus``: measures codecs on a small control set from the teacher, and estimates the size of the
-whole corpus."""
+"""``distill budget --corpus``: measures codecs on a small set from the teacher, and estimates the whole size."""
 
 import math
 import tempfile

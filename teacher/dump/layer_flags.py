@@ -1,4 +1,7 @@
-"""Flags that choose what is stored of a teacher's layers; free of torch, so that ``--help`` is quick."""
+"""Flags that choose which outputs of a teacher's layers are stored.
+
+The module does not import torch, so that ``--help`` is quick.
+"""
 
 from typing import Any, ClassVar
 
@@ -13,11 +16,11 @@ LAYERS = r"^(all|\d{1,3}(,\d{1,3})*)$"
 
 
 class OneSignal(Settings):
-    """Which layers, of one of the things that they output.
+    """The layers of one signal.
 
     Attributes:
-        name: of the signal, and of the flag that names its layers.
-        first: the number of the first layer that has it; 0 is the embeddings.
+        name: the name of the signal, and of the flag with its layers.
+        first: the number of the first layer with the signal. 0 is the embeddings.
     """
 
     panel: ClassVar = "Layer outputs"
@@ -28,7 +31,7 @@ class OneSignal(Settings):
         """The layers, ascending, of a teacher with so many.
 
         Raises:
-            ConfigError: if the teacher has not one of them.
+            ConfigError: if the teacher lacks one of them.
         """
         return _numbers(self.name, getattr(self, self.name), self.first, depth)
 
@@ -75,7 +78,7 @@ class Values(OneSignal):
 
 
 class Stored(OneSignal):
-    """Of which rows a signal is stored."""
+    """The rows for which a signal is stored."""
 
     layers_of: LayerRows = Field(
         "originals",
@@ -84,7 +87,7 @@ class Stored(OneSignal):
 
     @property
     def codec(self) -> str:
-        """How it is stored."""
+        """The codec of a signal."""
         return str(getattr(self, f"{self.name}_codec"))
 
 
@@ -119,7 +122,7 @@ class StoredValues(Values, Stored):
 
 
 class WhichLayers(Settings):
-    """Which layers, and which of what they output."""
+    """The signals and their layers."""
 
     states: States | None = None
     cls: Cls | None = None
@@ -128,12 +131,12 @@ class WhichLayers(Settings):
 
     @property
     def signals(self) -> list[Any]:
-        """The signals that are wanted."""
+        """The requested signals."""
         return [one for one in (self.states, self.cls, self.attention, self.values) if one is not None]
 
 
 class StoredLayers(WhichLayers):
-    """Which layers, which of what they output, and how it is stored."""
+    """The signals with their layers and codecs."""
 
     states: StoredStates | None = None
     cls: StoredCls | None = None
@@ -147,7 +150,7 @@ class StoredLayers(WhichLayers):
 
 
 class InitLayers(Settings):
-    """Which layers' weights a set carries."""
+    """The layers whose weights are stored in the set."""
 
     panel: ClassVar = OneSignal.panel
     init_layers: str | None = Field(
@@ -161,13 +164,13 @@ class InitLayers(Settings):
         """The layers, ascending, of a teacher with so many, or none without the flag.
 
         Raises:
-            ConfigError: if the teacher has not one of them.
+            ConfigError: if the teacher lacks one of them.
         """
         return _numbers("init_layers", self.init_layers, 1, depth) if self.init_layers else ()
 
 
 def _numbers(flag: str, text: str, first: int, depth: int) -> tuple[int, ...]:
-    """The layers that a flag names, of a teacher whose layers have the numbers from ``first`` to ``depth``."""
+    """Returns the layers in a flag, for a teacher with layers from ``first`` to ``depth``."""
     numbers = range(first, depth + 1) if text == "all" else sorted({int(number) for number in text.split(",")})
     wrong = [number for number in numbers if not first <= number <= depth]
     if wrong:

@@ -55,14 +55,14 @@ def planned_layers(wanted: StoredLayers, name: str, shape: Any, root: Path) -> t
 
     Args:
         wanted: the flags.
-        name: of the teacher.
-        shape: its transformers config.
-        root: the set's folder, if it was begun.
+        name: the name of the teacher.
+        shape: the teacher's transformers config.
+        root: the set's folder, if it exists.
 
     Raises:
-        ConfigError: if the teacher has not such layers, or so many numbers.
-        FingerprintMismatchError: if the set has such a signal stored in another way.
-        TeacherError: if nothing is known of the layers of such a teacher.
+        ConfigError: if the teacher lacks these layers, or has fewer numbers.
+        FingerprintMismatchError: if the set has such a signal with another encoding.
+        TeacherError: if layers of this type of teacher are not supported.
     """
     planned = {signal.name: signal for signal in wanted_layers(wanted, name, shape)}
     for signal in read_set_record(root).signals.layer_signals if (root / FILE_NAME).exists() else ():
@@ -100,22 +100,21 @@ def add_layers(
     old: LogitSet | None,
     executor: Executor,
 ) -> SetRecord | None:
-    """Writes this process's share of what layers output, and records it if that was the last of it.
+    """Writes this process's share of the layer outputs, and records them if that was the last share.
 
-    Call it in every process of a command, once the set in ``root`` was begun.
+    Call it in every process of a command, after the set in ``root`` was started.
 
     Args:
         root: the set's folder.
-        planned: what is to be stored.
-        teacher: on its device.
-        rows: of the task, with variants.
-        precision: of the teacher's arithmetic.
-        max_tokens: most padded tokens per batch.
-        old: a set of the same teacher, whose files are taken over where they stand for the same rows.
+        planned: the signals to store.
+        teacher: the teacher on its device.
+        rows: the task's rows, with variants.
+        precision: the precision of the teacher's arithmetic.
+        max_tokens: maximum number of padded tokens per batch.
+        old: a set of the same teacher, whose files for the same rows are reused.
         executor: who writes.
 
-    Returns:
-        The record on disk; None on other ranks than the first.
+    Returns: The record on disk. None on other ranks than the first.
 
     Raises:
         TeacherError: if a number is not finite, or too large for its codec.
@@ -130,7 +129,7 @@ def add_layers(
     with inference_mode(teacher.model.device, precision):
         signals = with_bases(root, planned, teacher, rows.source, record.max_seq_length, max_tokens, executor)
     missing = {signal.name: {file.range for file in unfinished_files(root, record, signal)} for signal in signals}
-    # Nobody writes before everybody has looked: otherwise the shares would differ.
+    # No process writes before all have looked. Otherwise the shares would differ.
     executor.wait()
     if executor.is_main and any(missing.values()):
         forget_lost_files(root)
@@ -151,12 +150,12 @@ def _finish(root: Path, signals: Sequence[LayerSignal]) -> SetRecord:
     unmeasured = [signal.model_copy(update={"shards": ()}) for signal in signals]
     left = sum(len(unfinished_files(root, record, signal)) for signal in unmeasured)
     if left:
-        console.note(f"{left} files of layers are left to other jobs")
+        console.note(f"other jobs have to write {left} files of layers")
     return record if left or record.state != "verified" else record_layers(root, record, signals)
 
 
 def _take_over(root: Path, record: SetRecord, signal: LayerSignal, old: LogitSet | None) -> None:
-    """Puts files of an old version, and their basis, into the set, as links where the file system has them."""
+    """Adds files of an old version with their basis, as hard links if the file system supports them."""
     theirs = getattr(old.record.signals, signal.name) if old is not None else None
     if old is None or theirs is None or not theirs.is_stored_as(signal):
         return
@@ -179,10 +178,10 @@ def with_bases(
     max_tokens: int,
     executor: Executor,
 ) -> tuple[LayerSignal, ...]:
-    """The signals with what is recorded of their bases, which are in the set in ``root`` from then on.
+    """Returns the signals with the record entries of their bases, after adding these to the set in ``root``.
 
     Raises:
-        IntegrityError: if a basis of which nothing is recorded yet is damaged, and files were written with it.
+        IntegrityError: if an unrecorded basis is damaged, and files were written with it.
     """
     needing = [signal for signal in signals if isinstance(signal, States) and signal.codec.basis_bytes]
     if executor.is_main:
@@ -196,7 +195,7 @@ def with_bases(
 
 
 def _is_there(root: Path, signal: States) -> bool:
-    """Whether the set has the basis; another one than is recorded, or that no file was written with, is removed."""
+    """Whether the set has the basis. A basis that differs from the record, or without files, is removed."""
     path = root / signal.basis_path
     if not signal.has_basis(path):
         forget_basis(root, signal)
@@ -224,7 +223,7 @@ def _fitted(signal: States, teacher: Teacher, source: Source, max_seq_length: in
 
 
 def _sample(signal: States, teacher: Teacher, source: Source, max_seq_length: int, wanted: int) -> list[Tokenized]:
-    """Evenly spread training rows of about so many tokens, or all rows."""
+    """Returns evenly spread training rows with about so many tokens, or all rows."""
     rows = source.own(TRAIN if TRAIN in source.splits else next(iter(source.splits)))
     count = CLS_ROWS if isinstance(signal, Cls) else -(-wanted // max_seq_length)
     while True:
@@ -245,12 +244,12 @@ SAID_AT_ONCE = 2**28
 
 @dataclass(frozen=True)
 class LayerJob(ShardJob):
-    """Writes the files of signals that stand for the rows of shards, by one pass of the teacher over the same rows.
+    """Writes the files of signals for the rows of shards, in one pass of the teacher over these rows.
 
     Attributes:
-        signals: what is to be written, with the hashes of their bases.
-        bases: of those that need one, by layer.
-        missing: the ranges of rows of the files that are to be written, by signal.
+        signals: the signals to write, with the hashes of their bases.
+        bases: the bases by layer, for signals that need them.
+        missing: the ranges of rows of the files to write, by signal.
     """
 
     model: Teacher
@@ -296,21 +295,21 @@ class LayerJob(ShardJob):
                     table = signal.table(part, length_R[start:stop], outputs[signal.name], bases)
                     problem = signal.rows_problem(table)
                     if problem:
-                        advice = f"remove its folder and take --{signal.name}-codec float32"
-                        raise TeacherError(f"{shard.path}: {signal}: {problem}; {advice}")
+                        advice = f"Remove its folder and use --{signal.name}-codec float32"
+                        raise TeacherError(f"{shard.path}: {signal}: {problem}. {advice}")
                     write(table)
 
 
 def row_groups(length_R: Ints, signals: Sequence[LayerSignal]) -> Iterator[tuple[int, int]]:
-    """Where rows of so many tokens are cut, so that neither a row group nor what is stored of it becomes too large."""
+    """Returns the ends of row groups for rows with so many tokens, which bound their memory and their stored size."""
     said_R = sum((len(s.layers) * s.num_floats(length_R) for s in signals), np.zeros_like(length_R))
     stored = [len(signal.layers) * signal.stored_bytes(length_R) for signal in signals]
-    # The share of the tightest limit that each row uses; a group is full when its shares sum to 1.
+    # The share of the tightest limit that each row uses. A group is full when its shares sum to 1.
     share_R = np.max([4 * said_R / SAID_AT_ONCE, *(size_R / STORED_AT_ONCE for size_R in stored)], axis=0)
     start = 0
     while start < len(length_R):
         fitting = int(np.searchsorted(np.cumsum(share_R[start:]), 1, side="right"))
-        # A single row above the limits still forms a group of its own; otherwise the loop would not end.
+        # A single row above the limits forms its own group. Otherwise the loop would not end.
         stop = start + max(1, fitting)
         yield start, stop
         start = stop
@@ -321,14 +320,14 @@ SAMPLED_ROWS = 8192
 
 
 def sampled_lengths(source: Source, specials: int, max_seq_length: int) -> Ints:
-    """About how many tokens some rows have, spread evenly over those of all splits [at most SAMPLED_ROWS]."""
+    """Returns the approximate tokens of rows that are spread evenly over all splits [at most SAMPLED_ROWS]."""
     characters = np.sum(sampled_characters(source), axis=0)
     tokens: Ints = np.minimum(characters // CHARACTERS_PER_TOKEN + specials, max_seq_length).astype(np.int64)
     return tokens
 
 
 def sampled_characters(source: Source) -> tuple[Ints, Ints]:
-    """How many characters the sentences of such rows have, the first ones and the second ones."""
+    """Returns the numbers of characters of these rows, for their first and second sentences."""
     texts = [table.select(["sentence1", "sentence2"]) for table in source.splits.values()]
     rows = pa.concat_tables(texts)
     sample = rows.take(np.unique(np.linspace(0, rows.num_rows - 1, SAMPLED_ROWS).astype(np.int64)))
@@ -339,13 +338,13 @@ def sampled_characters(source: Source) -> tuple[Ints, Ints]:
 def layer_bytes(
     signals: Sequence[LayerSignal], source: Source, length_R: Ints, num_variants: int
 ) -> dict[str, tuple[int, int]]:
-    """About how many bytes each signal takes a row, and of all rows that it is of, by what it is called.
+    """Returns the approximate bytes of each signal per row and for all its rows, by its title.
 
     Args:
-        signals: what is to be stored.
+        signals: the signals to store.
         source: the rows.
-        length_R: lengths of some of them.
-        num_variants: how many variants there are in all.
+        length_R: lengths of some rows.
+        num_variants: the number of all variants.
     """
     own = sum(source.own(split).num_rows for split in source.splits)
     every = sum(table.num_rows for table in source.splits.values()) + num_variants

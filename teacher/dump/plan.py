@@ -33,10 +33,10 @@ BATCHES, ROUNDS = 8, 3
 
 @dataclass(frozen=True)
 class Plan:
-    """What a dump will take; ``seconds`` and ``memory_bytes`` are None if the teacher's config cannot be read.
+    """The estimates for a dump. ``seconds`` and ``memory_bytes`` are None if the teacher's config cannot be read.
 
-    ``rows`` are counted by split, or for a corpus by kind; ``layer_bytes`` are of a row and of all, by signal;
-    ``init_bytes`` those of the weights that a set carries.
+    ``rows`` are counted by split, or for a corpus by kind. ``layer_bytes`` are the bytes per row and for all rows, by
+    signal. ``init_bytes`` are those of the stored weights of layers.
     """
 
     rows: dict[str, int]
@@ -49,7 +49,7 @@ class Plan:
     init_bytes: int = 0
 
     def values(self) -> dict[str, Any]:
-        """The estimate by name, as JSON has it; without what there is nothing of."""
+        """Returns the estimates by name for JSON, without empty ones."""
         return {
             name: value for name, value in asdict(self).items() if value or name not in ("layer_bytes", "init_bytes")
         }
@@ -58,7 +58,7 @@ class Plan:
 def estimated_tokens(
     source: Source, asked: Amount, is_pair: bool, max_seq_length: int, windows: WindowsRecord | None
 ) -> tuple[int, Ints]:
-    """About how many tokens the teacher is given of all rows, and the lengths of what it is given of some."""
+    """Returns the approximate number of the teacher's tokens for all rows, and the lengths of its inputs for some."""
     num_rows, specials = sum(asked.rows.values()), 3 if is_pair else 2
     tokens = asked.characters / CHARACTERS_PER_TOKEN + specials * num_rows
     if windows is None:
@@ -71,12 +71,12 @@ def estimated_tokens(
 
 
 def token_vectors_bytes(shape: Any) -> int:
-    """About what the vectors of the vocabulary of a teacher of this shape (its transformers config) take on disk."""
+    """Returns the approximate size of the token vectors of a teacher with this transformers config."""
     return int(shape.vocab_size * shape.hidden_size * BYTES_PER_VECTOR_NUMBER)
 
 
 def memory_bytes(shape: Any, max_tokens: int) -> int:
-    """About how much memory a teacher of this shape (its transformers config) takes with batches of so many tokens."""
+    """Returns the approximate memory of a teacher with this transformers config, with batches of so many tokens."""
     hidden, inner = shape.hidden_size, getattr(shape, "intermediate_size", 4 * shape.hidden_size)
     # Four attention projections and two feed-forward matrices per layer. Biases and LayerNorms are negligible.
     parameters = shape.num_hidden_layers * (4 * hidden * hidden + 2 * hidden * inner) + shape.vocab_size * hidden
@@ -84,11 +84,11 @@ def memory_bytes(shape: Any, max_tokens: int) -> int:
 
 
 def seconds_of(shape: Any, make: Callable[[Any], Callable[[], object]]) -> float:
-    """Seconds that a run takes with all layers: what it takes with one, and the difference to two for each further one.
+    """Estimates the seconds of a run with all layers from runs with one layer and with two.
 
     Args:
         shape: the model's transformers config.
-        make: builds a model of a config and gives the run with it; the fastest of a few counts.
+        make: builds a model from a config and returns a run. The fastest of a few runs counts.
     """
     runs = [make(_with_layers(shape, number)) for number in (1, 2)]
     best = [float("inf")] * len(runs)
@@ -110,14 +110,14 @@ def _with_layers(shape: Any, number: int) -> Any:
 
 
 def classifier_seconds(shape: Any, lengths: list[int], max_tokens: int, device: torch.device, precision: str) -> float:
-    """Seconds for classifying rows of such lengths; of their batches only a few are tried.
+    """Returns the seconds for classifying rows of these lengths, measured on a few batches.
 
     Args:
         shape: the model's transformers config.
         lengths: tokens per row.
-        max_tokens: most padded tokens per batch.
-        device: where it will run.
-        precision: its arithmetic.
+        max_tokens: maximum number of padded tokens per batch.
+        device: the device of the run.
+        precision: the precision of its arithmetic.
     """
     batches = token_budget_batches(lengths, max_tokens)
     places: list[int] = np.unique(np.linspace(0, len(batches) - 1, min(BATCHES, len(batches))).astype(int)).tolist()

@@ -15,7 +15,7 @@ LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow"
 
 
 def teacher_record(teacher: LoadedModel, labels: tuple[str, ...] = ()) -> TeacherRecord:
-    """Describes a teacher; ``labels`` is the order of a classifier's own outputs."""
+    """Describes a teacher. ``labels`` is the order of a classifier's own outputs."""
     return TeacherRecord(
         name=teacher.name,
         revision=teacher.revision,

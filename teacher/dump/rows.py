@@ -33,30 +33,33 @@ COLUMNS = ["source_row", "variant", "origin", "sentence1", "sentence2", "label",
 
 
 def source_rows(source: Source, shard: Shard) -> pa.Table:
-    """The source rows that a shard is about."""
+    """Returns the source rows of a shard."""
     return source.splits[shard.split].slice(shard.start, shard.stop - shard.start)
 
 
 def num_own(source: Source, shard: Shard) -> int:
-    """How many of the source rows of a shard are the task's own; the others come after them, and are unlabelled."""
+    """Returns how many source rows of a shard are the task's own. The unlabelled ones come after them."""
     own: int = source.own(shard.split).num_rows
     return max(0, min(shard.stop, own) - shard.start)
 
 
 def origins(source: Source, shard: Shard) -> pa.Array:
-    """The origin of each source row of a shard."""
+    """Returns the origin of each source row of a shard."""
     own = num_own(source, shard)
     return pa.array(np.repeat(["original", UNLABELLED], [own, shard.stop - shard.start - own]), pa.string())
 
 
 class ShardRows(Protocol):
-    """Where the rows of shards come from."""
+    """The source of the rows of shards."""
 
     def read(self, shard: Shard) -> pa.Table:
-        """The rows of a shard by source row and variant; variants have no gold, since a new text may change it."""
+        """Returns the rows of a shard by source row and variant.
+
+        Variants have no gold, since a new text may change it.
+        """
 
     def count(self, shard: Shard) -> int:
-        """About how many rows a shard has."""
+        """Returns the approximate number of rows of a shard."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,13 @@ class HeldRows:
 
 @dataclass(frozen=True)
 class Rows:
-    """A task's rows, with variants or without."""
+    """A task's rows, with or without variants."""
 
     source: Source
     variants: Variants | None
 
     def hold(self, shard: Shard) -> HeldRows:
-        """The rows of a shard, and no others."""
+        """Returns only the rows of a shard."""
         rows = self.read(shard)
         # Arrow pickles a slice together with the whole table behind it. take() copies only these rows.
         return HeldRows(rows.take(pa.array(np.arange(rows.num_rows))))
@@ -110,10 +113,10 @@ class Rows:
 
 
 def longest_row(source: ShardRows, shards: Sequence[Shard], reader: TextReader) -> int:
-    """Tokens of the longest row of shards, special tokens counted in.
+    """Returns the number of tokens of the longest row of shards, including special tokens.
 
     Raises:
-        DataError: if a set could not hold it.
+        DataError: if it is too long for a set.
     """
     longest = 0
     for shard in shards:
@@ -125,26 +128,26 @@ def longest_row(source: ShardRows, shards: Sequence[Shard], reader: TextReader) 
         if longest > MAX_SEQ_LENGTH:
             number = rows.column("source_row")[int(length_N.argmax())].as_py()
             raise DataError(
-                f"{shard.split}, row {number}: {longest:,} tokens, but a set holds at most {MAX_SEQ_LENGTH:,}"
+                f"{shard.split}, row {number}: {longest:,} tokens, but a set supports at most {MAX_SEQ_LENGTH:,}"
             )
     return longest
 
 
-# Fitted to the files of SST-2 (short sentences) and MRPC (long pairs); both are within 3 %.
+# Fitted to the files of SST-2 (short sentences) and MRPC (long pairs), whose sizes are within 3 %.
 BYTES_PER_ROW = 25.0
 BYTES_PER_CHARACTER = 0.88
 
 
 @dataclass(frozen=True)
 class Amount:
-    """How much there is to ask about: inputs by split, and characters in all."""
+    """The amount of input: rows by split, and characters in total."""
 
     rows: dict[str, int]
     characters: int
 
     @property
     def expected_bytes(self) -> int:
-        """About how large the set's files will be."""
+        """The approximate size of the set's files."""
         return int(sum(self.rows.values()) * BYTES_PER_ROW + self.characters * BYTES_PER_CHARACTER)
 
 
@@ -152,7 +155,7 @@ NO_VARIANTS: Mapping[str, int] = {}
 
 
 def amount(source: Source, num_variants: Mapping[str, int] = NO_VARIANTS) -> Amount:
-    """Counts rows and characters, with at most so many variants of each of the task's own rows of a split."""
+    """Counts rows and characters, with at most so many variants of each own row of a split."""
     rows = {split: table.num_rows for split, table in source.splits.items()}
     characters = sum(map(_characters, source.splits.values()))
     for split, count in num_variants.items():
@@ -169,13 +172,13 @@ def _characters(rows: pa.Table) -> int:
 def all_shards(
     source: Source, rows_per_shard: int, num_variants: Mapping[str, int] = NO_VARIANTS, folder: KindName = "examples"
 ) -> tuple[Shard, ...]:
-    """The shards of every split, smallest split first, so that what is wrong with a teacher shows early.
+    """Returns the shards of every split, smallest split first, so that problems of a teacher show early.
 
     Args:
         source: the rows.
-        rows_per_shard: about how many rows a file is to hold.
-        num_variants: how many variants of its rows a split has beside these, in all.
-        folder: of the files.
+        rows_per_shard: the approximate number of rows per file.
+        num_variants: the total number of variants by split.
+        folder: the folder of the files.
     """
     splits = sorted(source.splits.items(), key=lambda item: item[1].num_rows)
     sizes = {split: rows_per_shard for split, _ in splits}
@@ -217,7 +220,7 @@ def split_records(task: Task, source: Source) -> dict[str, SplitRecord]:
 
 
 def tokenizer_record(tokenizer: Tokenizer) -> TokenizerRecord:
-    """Describes the tokenizer that a set's ids belong to."""
+    """Describes the tokenizer of a set's ids."""
     return TokenizerRecord(
         sha256=tokenizer_sha256(tokenizer.to_str()),
         vocabulary_size=vocabulary_size(tokenizer),

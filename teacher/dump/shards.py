@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Batch = TypeVar("Batch")
-# Called with a number of rows that are done.
+# called with the number of finished rows
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class ShardJob(ABC):
-    """What a process needs to write any shard of a set; it is sent to workers on a cluster as it is.
+    """Everything that a process needs to write any shard of a set. It is sent to workers on a cluster.
 
     Attributes:
         record: of the set.
-        model: the teacher, or None for answers that are known already.
+        model: the teacher, or None for known answers.
         precision: of its arithmetic.
         max_tokens: most padded tokens per batch.
     """
@@ -50,7 +50,7 @@ class ShardJob(ABC):
 
     @property
     def folders(self) -> tuple[KindName | LayersName, ...]:
-        """The folders in the set that files are written to."""
+        """The folders of the files in the set."""
         return (self.record.kind,)
 
     @abstractmethod
@@ -58,9 +58,9 @@ class ShardJob(ABC):
         """Writes the files of shards into a folder. Call it inside `inference_mode`.
 
         Args:
-            root: the set's folder, or one like it.
+            root: the set's folder, or a folder with the same structure.
             rows: all rows, or those of these shards.
-            shards: those to be written.
+            shards: the shards to write.
         """
 
     def written(self, root: Path, shard: Shard) -> Iterator[str]:
@@ -76,7 +76,7 @@ class RowJob(ShardJob, Generic[Batch]):
     """Writes the rows of a set with the signal of the teacher. Each kind of rows has a subclass.
 
     Attributes:
-        title: what the progress bar is called.
+        title: the title of the progress bar.
     """
 
     title: ClassVar[str] = "teacher"
@@ -87,7 +87,7 @@ class RowJob(ShardJob, Generic[Batch]):
 
     @abstractmethod
     def read(self, rows: Any, shard: Shard) -> Iterator[Batch]:
-        """Reads and tokenises a shard, in a thread while the teacher works on what was read before."""
+        """Reads and tokenises a shard, in a thread while the teacher works on the previous one."""
 
     @abstractmethod
     def tables(
@@ -96,15 +96,15 @@ class RowJob(ShardJob, Generic[Batch]):
         """Runs the teacher on the batches of a shard, and returns its row groups.
 
         Args:
-            rows: as of `write`.
+            rows: see `write`.
             shard: the shard.
-            batches: what `read` has returned.
-            advance: called with a number of rows that are done.
-            statistics: receives sums over the shard; complete with the last table.
+            batches: the result of `read`.
+            advance: called with the number of finished rows.
+            statistics: receives sums over the shard, which are complete with the last table.
         """
 
     def summary(self, root: Path, shard: Shard, statistics: Statistics) -> str:
-        """Returns what the progress bar shows of a shard that was written."""
+        """Returns the text of the progress bar for a written shard."""
         return ""
 
     def write(self, root: Path, rows: Any, shards: Sequence[Shard]) -> None:
@@ -143,7 +143,7 @@ class RowJob(ShardJob, Generic[Batch]):
 
 
 def start(job: Callable[[], T]) -> Callable[[], T]:
-    """Starts a job in a thread; call what is returned to wait for its result, or the error that it raised.
+    """Starts a job in a thread. Returns a function that waits for its result or raises its error.
 
     The thread does not keep a stopped command alive, so a job must write files atomically.
     """
@@ -155,13 +155,13 @@ def start(job: Callable[[], T]) -> Callable[[], T]:
         except BaseException as error:  # noqa: BLE001 - re-raised in the thread that waits for the result
             result.set_exception(error)
 
-    # A daemon thread does not keep a stopped command alive; files are written atomically, so none is left half written.
+    # A daemon thread does not keep a stopped command alive. Files are written atomically, so none is left incomplete.
     Thread(target=run, daemon=True).start()
     return result.result
 
 
 def prefetched(items: Iterator[T]) -> Iterator[T]:
-    """Returns the same items in the same order; the next one is made while the caller works on this one."""
+    """Yields the same items in the same order. The next one is made while the caller works on this one."""
     done = object()
     coming = start(lambda: next(items, done))
     while (item := coming()) is not done:
@@ -170,9 +170,9 @@ def prefetched(items: Iterator[T]) -> Iterator[T]:
 
 
 def write_behind(items: Iterator[T], write: Callable[[T], object]) -> None:
-    """Writes each item, in order, while the next one is made; at most one at a time.
+    """Writes each item in order while the next one is made, at most one at a time.
 
-    A write that has begun is waited for, also if the next item fails: it may be a file that need not be written again.
+    A started write is finished even if the next item fails, so that its file need not be written again.
     """
     finished: Callable[[], object] = start(lambda: None)
     try:

@@ -44,13 +44,13 @@ PROBED_ROWS = 256
 
 
 class TeacherDump(Dump):
-    """A dump with a teacher that is run here.
+    """A dump that runs a teacher.
 
     Attributes:
-        run: which teacher, and how it is run.
-        place: where sets lie.
-        forward: how the teacher computes.
-        rows_per_shard: how many source rows a file has.
+        run: the teacher, and the settings for running it.
+        place: the location of the set.
+        forward: the settings of the forward pass.
+        rows_per_shard: number of source rows per file.
         command: the command line, for the record.
     """
 
@@ -67,16 +67,16 @@ class TeacherDump(Dump):
 
     @property
     def max_tokens(self) -> int:
-        """Most padded tokens per batch."""
+        """The maximum number of padded tokens per batch."""
         return tokens_per_batch(self.device, self.forward.max_tokens_per_batch)
 
     def inference(self) -> AbstractContextManager[None]:
-        """Returns a block in which the teacher can be run."""
+        """Returns a context in which the teacher can run."""
         return inference_mode(self.device, self.forward.precision)
 
     @abstractmethod
     def plan(self) -> Plan:
-        """Returns what the dump will take, without loading the teacher."""
+        """Returns the estimates for the dump, without loading the teacher."""
 
     @property
     @abstractmethod
@@ -94,9 +94,9 @@ class TaskDump(TeacherDump):
     Attributes:
         set_type: the class of the set once it is opened.
         task: the task.
-        source: its rows, with those that are added without gold.
+        source: its rows, including added rows without gold.
         logits: the flags of the logits.
-        windows: how longer texts are read, if they are not cut.
+        windows: how longer texts are read, if they are not truncated.
     """
 
     set_type: ClassVar[type[LogitSet]]
@@ -118,7 +118,7 @@ class TaskDump(TeacherDump):
 
     @property
     def is_stated(self) -> bool:
-        """Whether the flags state the teacher's order of labels."""
+        """Whether the flags set the teacher's order of labels."""
         return bool(self.logits.label_names)
 
     @cached_property
@@ -129,7 +129,7 @@ class TaskDump(TeacherDump):
 
     @property
     def layer_names(self) -> list[LayersName]:
-        """The signals of layers that are wanted."""
+        """The requested signals of layers."""
         return []
 
     @cached_property
@@ -145,7 +145,7 @@ class TaskDump(TeacherDump):
 
     @cached_property
     def token_encoder(self) -> SentenceEncoder | None:
-        """The encoder whose token vectors are stored in place of the teacher's, if any."""
+        """The encoder whose token vectors are stored instead of the teacher's, if any."""
         return load_token_encoder(self.logits.token_vectors, self.task, self.model, self.forward.max_seq_length)
 
     @cached_property
@@ -155,12 +155,12 @@ class TaskDump(TeacherDump):
 
     @cached_property
     def amount(self) -> Amount:
-        """How much the teacher reads, all variants that there may be counted."""
+        """The amount of the teacher's input, including all possible variants."""
         return amount(self.texts)
 
     @cached_property
     def expected_bytes(self) -> int:
-        """About how large the shards will be."""
+        """Returns the approximate size of the shards."""
         return self.amount.expected_bytes
 
     @abstractmethod
@@ -168,7 +168,7 @@ class TaskDump(TeacherDump):
         """Returns the shards of a plan."""
 
     def estimated_tokens(self) -> tuple[int, Ints]:
-        """Returns about how many tokens the teacher reads, and the lengths of some rows."""
+        """Returns the approximate number of the teacher's tokens, and the lengths of some rows."""
         length = self.forward.max_seq_length
         return estimated_tokens(self.texts, self.amount, self.task.is_pair, length, self.windows)
 
@@ -195,7 +195,7 @@ class TaskDump(TeacherDump):
         return replace(plan, seconds=of_all, memory_bytes=memory_bytes(shape, self.max_tokens))
 
     def plan_of_signals(self, plan: Plan, name: str, shape: Any, length_R: Ints) -> Plan:
-        """Adds what the set stores besides logits, from the teacher's transformers config and lengths of rows."""
+        """Adds the set's other parts besides logits, from the teacher's transformers config and lengths of rows."""
         return plan
 
     def probe(self) -> None:
@@ -214,14 +214,14 @@ class TaskDump(TeacherDump):
                 self.check_labels(split, rows)
 
     def check_teacher(self) -> None:
-        """Fails if the teacher cannot do what else is wanted of it."""
+        """Fails if the teacher does not support the other requested outputs."""
 
     @abstractmethod
     def check_labels(self, split: str, rows: pa.Table) -> None:
-        """Fails if the teacher's vocabulary lacks the words of some rows, or gold labels contradict its label order."""
+        """Fails if the teacher's vocabulary lacks the words of some rows, or if gold contradicts its label order."""
 
     def _is_begun(self) -> bool:
-        """Whether the set was begun with this teacher, which was probed then."""
+        """Whether the set was started with this teacher, which was probed at that time."""
         if not (self.root / FILE_NAME).exists():
             return False
         begun = read_set_record(self.root).teacher
@@ -229,7 +229,7 @@ class TaskDump(TeacherDump):
 
     @abstractmethod
     def planned(self) -> SetRecord:
-        """Returns the record of a set that extends none."""
+        """Returns the record of a set that does not extend another one."""
 
     @abstractmethod
     def logits_job(self, record: SetRecord) -> LogitsJob[Any]:
@@ -282,7 +282,7 @@ class TaskDump(TeacherDump):
 
 
 def probe_rows(task: Task, source: Source) -> tuple[str, pa.Table]:
-    """The first dev split, or of a source without one its first, and rows of the task's own evenly spread over it."""
+    """Returns the first dev split, or the first split without one, and evenly spread own rows of it."""
     split = next((name for name in task.dev_splits if name in source.splits), next(iter(source.splits)))
     rows = source.own(split)
     # Evenly spread rows, because many files are sorted by label and their first rows have only one.

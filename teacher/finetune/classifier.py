@@ -59,11 +59,11 @@ ENCODER_FILE, HEAD_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00
 INDEX_FILE = "model.safetensors.index.json"
 TASKS: dict[str, type[ExampleTask | TokenLabelTask]] = {
     "token_labels": TokenLabelTask
-}  # by `Task.type`; else of examples
+}  # by `Task.type`, with examples as the default
 
 
 class Classifiers(nn.Module):
-    """Classifiers that may share an encoder, as one module; a forward pass is one of them, by its number."""
+    """Classifiers that may share an encoder, as one module. A forward pass uses one of them, by its number."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -77,20 +77,19 @@ class Classifiers(nn.Module):
 def finetune(config: FinetuneSettings, command: str) -> RunRecord:
     """Fine-tunes a teacher into ``config.output_dir``, or one for each of several tasks into a folder in it.
 
-    A step of several tasks is a batch of one of them, an epoch all batches of all tasks in random order. The best epoch
-    is that of the best first metric on the first dev split, of several tasks of the best mean of theirs.
+    With several tasks, a step is a batch of one of them, and an epoch has all batches of all tasks in random order. The
+    best epoch has the best first metric on the first dev split, or the best mean over several tasks.
 
-    Returns:
-        The record that is also written to ``finetune.json``: settings, metrics per epoch, and the best epoch, whose
-        weights are saved. Each of several tasks has a record of its own, too.
+    Returns: The record that is also written to ``finetune.json``: settings, metrics per epoch, and the best epoch,
+        whose weights are saved. Each of several tasks also has its own record.
 
     Raises:
-        ConfigError: for an unknown task, a task that cannot be one of several, or an objective that none has.
+        ConfigError: for an unknown task, a task that cannot be one of several, or an objective that no task supports.
         DataError: if there is no train split.
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
     learn = config.learn
-    assert not isinstance(learn, FinetuneCorpus), "which `finetune_mlm` is for"
+    assert not isinstance(learn, FinetuneCorpus), "handled by `finetune_mlm`"
     are_several = isinstance(learn, FinetuneTasks)
     tasks = _load_tasks(learn)
     targets = targets_of(tasks, learn.objective) if are_several else [make_target(tasks[0], learn.objective)]
@@ -127,7 +126,7 @@ def _finetune_several(
     folders = {name: config.output_dir / name for name in names}
     if run.is_main:
         for name, folder in folders.items():
-            # All folders are checked before the first is written, so that a refusal leaves nothing half begun.
+            # All folders are checked before the first is written, so that a refusal leaves no incomplete folder.
             check_free(folder / FINETUNE_RECORD, by_task[name], folder / "model.safetensors")
         for name, folder in folders.items():
             make_folder(folder)
@@ -173,7 +172,7 @@ def train_tasks(
     parts: Sequence[tuple[Task, Source, Teacher]],
     accelerator: Accelerator,
 ) -> tuple[nn.Module, dict[str, BatchedTask], AcceleratedOptimizer]:
-    """The classifiers as one model, what each of them learns, by its name, and what moves them.
+    """Returns the classifiers as one model, their tasks by name, and their optimizer.
 
     Raises:
         DataError: if no training row of a task has gold, or a teacher's tokenizer lacks its words.
@@ -192,7 +191,7 @@ def train_tasks(
 def new_teachers(
     encoder: Encoder, max_seq_length: int, tasks: Sequence[Task], targets: Sequence[Target]
 ) -> list[Teacher]:
-    """Classifiers with new heads on one encoder, which all of them share."""
+    """Returns classifiers with new heads on one shared encoder."""
     places = (encoder.model_name_or_path, encoder.model_revision, max_seq_length)
     teachers = [new_classifier(tasks[0], targets[0], *places)]
     for task, target in zip(tasks[1:], targets[1:], strict=True):
@@ -204,15 +203,17 @@ def new_teachers(
 
 
 def targets_of(tasks: Sequence[Task], objective: Objective | None) -> list[Target]:
-    """What the logits of each of several tasks mean; an objective is for the tasks with scores, if there are any.
+    """Returns what the logits of several tasks mean. An objective applies to the tasks with scores.
 
     Raises:
-        ConfigError: if no task has that objective, a task is there twice, or one of several labels words.
+        ConfigError: if no task supports the objective, a task is repeated, or one of several labels words.
     """
     names = [task.name for task in tasks]
-    problems = [f"{name} is there twice" for name in sorted({name for name in names if names.count(name) > 1})]
+    problems = [f"{name} is repeated" for name in sorted({name for name in names if names.count(name) > 1})]
     problems += [
-        f"{task.name} labels words (type: token_labels); give it alone" for task in tasks if task.type == "token_labels"
+        f"{task.name} labels words (type: token_labels). Train it alone"
+        for task in tasks
+        if task.type == "token_labels"
     ]
     raise_all(ConfigError, "--tasks", problems)
     has_scores = [task.type == "regression" for task in tasks]
@@ -221,7 +222,7 @@ def targets_of(tasks: Sequence[Task], objective: Objective | None) -> list[Targe
 
 
 def _load_tasks(learn: FinetuneTask | FinetuneTasks) -> list[Task]:
-    """The one task, or several: shipped ones by their names, those of manifests by their files."""
+    """Returns the one task, or several: shipped ones by name, and the user's by manifest."""
     if isinstance(learn, FinetuneTask):
         return [load_task(learn.task, learn.manifest)]
     return [
@@ -235,7 +236,7 @@ def _handlers(are_several: bool) -> list[DistributedDataParallelKwargs]:
 
 
 def _save(teachers: Mapping[str, Teacher], folder: Path) -> None:
-    """Writes teachers that share their encoder, each into a folder of its own."""
+    """Writes teachers that share their encoder, each into its own folder."""
     first, *_ = (folder / name for name in teachers)
     for name, teacher in teachers.items():
         model, own = teacher.model, folder / name
@@ -245,7 +246,7 @@ def _save(teachers: Mapping[str, Teacher], folder: Path) -> None:
         if own == first:
             write_tensors(own / ENCODER_FILE, encoder, {"format": "pt"})
         else:
-            # A link under a temporary name replaces an old file atomically; linking directly would fail if one exists.
+            # A link under a temporary name replaces an old file atomically. Linking directly would fail if one exists.
             write_atomically(own / ENCODER_FILE, partial(link_or_copy, first / ENCODER_FILE))
         write_tensors(own / HEAD_FILE, head, {"format": "pt"})
         _write_index(own, encoder, head)
@@ -257,7 +258,7 @@ def _save(teachers: Mapping[str, Teacher], folder: Path) -> None:
 
 
 def _write_index(folder: Path, encoder: Mapping[str, torch.Tensor], head: Mapping[str, torch.Tensor]) -> None:
-    """Says which weights are in which file, as transformers reads it."""
+    """Returns the index of weights and files, in the format of transformers."""
     size = sum(tensor.nbytes for tensor in (*encoder.values(), *head.values()))
     files = dict.fromkeys(encoder, ENCODER_FILE) | dict.fromkeys(head, HEAD_FILE)
     index: dict[str, Any] = {"metadata": {"total_size": size}, "weight_map": files}

@@ -43,23 +43,23 @@ def new_accelerator(*handlers: KwargsHandler) -> Accelerator:
 
 
 def training_precision() -> str:
-    """What the products of a training step are computed in: bf16 if that is fast or requested, else fp32."""
+    """Returns the precision of products in a training step: bf16 if that is fast or requested, otherwise fp32."""
     asked = mixed_precision()
     if asked not in ("no", "bf16"):
         raise ConfigError(
-            f"{MIXED_PRECISION}={asked}: teachers are fine-tuned in bf16 or fp32 alone. "
-            "Repeat with `accelerate launch --mixed_precision bf16`, or with no."
+            f"{MIXED_PRECISION}={asked}: teachers can only be fine-tuned in bf16 or fp32. Repeat with "
+            "`accelerate launch --mixed_precision bf16`, or with no."
         )
     return "bf16" if asked == "bf16" or has_fast_bf16() else "fp32"
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """Computes what is within in the `training_precision`."""
+    """Runs the block in the `training_precision`."""
     return torch.autocast(device.type, torch.bfloat16, enabled=training_precision() == "bf16")
 
 
 def adamw(model: torch.nn.Module, flags: AdamwFlags) -> torch.optim.Optimizer:
-    """AdamW; biases and layer norms do not decay."""
+    """Returns AdamW, without decay of biases and layer norms."""
     # BERT's original training code excludes biases and LayerNorm weights from decay, too. All of them are vectors.
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
@@ -72,12 +72,12 @@ def adamw(model: torch.nn.Module, flags: AdamwFlags) -> torch.optim.Optimizer:
 
 
 class AcceleratedOptimizer(TrainOptimizer):
-    """Moves a model in all processes down the gradient of their losses.
+    """Optimizes a model in all processes by the mean gradient of their losses.
 
     Args:
         accelerator: this process and the others.
-        model: as the accelerator has prepared it.
-        inner: as `outer`.
+        model: the model that the accelerator has prepared.
+        inner: the optimizer that the accelerator has prepared.
         max_grad_norm: gradients are clipped to this norm.
     """
 
@@ -88,7 +88,7 @@ class AcceleratedOptimizer(TrainOptimizer):
         self._accelerator, self._model = accelerator, model
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
-        """Adds up gradients over all processes; the loss stays that of this one."""
+        """Averages gradients over all processes. The loss stays that of this process."""
         self._accelerator.backward(loss)
         return loss.detach()
 
@@ -127,7 +127,7 @@ def origin(encoder: Encoder) -> dict[str, str]:
 def start_run(
     folder: Path, settings: dict[str, Any], command: str, accelerator: Accelerator
 ) -> tuple[Run, RunRecord | None]:
-    """The run in a folder, begun or gone on with by all processes, and its record if it is finished.
+    """Starts or resumes the run in a folder, in all processes. Also returns its record if it is finished.
 
     Raises:
         FingerprintMismatchError: if the folder holds a run with other settings, or another model, such as the encoder.
@@ -141,7 +141,7 @@ def start_run(
 
 
 def save_teacher(model: Any, name: str, revision: str | None, folder: Path) -> None:
-    """Writes a teacher as transformers does: weights, config, and the tokenizer of the model it began as.
+    """Writes a teacher as transformers does: weights, config, and the tokenizer of the initial model.
 
     Raises:
         DataError: if the folder cannot be written.

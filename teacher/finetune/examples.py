@@ -37,13 +37,13 @@ Forward = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of a split; as tokens, which take far more memory than their texts, only those of a batch.
+    """Rows of a split. Only a batch exists as tokens, which take far more memory than texts.
 
     Attributes:
         rows: the source rows, N of them.
         lengths_N: tokens per row.
-        label_N: int64 gold classes, or label_NC, ``NO_LABEL`` where there is none. See `gold_arrays`.
-        score_N: float32 gold scores, NaN where there is none.
+        label_N: int64 gold classes, or label_NC, with ``NO_LABEL`` for missing gold. See `gold_arrays`.
+        score_N: float32 gold scores, with NaN for missing gold.
     """
 
     rows: pa.Table
@@ -52,22 +52,22 @@ class Split:
     score_N: Floats
 
     def gold(self, teacher: Teacher) -> tuple[Floats | Ints, Ints]:
-        """Training targets [N] of every row, [N, C] of a multi-label task, and the numbers of the rows with one."""
+        """Returns training targets of every row, [N] or [N, C], and the numbers of rows with gold."""
         target, label_N, score_N = teacher.target, self.label_N, self.score_N
         gold_rows = np.flatnonzero(has_gold(target, label_N, score_N))
         return target.gold(label_N, score_N), gold_rows
 
 
 class ExampleTask(BatchedTask):
-    """A classifier and the rows that it is trained and scored on.
+    """A classifier with its rows for training and scores.
 
     Args:
-        steps: what a step reads.
-        task: whose metrics score it.
-        teacher: is trained in place.
-        rows: of ``train``, and of dev splits.
+        steps: the settings of a step.
+        task: the task, with its metrics.
+        teacher: the teacher, which is trained in place.
+        rows: the rows of ``train`` and of dev splits.
         accelerator: this process and the others.
-        forward: gives logits_BC of the classifier for its inputs as keywords, in all processes.
+        forward: returns logits_BC of the classifier for its inputs as keywords, in all processes.
 
     Raises:
         DataError: if no training row has gold, or the teacher's tokenizer lacks the words.
@@ -89,14 +89,16 @@ class ExampleTask(BatchedTask):
         self._dev = splits
         self._gold_N, self._rows = self._train.gold(teacher)
         if not len(self._rows):
-            raise DataError(f"task {task.name!r}: the train split has no row with gold, nothing to fine-tune on")
+            raise DataError(
+                f"task {task.name!r}: the train split has no row with gold, so there is nothing to fine-tune on"
+            )
         if teacher.target.is_score:
             start_at_mean(teacher.model, float(self._gold_N[self._rows].mean()))
         lengths, processes = self._train.lengths_N[self._rows], (accelerator.num_processes, accelerator.process_index)
         self.batches = EpochBatches(lengths, steps.per_device_train_batch_size, steps.seed, *processes)
 
     def loss(self, batch: list[int]) -> torch.Tensor:
-        """The mean loss of a batch, a scalar."""
+        """Returns the mean loss of a batch, a scalar."""
         device, rows = self._accelerator.device, self._rows[batch]
         inputs = collate(self._teacher, self._inputs(self._train, rows.tolist()))
         gold = torch.as_tensor(self._gold_N[rows], device=device)
@@ -105,7 +107,7 @@ class ExampleTask(BatchedTask):
         return classifier_loss(self._teacher.target, logits_BC, gold)
 
     def evaluate(self) -> Metrics:
-        """The task's metrics on each dev split."""
+        """Returns the task's metrics on each dev split."""
         return {name: self._score(split) for name, split in self._dev.items()}
 
     def save(self, folder: Path) -> None:
@@ -113,7 +115,7 @@ class ExampleTask(BatchedTask):
         save_teacher(self._teacher.model, self._teacher.name, self._teacher.revision, folder)
 
     def _score(self, split: Split) -> dict[str, float]:
-        """Metrics on a dev split, in fp32 as a dump has them; each process takes every n-th row."""
+        """Returns metrics on a dev split in fp32, like those of a dump. Each process computes every n-th row."""
         accelerator = self._accelerator
         # Every n-th row, so that a file that is sorted by length or class is shared evenly.
         my_rows = range(accelerator.process_index, split.rows.num_rows, accelerator.num_processes)
@@ -129,7 +131,7 @@ class ExampleTask(BatchedTask):
         return score_logits(self._task.metrics, target, logits_NC, label_N, split.score_N) | counts
 
     def _inputs(self, split: Split, numbers: Sequence[int]) -> list[Tokenized]:
-        """The rows of these numbers in tokens."""
+        """Returns the rows with these numbers in tokens."""
         rows = split.rows.take(pa.array(numbers, pa.int64()))
         return self._teacher.reader.tokenize(*sentences(rows), self._max_seq_length)
 
@@ -145,7 +147,7 @@ def start_at_mean(model: nn.Module, mean: float) -> None:
 
 
 def classifier_loss(target: Target, logits_BC: torch.Tensor, gold_B: torch.Tensor) -> torch.Tensor:
-    """The mean loss against gold that fits a target, a scalar; of a multi-label task also the mean over labels."""
+    """Returns the mean loss to gold for a target, a scalar. For a multi-label task, it is also the mean over labels."""
     if target.is_score:
         return functional.mse_loss(logits_BC[:, 0], gold_B)
     if target.has_label_lists:
@@ -154,7 +156,7 @@ def classifier_loss(target: Target, logits_BC: torch.Tensor, gold_B: torch.Tenso
 
 
 def training_source(task: Task, data: Path | None) -> Source:
-    """The rows of a task.
+    """Returns the rows of a task.
 
     Raises:
         DataError: if there is no train split.
@@ -167,19 +169,19 @@ def training_source(task: Task, data: Path | None) -> Source:
 
 
 def rows_of(source: Source, share: float | None) -> dict[str, pa.Table]:
-    """The rows of the splits, with this share of the training rows held out, if it is given. See `hold_out`."""
+    """Returns the rows of the splits, with a share of the training rows held out, if it is given. See `hold_out`."""
     return source.splits if share is None else hold_out(source.splits, share)
 
 
 def hold_out(splits: dict[str, pa.Table], share: float) -> dict[str, pa.Table]:
-    """The splits with some training rows, always the same, as the first of the dev splits, which decides what is best.
+    """Returns the splits with a fixed choice of training rows as the first dev split, which selects the best epoch.
 
     Args:
         splits: rows by split, with ``train``.
-        share: of the training rows, which becomes the split ``held-out``.
+        share: the share of the training rows that becomes the split ``held-out``.
 
     Raises:
-        DataError: if no row would be held out, or none left.
+        DataError: if no row would be held out, or no row would be left.
     """
     train = splits["train"]
     held_out = held_out_rows(train.num_rows, share)
@@ -189,7 +191,7 @@ def hold_out(splits: dict[str, pa.Table], share: float) -> dict[str, pa.Table]:
 
 def _split(teacher: Teacher, rows: pa.Table, max_seq_length: int) -> Split:
     parts = (rows.slice(start, ROWS_AT_ONCE) for start in range(0, rows.num_rows, ROWS_AT_ONCE))
-    # An encoder for another language would train without an error on unknown tokens alone.
+    # An encoder for another language would train without an error on only unknown tokens.
     first = teacher.reader.tokenize(*sentences(rows.slice(0, KNOWN_ROWS)), max_seq_length)
     require_known(teacher.tokenizer, first, f"model {teacher.name}")
     lengths = [len(row.ids) for part in parts for row in teacher.reader.tokenize(*sentences(part), max_seq_length)]

@@ -1,4 +1,4 @@
-"""Trains a masked LM on a corpus, from an encoder with or without a prediction head; resumable at any step.
+"""Trains a masked LM on a corpus, from an encoder with or without a prediction head. Resumes at any step.
 
 Shapes: P masked positions of a batch, V vocabulary.
 """
@@ -43,7 +43,7 @@ BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32
 
 
 def finetune_mlm(config: FinetuneSettings, command: str) -> RunRecord:
-    """Trains a masked LM into ``config.output_dir``, or goes on with it.
+    """Trains a masked LM into ``config.output_dir``, or resumes it.
 
     Returns:
         The record that is also written to ``finetune.json``: settings, and the masked accuracy and perplexity on held
@@ -55,7 +55,7 @@ def finetune_mlm(config: FinetuneSettings, command: str) -> RunRecord:
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
     corpus, encoder, steps = config.learn, config.encoder, config.steps
-    assert isinstance(corpus, FinetuneCorpus), "`finetune` is for tasks"
+    assert isinstance(corpus, FinetuneCorpus), "tasks are handled by `finetune`"
     text = open_text(corpus, steps.max_seq_length)
     accelerator = new_accelerator()
     make_folder(config.output_dir)
@@ -82,15 +82,15 @@ def finetune_mlm(config: FinetuneSettings, command: str) -> RunRecord:
 
 
 class MaskedWordTask(TrainTask["MaskedBatch"]):
-    """A masked LM and the corpus that it is trained and scored on.
+    """A masked LM with its corpus for training and scores.
 
     Args:
-        steps: what a step reads.
-        masking: which tokens are masked.
-        text: the corpus; the documents it holds out are scored.
-        lm: is trained in place.
+        steps: the settings of a step.
+        masking: the selection of masked tokens.
+        text: the corpus, whose held-out documents are for scores.
+        lm: the masked LM, which is trained in place.
         accelerator: this process and the others.
-        prepared: the model as the accelerator has prepared it.
+        prepared: the model that the accelerator has prepared.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class MaskedWordTask(TrainTask["MaskedBatch"]):
         self._validation = _validation(text, lm, plan)
 
     def loss(self, batch: "MaskedBatch") -> torch.Tensor:
-        """The mean loss of a masked position, nats."""
+        """Returns the mean loss of a masked position, in nats."""
         device = self.model.device
         target_P = torch.from_numpy(batch.targets_P).to(device)
         with autocast(device):
@@ -118,7 +118,7 @@ class MaskedWordTask(TrainTask["MaskedBatch"]):
         return functional.cross_entropy(logits_PV, target_P)
 
     def evaluate(self) -> Metrics:
-        """Scores on the documents held out, see `evaluate_mlm`; every process works them all out."""
+        """Returns the scores on held-out documents. Every process computes all of them. See `evaluate_mlm`."""
         return {} if self._validation is None else {VALIDATION: evaluate_mlm(self._lm, self._validation)}
 
     def save(self, folder: Path) -> None:
@@ -132,7 +132,7 @@ class MaskedBatch:
 
     Attributes:
         pool: masked sequences.
-        rows: numbers of those in the batch.
+        rows: the numbers of the batch's sequences.
     """
 
     pool: Masked
@@ -140,7 +140,7 @@ class MaskedBatch:
 
     @property
     def targets_P(self) -> Ints:
-        """The tokens at the masked positions of these rows."""
+        """Returns the tokens at the masked positions of these rows."""
         return self.pool.targets.take(self.rows).flat
 
     def __len__(self) -> int:
@@ -148,10 +148,10 @@ class MaskedBatch:
 
 
 class TextBatches:
-    """The batches of a training; each pass over the corpus orders and masks its documents anew.
+    """The batches of a training. Each pass over the corpus has a new order and new masks of its documents.
 
-    How many batches a pool has is only known once it is read, so the ``state`` is a pool's number and that of its first
-    step; None at the beginning.
+    The number of batches of a pool is only known after reading it, so the ``state`` is the number of a pool and of its
+    first step. None at the beginning.
 
     Args:
         text: the corpus.
@@ -182,7 +182,7 @@ class TextBatches:
         self._masked: Masked | None = None
 
     def at(self, step: int) -> MaskedBatch:
-        """The batch of this process at a step, not before the first step of the current pool.
+        """Returns the batch of this process at a step, not before the first step of the current pool.
 
         Raises:
             DataError: if no document is long enough, or has a token to mask.
@@ -203,14 +203,14 @@ class TextBatches:
         return MaskedBatch(self._masked, batch_of(self._batches, step - first, self._num_processes, self._rank))
 
     def _read(self, number: int) -> None:
-        """Brings a pool into memory; one whose documents are too short, or have nothing to mask, has no batch."""
+        """Reads a pool into memory. A pool whose documents are too short, or have nothing to mask, has no batch."""
         parts = self._pool(number)
         self._masked = Masked.joined(parts) if parts else None
         lengths = self._masked.ids.lengths if self._masked is not None else np.empty(0, np.int64)
         self._batches = shuffled_batches(lengths, self._batch_size, self._seed, number)
 
     def _pool(self, number: int) -> list[Masked]:
-        """Masked sequences of random blocks of documents."""
+        """Returns masked sequences of random blocks of documents."""
         total = self._text.documents.num_documents
         passes, part = divmod(number, self._pools_per_pass)
         # The order is a function of seed and pass, so a resumed run needs no generator state.
@@ -226,7 +226,7 @@ class TextBatches:
 
 
 def _contents(text: Text, lm: MaskedLm) -> dict[str, Any]:
-    """What decides the result of what lies where the flags point."""
+    """Returns the hashes of the files that determine the result."""
     return {
         "corpus": f"{text.corpus.name} version {text.corpus.version}",
         "documents": text.documents.sha256,
@@ -236,7 +236,7 @@ def _contents(text: Text, lm: MaskedLm) -> dict[str, Any]:
 
 
 def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:
-    """Masked sequences of held-out documents, at most so many documents, evenly spread, or None if there is none."""
+    """Returns masked sequences of at most so many evenly spread held-out documents, or None."""
     every, total = text.flags.validation_every, text.documents.num_documents
     # A multiple of `every`, so that each chosen document is in the validation split.
     step = every * -(-total // (every * VALIDATION_DOCUMENTS))
@@ -248,7 +248,7 @@ def _validation(text: Text, lm: MaskedLm, plan: MaskingPlan) -> Masked | None:
 
 @torch.no_grad()
 def evaluate_mlm(lm: MaskedLm, masked: Masked) -> dict[str, float]:
-    """Share of masked tokens that the model guesses, and its perplexity on them."""
+    """Returns the model's accuracy and perplexity on masked tokens."""
     lm.model.eval()
     device = lm.model.device
     right, nats, positions = 0, 0.0, 0

@@ -30,15 +30,15 @@ from teacher.models.logits import framed, labelled_words, pieces_of
 
 
 class TokenLabelTask(BatchedTask):
-    """A classifier of words and the sentences that it is trained and scored on.
+    """A classifier of words with its sentences for training and scores.
 
     Args:
-        steps: what a step reads.
-        task: whose metrics score it.
-        teacher: is trained in place.
-        rows: of ``train``, and of dev splits.
+        steps: the settings of a step.
+        task: the task, with its metrics.
+        teacher: the teacher, which is trained in place.
+        rows: the rows of ``train`` and of dev splits.
         accelerator: this process and the others.
-        forward: gives logits_BLC of the classifier for its inputs as keywords, in all processes.
+        forward: returns logits_BLC of the classifier for its inputs as keywords, in all processes.
 
     Raises:
         DataError: if no training row has gold and a token, or the teacher's tokenizer lacks the words.
@@ -67,14 +67,15 @@ class TokenLabelTask(BatchedTask):
         self._gold = Ragged(labelled_words.gold_T, self._ids.offsets)
         if not len(self._ids):
             raise DataError(
-                f"task {task.name!r}: no row of the train split has gold and a token, nothing to fine-tune on"
+                f"task {task.name!r}: no row of the train split has gold and a token, so there is nothing to "
+                "fine-tune on"
             )
         require_known_ids(teacher.tokenizer, self._ids, f"model {teacher.name}")
         processes = (accelerator.num_processes, accelerator.process_index)
         self.batches = EpochBatches(self._ids.lengths, steps.per_device_train_batch_size, steps.seed, *processes)
 
     def loss(self, batch: list[int]) -> torch.Tensor:
-        """The mean loss of the words of a batch, a scalar."""
+        """Returns the mean loss of the words of a batch, a scalar."""
         device, first = self._accelerator.device, len(self._teacher.tokens.frame[0])
         inputs = collate(self._teacher, framed(self._teacher, self._ids.take(batch)))
         # Special tokens and padding keep NO_LABEL, which the loss ignores.
@@ -86,7 +87,10 @@ class TokenLabelTask(BatchedTask):
         return functional.cross_entropy(logits_BLC.flatten(0, 1), gold_BL.flatten().to(device), ignore_index=NO_LABEL)
 
     def evaluate(self) -> Metrics:
-        """The task's metrics on each dev split, in fp32 as a dump has them; every process works them all out."""
+        """Returns the task's metrics on each dev split in fp32, like those of a dump.
+
+        Every process computes all of them.
+        """
         return {name: self._score(name, rows) for name, rows in self._dev_rows.items()}
 
     def save(self, folder: Path) -> None:

@@ -19,13 +19,13 @@ from teacher.kinds.token_labels import TokenLabelsDump
 
 def _examples(task: Task, config: DumpSettings, command: str) -> TeacherDump:
     rows = config.rows
-    assert isinstance(rows, DumpTask), "it has a task"
+    assert isinstance(rows, DumpTask), "ensured by its signal"
     assert isinstance(rows.signal, TextLogits), "other signals have other dumps"
     return ExamplesDump(task, rows, rows.signal, config.run, config.place, command)
 
 
 def _token_labels(task: Task, config: DumpSettings, command: str) -> TeacherDump:
-    words = narrowed(config, WordDumpSettings, "is not for labelled words (type: token_labels)")
+    words = narrowed(config, WordDumpSettings, "is not supported for labelled words (type: token_labels)")
     return TokenLabelsDump(task, words.rows, words.run, words.place, command)
 
 
@@ -55,5 +55,5 @@ def open_dump(config: DumpSettings, command: str) -> TeacherDump:
 
 
 def dump(config: DumpSettings, command: str) -> SetRecord | None:
-    """Writes the set that settings describe, or goes on with it. See `run_dump`."""
+    """Writes the set that settings describe, or resumes it. See `run_dump`."""
     return run_dump(open_dump(config, command), Processes.of(config.run.jobs, config.run.cluster))

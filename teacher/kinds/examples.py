@@ -47,8 +47,8 @@ class ExamplesDump(TaskDump):
     """Logits of a task's texts, with variants and unlabelled rows, layers and weights of layers.
 
     Attributes:
-        unlabelled: what is recorded of the rows that were added without gold.
-        wanted: which variants are added, if any.
+        unlabelled: the record of the rows that were added without gold.
+        wanted: the variants to add, if any.
     """
 
     set_type: ClassVar = ExampleSet
@@ -72,12 +72,12 @@ class ExamplesDump(TaskDump):
 
     @cached_property
     def most_variants(self) -> dict[str, int]:
-        """How many variants of a row there may be, by split."""
+        """The maximum number of variants per row, by split."""
         return {self.wanted.split: len(self.wanted.sides)} if self.wanted else {}
 
     @property
     def variants_in_all(self) -> dict[str, int]:
-        """The same of all rows of a split."""
+        """The maximum number of variants of all rows of a split."""
         return {split: count * self.source.own(split).num_rows for split, count in self.most_variants.items()}
 
     @cached_property
@@ -101,7 +101,7 @@ class ExamplesDump(TaskDump):
 
     @cached_property
     def layers(self) -> tuple[LayerSignal, ...]:
-        """The signals of layers that are wanted, and those that the set has already."""
+        """The requested signals of layers, and those that the set has already."""
         return planned_layers(self.logits.layers, self.model.name, self.model.model.config, self.root)
 
     @property
@@ -111,11 +111,11 @@ class ExamplesDump(TaskDump):
 
     @cached_property
     def init(self) -> tuple[int, ...]:
-        """The layers whose weights the set is to carry."""
+        """The layers whose weights are added to the set."""
         return self.logits.init.numbers(int(self.model.model.config.num_hidden_layers))
 
     def check_teacher(self) -> None:
-        """See `TaskDump`; the disk must have room for what is stored of layers, variants not counted."""
+        """See `TaskDump`. The disk must have space for the layer outputs, without those of variants."""
         layers = self.layers
         weights = init_bytes(self.init, self.model.name, self.model.model.config)
         check_same_init(self.root, self.init)
@@ -137,7 +137,7 @@ class ExamplesDump(TaskDump):
 
     @cached_property
     def rows(self) -> Rows:  # type: ignore[override]
-        """The rows with their variants, which are made if they are missing."""
+        """Returns the rows with their variants, which are made if they are missing."""
         if self.wanted is None:
             return Rows(self.source, None)
         _check_special_tokens(self.wanted.method, self.model)
@@ -184,7 +184,7 @@ class ExamplesDump(TaskDump):
         return ExamplesJob(record, self.model, self.forward.precision, self.max_tokens, known)
 
     def scores(self, record: SetRecord) -> Scores:
-        """See `Dump`; the teacher's label order is checked on every gold label."""
+        """See `Dump`. The teacher's label order is checked on every gold label."""
         scores, teacher = {}, record.teacher
         for split in record.splits:
             logits_NC, label_N, score_N = ExampleSet(self.root, record).gold(split)
@@ -208,13 +208,13 @@ def wanted_variants(logits: TextLogits, task: Task, place: SetPlace, usual_name:
     """Returns the variants set by the flags or the task's manifest. None if there are none.
 
     Raises:
-        ConfigError: if the set was begun without those of the manifest.
+        ConfigError: if the set was started without those of the manifest.
     """
     method = logits.method
     if method is None:
         return None
     name = getattr(logits.variants, "variants", None)
-    if logits.adds_by_default and name is None:  # so that others, which may be in the store, are not taken for them
+    if logits.adds_by_default and name is None:  # so that other variants in the store are not mistaken for them
         method = method.model_copy(update={"num_variants": method.variants_of(task)})
     wanted = Augmentation(method, task, place.store, name)
     if logits.adds_by_default:
@@ -227,9 +227,9 @@ def _check_special_tokens(method: Method, teacher: Teacher) -> None:
         if teacher.tokenizer.token_to_id(token) is None:
             own = teacher.tokens.mask_id
             advice = (
-                "use --augment tinybert" if own is None else f"give --mask-token {teacher.tokenizer.id_to_token(own)}"
+                "Use --augment tinybert" if own is None else f"Give --mask-token {teacher.tokenizer.id_to_token(own)}"
             )
-            raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}; {advice}, or --augment none")
+            raise TeacherError(f"teacher {teacher.name}: its tokenizer has no {token}. {advice}, or --augment none")
 
 
 @dataclass(frozen=True)

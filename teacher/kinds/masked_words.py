@@ -69,7 +69,7 @@ PROBE_DOCUMENTS = 8
 
 
 class MaskedWordsDump(TeacherDump):
-    """What a masked LM predicts at masked positions of a corpus."""
+    """A masked LM's predictions at masked positions of a corpus."""
 
     def __init__(self, text: Text, wanted: MaskedWordFlags, run: RunFlags, place: SetPlace, command: str) -> None:
         super().__init__(run, place, wanted.set_name(text.corpus.name), command)
@@ -91,16 +91,16 @@ class MaskedWordsDump(TeacherDump):
 
     @cached_property
     def masking_plan(self) -> MaskingPlan:
-        """The same with the teacher's tokenizer."""
+        """Returns the plan with the teacher's tokenizer."""
         return self.masking(self.model.tokens)
 
     @cached_property
     def codec(self) -> AnyCodec:
-        """How predictions are stored."""
+        """The codec of the predictions."""
         return codec_for(self.wanted.codec, *self.model.model.get_output_embeddings().weight.shape)
 
     def probe(self) -> None:
-        """See `Dump`; the decoder has to get and return what the plain model does."""
+        """See `Dump`. The decoder must have the same input and output as in the unchanged model."""
         plan = self.masking_plan
         stored = sum(file.stat().st_size for file in self.root.glob("masked_words/*.parquet"))
         require_space(
@@ -111,7 +111,7 @@ class MaskedWordsDump(TeacherDump):
 
     @cached_property
     def record(self) -> SetRecord:
-        """See `Dump`; the fingerprint covers all that decides the content."""
+        """See `Dump`. The fingerprint covers everything that determines the content."""
         text, lm, forward, wanted = self.text, self.model, self.forward, self.wanted
         corpus, documents = corpus_record(text), text.documents
         masking = MaskingRecord(
@@ -238,16 +238,16 @@ def _probe(text: Text, lm: MaskedLm, plan: MaskingPlan) -> None:
     # The condition is negated so that NaN counts as a difference, too. 5 % leaves room for 16-bit rounding.
     if not difference < 0.05:
         raise TeacherError(
-            f"teacher {lm.name}: its logits are not those of its last layer (they differ by {difference:.0%}); "
-            f"{type(lm.model).__name__} is built in a way that is not supported"
+            f"teacher {lm.name}: its logits differ from those of its last layer (by {difference:.0%}). The "
+            f"architecture of {type(lm.model).__name__} is not supported"
         )
 
 
 def _check_finite(lm: MaskedLm, logits_PV: torch.Tensor, document: int) -> None:
     if not all(bound.isfinite() for bound in logits_PV.aminmax()):
         raise TeacherError(
-            f"teacher {lm.name}: gives NaN or Inf near document {document}; fp16 overflows with some models, "
-            "try --precision bf16 or fp32"
+            f"teacher {lm.name}: outputs NaN or Inf near document {document}. fp16 overflows with some models. "
+            "Try --precision bf16 or fp32"
         )
 
 
@@ -256,7 +256,7 @@ class MaskedWordsJob(RowJob[Sequences]):
     """Writes masked words.
 
     Attributes:
-        masking: which words are masked.
+        masking: the selection of masked words.
     """
 
     model: MaskedLm
@@ -294,11 +294,11 @@ class MaskedWordsJob(RowJob[Sequences]):
             return ""
         size = (root / shard.path).stat().st_size / statistics["positions"]
         mass = statistics["kept_mass"] / statistics["positions"]
-        return f", last: {size:.1f} bytes a position, {mass:.1%} of the mass kept"
+        return f", last: {size:.1f} bytes per position, {mass:.1%} of the probability stored"
 
 
 def rows_of(sequences: Sequences, masked: Masked) -> MaskedRows:
-    """Masked copies of sequences, with the keys of these."""
+    """Returns masked copies of sequences, with their keys."""
     return MaskedRows(
         sequences.source_row_N[masked.sequence_R],
         sequences.piece_N[masked.sequence_R],
@@ -312,15 +312,15 @@ def rows_of(sequences: Sequences, masked: Masked) -> MaskedRows:
 def encoded_predictions(
     lm: MaskedLm, codec: Codec, rows: MaskedRows, seed: int, max_tokens: int, statistics: Statistics
 ) -> dict[str, pa.Array]:
-    """A masked LM's predictions at the masked positions, in the codec's columns, a value per row.
+    """Returns a masked LM's predictions at the masked positions, in the codec's columns, with a value per row.
 
     Args:
-        lm: the model, on its device; call this inside `inference_mode`.
-        codec: how a prediction is stored.
+        lm: the model on its device. Call this inside `inference_mode`.
+        codec: the codec of the predictions.
         rows: the masked rows, R of them.
-        seed: of the codec's draws.
-        max_tokens: most padded tokens per batch.
-        statistics: what the predictions add up to; it is added to.
+        seed: the seed of the codec's draws.
+        max_tokens: maximum number of padded tokens per batch.
+        statistics: the sums over predictions, which are updated.
 
     Raises:
         TeacherError: if a logit is not finite, or too large for the codec.
@@ -352,6 +352,6 @@ def encoded_predictions(
 
 
 def _named(lm: MaskedLm, rows: MaskedRows, row: int) -> str:
-    """Says which document a row is from, and its text."""
+    """Returns the document of a row, and its text."""
     text = lm.tokenizer.decode(rows.ids[row].tolist(), skip_special_tokens=False)
     return f"document {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}"

@@ -67,7 +67,7 @@ class SentencesDump(TeacherDump):
 
     @cached_property
     def codec(self) -> AnyVectorCodec:
-        """How vectors are stored."""
+        """The codec of the vectors."""
         return vector_codec_for(self.wanted.codec, self.model.width)
 
     @cached_property
@@ -86,14 +86,14 @@ class SentencesDump(TeacherDump):
         sample = self.sample
         if not len(sample.ids):
             source = self.rows.parts()["source"]
-            raise DataError(f"{source}: no sentence was found; is --min-seq-length too large?")
+            raise DataError(f"{source}: no sentence was found. Try a smaller --min-seq-length")
         require_known_ids(self.model.tokenizer, sample.ids, f"teacher {self.model.name}")
         stored = sum(file.stat().st_size for file in self.root.glob("sentences/*.parquet"))
         require_space(self.root.parent, estimated_bytes(sample, self.codec) - stored)
 
     @cached_property
     def record(self) -> SetRecord:
-        """See `Dump`; the fingerprint covers all that decides the content."""
+        """See `Dump`. The fingerprint covers everything that determines the content."""
         rows, encoder, forward, basis = self.rows, self.model, self.forward, self.basis
         teacher, tokenizer = teacher_record(encoder), tokenizer_record(encoder.tokenizer)
         settings: dict[str, Setting] = {
@@ -143,7 +143,10 @@ class SentencesDump(TeacherDump):
             return add_encoders_token_vectors(self.root, record, self.model, self.max_tokens)
 
     def plan(self) -> Plan:
-        """See `Dump`; of a sample of sentences and the teacher's config, whose shape is timed on this machine."""
+        """See `Dump`.
+
+        Estimates from a sample of sentences and the teacher's config, whose shape is timed on this machine.
+        """
         rows, forward = self.rows, self.forward
         name, revision = self.run.teacher.teacher_for(rows.subject)
         shape = load_config(name, revision)
@@ -169,7 +172,7 @@ class SentencesDump(TeacherDump):
 def _basis(
     root: Path, codec: AnyVectorCodec, encoder: SentenceEncoder, sample: Sample, max_tokens: int
 ) -> Basis | None:
-    """The basis that a codec needs: the one that the set has, or one fitted to a sample if that is lost."""
+    """Returns the basis for a codec: that of the set, or one fitted to a sample."""
     if not codec.basis_bytes:
         return None
     if _has_basis(root):
@@ -182,7 +185,7 @@ def _basis(
 
 
 def _has_basis(root: Path) -> bool:
-    """Whether a basis is there, and the one in the set's record, if it was started."""
+    """Whether a basis exists, and matches the set's record, if it was started."""
     path, vectors = root / BASIS_FILE, None
     if path.exists() and (root / FILE_NAME).exists():
         vectors = read_set_record(root).signals.vectors
@@ -194,7 +197,7 @@ class SentencesJob(RowJob[Sentences]):
     """Writes sentences.
 
     Attributes:
-        basis: that the codec needs, if any.
+        basis: the basis for the codec, if it needs one.
     """
 
     model: SentenceEncoder
@@ -212,7 +215,7 @@ class SentencesJob(RowJob[Sentences]):
         self, rows: SentenceRows, shard: Shard, batches: Iterator[Sentences], advance: Advance, statistics: Statistics
     ) -> Iterator[pa.Table]:
         """See `RowJob`."""
-        assert self.record.signals.vectors is not None, "the record was planned with them"
+        assert self.record.signals.vectors is not None, "the plan of the record contains them"
         statistics |= no_vector_statistics()
         codec, done = self.record.signals.vectors.codec, shard.start
         for batch in batches:
@@ -233,14 +236,14 @@ class SentencesJob(RowJob[Sentences]):
 
 
 def _check_finite(encoder: SentenceEncoder, split: str, rows: Sentences, stored_NH: Floats) -> None:
-    """Raises TeacherError if a number of a vector, which is finite, was too large for float16."""
+    """Raises TeacherError if a finite number of a vector is too large for float16."""
     finite_N = np.isfinite(stored_NH).all(axis=1)
     if not finite_N.all():
         row = int(np.flatnonzero(~finite_N)[0])
         text = encoder.tokenizer.decode(rows.ids[row].tolist(), skip_special_tokens=False)
         raise TeacherError(
-            f"{split}, row {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}: teacher {encoder.name}: its vector has "
-            "a number beyond float16. Take --vector-codec int8."
+            f"{split}, row {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}: teacher {encoder.name}: its "
+            "vector has a number beyond float16. Use --vector-codec int8."
         )
 
 
@@ -248,5 +251,5 @@ BYTES_PER_TOKEN = 1.7  # compressed ids, measured on Wikipedia
 
 
 def estimated_bytes(sample: Sample, codec: AnyVectorCodec) -> int:
-    """About how large a set with this codec will be."""
+    """Returns the approximate size of a set with this codec."""
     return int(sample.multiplier * (len(sample.ids.flat) * BYTES_PER_TOKEN + len(sample.ids) * codec.num_bytes()))

@@ -45,7 +45,7 @@ class TokenLabelsDump(TaskDump):
 
     @cached_property
     def texts(self) -> Source:
-        """See `TaskDump`; words with spaces between."""
+        """See `TaskDump`. Words are joined with spaces."""
         return replace(self.source, splits={split: _as_text(rows) for split, rows in self.source.splits.items()})
 
     @cached_property
@@ -85,7 +85,7 @@ class TokenLabelsDump(TaskDump):
         return TokenLabelsJob(record, self.model, self.forward.precision, self.max_tokens, known)
 
     def scores(self, record: SetRecord) -> Scores:
-        """See `Dump`; the teacher's label order is checked on every gold label."""
+        """See `Dump`. The teacher's label order is checked on every gold label."""
         scores, stored, teacher = {}, TokenLabelSet(self.root, record), record.teacher
         for split in record.splits:
             rows = stored.read(split)
@@ -103,7 +103,7 @@ def _as_text(rows: pa.Table) -> pa.Table:
 def check_word_labels(
     target: Target, name: str, labels: tuple[str, ...], rows: LabelledWords, is_stated: bool = False
 ) -> None:
-    """Checks a teacher's order of labels by the words that have gold and a token, see `check_label_order`."""
+    """Checks a teacher's order of labels by the words with gold and a token. See `check_label_order`."""
     # Only first tokens carry labels, and truncated words have no first token.
     gold_T = rows.gold_T
     has_gold_T = gold_T != NO_LABEL
