@@ -16,8 +16,8 @@ def create_tiny_bert(
     """Writes an untrained BERT encoder and a tokenizer with every word of the sentences.
 
     Args:
-        folder: where to; loads with ``AutoModel`` and ``AutoTokenizer``.
-        sentences: text with every word to know.
+        folder: the output folder, for ``AutoModel`` and ``AutoTokenizer``.
+        sentences: text with all words of the vocabulary.
         hidden_size: width, a multiple of 32.
         num_layers: number of layers.
         seed: seed of the weights.

@@ -55,7 +55,7 @@ MISSING = """
     select split, source_row, variant from theirs anti join mine using (text_hash) order by split, source_row, variant
 """
 
-# Every row of one's own takes one row of the set, so a text that the set repeats more often leaves rows behind.
+# Every row of your data uses one row of the set, so a text that the set repeats more often leaves rows unused.
 COPIES = """
     select coalesce(sum(greatest(t.n - m.n, 0)), 0)::bigint as copies
     from (select text_hash, count(*) as n from theirs where origin = 'original' group by text_hash) t

@@ -15,7 +15,7 @@ from pipeline.arrays import Ints, Ragged, hashed, stacked, uniform
 from teacher.corpus.sequences import Sequences
 
 CHOOSE, REPLACE, RANDOM_TOKEN = range(3)  # part of the hashed key, by use of the random number
-# Of the chosen tokens; the others stay unchanged (Devlin et al. 2019, A.1).
+# Shares of the chosen tokens. The others stay unchanged (Devlin et al. 2019, A.1).
 SHARE_MASKED, SHARE_RANDOM = 0.8, 0.1
 FREQUENCY_POWER = -0.7  # as in DistilBERT and the CMOW paper's code, after Lample and Conneau 2019
 

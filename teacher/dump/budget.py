@@ -61,7 +61,7 @@ def corpus_budget(config: BudgetCorpus) -> list[Line]:
 
 
 DIMS = (16, 32, 64, 128, 256)  # of pca, up to half of the hidden size
-# Every fifth row is measured; bases are fitted to the others, so that the measured loss is unbiased.
+# Every fifth row is measured. Bases are fitted to the others, so that the measured loss is unbiased.
 EVERY = 5
 
 

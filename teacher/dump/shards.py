@@ -40,7 +40,7 @@ class ShardJob(ABC):
         record: of the set.
         model: the teacher, or None for known answers.
         precision: of its arithmetic.
-        max_tokens: most padded tokens per batch.
+        max_tokens: maximum number of padded tokens per batch.
     """
 
     record: SetRecord

@@ -176,7 +176,7 @@ class MaskedWordsDump(TeacherDump):
         return MaskedWordSet(self.root, record).scores()
 
     def plan(self) -> Plan:
-        """See `Dump`; of a sample of the corpus and the teacher's config, whose shape is timed on this machine."""
+        """See `Dump`. Estimates from a sample of the corpus and the teacher's config, whose shape is timed here."""
         text = self.text
         name, revision = self.run.teacher.teacher_for(text.corpus)
         tokens = load_mlm_tokenizer(name, revision, self.forward.max_seq_length)
@@ -201,7 +201,7 @@ class MaskedWordsDump(TeacherDump):
 
 
 def _sample(text: Text, tokens: MlmTokenizer, plan: MaskingPlan) -> MaskedRows:
-    """At most SAMPLED_ROWS masked rows of the corpus's first documents; it has some, as the estimate has seen."""
+    """Returns at most SAMPLED_ROWS masked rows of the first documents, which exist because the estimate found some."""
     stop = text.documents.num_documents
     parts = (part for split in reversed(SPLITS) for part in text.sequences(tokens, split, 0, stop))
     masked_parts = ((part, mask(part, plan)) for part in parts)

@@ -26,7 +26,7 @@ class NotFiniteError(TeacherError):
     """The outputs of a teacher for one of its inputs are NaN or Inf."""
 
     def __init__(self, problem: str, tokens: Tokenized) -> None:
-        super().__init__(f"{problem}; fp16 overflows with some models, try --precision bf16 or fp32")
+        super().__init__(f"{problem}. fp16 overflows with some models. Try --precision bf16 or fp32")
         self.tokens = tokens
 
 
@@ -36,8 +36,8 @@ def naming_rows(inputs: Sequence[Tokenized], rows: pa.Table, splits: str) -> Ite
 
     Args:
         inputs: the teacher's inputs in the block.
-        rows: the rows that they were made from, in the same order.
-        splits: the split that they are of, or several.
+        rows: the rows of the inputs, in the same order.
+        splits: their split or splits.
     """
     try:
         yield
@@ -49,20 +49,22 @@ def naming_rows(inputs: Sequence[Tokenized], rows: pa.Table, splits: str) -> Ite
 
 
 def tokens_per_batch(device: torch.device, wanted: int | None = None) -> int:
-    """Returns the padded tokens per forward pass: as many as are wanted, or as suit the device."""
+    """Returns the padded tokens per forward pass: the requested number, or one that suits the device."""
     return wanted or (CPU_TOKENS_PER_BATCH if device.type == "cpu" else GPU_TOKENS_PER_BATCH)
 
 
 def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int]], None]) -> None:
-    """Calls ``run`` with the row numbers of each batch; one that does not fit the memory is split and tried again.
+    """Calls ``run`` with the row numbers of each batch.
+
+    A batch that does not fit into memory is split and tried again.
 
     Args:
         lengths: tokens per row.
-        max_tokens: most padded tokens per batch.
+        max_tokens: maximum number of padded tokens per batch.
         run: does the work.
 
     Raises:
-        TeacherError: if a single row does not fit the memory.
+        TeacherError: if a single row does not fit into memory.
     """
     # Reversed, so that pop() takes the batch with the longest rows first: it fails early if anything does.
     pending = token_budget_batches(lengths, max_tokens)[::-1]
@@ -76,19 +78,19 @@ def run_batches(lengths: Sequence[int], max_tokens: int, run: Callable[[list[int
                 raise
             longest = lengths[batch[0]]
             if len(batch) == 1:
-                message = f"out of memory for a single row of {longest} tokens; use a bigger device"
+                message = f"out of memory for a single row of {longest} tokens. Use a larger device"
                 raise TeacherError(message) from error
             # The remaining batches get the smaller budget, too: they would run out of memory as well, one after the
             # other.
             max_tokens = len(batch) // 2 * longest
-            console.warn(f"out of memory for {len(batch)} rows at once; going on with {max_tokens} tokens per batch")
+            console.warn(f"out of memory for {len(batch)} rows at once. Continuing with {max_tokens} tokens per batch")
             left = [row for rows in [batch, *pending] for row in rows]
             smaller = token_budget_batches([lengths[row] for row in left], max_tokens)
             pending = [[left[k] for k in rows] for rows in smaller][::-1]
 
 
 def collate(model: LoadedModel, inputs: Sequence[Tokenized]) -> dict[str, torch.Tensor]:
-    """Inputs padded to the longest: ``input_ids``, ``attention_mask``, ``token_type_ids`` if read, [B, L] int64."""
+    """Returns padded ``input_ids``, ``attention_mask``, and ``token_type_ids`` if used, [B, L] int64."""
     rows = range(len(inputs))
     ids = Ragged.of([row.ids for row in inputs])
     ids_BL = torch.from_numpy(ids.padded(rows, model.tokens.pad_id))
@@ -99,12 +101,13 @@ def collate(model: LoadedModel, inputs: Sequence[Tokenized]) -> dict[str, torch.
     return batch
 
 
-# One more batch costs as much time as a sixteenth of a full one. Measured on CPUs, between the values of fp32 and bf16.
+# An additional batch costs as much time as a sixteenth of a full one. Measured on CPUs, between the values of fp32 and
+# bf16.
 FULL_BATCH = 16
 
 
 def token_budget_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Packs rows into batches, longest first, so that a batch too large for the memory shows at once.
+    """Packs rows into batches, longest first, so that a batch that is too large for the memory fails at once.
 
     Rows are sorted by length and divided where padding and number of batches together cost least, by dynamic
     programming from the shortest row on: the best division of the rows from n on is the best first batch plus the best
@@ -112,10 +115,9 @@ def token_budget_batches(lengths: Sequence[int], max_tokens: int) -> list[list[i
 
     Args:
         lengths: tokens per row.
-        max_tokens: most padded tokens (rows times longest) per batch; a longer row goes alone.
+        max_tokens: maximum number of padded tokens (rows times longest) per batch. A longer row has its own batch.
 
-    Returns:
-        Row numbers per batch; every row once. Depends on the lengths and the budget alone.
+    Returns: Row numbers per batch, with every row once. They only depend on the lengths and the budget.
     """
     length_N = np.asarray(lengths, dtype=np.int64)
     order_N = np.argsort(-length_N, kind="stable")
@@ -128,7 +130,7 @@ def token_budget_batches(lengths: Sequence[int], max_tokens: int) -> list[list[i
 
 
 def _divide(descending_N: np.ndarray, max_tokens: int) -> list[int]:
-    """For each row, where the batch that begins with it ends in the best division of it and all after it [N]."""
+    """Returns for each row the end of its batch in the best division of the rows from it on [N]."""
     num_rows = len(descending_N)
     counts = np.arange(1, num_rows + 1)
     # The cost of the rows from here on, in sixteenths of a token: integers give the same batches on every machine.

@@ -38,10 +38,10 @@ class Teacher(LoadedModel):
     """A classifier of a task.
 
     Attributes:
-        target: what its logits mean once reordered.
+        target: the meaning of its reordered logits.
         labels: the names of its outputs in its own order.
         order: for each logit of the task, the number of the teacher's output.
-        windows: how it reads longer inputs; None to give it inputs that are cut.
+        windows: how it reads longer inputs. None: inputs are truncated.
     """
 
     target: Target
@@ -61,15 +61,15 @@ def load_teacher(
     """Loads a fine-tuned classifier and its tokenizer.
 
     Args:
-        task: whose logits are wanted.
+        task: the task of the logits.
         name: hub id or folder.
         revision: hub revision.
-        teacher_labels: its order of labels as the user states it, empty if not.
-        max_seq_length: longest input that it will be given, in tokens.
-        windows: how it reads longer ones than fit a window, whatever ``max_seq_length`` is.
+        teacher_labels: its order of labels by the user. Empty if not given.
+        max_seq_length: maximum input length in tokens.
+        windows: how it reads inputs longer than a window, independent of ``max_seq_length``.
 
     Raises:
-        ConfigError: if the model does not read such long inputs, or windows have no room for a text.
+        ConfigError: if the model does not support such long inputs, or windows have no space for a text.
         DataError: if the model cannot be found or read.
         TeacherError: if its outputs, its tokenizer or its length do not fit the task.
     """
@@ -91,16 +91,16 @@ def load_teacher(
 def outputs(
     task: Task, name: str, config: Any, teacher_labels: Sequence[str]
 ) -> tuple[Target, tuple[str, ...], tuple[int, ...]]:
-    """What a teacher's outputs mean, their names in its own order, and which of them is each of the task's logits.
+    """Returns the meaning of a teacher's outputs, their names in its own order, and the output for each logit.
 
     Args:
-        task: whose logits are wanted.
-        name: of the teacher.
-        config: its transformers config.
-        teacher_labels: its order of labels as the user states it, empty if not.
+        task: the task of the logits.
+        name: the name of the teacher.
+        config: the teacher's transformers config.
+        teacher_labels: its order of labels by the user. Empty if not given.
 
     Raises:
-        ConfigError: if what is stated are not the task's labels.
+        ConfigError: if the given labels differ from the task's.
         TeacherError: if the outputs do not fit the task.
     """
     _check_head(task, name, config)
@@ -112,8 +112,8 @@ def outputs(
     target = target_of_width(task, config.num_labels)
     if target is None:
         raise TeacherError(
-            f"teacher {name}: has {config.num_labels} outputs ({', '.join(labels)}), but task {task.name!r} needs "
-            f"{_widths(task)}; Was it fine-tuned for this task?"
+            f"teacher {name}: has {config.num_labels} outputs ({', '.join(labels)}), but task {task.name!r} "
+            f"needs {_widths(task)}. Use a teacher that was fine-tuned for this task"
         )
     return target, *_label_order(task, target, name, labels, teacher_labels)
 
@@ -123,7 +123,7 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
 
     Raises:
         DataError: if the encoder cannot be found or read.
-        TeacherError: if tokenizer, model and length do not fit each other, or the encoder lacks weights.
+        TeacherError: if tokenizer, model and length do not fit together, or the encoder lacks weights.
     """
     config = load_config(name, revision)
     tokens = load_tokenizer(name, revision, config, max_seq_length)
@@ -144,23 +144,23 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
 
 
 def _check_label_numbers(name: str, config: Any, labels: Sequence[str]) -> None:
-    """Raises TeacherError for a config that numbers its labels in two ways: either may be that of the training."""
+    """Raises TeacherError for a config that numbers its labels in two ways, of which either may be right."""
     for number, label in enumerate(labels):
         other = (config.label2id or {}).get(label, number)
         if other != number:
             raise TeacherError(
-                f"teacher {name}: its config.json calls output {number} {label!r} in id2label, and {label!r} number "
-                f"{other} in label2id. Correct one, or state the order with --teacher-labels."
+                f"teacher {name}: its config.json names output {number} {label!r} in id2label, but has number "
+                f"{other} for {label!r} in label2id. Correct one, or give the order with --teacher-labels."
             )
 
 
 def _labels(task: Task) -> str:
-    """What the classifiers of a task label, a key of `HEADS`."""
+    """Returns what the classifiers of a task label, as a key of `HEADS`."""
     return WORDS if task.type == "token_labels" else TEXTS
 
 
 def _check_head(task: Task, name: str, config: Any) -> None:
-    """Refuses a teacher of texts for a task of words and vice versa: the weights of one load into the other."""
+    """Refuses a teacher of texts for a task of words and vice versa, because the weights of one load into the other."""
     needs = _labels(task)
     for has in HEADS.keys() - {needs}:
         if _is_called(config, SUFFIXES[has]):
@@ -170,11 +170,12 @@ def _check_head(task: Task, name: str, config: Any) -> None:
 
 
 def warn_of_missing_head(task: Task, name: str, config: Any) -> None:
-    """Warns of a model that has no head for a task by what its config calls it, before its weights are loaded."""
+    """Warns about a model without a head for a task according to its config, before its weights are loaded."""
     if config.architectures and not _is_called(config, SUFFIXES[_labels(task)]):
         console.warn(
-            f"teacher {name}: is a {config.architectures[0]} by its config.json, which classifies nothing; the dump "
-            "will refuse it unless it was fine-tuned all the same (`distill finetune-teacher` does that)"
+            f"teacher {name}: is a {config.architectures[0]} according to its config.json, which has no "
+            "classifier. The dump will refuse it unless it was fine-tuned nevertheless. Use `distill "
+            "finetune-teacher` first"
         )
 
 
@@ -183,20 +184,21 @@ def _is_called(config: Any, head: str) -> bool:
 
 
 def _require_padding(task: Task, name: str, config: Any, tokens: LoadedTokenizer) -> None:
-    """Refuses a classifier such as GPT-2's, which looks for the last token before the padding, if it cannot find it."""
+    """Refuses a classifier that uses the last token before the padding, such as GPT-2's, if that is unknown."""
     is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
     if _labels(task) == TEXTS and is_causal and config.pad_token_id != tokens.pad_id:
         raise TeacherError(
-            f"teacher {name}: answers by the last token before the padding, which is {config.pad_token_id} in its "
-            f"config.json (pad_token_id), but {tokens.pad_id} for its tokenizer. Give both the same and save them: "
-            "`tokenizer.pad_token = tokenizer.eos_token`, `model.config.pad_token_id = tokenizer.pad_token_id`."
+            f"teacher {name}: uses the last token before the padding, which is {config.pad_token_id} in its "
+            f"config.json (pad_token_id), but {tokens.pad_id} in its tokenizer. Set both to the same token and "
+            "save them: `tokenizer.pad_token = tokenizer.eos_token`, `model.config.pad_token_id = "
+            "tokenizer.pad_token_id`."
         )
 
 
 def _label_order(
     task: Task, target: Target, name: str, labels: tuple[str, ...], given: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Finds which output of the teacher is which label: as stated, as in the manifest or the config, or in order."""
+    """Finds the label of each output of the teacher: from the flag, the manifest, the config, or by order."""
     if not target.has_labels:
         if given:
             raise ConfigError(f"--teacher-labels: the outputs of this teacher are {target.type.meaning}, not labels")
@@ -217,23 +219,23 @@ def _label_order(
     if order is None:
         raise TeacherError(
             f"teacher {name}: names its outputs {', '.join(labels)}, but the labels of {task.name!r} are "
-            f"{', '.join(task.labels)}. Say which is which with --teacher-labels, in the teacher's order."
+            f"{', '.join(task.labels)}. Give the labels in the teacher's order with --teacher-labels."
         )
     return labels, order
 
 
 def _check_problem_type(task: Task, name: str, problem_type: str | None) -> None:
-    """Refuses a teacher whose config states another problem type than the task's; no statement is accepted."""
+    """Refuses a teacher whose config has another problem type than the task. A missing problem type is accepted."""
     if problem_type == MULTI_LABEL and task.type != "multilabel":
         raise TeacherError(
-            f"teacher {name}: says yes or no to each label by itself ({problem_type}), but {task.name!r} is a "
-            f"{task.type} task; its logits would be taken for something else. If any number of labels may hold of a "
-            "row, write `type: multilabel` into the manifest"
+            f"teacher {name}: decides each label independently ({problem_type}), but {task.name!r} is a "
+            f"{task.type} task, so its logits would be misinterpreted. If a row may have any number of labels, "
+            "write `type: multilabel` into the manifest"
         )
     if task.type == "multilabel" and problem_type not in (None, MULTI_LABEL):
         raise TeacherError(
-            f"teacher {name}: says which one of its labels holds ({problem_type}), but of the multilabel task "
-            f"{task.name!r} any number may. Fine-tune one with `distill finetune-teacher`."
+            f"teacher {name}: chooses a single label ({problem_type}), but rows of the multilabel task "
+            f"{task.name!r} may have any number. Fine-tune a teacher with `distill finetune-teacher`."
         )
 
 

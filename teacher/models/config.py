@@ -1,4 +1,4 @@
-"""Flags that choose a teacher, and how it computes; free of torch, so that ``--help`` is quick."""
+"""Flags that choose a teacher and its precision. The module does not import torch, so that ``--help`` is quick."""
 
 from typing import ClassVar, Literal
 
@@ -12,7 +12,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 
 class ModelFlags(Config):
-    """Which model: a name or a folder, and its revision."""
+    """The model: a name or a folder, and its revision."""
 
     panel: ClassVar = "The teacher"
     model_name_or_path: str | None = Field(
@@ -21,10 +21,10 @@ class ModelFlags(Config):
     model_revision: str | None = Field(None, description="Branch, tag or commit on the hub.", json_schema_extra=PLACE)
 
     def teacher_for(self, subject: Task | Corpus) -> tuple[str, str | None]:
-        """The teacher to load and its revision: as named, or the default of the task or corpus.
+        """Returns the teacher to load and its revision: the named one, or the default of the task or corpus.
 
         Raises:
-            ConfigError: if there is neither.
+            ConfigError: if there is no teacher.
         """
         if self.model_name_or_path:
             return self.model_name_or_path, self.model_revision
@@ -35,7 +35,7 @@ class ModelFlags(Config):
 
 
 class ForwardFlags(Config):
-    """How a model computes: its arithmetic, and how much of an input it reads."""
+    """The settings of a forward pass: the precision, and the maximum input length."""
 
     panel: ClassVar = "The teacher"
     precision: Precision = Field("fp32", description="Precision of the teacher's forward pass.")
@@ -43,7 +43,7 @@ class ForwardFlags(Config):
 
 
 class BatchFlags(ForwardFlags):
-    """How a model computes, and in which batches."""
+    """The settings of a forward pass, and of its batches."""
 
     panel: ClassVar = ForwardFlags.panel
     max_tokens_per_batch: int | None = Field(

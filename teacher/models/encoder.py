@@ -51,26 +51,28 @@ class SentenceEncoder(LoadedModel):
 
     @property
     def width(self) -> int:
-        """H, numbers of a vector."""
+        """H, the width of a vector."""
         return int(self.model.config.hidden_size)
 
 
 def load_encoder(name: str, revision: str | None, max_seq_length: int, pooling: Pooling) -> SentenceEncoder:
-    """Loads an encoder and its tokenizer; a head is left out, and so is the pooler, which gives no token's state.
+    """Loads an encoder and its tokenizer, without a head and a pooler.
 
     Raises:
         DataError: if the model cannot be found or read.
-        TeacherError: if it is no encoder, lacks weights, or does not fit its tokenizer or the pooling.
+        TeacherError: if it is not an encoder, lacks weights, or does not fit its tokenizer or the pooling.
     """
     console.note(f"loading encoder {name}")
     config = load_config(name, revision)
     if getattr(config, "is_encoder_decoder", False):
         raise TeacherError(
-            f"teacher {name}: has an encoder and a decoder; vectors of sentences need an encoder such as BERT"
+            f"teacher {name}: has an encoder and a decoder, but vectors of sentences need an encoder such as BERT"
         )
     tokens = load_tokenizer(name, revision, config, max_seq_length)
     if pooling == "cls" and not tokens.frame[0]:
-        raise TeacherError(f"teacher {name}: puts no token before a sentence, so --pooling cls has none to take")
+        raise TeacherError(
+            f"teacher {name}: has no special token before a sentence, which --pooling cls needs. Use --pooling mean"
+        )
     model, missing = load_weights(AutoModel, name, revision)
     require_encoder(name, missing)
     # For a folder without a pooler transformers makes a random one, which would change the weights' hash at every load.
@@ -80,7 +82,7 @@ def load_encoder(name: str, revision: str | None, max_seq_length: int, pooling: 
 
 
 def stated_pooling(name: str, revision: str | None) -> Pooling | None:
-    """Returns the pooling that sentence-transformers has saved with a model, or None if none, or another one.
+    """Returns the pooling that sentence-transformers saved with a model. None if it is missing or not supported.
 
     Raises:
         DataError: if its file cannot be read.
@@ -99,19 +101,19 @@ def stated_pooling(name: str, revision: str | None) -> Pooling | None:
 def sentence_vectors(
     encoder: SentenceEncoder, ids: Ragged, max_tokens: int, advance: Callable[[int], None] = lambda rows: None
 ) -> Floats:
-    """Returns the pooled last states of sentences, in batches of like length. Call it inside `inference_mode`.
+    """Returns the pooled last states of sentences, in batches of similar lengths. Call it inside `inference_mode`.
 
     Args:
-        encoder: on its device.
+        encoder: the encoder on its device.
         ids: the sentences without special tokens, N of them.
-        max_tokens: most padded tokens per batch.
+        max_tokens: maximum number of padded tokens per batch.
         advance: called with the number of sentences after each batch.
 
     Returns:
-        vectors_NH: float32; the mean over all tokens that the encoder reads, special ones included, or the first state.
+        vectors_NH: float32, the mean over all tokens of the encoder, including special ones, or the first state.
 
     Raises:
-        TeacherError: if a number is not finite, or a single sentence does not fit the memory.
+        TeacherError: if a number is not finite, or a single sentence does not fit into memory.
     """
     before, after = encoder.tokens.frame
     framed = side_by_side(Ragged.repeated(before, len(ids)), ids, Ragged.repeated(after, len(ids)))
@@ -124,13 +126,13 @@ def sentence_vectors(
     run_batches(framed.lengths.tolist(), max_tokens, run)
     if not np.isfinite(vectors_NH).all():
         raise TeacherError(
-            f"teacher {encoder.name}: gives NaN or Inf; fp16 overflows with some models, try --precision bf16 or fp32"
+            f"teacher {encoder.name}: outputs NaN or Inf. fp16 overflows with some models. Try --precision bf16 or fp32"
         )
     return vectors_NH
 
 
 def _pooled(encoder: SentenceEncoder, framed: Ragged, batch: list[int]) -> torch.Tensor:
-    """Vectors [B, H] of one forward pass, float32, on the encoder's device."""
+    """Returns vectors [B, H] of one forward pass, float32, on the encoder's device."""
     ids_BL = torch.from_numpy(framed.padded(batch, encoder.tokens.pad_id))
     lengths_B = torch.from_numpy(framed.lengths[batch])
     attention_BL = (torch.arange(ids_BL.shape[1]) < lengths_B[:, None]).long()
@@ -151,11 +153,11 @@ def _pooled(encoder: SentenceEncoder, framed: Ragged, batch: list[int]) -> torch
 def token_vectors(
     model: LoadedModel, vocabulary_size: int, max_tokens: int, advance: Callable[[int], None] = lambda rows: None
 ) -> Floats:
-    """Returns a vector of each vocabulary entry, read alone, between the special tokens of a single sentence.
+    """Returns a vector of each vocabulary entry, encoded alone between the special tokens of a single sentence.
 
     Args:
-        model: on its device; call this inside `inference_mode`. Of a teacher it is the entry's state below the first
-            layer, of a `SentenceEncoder` the vector of a sentence with this entry alone.
+        model: the model on its device. Call this inside `inference_mode`. A teacher's vector is the entry's state below
+            the first layer. A `SentenceEncoder`'s vector is that of a sentence with only this entry.
         vocabulary_size: V.
         max_tokens: most tokens per batch.
         advance: called with the number of entries after each batch.
@@ -164,7 +166,7 @@ def token_vectors(
         vector_VW: float32, by id, each within the range of float16.
 
     Raises:
-        TeacherError: if a number is not finite in float16, or a single entry does not fit the memory.
+        TeacherError: if a number is not finite in float16, or a single entry does not fit into memory.
     """
     if isinstance(model, SentenceEncoder):
         alone = Ragged(np.arange(vocabulary_size), np.arange(vocabulary_size + 1))
@@ -183,7 +185,7 @@ def token_vectors(
 
 
 def has_states(teacher: LoadedModel) -> bool:
-    """Whether the model's encoder returns hidden states; call this inside `inference_mode`."""
+    """Whether the model's encoder returns hidden states. Call this inside `inference_mode`."""
     is_head = teacher.model.base_model is not teacher.model
     return is_head and isinstance(getattr(_hidden_states(teacher, [_alone(teacher, 0)]), "hidden_states", None), tuple)
 
@@ -197,20 +199,20 @@ def _embeddings(teacher: LoadedModel, vocabulary_size: int, max_tokens: int, adv
         advance(len(batch))
 
     run_batches([1 + teacher.tokens.num_special] * vocabulary_size, max_tokens, run)
-    # Batches come in an order of their own, and a batch that was split after running out of memory comes last.
+    # Batches are not in the order of the vocabulary, and a batch that was split after running out of memory comes last.
     order = np.argsort([number for batch, _ in outputs for number in batch])
     vector_VW: Floats = torch.cat([part for _, part in outputs]).cpu().numpy()[order]
     return vector_VW
 
 
 def _alone(teacher: LoadedModel, number: int) -> Tokenized:
-    """A vocabulary entry between the special tokens of a single sentence."""
+    """Returns a vocabulary entry between the special tokens of a single sentence."""
     before, after = teacher.tokens.frame
     ids = [*before, number, *after]
     return Tokenized(ids, [0] * len(ids), [number], [])
 
 
 def _hidden_states(teacher: LoadedModel, inputs: list[Tokenized]) -> Any:
-    """The output of the encoder below the head for inputs of the same length, with all hidden states."""
+    """Returns the output of the encoder below the head for inputs of the same length, with all hidden states."""
     batch = {name: to_device(values, teacher.model.device) for name, values in collate(teacher, inputs).items()}
     return teacher.model.base_model(**batch, output_hidden_states=True)

@@ -22,9 +22,9 @@ SIGNIFICANCE = 1e-3
 
 
 def label_places(names: Sequence[str], labels: Sequence[str]) -> tuple[int, ...] | None:
-    """Returns the place of each name among the labels; None unless both contain the same labels, each once.
+    """Returns the position of each name among the labels. None unless both contain the same labels once.
 
-    Case counts only where labels differ in nothing else.
+    Case only counts if labels differ in nothing else.
     """
     # Exact spelling first, because a task may have labels that differ in case alone.
     for spelling in (str, str.lower):
@@ -36,10 +36,10 @@ def label_places(names: Sequence[str], labels: Sequence[str]) -> tuple[int, ...]
 
 
 def stated_labels(stated: Sequence[str], labels: Sequence[str]) -> tuple[str, ...]:
-    """A task's labels in the order in which ``--teacher-labels`` names them. See `label_places`.
+    """Returns a task's labels in the order of ``--teacher-labels``. See `label_places`.
 
     Raises:
-        ConfigError: unless each is named once.
+        ConfigError: unless each label is named once.
     """
     places = label_places(stated, labels)
     if places is not None:
@@ -62,22 +62,22 @@ def check_label_order(
 ) -> None:
     """Refuses a claimed label order if another fits the gold significantly better.
 
-    It is refused only if the other explains significantly more rows: McNemar's exact test on the rows where
-    exactly one of the two is right, or of labels apart one is right of more labels, corrected for the number of orders.
-    Chance is therefore no reason to refuse a weak teacher.
+    It is refused only if the other order explains significantly more rows. This is McNemar's exact test, corrected for
+    the number of orders, on the rows where only one order is right, or where one is right for more labels. Chance is
+    therefore not a reason to refuse a weak teacher.
 
     Args:
-        target: what the logits mean.
-        teacher_name: for the message.
-        labels: the teacher's outputs in its own order, as claimed.
+        target: the meaning of the logits.
+        teacher_name: the name of the teacher, for the message.
+        labels: the claimed names of the teacher's outputs, in its own order.
         logits_NC: float32 logits in the task's order under that claim.
         label_N: gold classes, or label_NC, ``NO_LABEL`` where unknown.
         score_N: gold scores, NaN where unknown.
-        is_stated: whether ``--teacher-labels`` states the order, so that it is believed with a warning.
+        is_stated: whether ``--teacher-labels`` sets the order, which is then accepted with a warning.
 
     Raises:
-        TeacherError: if another order fits better, naming the flag that sets it; or if scores run the wrong way, or
-            are on another scale.
+        TeacherError: if another order fits better, naming the flag that sets it, or if scores are reversed or on
+            another scale.
     """
     if target.has_labels:
         problem = _order_problem(target, labels, logits_NC, label_N, score_N)
@@ -87,7 +87,7 @@ def check_label_order(
         return
     if not is_stated:
         raise TeacherError(f"teacher {teacher_name}: {problem}")
-    console.warn(f"teacher {teacher_name}: {problem}. Going on with the order of --teacher-labels")
+    console.warn(f"teacher {teacher_name}: {problem}. Continuing with the order of --teacher-labels")
 
 
 def _order_problem(
@@ -107,7 +107,7 @@ def _order_problem(
     if stats.binomtest(only_best, only_best + only_claimed, alternative="greater").pvalue > SIGNIFICANCE / others:
         return None
     in_task_order = label_places(labels, target.names)
-    assert in_task_order is not None, "the teacher was taken for one with the task's labels"
+    assert in_task_order is not None, "only a teacher with the task's labels gets here"
     mended = [target.names[best[k]] for k in in_task_order]
     return (
         f"its labels are in another order than it claims. As {', '.join(labels)} it agrees "
@@ -117,14 +117,14 @@ def _order_problem(
 
 
 def _classes_right(logits_NC: Floats, gold_N: Ints) -> tuple[Ints, Floats64, Floats64]:
-    """The best order, and of each row whether the claimed one and the best one are right: 1 or 0."""
+    """Returns the best order, and whether the claimed and the best one are right for each row: 1 or 0."""
     predicted_N = logits_NC.argmax(axis=1)
     best_C = best_order(predicted_N, gold_N, logits_NC.shape[1])
     return best_C, (predicted_N == gold_N).astype(float), (best_C[predicted_N] == gold_N).astype(float)
 
 
 def _lists_right(logits_NC: Floats, gold_NC: Ints) -> tuple[Ints, Floats64, Floats64]:
-    """The best order, and of which share of each row's labels the claimed one and the best one are right."""
+    """Returns the best order, and the share of each row's labels for which the claimed and the best one are right."""
     predicted_NC = (logits_NC > 0).astype(np.int64)
     # The Hungarian algorithm finds the best of all C! orders in O(C^3).
     best_C = np.asarray(linear_sum_assignment(predicted_NC.T @ gold_NC, maximize=True)[1])
@@ -132,7 +132,7 @@ def _lists_right(logits_NC: Floats, gold_NC: Ints) -> tuple[Ints, Floats64, Floa
 
 
 def best_order(predicted_N: Ints, gold_N: Ints, num_classes: int) -> Ints:
-    """The one-to-one map from predicted to gold class [C] that makes most rows right."""
+    """Returns the one-to-one map from predicted to gold class [C] with the most right rows."""
     counts = np.zeros((num_classes, num_classes), dtype=np.int64)
     np.add.at(counts, (predicted_N, gold_N), 1)
     return np.asarray(linear_sum_assignment(counts, maximize=True)[1])
@@ -146,15 +146,15 @@ def _scores_problem(target: Target, logits_NC: Floats, score_N: Floats) -> str |
     result = stats.pearsonr(predicted, gold)
     if result.statistic < 0 and result.pvalue < SIGNIFICANCE:
         return (
-            f"its scores run against the gold scores (correlation {result.statistic:.3f} over {len(gold):,} rows); it "
-            "was not trained for this task, or its scores mean the opposite"
+            f"its scores do not increase with the gold scores (correlation {result.statistic:.3f} over "
+            f"{len(gold):,} rows). It was not trained for this task, or its scores mean the opposite"
         )
     slope = float(result.statistic * gold.std() / predicted.std())
     # A weak correlation makes the slope meaningless, so only a well-correlated teacher is judged by its scale.
     if result.statistic > 0.5 and not 0.5 < slope < 2:
         return (
             f"its scores are on another scale than the gold scores (gold = {slope:.2f} x teacher + …, gold from "
-            f"{gold.min():g} to {gold.max():g}, teacher from {predicted.min():.2f} to {predicted.max():.2f}); "
-            "fine-tune one on the task's scale with `distill finetune-teacher`"
+            f"{gold.min():g} to {gold.max():g}, teacher from {predicted.min():.2f} to {predicted.max():.2f}). "
+            "Fine-tune a teacher on the task's scale with `distill finetune-teacher`"
         )
     return None

@@ -25,17 +25,17 @@ from teacher.models.loaded import LoadedModel
 FAMILIES = ("bert", "distilbert", "electra", "roberta")  # MiniLM is a BERT
 OF_ATTENTION: tuple[LayersName, ...] = ("attention", "values")
 RECORDED = "distill_recorded"  # the name of our attention function in transformers
-LAYER_LIST = {"distilbert": "transformer"}  # attribute that holds a family's layers, if not ``encoder``
+LAYER_LIST = {"distilbert": "transformer"}  # attribute with a family's layers, if not ``encoder``
 Layers = Mapping[LayersName, Sequence[int]]  # layer numbers by signal
 LayerOutputs = dict[LayersName, dict[int, list[Floats]]]  # by signal and layer, an array for each input
 
 
 def require_known_family(name: str, model_type: str) -> None:
-    """Raises TeacherError unless the layers of a family, by its name in transformers, are known here."""
+    """Raises TeacherError unless the layers of a family, by its name in transformers, are supported."""
     if model_type not in FAMILIES:
         raise TeacherError(
-            f"teacher {name}: is of the family {model_type!r}, of whose layers nothing can be stored yet, "
-            f"only of those of {', '.join(FAMILIES)}. Leave --states, --cls, --attention and --values out."
+            f"teacher {name}: belongs to the family {model_type!r}, whose layers are not supported, unlike "
+            f"those of {', '.join(FAMILIES)}. Remove --states, --cls, --attention and --values."
         )
 
 
@@ -46,18 +46,17 @@ def layer_outputs(
     max_tokens: int,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> LayerOutputs:
-    """Returns the outputs of layers for inputs, in batches of like length. Call it inside `inference_mode`.
+    """Returns the outputs of layers for inputs, in batches of similar lengths. Call it inside `inference_mode`.
 
     Args:
         teacher: on its device.
         inputs: tokenised inputs.
         layers: which layers, by signal.
-        max_tokens: most padded tokens per batch.
+        max_tokens: maximum number of padded tokens per batch.
         advance: called with the number of rows after each batch.
 
-    Returns:
-        By signal and layer an array of float32 for each input, of its own tokens alone: of ``states`` [L, H], of
-        ``cls`` [1, H], of ``attention`` and ``values`` [A, L, L].
+    Returns: By signal and layer an array of float32 for each input, without padding: [L, H] for ``states``, [1, H] for
+        ``cls``, [A, L, L] for ``attention`` and ``values``.
 
     Raises:
         NotFiniteError: if a number is not finite.
@@ -91,7 +90,7 @@ class RecordedAttention:
     place: it records, and leaves the computation to the usual function, so that the model's outputs stay the same.
 
     Attributes:
-        layers: the layers that are recorded, counted from 1, by signal.
+        layers: the layers to record, counted from 1, by signal.
         products: [B, A, L, L] of float32 by signal and layer: scaled products of queries and keys, or of values.
         calls: layers that have run in this pass.
     """
@@ -101,13 +100,13 @@ class RecordedAttention:
     calls: int = 0
 
     def clear(self) -> None:
-        """Forgets the pass before."""
+        """Removes the records of the previous pass."""
         self.products, self.calls = {}, 0
 
     def forward(
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **named: Any
     ) -> Any:
-        """The usual attention of a layer, recorded on the way."""
+        """Computes the usual attention of a layer, and records it."""
         self.calls += 1
         # Some families pass the scaling explicitly, others rely on the usual 1 / sqrt(width of a head).
         scaling = named["scaling"] if named.get("scaling") is not None else query.shape[-1] ** -0.5
@@ -120,7 +119,7 @@ class RecordedAttention:
 
 @contextmanager
 def recorded_attention(model: Any, layers: Mapping[str, Sequence[int]]) -> Iterator[RecordedAttention]:
-    """Records the attention of a transformers model within the block; without layers the model is left alone."""
+    """Records the attention of a transformers model within the block. Without layers, the model does not change."""
     recorded, usual = RecordedAttention(layers), model.config._attn_implementation
     if not layers:
         yield recorded
@@ -137,7 +136,7 @@ def recorded_attention(model: Any, layers: Mapping[str, Sequence[int]]) -> Itera
 
 @contextmanager
 def recorded_states(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Yields a list that a forward pass fills with the states of each layer [B, L, H]; 0 are the embeddings.
+    """Yields a list that a forward pass fills with the states of each layer [B, L, H]. 0 is the embeddings.
 
     Clear the list before the next pass. ``output_hidden_states`` would leave hooks in the model, which then cannot be
     pickled for another process. In a process that received a pickled model and created none, it returns no states.
@@ -165,7 +164,7 @@ def _batch_outputs(
     attention: RecordedAttention,
     states_BLH: Sequence[torch.Tensor],
 ) -> LayerOutputs:
-    """The outputs of layers for a batch."""
+    """Returns the outputs of layers for a batch."""
     batch = {name: to_device(values, teacher.model.device) for name, values in collate(teacher, inputs).items()}
     teacher.model.base_model(**batch)
     lengths = [len(row.ids) for row in inputs]
@@ -185,13 +184,13 @@ def _batch_outputs(
 
 
 def _of_tokens(state_BLH: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
-    """The states of the first tokens of each row, as many as it has."""
+    """Returns the states of each row's tokens, without padding."""
     state = state_BLH[:, : max(lengths)].float().cpu().numpy()
     return [state[row, :length] for row, length in enumerate(lengths)]
 
 
 def _of_pairs(block_BALL: torch.Tensor, lengths: Sequence[int]) -> list[Floats]:
-    """The numbers of each two tokens of each row, without those of padding."""
+    """Returns the numbers of each pair of a row's tokens, without padding."""
     blocks = block_BALL.cpu().numpy()
     # Padding is cut off, so that stored blocks do not depend on the batch a row was in.
     return [blocks[row, :, :length, :length] for row, length in enumerate(lengths)]

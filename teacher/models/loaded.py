@@ -1,6 +1,6 @@
 """Loads models and tokenizers with transformers, from a folder or the hub, and sets the precision they run in.
 
-All code that runs a model takes a `LoadedModel`; classifiers, masked LMs and encoders of sentences are subclasses.
+All code that runs a model uses a `LoadedModel`. Classifiers, masked LMs and sentence encoders are subclasses.
 """
 
 import inspect
@@ -48,10 +48,10 @@ class LoadedTokenizer:
 
     Attributes:
         tokenizer: the `tokenizers` tokenizer behind its transformers one.
-        pad_id: id that fills up batches.
+        pad_id: the id for padding.
         mask_id: id of the mask token, if it has one.
-        reads_token_types: whether its model takes ``token_type_ids``.
-        special_ids: ids that are no part of a text, ascending.
+        reads_token_types: whether its model uses ``token_type_ids``.
+        special_ids: ids that are not part of a text, ascending.
         frame: special ids before and after a single sequence.
     """
 
@@ -64,7 +64,7 @@ class LoadedTokenizer:
 
     @cached_property
     def reader(self) -> TextReader:
-        """From texts to ids: the one way for all that its model reads."""
+        """The reader from texts to ids for all inputs of its model."""
         return TextReader.of(self.tokenizer)
 
     @property
@@ -78,8 +78,8 @@ class LoadedModel:
     """A model in evaluation mode with its tokenizer.
 
     Attributes:
-        name: hub id or folder it was loaded from.
-        revision: hub revision, if one was named.
+        name: its hub id or folder.
+        revision: its hub revision, if one was given.
         model: the transformers model, float32 weights.
         tokens: its tokenizer.
     """
@@ -96,12 +96,12 @@ class LoadedModel:
 
     @property
     def reader(self) -> TextReader:
-        """From texts to ids: the one way for all that the model reads."""
+        """The reader from texts to ids for all inputs of the model."""
         return self.tokens.reader
 
     @cached_property
     def weights_sha256(self) -> str:
-        """Hash of all weights and buffers, taken once."""
+        """Hash of all weights and buffers, computed once."""
         return weights_sha256(self.model)
 
     @property
@@ -111,7 +111,7 @@ class LoadedModel:
 
 
 def load_config(name: str, revision: str | None) -> Any:
-    """A model's transformers config, from a folder or the hub.
+    """Returns a model's transformers config, from a folder or the hub.
 
     Raises:
         DataError: if it cannot be found or read.
@@ -125,12 +125,12 @@ def load_config(name: str, revision: str | None) -> Any:
 
 
 def is_sentence_encoder(name: str, revision: str | None) -> bool:
-    """Whether a model that can be loaded was made for vectors of sentences, by a file of sentence-transformers."""
+    """Whether a loadable model is a sentence encoder, by its file of sentence-transformers."""
     return cached_file(name, "modules.json", revision=revision, _raise_exceptions_for_missing_entries=False) is not None
 
 
 def sentence_encoder_of(name: str) -> str | None:
-    """The encoder of sentences that a teacher in a folder was fine-tuned from, or None if it was no such."""
+    """Returns the sentence encoder that a teacher in a folder was fine-tuned from, or None."""
     path = Path(name) / FINETUNE_RECORD
     return read_run_record(path).get("result", {}).get(SENTENCE_ENCODER) if path.exists() else None
 
@@ -141,21 +141,21 @@ def base_model_of(name: str) -> str | None:
     if (folder / FINETUNE_RECORD).exists():
         base: str | None = read_run_record(folder / FINETUNE_RECORD).get("result", {}).get(BASE_MODEL)
         return base
-    # A folder may look like a hub id, such as teachers/mrpc, so only the file system tells them apart.
+    # A folder may look like a hub id, such as teachers/mrpc, so the file system decides.
     return None if folder.exists() or not re.match(HUB_ID, name) else name
 
 
 def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length: int) -> LoadedTokenizer:
-    """A model's tokenizer, which has an id for words and no id that the model has not.
+    """Returns a model's tokenizer, which has words, and only ids that the model has.
 
     Args:
         name: hub id or folder.
         revision: hub revision.
         config: the model's transformers config.
-        max_seq_length: longest input that the model will be given, in tokens.
+        max_seq_length: maximum input length in tokens.
 
     Raises:
-        ConfigError: if the model does not read such long inputs.
+        ConfigError: if the model does not support such long inputs.
         DataError: if the tokenizer cannot be found or read.
         TeacherError: if it has no fast version, or does not fit the model.
     """
@@ -165,19 +165,20 @@ def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length:
     if tokenizer is None:
         raise TeacherError(f"teacher {name}: its tokenizer has no fast version (tokenizer.json), which distill needs")
     special_ids = tuple(sorted(set(wrapped.all_special_ids)))
-    # Without vocabulary files transformers silently makes up an empty tokenizer; T5's has the single entry "▁".
+    # Without vocabulary files, transformers silently makes an empty tokenizer. T5's has the single entry "▁".
     if len(set(tokenizer.get_vocab().values()).difference(special_ids)) <= 1:
         files = ", ".join(wrapped.vocab_files_names.values())
         raise DataError(
-            f"model {name}: has no vocabulary, every word would be unknown: none of {files} was found; "
-            "`tokenizer.save_pretrained` writes them beside the model"
+            f"model {name}: has no vocabulary, so every word would be unknown: none of {files} was found. "
+            "`tokenizer.save_pretrained` writes them next to the model"
         )
     _check_fit(name, config, tokenizer, max_seq_length)
     # Sets, windows and students keep the beginning of a text.
     if wrapped.truncation_side != "right":
         raise TeacherError(
-            f"teacher {name}: its tokenizer truncates texts on the {wrapped.truncation_side}, and here the right end "
-            "is cut off; if its texts are short, set `truncation_side` to right in its tokenizer_config.json"
+            f"teacher {name}: its tokenizer truncates texts on the {wrapped.truncation_side}, but distill "
+            "truncates them on the right. If its texts are short, set `truncation_side` to right in its "
+            "tokenizer_config.json"
         )
     return LoadedTokenizer(
         tokenizer=tokenizer,
@@ -190,19 +191,19 @@ def load_tokenizer(name: str, revision: str | None, config: Any, max_seq_length:
 
 
 def load_weights(auto_model: Any, name: str, revision: str | None, **settings: Any) -> tuple[Any, list[str]]:
-    """A model in evaluation mode with float32 weights, and the names of the weights that it should have and has not.
+    """Returns a model in evaluation mode with float32 weights, and the names of missing weights.
 
-    A weight of another size does not count: where ``settings`` let it pass, the model has a new one.
+    A weight of another size counts as missing. If ``settings`` allow it, the model has a new one.
 
     Args:
-        auto_model: the transformers class that makes it, such as ``AutoModelForMaskedLM``.
+        auto_model: its class in transformers, such as ``AutoModelForMaskedLM``.
         name: hub id or folder.
         revision: hub revision.
         settings: other arguments of ``from_pretrained``.
 
     Raises:
         DataError: if the weights cannot be found or read.
-        TeacherError: if a weight is NaN or Inf, rounded to 8 bits, or there under a longer name.
+        TeacherError: if a weight is NaN or Inf, rounded to 8 bits, or exists under a longer name.
     """
     transformers_logging.disable_progress_bar()
     # Otherwise it warns about a new head as missing weights.
@@ -221,37 +222,37 @@ def load_weights(auto_model: Any, name: str, revision: str | None, **settings: A
     refuse_longer_names(name, missing, sorted(info["unexpected_keys"]))
     refuse_rounded(name, revision, model)
     wrong = [key for key, weight in model.named_parameters() if key not in missing and not weight.isfinite().all()]
-    # An fp16 overflow during training leaves them; the first batch would show NaN without the reason.
+    # They come from fp16 overflows during training. The first batch would show NaN without the reason.
     if wrong:
-        raise TeacherError(f"model {name}: its weights hold NaN or Inf, in {', '.join(wrong[:3])}. Save it anew.")
+        raise TeacherError(f"model {name}: its weights contain NaN or Inf, in {', '.join(wrong[:3])}. Save it again.")
     return model.eval(), missing
 
 
 def require_encoder(name: str, missing: Sequence[str], prefix: str = "") -> None:
-    """Raises TeacherError if a model lacks weights of its encoder, of which a pooler is no part.
+    """Raises TeacherError if a model lacks weights of its encoder, which do not include a pooler.
 
     Args:
-        name: of the model.
-        missing: the weights that it lacks, see `load_weights`.
-        prefix: what the names of the encoder's weights begin with.
+        name: the name of the model.
+        missing: the missing weights. See `load_weights`.
+        prefix: the prefix of the encoder's weights.
     """
     lost = [w for w in missing if w.startswith(prefix) and not w.startswith(f"{prefix}pooler.")]
     if lost:
         raise TeacherError(
-            f"teacher {name}: has no weights, or weights of another size, for {', '.join(lost[:3])}: it is no trained "
-            "encoder. Take a folder that `save_pretrained` wrote after training."
+            f"teacher {name}: has no weights, or weights of another size, for {', '.join(lost[:3])}: it is not "
+            "a trained encoder. Use a folder that `save_pretrained` wrote after training."
         )
 
 
 def weights_sha256(model: torch.nn.Module) -> str:
-    """Hash of all weights and buffers by name, independent of the files they came from."""
+    """Returns the hash of all weights and buffers by name, independent of their files."""
     # Sorted by name: the same weights have one hash, no matter how a file is sharded or ordered.
     return tensors_sha256(sorted(model.state_dict().items()))
 
 
 @contextmanager
 def inference_mode(device: torch.device, precision: str) -> Iterator[None]:
-    """Turns gradients off, and runs matrix products in ``precision``; weights are converted once per block."""
+    """Turns gradients off, and runs matrix products in ``precision``. Weights are converted once per block."""
     dtype = DTYPES[precision]
     # no_grad() and not inference_mode(): tensors of the latter cannot be used in a later training step.
     with torch.no_grad(), torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
@@ -259,14 +260,14 @@ def inference_mode(device: torch.device, precision: str) -> Iterator[None]:
 
 
 def head_settings(precision: str) -> dict[str, str]:
-    """Returns the settings of a set's fingerprint for the float32 head; none where everything is float32."""
+    """Returns the settings of a set's fingerprint for the float32 head. Empty if everything is float32."""
     return {} if precision == "fp32" else {"head": "fp32"}
 
 
 def keep_head_in_float32(model: Any) -> None:
-    """Makes a classifier compute what follows its encoder in float32, whatever the precision of `inference_mode`.
+    """Makes a classifier compute its layers after the encoder in float32, independent of `inference_mode`.
 
-    These few products take no time, and their rounding errors go straight into the logits;
+    These few products take no time, and their rounding errors directly affect the logits.
     `tests/benchmarks/batching.py` prints the divergence from float32.
     """
     encoder = model.base_model
@@ -279,10 +280,10 @@ def keep_head_in_float32(model: Any) -> None:
 
 
 def require_model_folder(name: str) -> None:
-    """Raises DataError for a folder that is not there, has its model elsewhere, or holds what is not read.
+    """Raises DataError for a folder that does not exist, has its model elsewhere, or has another format.
 
     Args:
-        name: a folder; a hub id passes.
+        name: a folder. A hub id is accepted without checks.
     """
     folder = Path(name)
     if name.startswith((".", "/")) and not folder.exists():
@@ -292,9 +293,10 @@ def require_model_folder(name: str) -> None:
         refuse_lfs_pointer(path)
     if _has(folder, ADAPTER):
         raise DataError(
-            f"model {name}: holds an adapter (LoRA or its like), not a model. Merge the two, with `peft`: "
-            f"AutoPeftModelForSequenceClassification.from_pretrained({name!r}, num_labels=NUMBER).merge_and_unload()"
-            ".save_pretrained(OTHER_FOLDER), and save the tokenizer in that folder, too"
+            f"model {name}: contains an adapter (such as LoRA), not a model. Merge both with `peft`: "
+            f"AutoPeftModelForSequenceClassification.from_pretrained({name!r}, "
+            "num_labels=NUMBER).merge_and_unload().save_pretrained(OTHER_FOLDER), and save the tokenizer in "
+            "that folder, too"
         )
     if folder.is_dir() and not _has(folder, CONFIG):
         models = [path.parent for path in folder.glob(f"*/{CONFIG}") if _has(path.parent, *SAFE_WEIGHTS)]
@@ -310,24 +312,24 @@ def require_model_folder(name: str) -> None:
 
 
 def _check_fit(name: str, config: Any, tokenizer: Tokenizer, max_seq_length: int) -> None:
-    """Checks that the model has a row for every token and a place for every position."""
+    """Checks that the model has a row for every token and every position."""
     size = vocabulary_size(tokenizer)
     if size > config.vocab_size:
         raise TeacherError(
-            f"teacher {name}: its tokenizer has ids up to {size - 1}, but the model has only {config.vocab_size}; "
-            "tokenizer and model do not belong together"
+            f"teacher {name}: its tokenizer has ids up to {size - 1}, but the model has only "
+            f"{config.vocab_size}. Tokenizer and model do not belong together"
         )
     require_positions(name, config, max_seq_length)
 
 
 def require_positions(name: str, config: Any, max_seq_length: int) -> None:
-    """Raises ConfigError unless a model with this transformers config reads so many tokens."""
+    """Raises ConfigError unless a model with this transformers config supports so many tokens."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and config.model_type in AFTER_PADDING:
         # RoBERTa's config has 514 positions, but the model reads at most 512 tokens.
         positions -= config.pad_token_id + 1
     if positions is not None and max_seq_length > positions:
-        raise ConfigError(f"--max-seq-length: {max_seq_length} tokens, but {name} reads at most {positions}")
+        raise ConfigError(f"--max-seq-length: {max_seq_length} tokens, but {name} supports at most {positions}")
 
 
 def _takes_token_types(config: Any) -> bool:
@@ -355,7 +357,7 @@ def _has(folder: Path, *files: str) -> bool:
 
 
 def _architecture(folder: Path) -> str:
-    """The class in transformers that its config names; that of classifiers if it names none."""
+    """Returns the class in transformers from its config, or that of classifiers."""
     try:
         first = parse_json((folder / CONFIG).read_bytes())["architectures"][0]
     except (OSError, ValueError, LookupError, TypeError):

@@ -17,7 +17,7 @@ from pipeline.text.word_pieces import Pieces, read_pieces
 from teacher.models.batches import NotFiniteError, collate, naming_rows, run_batches
 from teacher.models.classifier import Teacher
 
-# Called with a number of rows that are done.
+# called with the number of finished rows
 Advance = Callable[[int], None]
 
 
@@ -28,14 +28,14 @@ def no_progress(rows: int) -> None:
 def teacher_logits(
     teacher: Teacher, inputs: Sequence[Tokenized], max_tokens: int, advance: Advance = no_progress
 ) -> Floats:
-    """Returns the teacher's logits of inputs, in batches of like length. Call it inside `inference_mode`.
+    """Returns the teacher's logits of inputs, in batches of similar lengths. Call it inside `inference_mode`.
 
-    Of an input that the teacher reads by windows they are the mean over its windows.
+    For an input that the teacher reads by windows, they are the mean over its windows.
 
     Args:
-        teacher: the teacher, on its device.
+        teacher: the teacher on its device.
         inputs: tokenised inputs, N of them.
-        max_tokens: most padded tokens per batch.
+        max_tokens: maximum number of padded tokens per batch.
         advance: called with the number of rows after each batch.
 
     Returns:
@@ -67,12 +67,12 @@ def token_logits(
 
     Args:
         teacher: a classifier of tokens, on its device.
-        inputs: sentences, see `framed`.
-        max_tokens: most padded tokens per batch.
+        inputs: sentences. See `framed`.
+        max_tokens: maximum number of padded tokens per batch.
         advance: called with the number of sentences after each batch.
 
     Returns:
-        logits_TC: float32, columns in the task's label order; special tokens are left out.
+        logits_TC: float32, columns in the task's label order, without special tokens.
 
     Raises:
         NotFiniteError: if a logit is not finite.
@@ -99,7 +99,7 @@ def token_logits(
 
 
 def pieces_of(teacher: Teacher, rows: pa.Table, max_seq_length: int) -> Pieces:
-    """Returns labelled sentences in the teacher's tokens, each truncated to what the teacher reads."""
+    """Returns labelled sentences in the teacher's tokens, truncated to its maximum length."""
     room = max_seq_length - teacher.tokens.num_special
     return read_pieces(teacher.reader, rows.column("sentence1").to_pylist(), room)
 
@@ -130,7 +130,7 @@ def forward(teacher: Teacher, inputs: Sequence[Tokenized]) -> torch.Tensor:
 def _logits(
     teacher: Teacher, inputs: Sequence[Tokenized], max_tokens: int, advance: Callable[[list[int]], None]
 ) -> Floats:
-    """Logits of inputs without windows; ``advance`` is called with the numbers of each batch's."""
+    """Returns logits of inputs without windows. ``advance`` is called with the row numbers of each batch."""
     logits_NC = np.empty((len(inputs), teacher.target.num_logits), dtype=np.float32)
     # Kept on the device: a copy per batch would stall the GPU.
     outputs: list[tuple[list[int], torch.Tensor]] = []
@@ -147,7 +147,7 @@ def _logits(
 
 
 def _means(logits_WC: Floats, starts_N: Ints) -> Floats:
-    """The mean logits of each input, whose windows begin at ``starts_N``."""
+    """Returns the mean logits of each input, whose windows begin at ``starts_N``."""
     if not len(starts_N):
         return logits_WC
     counts_N = np.diff([*starts_N, len(logits_WC)])
@@ -157,4 +157,4 @@ def _means(logits_WC: Floats, starts_N: Ints) -> Floats:
 
 
 def _not_finite(teacher: Teacher, logits_C: Floats, tokens: Tokenized) -> NotFiniteError:
-    return NotFiniteError(f"teacher {teacher.name}: gives NaN or Inf, {logits_C.tolist()}", tokens)
+    return NotFiniteError(f"teacher {teacher.name}: outputs NaN or Inf, {logits_C.tolist()}", tokens)

@@ -31,14 +31,14 @@ WIDTH_STEP, POSITIONS_STEP = 8, 32
 
 @dataclass(frozen=True)
 class MlmTokenizer(LoadedTokenizer):
-    """The tokenizer of a masked LM: one that has a mask token."""
+    """The tokenizer of a masked LM, which has a mask token."""
 
     mask_id: int
 
 
 @dataclass(frozen=True)
 class MaskedLm(LoadedModel):
-    """A masked LM, to predict with or to train."""
+    """A masked LM for predictions or training."""
 
     tokens: MlmTokenizer
 
@@ -69,8 +69,8 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
     Args:
         name: hub id or folder.
         revision: hub revision.
-        max_seq_length: longest input it will be given.
-        new_head: put a new prediction head on an encoder without one, to be trained.
+        max_seq_length: maximum input length in tokens.
+        new_head: whether to add a new prediction head to an encoder without one, for training.
 
     Raises:
         DataError: if the model cannot be found or read.
@@ -92,7 +92,7 @@ def load_masked_lm(name: str, revision: str | None, max_seq_length: int, new_hea
 
 
 def decoder_of(lm: MaskedLm) -> Decoder:
-    """The weights and biases of the model's last layer, float32, zero biases if it has no biases."""
+    """Returns the weights and biases of the model's last layer, float32, with zeros for missing biases."""
     layer = lm.model.get_output_embeddings()
     bias_V = layer.bias if layer.bias is not None else layer.weight.new_zeros(len(layer.weight))
     return Decoder(layer.weight.detach().float(), bias_V.detach().float())
@@ -106,21 +106,20 @@ def predict_masked(
     model: Any = None,
     second_starts: Ints | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The decoder's input and the logits of a masked LM at chosen positions of some sequences.
+    """Returns the decoder's input and the logits of a masked LM at chosen positions of some sequences.
 
-    Its decoder, more than half of the work of a small model, is run at those positions alone. Widths and numbers of
-    positions are rounded up: oneDNN keeps compiled code for each shape it has seen, gigabytes of it if all differ.
+    Its decoder, more than half of the work of a small model, runs only at these positions. Widths and numbers of
+    positions are rounded up: oneDNN keeps compiled code for each shape, which may be gigabytes if all shapes differ.
 
     Args:
-        lm: the model, on its device.
+        lm: the model on its device.
         ids: sequences without special tokens.
-        positions: places in them.
+        positions: positions in the sequences.
         rows: numbers of the sequences.
-        model: what to call instead of the model itself: its wrapper for several processes.
-        second_starts: of pairs, the place in each sequence where the second part starts.
+        model: called instead of the model itself, such as its wrapper for several processes.
+        second_starts: for pairs, the start of the second part in each sequence.
 
-    Returns:
-        hidden_PH, the decoder's input, and logits_PV; float32, positions in the order of ``rows``.
+    Returns: hidden_PH, the decoder's input, and logits_PV, both float32, with positions in the order of ``rows``.
     """
     before, after = lm.tokens.frame
     framed = Ragged.of([[*before, *ids[row].tolist(), *after] for row in rows])
@@ -147,7 +146,7 @@ def predict_masked(
 
 @contextmanager
 def _decoding_only(model: Any, chosen: tuple[torch.Tensor, ...]) -> Any:
-    """Makes the model decode only chosen positions in the block; yields a list that receives the decoder's input."""
+    """Makes the model decode only chosen positions in the block. Yields a list that receives the decoder's input."""
     hidden: list[torch.Tensor] = []
 
     def keep(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Weights as some programs leave them: under longer names, or rounded to whole numbers. They are refused by name."""
+"""Refuses weights under longer names, or rounded to integers, as some programs write them."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,16 +15,17 @@ ROUNDED = {"I8", "U8", "F8_E4M3", "F8_E5M2"}
 
 
 def refuse_longer_names(name: str, missing: Sequence[str], unexpected: Sequence[str]) -> None:
-    """Raises TeacherError if weights that a model lacks are there, with something before their names.
+    """Raises TeacherError if missing weights of a model exist with a prefix before their names.
 
-    Wrappers of training leave such: ``module.`` DataParallel, ``_orig_mod.`` torch.compile, ``model.`` Lightning.
+    Wrappers of training add such prefixes: ``module.`` DataParallel, ``_orig_mod.`` torch.compile, ``model.``
+    Lightning.
 
     Args:
-        name: of the model.
-        missing: the weights that it lacks.
-        unexpected: the weights in its files that it has no place for.
+        name: the name of the model.
+        missing: the missing weights.
+        unexpected: the weights in its files that the model does not have.
     """
-    # Otherwise the message would be that the model lacks weights, which are there under other names.
+    # Otherwise the message would be about missing weights, although they exist under other names.
     longer = next(((key, other) for key in missing for other in unexpected if other.endswith(f".{key}")), None)
     if longer is None:
         return
@@ -38,10 +39,10 @@ def refuse_longer_names(name: str, missing: Sequence[str], unexpected: Sequence[
 
 
 def refuse_rounded(name: str, revision: str | None, model: Any) -> None:
-    """Raises TeacherError if weights of a model are stored as whole numbers, or in 8 bits, without their scales.
+    """Raises TeacherError if weights of a model are stored as integers, or in 8 bits, without their scales.
 
-    They would be read as they are, and the model answer nonsense. What a ``quantization_config`` describes is read by
-    transformers itself.
+    They would be used unscaled, and the model would predict nonsense. Transformers itself handles a
+    ``quantization_config``.
     """
     if getattr(model.config, "quantization_config", None) is not None:
         return
@@ -53,7 +54,7 @@ def refuse_rounded(name: str, revision: str | None, model: Any) -> None:
             if any(parameter == key or parameter.endswith(f".{key}") for parameter in parameters):
                 raise TeacherError(
                     f"model {name}: its weights are rounded to 8 bits, {key} in {path.name}, without their "
-                    "scales. Take the model before it was quantized."
+                    "scales. Use the model before quantization."
                 )
 
 

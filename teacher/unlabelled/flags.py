@@ -1,4 +1,4 @@
-"""Flags of unlabelled rows; free of torch, so that ``--help`` is quick."""
+"""Flags of unlabelled rows. The module does not import torch, so that ``--help`` is quick."""
 
 from typing import ClassVar, Literal
 
@@ -10,7 +10,7 @@ PairsFrom = Literal["columns", "neighbours", "similar"]
 
 
 class Unlabelled(SeedFlags):
-    """Which text without gold is added to a task's training rows."""
+    """The text without gold that is added to a task's training rows."""
 
     panel: ClassVar = "Text without gold"
     chosen_by: ClassVar = "unlabelled"

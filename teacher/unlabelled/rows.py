@@ -29,20 +29,20 @@ RULES = 1
 # From this average number of sentences per text on, pairs are made of neighbouring sentences.
 SENTENCES_OF_A_TEXT = 2
 Mask = npt.NDArray[np.bool_]
-Places = tuple[tuple[str, int], ...]  # files, and the number of the first row of each
+Places = tuple[tuple[str, int], ...]  # files, each with the number of its first row
 
 
 def add_unlabelled(task: Task, source: Source, wanted: Unlabelled) -> tuple[Source, UnlabelledRecord]:
-    """Adds rows without gold to ``train``, numbered on after the task's own.
+    """Adds rows without gold to ``train``, after the task's own.
 
     Args:
         task: the task.
         source: its rows, of all splits.
-        wanted: which text, how many rows of it, and what pairs are made of.
+        wanted: the text, the number of rows, and the source of pairs.
 
     Raises:
         ConfigError: if there is no such place, or pairs are requested for single sentences.
-        DataError: if there is no ``train``, or the text cannot be read or gives no row.
+        DataError: if there is no ``train``, or the text cannot be read or has no usable row.
     """
     place, pairs = wanted.unlabelled, wanted.unlabelled_pairs
     max_rows, seed = wanted.max_unlabelled, wanted.seed
@@ -55,12 +55,12 @@ def add_unlabelled(task: Task, source: Source, wanted: Unlabelled) -> tuple[Sour
     rows, made_from = _rows(task, texts, pairs, seed)
     first_row = source.splits[TRAIN].num_rows
     if not rows.num_rows:
-        raise DataError(f"--unlabelled {place}: holds no text, or none to make pairs of")
+        raise DataError(f"--unlabelled {place}: contains no text, or no text for pairs")
     # Sentences that were split out of texts have no row numbers.
     is_as_found = made_from in ("none", "columns")
     chosen_N, counts = _choose(source, rows, max_rows, seed, texts.places if is_as_found else ())
     if not chosen_N.any():
-        raise DataError(f"--unlabelled {place}: gives no row to add, of {rows.num_rows:,} found: {counts}")
+        raise DataError(f"--unlabelled {place}: has no row to add among {rows.num_rows:,} found: {counts}")
     chosen = rows.filter(pa.array(chosen_N))
     settings: dict[str, Setting] = {"rules": RULES, "content": texts.sha256, "seed": seed, "pairs": made_from}
     if max_rows is not None:
@@ -81,7 +81,7 @@ def add_unlabelled(task: Task, source: Source, wanted: Unlabelled) -> tuple[Sour
 def count_truncated(
     record: UnlabelledRecord, source: Source, reader: TextReader, max_seq_length: int, by_windows: bool
 ) -> UnlabelledRecord:
-    """The record with the number of its rows that the teacher does not read whole."""
+    """Returns the record with the number of truncated rows."""
     first, second = sentences(source.splits[TRAIN].slice(record.first_row))
     parts = reader.read(first, second, None)
     room = max_seq_length - reader.tokenizer.num_special_tokens_to_add(second is not None)
@@ -90,7 +90,7 @@ def count_truncated(
 
 
 def _rows(task: Task, texts: Texts, pairs: PairsFrom | None, seed: int) -> tuple[pa.Table, str]:
-    """Columns sentence1 and sentence2 of all rows that the text gives, and what pairs were made of."""
+    """Returns the columns sentence1 and sentence2 of all rows in the text, and the source of pairs."""
     if not task.is_pair:
         first = texts.columns[0] if texts.columns else pa.array(itertools.chain(*texts.documents), pa.string())
         return _table(first, pa.nulls(len(first), pa.string())), "none"
@@ -111,7 +111,7 @@ def _table(first: pa.Array, second: pa.Array) -> pa.Table:
 def _choose(
     source: Source, rows: pa.Table, max_rows: int | None, seed: int, places: Places
 ) -> tuple[Mask, dict[str, int]]:
-    """Which rows are added [N], and how many of the others were left out for what."""
+    """Returns which rows are added [N], and the counts of other rows by reason."""
     normal = _normalized(rows)
     empty_N = np.logical_or.reduce([pc.equal(column, "").to_numpy(zero_copy_only=False) for column in normal])
     _warn_empty(empty_N, places)
@@ -129,16 +129,16 @@ def _choose(
 
 
 def _near_dev(source: Source, normal: list[pa.Array]) -> Mask:
-    """Which rows are near copies of rows of other splits than ``train`` [N]."""
+    """Returns which rows are near copies of rows of other splits than ``train`` [N]."""
     dev = [table for split, table in source.splits.items() if split != TRAIN]
     if not dev:
-        console.warn(f"there are no rows of other splits than {TRAIN}, of which near copies would be left out")
+        console.warn(f"there are no rows of other splits than {TRAIN}, so near copies of dev rows cannot be left out")
         return np.zeros(len(normal[0]), dtype=bool)
     return near_copies(_joined(normal), _joined(_normalized(pa.concat_tables(dev))))
 
 
 def _is_first(own: list[pa.Array], normal: list[pa.Array], left_N: Mask) -> Mask:
-    """Which of the rows that are left read like no own row of the task and none before that is left [N]."""
+    """Returns which remaining rows differ from all own rows of the task and from earlier remaining rows [N]."""
     keys = pa.concat_arrays([_keys(own), _keys(normal).filter(pa.array(left_N))])
     first = np.unique(keys.dictionary_encode().indices.to_numpy(), return_index=True)[1]
     is_first_N = np.zeros(len(left_N), dtype=bool)
@@ -148,23 +148,23 @@ def _is_first(own: list[pa.Array], normal: list[pa.Array], left_N: Mask) -> Mask
 
 
 def _normalized(rows: pa.Table) -> list[pa.Array]:
-    """The sentences of rows, normalized: the first ones, and of pairs the second ones."""
+    """Returns the normalized sentences of rows: the first ones, and for pairs the second ones."""
     columns = (rows.column(name).combine_chunks() for name in ("sentence1", "sentence2"))
     return [normalized(column) for column in columns if column.null_count < len(column)]
 
 
 def _joined(normal: list[pa.Array]) -> pa.Array:
-    """The texts of rows, of pairs one sentence after the other."""
+    """Returns the texts of rows. The sentences of pairs are joined."""
     return pc.binary_join_element_wise(*normal, " ")
 
 
 def _keys(normal: list[pa.Array]) -> pa.Array:
-    """What rows that read the same have in common."""
+    """Returns the key of rows with the same text."""
     return _joined([letters(sentences) for sentences in normal])
 
 
 def _warn_empty(empty_N: Mask, places: Places) -> None:
-    """Names the rows of files that are left out since there is no word in them."""
+    """Warns about rows of files that are left out because they have no words."""
     starts = [start for _, start in places]
     for (place, start), stop in zip(places, [*starts[1:], len(empty_N)][: len(places)], strict=True):
         if empty_N[start:stop].any():

@@ -19,7 +19,7 @@ from scipy.sparse import csr_matrix
 from pipeline.arrays import Hashes, Ints, hashed
 
 BETWEEN_WORDS = r"[^\p{L}\p{M}\p{N}]+"
-SHARED = 0.5  # of the trigrams of the shorter text
+SHARED = 0.5  # share of the shorter text's trigrams
 FEWEST_WORDS = 8
 FEWEST_TRIGRAMS = FEWEST_WORDS - 2
 TEXTS_AT_ONCE = 8192
@@ -39,8 +39,8 @@ class Words:
 
     Attributes:
         flat: the words [W].
-        text_W: the text that each belongs to.
-        count_N: how many each text has.
+        text_W: the text of each word.
+        count_N: the number of words of each text.
     """
 
     flat: pa.Array
@@ -49,18 +49,18 @@ class Words:
 
 
 def normalized(texts: pa.Array) -> pa.Array:
-    """Texts in NFKC and lower case, without punctuation, a space between two words: runs of letters and digits."""
+    """Returns texts in NFKC and lower case, without punctuation, as words of letters and digits with spaces between."""
     lower = pc.utf8_lower(pc.utf8_normalize(texts, form="NFKC"))
     return pc.utf8_trim_whitespace(pc.replace_substring_regex(lower, BETWEEN_WORDS, " "))
 
 
 def letters(normal: pa.Array) -> pa.Array:
-    """The letters and digits of normalized texts, as where words end is a matter of spelling, too."""
+    """Returns the letters and digits of normalized texts without spaces, because the ends of words vary in spelling."""
     return pc.replace_substring(normal, " ", "")
 
 
 def words_of(normal: pa.Array) -> Words:
-    """The words of normalized texts."""
+    """Returns the words of normalized texts."""
     lists = pc.split_pattern(normal, " ")
     count_N = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = lists.flatten()
@@ -71,7 +71,7 @@ def words_of(normal: pa.Array) -> Words:
 
 
 def near_copies(texts: pa.Array, others: pa.Array) -> Mask:
-    """Which texts are near copies of any of the others [N]; both are normalized."""
+    """Returns which normalized texts are near copies of any of the normalized others [N]."""
     is_copy_N: Mask = pc.is_in(letters(texts), letters(others)).to_numpy(zero_copy_only=False)
     # Trigrams with a word that the dev rows do not contain cannot be shared, so their vocabulary suffices.
     words = words_of(others)
@@ -90,7 +90,7 @@ def near_copies(texts: pa.Array, others: pa.Array) -> Mask:
 
 
 def _overlaps(texts: pa.Array, vocabulary: pa.Array, key_K: Hashes, trigrams_DK: csr_matrix, size_D: Ints) -> Mask:
-    """Which texts share enough trigrams with any of the others [N]."""
+    """Returns which texts share enough trigrams with any of the others [N]."""
     words = words_of(texts)
     key_T, text_T = _trigrams(words, vocabulary)
     place_T = np.searchsorted(key_K, key_T).clip(max=len(key_K) - 1)
@@ -107,7 +107,7 @@ def _overlaps(texts: pa.Array, vocabulary: pa.Array, key_K: Hashes, trigrams_DK:
 
 
 def _trigrams(words: Words, vocabulary: pa.Array) -> tuple[Hashes, Ints]:
-    """The trigrams of known words, as hashes, and the text that each is of."""
+    """Returns the trigrams of known words as hashes, and the text of each."""
     word_W = pc.fill_null(pc.index_in(words.flat, vocabulary), -1).to_numpy(zero_copy_only=False)
     first, second, third = word_W[:-2], word_W[1:-1], word_W[2:]
     is_one = (words.text_W[:-2] == words.text_W[2:]) & (first >= 0) & (second >= 0) & (third >= 0)
@@ -115,7 +115,7 @@ def _trigrams(words: Words, vocabulary: pa.Array) -> tuple[Hashes, Ints]:
 
 
 def _matrix(row_T: Ints, column_T: Ints, shape: tuple[int, int]) -> csr_matrix:
-    """Ones where a text has a trigram, however often."""
+    """Returns a matrix with ones where a text has a trigram."""
     matrix = csr_matrix((np.ones(len(row_T), dtype=np.int32), (row_T, column_T)), shape=shape)
     # csr_matrix adds up duplicates, but a trigram that occurs twice counts once.
     matrix.data[:] = 1
@@ -123,21 +123,21 @@ def _matrix(row_T: Ints, column_T: Ints, shape: tuple[int, int]) -> csr_matrix:
 
 
 def neighbours(documents: Sequence[Sequence[str]]) -> Pairs:
-    """Each sentence of a document with the next one."""
+    """Yields each sentence of a document with the next one."""
     pairs = [pair for sentences in documents for pair in itertools.pairwise(sentences)]
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
 def similar(sentences: Sequence[str], seed: int) -> Pairs:
-    """Each sentence with the one that is most like it, every pair once; which of them comes first is drawn.
+    """Returns each sentence with the most similar one, and every pair once, in random order within the pair.
 
-    Alike is what has words in common that at most so many of the sentences have: twice the weight of those words by the
-    weight of all words of both (Dice's coefficient), a word's weight being the logarithm of one in how many sentences
-    has it. Sentences that read the same count as one; those without such a word are in no pair.
+    The similarity is Dice's coefficient with weights: twice the weight of common words by the weight of all words of
+    both. The weight of a word is the logarithm of its inverse document frequency, and very frequent words are ignored.
+    Equal sentences count as one. Sentences without such words are in no pair.
 
     Args:
         sentences: the sentences.
-        seed: of the order in a pair.
+        seed: the seed of the order in a pair.
     """
     texts = normalized(pa.array(sentences, pa.string()))
     encoded = letters(texts).dictionary_encode().indices.to_numpy()
@@ -149,7 +149,7 @@ def similar(sentences: Sequence[str], seed: int) -> Pairs:
 
 
 def _most_similar(texts: pa.Array) -> tuple[Ints, Ints]:
-    """The pairs of different texts, as their numbers, the lower one first, ordered."""
+    """Returns the sorted pairs of different texts, as their numbers with the lower one first."""
     words = words_of(texts)
     encoded = words.flat.dictionary_encode()
     key = np.unique(np.stack([words.text_W, encoded.indices.to_numpy()]), axis=1)  # each word counts once per text

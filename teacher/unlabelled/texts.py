@@ -1,4 +1,4 @@
-"""Where unlabelled text is: files with columns, files with lines, or a corpus by its name."""
+"""Opens unlabelled text: files with columns, files with lines, or a corpus by name."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from pipeline.sources.row_files import FORMATS, open_rows
 from pipeline.sources.saved_rows import row_files
 from pipeline.tasks.task import Task, corpus_names, load_corpus
 
-TEXT = "text"  # the column of texts that are not the task's inputs, or not by its names
+TEXT = "text"  # the column of texts without the task's column names
 DOCUMENTS_PER_BLOCK = 64
-SPARE = 1.25  # so many times the rows that are wanted, as some will be left out
+SPARE = 1.25  # factor on the requested rows, because some will be left out
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Texts:
     """Columns of text, as they were found.
 
     Attributes:
-        description: where they came from, for the record.
-        sha256: hash of the files' content, or of the corpus's.
-        columns: of files one column of texts, or the first and the second sentences of pairs; of a corpus none.
+        description: their origin, for the record.
+        sha256: hash of the content of the files or of the corpus.
+        columns: for files one column of texts, or the first and the second sentences of pairs. Empty for a corpus.
         places: each file and the number of its first row, for messages.
-        documents: of a corpus the sentences of each document.
+        documents: for a corpus the sentences of each document.
     """
 
     description: str
@@ -49,17 +49,17 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
 
 def find_texts(place: str, task: Task, max_rows: int | None, seed: int, wants_pairs: bool | None) -> Texts:
-    """The text in a file or a folder, or of a corpus that is known by name.
+    """Returns the text in a file or a folder, or of a corpus by name.
 
     Args:
         place: the value of ``--unlabelled``.
-        task: whose columns the text may have.
-        max_rows: rows that are wanted, for a corpus.
-        seed: of the choice of a corpus's documents.
-        wants_pairs: whether the columns must be two, must be one, or either.
+        task: the task, whose columns the text may have.
+        max_rows: the requested number of rows, for a corpus.
+        seed: the seed for choosing a corpus's documents.
+        wants_pairs: whether there must be two columns, one column, or either.
 
     Raises:
-        ConfigError: if there is no such place, or of a corpus not a number of rows is wanted.
+        ConfigError: if there is no such place, or a corpus has no requested number of rows.
         DataError: if a file cannot be read, lacks a column, or a row of it is not text.
     """
     path = Path(place)
@@ -69,16 +69,16 @@ def find_texts(place: str, task: Task, max_rows: int | None, seed: int, wants_pa
         known = did_you_mean(place, corpus_names())
         raise ConfigError(f"--unlabelled {place}: no such file, folder or corpus. {known}")
     if max_rows is None:
-        raise ConfigError(f"--unlabelled {place}: say how many rows of this corpus with --max-unlabelled")
+        raise ConfigError(f"--unlabelled {place}: Give the number of rows of this corpus with --max-unlabelled")
     if wants_pairs:
-        raise ConfigError("--unlabelled-pairs columns: is for files with two columns, not for a corpus")
+        raise ConfigError("--unlabelled-pairs columns: needs files with two columns, not a corpus")
     return _of_corpus(place, max_rows, seed)
 
 
 def _of_files(path: Path, task: Task, wants_pairs: bool | None) -> Texts:
     paths = row_files(path, FORMATS) if path.is_dir() else [path]
     if not paths:
-        raise DataError(f"--unlabelled {path}: holds no {', '.join(FORMATS)} file")
+        raise DataError(f"--unlabelled {path}: contains no {', '.join(FORMATS)} file")
     files = [open_rows(p, line_column=TEXT) for p in paths]
     names = _names(task, [file.names for file in files], wants_pairs)
     tables = [file.wanted({name for accepted in names for name in accepted}) for file in files]
@@ -94,7 +94,7 @@ def _of_files(path: Path, task: Task, wants_pairs: bool | None) -> Texts:
 
 
 def _names(task: Task, found: Sequence[list[str]], wants_pairs: bool | None) -> list[tuple[str, ...]]:
-    """The names that each column may have: of pairs, a single column of texts is only looked for as ``text``."""
+    """Returns the accepted names of each column. For pairs, a single column of texts must be called ``text``."""
     first = _distinct(*task.columns.sentence1, "sentence1")
     if task.columns.sentence2 is None:
         return [_distinct(*first, TEXT)]
@@ -109,7 +109,7 @@ def _distinct(*names: str) -> tuple[str, ...]:
 
 
 def _of_corpus(name: str, max_rows: int, seed: int) -> Texts:
-    """Documents of a corpus, block by block in an order that is drawn, until they have sentences enough."""
+    """Returns documents of a corpus, in random order by blocks, until they have enough sentences."""
     corpus = load_corpus(name)
     documents = load_documents(corpus)
     wanted = int(SPARE * max_rows) + 1

@@ -211,7 +211,7 @@ class App:
     def __init__(self, runs: Mapping[str, Served], config: ServeConfig, metrics: Metrics) -> None:
         self._runs, self._config, self._metrics = runs, config, metrics
         self._at_work = 0
-        # Each response names the weights that made it, so that logs of a rollout can tell them apart.
+        # Each response names the weights that made it, so that logs of a rollout distinguish models.
         self._versions = {
             one.name: {"x-model-sha": one.sha256, "x-distill-version": version("distill-offline")}
             for one in runs.values()
