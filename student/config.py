@@ -319,8 +319,10 @@ class Head(TokenHead):
 
     pairing: PairingKind | None = Field(
         None,
-        description="Combination of pairs: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint (one sequence), "
-        "attention (between both). Default: compare, for biattentive attention, for a bert joint.",
+        description=(
+            "Combination of pairs: diffcat [u, w, |u-w|], compare [u, w, u*w, |u-w|], joint (one sequence), "
+            "attention (between both). Default: compare, for biattentive attention, for a bert joint."
+        ),
     )
     token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens dropped in each training step.")
 

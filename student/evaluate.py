@@ -23,15 +23,14 @@ Evaluation = dict[str, Any]
 
 
 def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
-    """Evaluates a run on the dev splits of its logit set; of several sets, against the mixture of their teachers.
+    """Evaluates a run on the dev splits of its logit set, or with several sets against the mixture of their teachers.
 
-    Returns:
-        Per split (of a run of several tasks per TASK/SPLIT) ``gold`` (the task's metrics), ``interval`` (95 % bootstrap
-        intervals of them), ``teacher`` (the teacher's), ``majority`` (always answering the commonest class), ``glue``
-        (GLUE's one number for the task), ``labels`` (macro F1, and how many labels are ever predicted), ``decided``
-        (the metrics of `predict`'s labels, with thresholds and costs if there are any), ``by_label`` (precision, recall
-        and F1 of each label, so decided), ``bins`` (other readings of binned scores) and ``fidelity`` (agreement with
-        the teacher, KL divergence from it).
+    Returns: Per split, or per TASK/SPLIT for a run of several tasks: ``gold`` (the task's metrics), ``interval`` (their
+        95 % bootstrap intervals), ``teacher`` (the teacher's metrics), ``majority`` (those of always predicting the
+        most frequent class) and ``glue`` (GLUE's single number for the task). Also ``labels`` (macro F1, and how many
+        labels are ever predicted), ``decided`` (the metrics of `predict`'s labels, with thresholds and costs if there
+        are any), ``by_label`` (precision, recall and F1 of each of these labels), ``bins`` (other scores for bins) and
+        ``fidelity`` (agreement with the teacher, KL divergence from it).
 
     Raises:
         DataError: if the set is gone.
@@ -56,15 +55,14 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
 def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
     """Evaluates a pretraining run on what a set of its kind holds out, by default its own.
 
-    Returns:
-        See `evaluate_masked_words`; or per split the scores of `evaluate_vectors`.
+    Returns: See `evaluate_masked_words`, or per split the scores of `evaluate_vectors`.
 
     Raises:
         ConfigError: if costs of labels are given.
         DataError: if the set is gone.
         FingerprintMismatchError: if another is in its place, or its ids come from another tokenizer.
     """
-    pretrained = narrowed(config, EvaluatePretrained, "is for labels, and a pretrained student has none")
+    pretrained = narrowed(config, EvaluatePretrained, "applies to labels, but a pretrained student predicts no labels")
     return PRETRAINING[read_encoder_config(config.run / CONFIG_FILE).rows].evaluate(pretrained)
 
 

@@ -119,7 +119,10 @@ def _columns(
             problems.append(f"{flag}: no column {usual}. {did_you_mean(accepted[0], names)} Name the column.")
     raise_all(ConfigError, f"{file}: columns that are not there", problems)
     if len(set(found.values())) < len(found):
-        raise ConfigError(f"{', '.join(wanted)}: {' and '.join(found.values())}; each is a column of its own")
+        raise ConfigError(
+            f"{', '.join(wanted)}: {' and '.join(found.values())} are not different columns. Name a different "
+            "column for each"
+        )
     return found
 
 
@@ -135,7 +138,7 @@ def _has_column_for_each_label(predictor: Predictor, names: Sequence[str], label
 
 
 def _task_values(student: TaskConfig) -> dict[str, Any]:
-    """What a student knows of its task, as the keys of a manifest."""
+    """Returns what a student stores of its task, as the keys of a manifest."""
     kind = _type_of(student)
     values = {"name": student.task, "type": kind, "metrics": student.metrics}
     if kind == "regression":

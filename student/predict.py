@@ -29,7 +29,7 @@ class StudentInfo(BaseModel):
         task: what it was trained for.
         target: what its logits mean.
         is_pair: whether it takes two texts per input.
-        max_seq_length: tokens of an input, special ones included; longer ones are truncated.
+        max_seq_length: maximum tokens of an input, including special ones. Longer inputs are truncated.
         table_dtype: how its tables are stored.
         calibration: what makes probabilities of its logits.
     """
@@ -73,12 +73,13 @@ class Predictor:
         student: from a folder the torch module.
         reader: from a folder what makes ids of its texts, a `TextReader`.
         threshold: the margin below which it abstains, or None if it never does.
-        bias_C: added to the logits before labels are chosen: thresholds of a multi-label student, costs; or None.
+        bias_C: added to the logits before labels are chosen, from thresholds of a multi-label student and costs, or
+            None.
         is_quick: whether some dozens of sentences take it a millisecond or two.
 
     Raises:
         IntegrityError: if the folder holds no student, or the file is not one's.
-        ConfigError: if it is to abstain, and the run has no certificate; or if the costs are not of its labels.
+        ConfigError: if it must abstain but the run has no certificate, or if a cost has an unknown label.
     """
 
     answer_names: ClassVar[Set[str]] = {"label", "probabilities", "margin", "score", "interval"}  # columns of `columns`
@@ -132,7 +133,7 @@ class Predictor:
         """Predicts labels, or scores for a task with scores.
 
         Args:
-            sentences1: the (first) sentences, as a list, an array, a column or an iterator; or pairs of texts.
+            sentences1: the (first) sentences, or pairs of texts, as a list, an array, a column or an iterator.
             sentences2: the second sentences, for a pair task.
 
         Returns:

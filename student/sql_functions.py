@@ -22,21 +22,21 @@ OWN_OR_ANOTHERS = "select 1 from duckdb_functions() where function_name = ? and 
 def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
     """Adds the functions of students to a connection, and replaces those that it has.
 
-    ``predict(run, text)`` gives a label (VARCHAR), ``scores(run, text)`` the calibrated probabilities in the order of
-    the labels, or the score alone (FLOAT[]); of pairs ``predict(run, text1, text2)``. ``predict_or_abstain`` gives
-    ``abstain`` where the student is less sure than its certificate demands (``distill certify``). Of null all are null.
+    ``predict(run, text)`` returns a label (VARCHAR), and ``scores(run, text)`` the calibrated probabilities in the
+    order of the labels, or only the score (FLOAT[]). For pairs, use ``predict(run, text1, text2)``.
+    ``predict_or_abstain`` returns ``abstain`` below the margin of the certificate (``distill certify``). All return
+    null for null.
 
-    Of a student that labels words ``predict`` gives the labels with a space between each two, and ``spans(run, text)``
-    what was found, as structs of ``text``, ``start``, ``end`` and ``label``; a text may be a list of words.
+    For a student that labels words, ``predict`` returns the labels joined with spaces, and ``spans(run, text)`` structs
+    of ``text``, ``start``, ``end`` and ``label``. A text may be a list of words.
 
     Args:
         connection: any connection to DuckDB.
-        runs: folders of finished runs, or files of students; queries name them as they are written here.
+        runs: folders of finished runs, or files of students. Queries use the same spelling.
 
     Raises:
         IntegrityError: if a folder or a file holds no student.
-        QueryError: if the database has a macro of such a name, or a function that another connection has made; a cursor
-            is another.
+        QueryError: if the database has a macro of such a name, or a function of another connection, such as a cursor.
     """
     students = {str(run): _Student(Path(run)) for run in runs}
     for name, (kind, answer) in FUNCTIONS.items():
@@ -48,8 +48,8 @@ def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
             connection.create_function(name, function, return_type=kind, type=ARROW)
         except (duckdb.InvalidInputException, duckdb.CatalogException) as error:
             raise QueryError(
-                f"register: the database has a {name!r} that this connection cannot replace: a macro, which you can "
-                "drop, or the function of another connection (a cursor is one), where it can be replaced"
+                f"register: the database has a {name!r} that this connection cannot replace. Drop it if it is a "
+                "macro. If it is a function of another connection or cursor, register there"
             ) from error
 
 
@@ -117,13 +117,13 @@ def _labels_or_abstain(student: _Student, texts: tuple[pa.ChunkedArray, ...]) ->
 
 def _spans(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
     if not student.labels_words:
-        raise QueryError("spans: this student says something of whole texts. Ask for predict(run, text)")
+        raise QueryError("spans: this student predicts labels of whole texts. Use predict(run, text)")
     return student.columns(texts)["spans"]
 
 
 def _scores(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
     if student.labels_words:
-        raise QueryError("scores: this student labels words. Ask for predict(run, text), or spans(run, text)")
+        raise QueryError("scores: this student labels words. Use predict(run, text), or spans(run, text)")
     logits_NC = student.logits(texts)
     scores_NC = student.target.answers(logits_NC)
     width = scores_NC.shape[1]

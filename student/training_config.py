@@ -38,8 +38,10 @@ class CalibrationRows(Settings):
     calibration_rows: int | None = Field(
         None,
         ge=0,
-        description="Training rows held out to calibrate probabilities; 0 for none. Default: those of --held-out, or "
-        "one in twenty with gold, at most 1,000, none of fewer than 1,000.",
+        description=(
+            "Training rows held out to calibrate probabilities. 0: none. Default: those of --held-out, or one in "
+            "twenty with gold, at most 1,000, and none with fewer than 1,000 rows."
+        ),
     )
 
     def number_of(self, num_rows: int, are_held_out: bool) -> int:
@@ -63,7 +65,7 @@ class CalibrationRows(Settings):
     def _is_enough(self) -> Self:
         if self.calibration_rows is not None and 0 < self.calibration_rows < FEWEST_CALIBRATED:
             raise ValueError(
-                f"--calibration-rows {self.calibration_rows}: too few; take {FEWEST_CALIBRATED} at least, or 0 for none"
+                f"--calibration-rows {self.calibration_rows}: too few. Use at least {FEWEST_CALIBRATED}, or 0 for none"
             )
         return self
 

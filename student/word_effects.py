@@ -41,7 +41,7 @@ def without_each_word(ask: Logits, sentences1: Texts, sentences2: Texts | None) 
     """Returns all words of the inputs, and a student's logits of each input without each word.
 
     Args:
-        ask: returns a student's logits [N, C] of texts, as `Predictor.logits` does.
+        ask: returns a student's logits [N, C] of texts. See `Predictor.logits`.
         sentences1: the first sentences.
         sentences2: the second sentences, or None.
 

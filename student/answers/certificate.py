@@ -1,10 +1,10 @@
-"""How sure a student must be to speak for its teacher, proved by held-out rows.
+"""The confidence above which a student agrees with its teacher, proved on held-out rows.
 
 A threshold is accepted if at most a share ε of the answers above it differs from the teacher's, with confidence 1 - δ.
 Thresholds are tried in a fixed order, from strict to lax, each by the exact binomial bound at the full level, up to the
-first that fails ("fixed sequence testing"): so the chance that a wrong one is accepted is at most δ in all. Thresholds
-are margins of the rows themselves, but of the rows above one it is not known whether they agree, so their number of
-disagreements is binomial. Shapes: N rows.
+first that fails ("fixed sequence testing"). The total chance that a wrong one is accepted is therefore at most δ.
+Thresholds are margins of the rows themselves, but they do not depend on agreement, so the number of disagreements above
+one is binomial. Shapes: N rows.
 """
 
 import math
@@ -129,8 +129,9 @@ def upper_bound(wrong: int, count: int, confidence: float) -> float:
 def fewest_rows(num_rows: int, disagreement: float, confidence: float) -> int:
     """Returns the number of answers at which the trials begin, which is fixed before any answer is compared.
 
-    Enough that a quarter of the allowed disagreement would very likely pass, lest bad luck with the first few end it
-    all; but at most a fifth of the rows, and at least as many as could pass without any.
+    The number is large enough that a quarter of the allowed disagreement would very likely pass, so that bad luck with
+    the first rows does not end the trials. It is at most a fifth of the rows, and at least the number that could pass
+    without disagreements.
     """
     from scipy.special import bdtr
 
@@ -147,7 +148,7 @@ def fewest_rows(num_rows: int, disagreement: float, confidence: float) -> int:
 
 
 def _most_wrong(count: int, disagreement: float, confidence: float) -> int:
-    """Returns the most disagreements among ``count`` answers with which the bound holds; -1 if it never holds."""
+    """Returns the largest number of disagreements among ``count`` answers with which the bound holds, or -1."""
     wrong = -1
     while upper_bound(wrong + 1, count, confidence) <= disagreement:
         wrong += 1
@@ -155,7 +156,10 @@ def _most_wrong(count: int, disagreement: float, confidence: float) -> int:
 
 
 def model_hashes(run: Path) -> dict[str, str]:
-    """The hashes of what a student's answers depend on; its config has that of its tokenizer."""
+    """Returns the hashes of everything that determines a student's answers.
+
+    Its config contains that of its tokenizer.
+    """
     return {name: sha256(run / name) for name in (CONFIG_FILE, WEIGHTS_FILE)}
 
 

@@ -38,8 +38,9 @@ COLUMNS = (*KEYS, "text_hash")
 def certify(config: CertifyConfig) -> Certificate:
     """Finds the smallest margin above which a student agrees with its teacher, and writes the proof into its folder.
 
-    Where there is none nothing is written, and an earlier proof stays. The rows are originals of the training split
-    that it was not trained on; rows with the same text, or of which a variant was trained on, are left out.
+    Without such a margin nothing is written, and an earlier proof stays. The rows are originals of the training split
+    that were not used for training. Rows with the same text as a training row, or with a variant among the training
+    rows, are left out.
 
     Raises:
         ConfigError: if the student has scores, or was trained on all of the rows, or has a stricter certificate.

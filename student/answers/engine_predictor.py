@@ -37,7 +37,7 @@ class FileInfo(StudentInfo):
 
 
 class EnginePredictor(Predictor):
-    """A student from its file; arguments and errors as of `Predictor`.
+    """A student from its file. See `Predictor` for arguments and errors.
 
     Attributes:
         path: the file.
@@ -48,13 +48,13 @@ class EnginePredictor(Predictor):
     def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
         self.path = Path(run)
         if abstain:
-            raise ConfigError(f"--abstain: {run} is a file, which has no certificate; give the folder of its run")
+            raise ConfigError(f"--abstain: {run} is a file, which has no certificate. Give the folder of its run")
         if task is not None:
-            raise ConfigError(f"task {task!r}: {run} holds one student; leave it out")
+            raise ConfigError(f"task {task!r}: {run} contains only one student. Remove the argument")
         self._engine = _opened(self.path)
         self.info = read_info(self.path)
         if (self._engine.task, self._engine.is_pair) != (self.info.task, self.info.is_pair):
-            raise IntegrityError(f"{run}: its two descriptions of the student differ; export it again")
+            raise IntegrityError(f"{run}: its two descriptions of the student differ. Export it again")
         self._costs = dict(costs)
         self.threshold, self.is_quick = None, True
         self.bias_C = bias_of(self.info.thresholds, self.info.target, self._costs)
@@ -63,7 +63,7 @@ class EnginePredictor(Predictor):
         """Raises ConfigError for what only a folder gives, so that a command that needs it fails with a remedy."""
         if name in {"student", "reader"}:
             raise ConfigError(
-                f"{self.path}: is a file for the engine, and this needs torch; give the folder of its run"
+                f"{self.path}: is a file for the engine, but this needs torch. Give the folder of its run"
             )
         raise AttributeError(name)
 
@@ -127,7 +127,7 @@ def read_info(path: Path) -> FileInfo:
         return FileInfo.model_validate_json(metadata.get(INFO, ""))
     except ValueError as error:
         raise IntegrityError(
-            f"{path}: does not describe its student; write it with `distill export RUN --file`"
+            f"{path}: does not describe its student. Write it with `distill export RUN --file`"
         ) from error
 
 
@@ -136,7 +136,7 @@ def _opened(path: Path) -> Any:
         from student.engine.python.distill_student import Predictor as Engine
     except OSError as error:
         raise MissingDependencyError(
-            f"{path}: the engine is not built; install a C++17 compiler, then distill-offline again"
+            f"{path}: the engine is not built. Install a C++17 compiler, and then distill-offline again"
         ) from error
     try:
         return Engine(path)

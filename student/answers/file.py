@@ -1,4 +1,4 @@
-"""``distill predict --file``: the answers to a file's rows, in a file; or to rows of JSON as they arrive."""
+"""``distill predict --file``: writes the answers to a file's rows to a file, or answers rows of JSON as they arrive."""
 
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
@@ -28,7 +28,7 @@ BYTES_AT_ONCE = 2**20
 
 
 def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
-    """Writes the answers to a file's rows, or goes on with it; all rows are looked at before the first is answered.
+    """Writes the answers to a file's rows, or resumes it. All rows are checked before the first one is answered.
 
     Args:
         config: names the file, the output, and the columns to keep.
@@ -39,7 +39,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
 
     Raises:
         ConfigError: if a column that is to be kept is not there.
-        DataError: if a row cannot be read or holds no text, naming it; of many all.
+        DataError: if rows cannot be read or contain no text, naming all of them.
         FingerprintMismatchError: if the output is there, made with other settings.
     """
     assert config.file is not None
@@ -125,7 +125,7 @@ def text_names(names: Sequence[str], place: str, accepted: Sequence[tuple[str, .
 
 
 def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str, answers: Set[str]) -> dict[str, str]:
-    """Returns the output names of the columns to keep; one that an answer's name would shadow becomes ``input_…``.
+    """Returns the output names of the columns to keep. A column with the name of an answer becomes ``input_…``.
 
     Raises:
         ConfigError: for each that is not there, and if two would have one name.
@@ -134,7 +134,7 @@ def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str, answer
     kept = {name: f"input_{name}" if name in answers else name for name in wanted}
     problems = [f"{place} has no column {name!r}. {did_you_mean(name, names)}" for name in kept if name not in names]
     if len(set(kept.values())) < len(kept):
-        problems.append(f"two columns would have one name: {', '.join(kept.values())}; leave one of them out")
+        problems.append(f"two columns would have one name: {', '.join(kept.values())}. Remove one of them")
     raise_all(ConfigError, "--columns", problems)
     return kept
 
@@ -172,11 +172,11 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
     Args:
         config: names the columns to keep.
         predictor: of the run.
-        stream: a JSON object on each line; the first object's keys are the columns.
+        stream: a JSON object on each line. The first object's keys are the columns.
 
     Raises:
         ConfigError: if a column that is to be kept is not there.
-        DataError: if a line is no such object or holds no text, naming it; all before it are answered.
+        DataError: naming a line that is not such an object or contains no text. All lines before it are answered.
     """
     accepted = accepted_names(known_task(predictor, config.manifest), predictor)
     names: list[str] = []

@@ -36,10 +36,10 @@ def write_in_parts(path: Path, settings: Settings, tables: Callable[[int], Itera
 
     Args:
         path: the file, whose name has one of the endings of `FORMATS`.
-        settings: everything that decides its content, as JSON values; they are stored in the footer of a Parquet file,
-            and in a hidden file beside another.
-        tables: given how many rows are written already, the others, in order, in tables of the same columns; one table
-            at least.
+        settings: everything that determines its content, as JSON values. They are stored in the footer of a Parquet
+            file, and next to other files in a hidden file.
+        tables: returns, for the number of written rows, the other rows in order, in at least one table of the same
+            columns.
 
     Returns:
         Whether there was anything to write: False if the file was there already, of the same settings.
@@ -53,7 +53,7 @@ def write_in_parts(path: Path, settings: Settings, tables: Callable[[int], Itera
     if _is_there(path, settings) and not folder.exists():
         return False
     make_folder(folder)
-    with locked(folder / "lock", f"{path}: is being written by another process; wait for it, or choose another file"):
+    with locked(folder / "lock", f"{path}: another process is writing it. Wait for it, or choose another file"):
         # Another process may have finished the file while this one waited for the lock.
         is_new = not _is_there(path, settings)
         if is_new:
@@ -104,7 +104,7 @@ def _part(number: int) -> FilePart:
 
 
 def _in_parts(tables: Iterable[pa.Table], is_first: bool) -> Iterator[pa.Table]:
-    """Tables joined to the size of a part; the first part is one even without rows."""
+    """Yields tables joined to the size of a part. There is a first part even without rows."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)

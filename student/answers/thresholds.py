@@ -1,7 +1,7 @@
-"""A student's answers: which labels it gives, from which probability on, by what it costs to miss one; as columns.
+"""A student's answers: labels by thresholds and costs, as columns.
 
-The label that costs least in the mean is the one whose probability times its cost is largest; of a label apart, yes
-costs less than no where the odds times the cost are above those of its threshold. Both add log(cost) to the logit.
+The label with the lowest expected cost is the one with the largest probability times cost. For a multi-label student, a
+label is predicted if cost * p / (1 - p) exceeds the odds of its threshold. Both cases add log(cost) to the logit.
 Thresholds are stored as probabilities and used as logits: a label holds where its logit is above.
 
 Shapes: N rows, C logits or labels.
@@ -48,10 +48,10 @@ def answer_columns(
         bias_C: added to the logits before labels are chosen. See `Predictor`.
         calibration: of scores, for their intervals.
 
-    Returns:
-        Of classes ``label`` (string), ``probabilities`` (a struct of float32, by label) and ``margin`` (float32, the
-        best probability less the second); of multi-label tasks ``label`` (a list of strings) and ``probabilities``;
-        otherwise ``score`` (float32) and, once calibrated, ``interval`` (a struct of float32, ``low`` and ``high``).
+    Returns: For classes ``label`` (string), ``probabilities`` (a struct of float32, by label) and ``margin`` (float32,
+        the best probability less the second). For multi-label tasks ``label`` (a list of strings) and
+        ``probabilities``. Otherwise ``score`` (float32) and, once calibrated, ``interval`` (a struct of float32,
+        ``low`` and ``high``).
     """
     if not target.has_labels:
         return _score_columns(predicted_scores(target, logits_NC), calibration)
@@ -175,7 +175,7 @@ def read_costs(texts: Sequence[str]) -> dict[str, float]:
 
 
 def best_thresholds(target: Target, logits_NC: Floats, label_NC: Ints) -> dict[str, float]:
-    """The probability of each label above which its F1 is best on some rows; 0.5 where no row has the label.
+    """Returns the probability of each label above which its F1 is best on some rows, or 0.5 if no row has the label.
 
     Args:
         target: names the labels.
@@ -188,7 +188,7 @@ def best_thresholds(target: Target, logits_NC: Floats, label_NC: Ints) -> dict[s
 
 
 def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
-    """The logit half-way between two rows above which F1 is best; of equally good ones the nearest to 0."""
+    """Returns the logit half-way between two rows above which F1 is best. Among equally good ones, the nearest to 0."""
     # Without positive rows F1 is 0 at every threshold, so the neutral one stays.
     if not gold_N.any():
         return 0.0

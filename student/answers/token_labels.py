@@ -37,7 +37,7 @@ ANSWERS = pa.schema([("words", pa.list_(pa.string())), ("labels", pa.list_(pa.st
 
 
 class TokenLabelPredictor(TorchPredictor):
-    """A trained student that labels words; made by `Predictor` of the run of one.
+    """A trained student that labels words. `Predictor` makes it from a run.
 
     Args:
         run: folder of a finished run.
@@ -65,13 +65,12 @@ class TokenLabelPredictor(TorchPredictor):
             sentences1: texts, whose words are found by spaces and signs, or lists of words.
             sentences2: none, words are not those of pairs.
 
-        Returns:
-            One dict per sentence: ``words``, with ``text``, ``start``, ``end`` (places of characters, of a list in its
-            words with a space between each two), ``label`` and its ``probability``; and ``spans``, with ``text``,
+        Returns: One dict per sentence: ``words``, with ``text``, ``start`` and ``end`` (positions of characters, for a
+            list in its words joined with spaces), ``label`` and its ``probability``. Also ``spans``, with ``text``,
             ``start``, ``end`` and ``label``.
 
         Raises:
-            ConfigError: if it is given one text, and no list; or pairs.
+            ConfigError: for a single text instead of a list, or for pairs.
             DataError: if a sentence is neither a text nor a list of words.
         """
         sentences1 = listed(sentences1)
@@ -145,7 +144,7 @@ class TokenLabelPredictor(TorchPredictor):
         return logits_TC if self.bias_C is None else logits_TC + self.bias_C
 
     def _answers(self, pieces: Pieces, num_words: list[int], logits_TC: Floats) -> list[list[tuple[str, float]]]:
-        """Returns label and probability of each word; a word without tokens is outside of spans with probability 1."""
+        """Returns label and probability of each word. A word without tokens is outside of spans with probability 1."""
         names = self.student.config.target.names
         num_words_N = np.array(num_words, dtype=np.int64)
         predicted = labels_of_words(names, pieces, num_words_N, logits_TC)

@@ -1,4 +1,4 @@
-"""A student of texts from the folder of its run, by torch; a few inputs without torch's modules.
+"""A student of texts from the folder of its run, by torch. Few inputs do not use torch's modules.
 
 Those would take several times as long as the arithmetic. The encoder is the same compiled kernel on the same tables,
 the head is numpy's, but for products of several rows. Shapes: N and B inputs, F features, C logits.
@@ -33,7 +33,7 @@ from student.model.products import backend
 from student.predict import BATCH_SIZE, Predictor, StudentInfo
 from student.texts import listed
 
-FEW = 64  # inputs; of more the arithmetic takes the time, and torch is as good at that
+FEW = 64  # number of inputs above which the arithmetic takes the time, and torch is as fast
 
 Forward = Callable[[Sequence[Ragged]], Floats]
 Layer = Callable[[Floats], Floats]
@@ -71,7 +71,7 @@ def numpy_forward(student: Student) -> Forward | None:
 
 
 def _layers(head: nn.Module) -> list[Layer] | None:
-    """The layers of a head in numpy, if all of them are known here; dropout is over when answers are given."""
+    """Returns the layers of a head in numpy, if all of them are supported. Dropout is off in predictions."""
     if not isinstance(head, nn.Sequential):
         return None
     layers = [layer for layer in head if not isinstance(layer, nn.Dropout)]
@@ -120,7 +120,7 @@ Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class TorchPredictor(Predictor):
-    """A student from the folder of its run; arguments and errors as of `Predictor`.
+    """A student from the folder of its run. See `Predictor` for arguments and errors.
 
     Attributes:
         student: the torch module.
@@ -131,7 +131,9 @@ class TorchPredictor(Predictor):
 
     def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
         if abstain and costs:
-            raise ConfigError("costs: a certificate is about the likeliest label; abstain without them")
+            raise ConfigError(
+                "costs: a certificate is about the most probable label. Remove the costs, or do not abstain"
+            )
         self.folder = folder = Path(run) / (task or "")
         student = self.student_type.load(folder)
         self.info = StudentInfo.of(student.config)
@@ -223,7 +225,7 @@ def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.devi
     """The outputs of a part of a student for inputs, computed in batches.
 
     Args:
-        ask: given ids_T and starts_S, as `Student.logits` takes them.
+        ask: a function of ids_T and starts_S. See `Student.logits`.
         parts: the inputs' N sequences, of two per input the second ones apart.
         width: the number of outputs per input.
         device: the student's.

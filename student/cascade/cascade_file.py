@@ -17,8 +17,8 @@ class StageRecord(BaseModel):
     """A stage.
 
     Attributes:
-        source: folder or file of a student, folder of a teacher, or URL; folders as absolute paths.
-        threshold: it answers where its margin is above; None for the last stage, which answers what is left.
+        source: folder or file of a student, folder of a teacher, or URL. Folders are absolute paths.
+        threshold: the margin above which it answers. None for the last stage, which answers all remaining inputs.
         cost: of an answer, in any unit.
         hashes: SHA-256 of the files of a student, by name. Empty for others.
     """

@@ -21,15 +21,15 @@ from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_casca
 from student.cascade.stages import Stage, StageError, StudentStage, open_stage
 from student.predict import Prediction, Predictor, StudentInfo
 
-PAUSE = 30.0  # seconds in which a stage that failed is not asked again
+PAUSE = 30.0  # seconds before a failed stage is used again
 LEAST = 1e-9  # of a probability: its logarithm is a logit, which has to be finite
 
 
 class CascadePredictor(Predictor):
-    """A cascade; arguments and errors as of `Predictor`.
+    """A cascade. See `Predictor` for arguments and errors.
 
-    A stage that fails or takes too long is left out for these inputs: the next stage answers them, or, if there is
-    none, the stage before with the answer that it was less sure of.
+    A stage that fails or takes too long is skipped for these inputs. The next stage answers them. Without a next stage,
+    they get the less confident answer of the stage before.
 
     Attributes:
         record: the content of ``cascade.json``.
@@ -65,7 +65,7 @@ class CascadePredictor(Predictor):
         return type(self), (self.folder,)
 
     def __call__(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> list[Prediction]:
-        """See `Predictor`; each answer also has its ``stage``, by name of the source."""
+        """See `Predictor`. Each answer also has its ``stage``, the name of the source."""
         p_NC, stage_N = self.answers(*self._texts(sentences1, sentences2))
         names = self.info.target.names
         return [
@@ -79,7 +79,7 @@ class CascadePredictor(Predictor):
         return log_of(p_NC)
 
     def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
-        """See `Predictor`; with the column ``stage``."""
+        """See `Predictor`. Adds the column ``stage``."""
         p_NC, stage_N = self.answers(*self._texts(sentences1, sentences2))
         names, sources = self.info.target.names, [stage.source for stage in self.stages]
         return {
@@ -114,9 +114,9 @@ class CascadePredictor(Predictor):
                 self.counts[number, "failures"] += 1
                 self._paused_until[number] = time.monotonic() + PAUSE
                 # The answers of the stage before stand meanwhile, so nothing is lost if no other stage follows.
-                console.warn(f"cascade: {error}; the next stage answers, or the one before")
+                console.warn(f"cascade: {error}. The next stage answers, or the one before")
                 continue
-            # What a later stage is asked replaces the answer that the stage before was not sure of.
+            # The answer of a later stage replaces the less confident one of the stage before.
             p_NC[open_N], stage_N[open_N] = own_NC, number
             if record.threshold is not None:
                 open_N = open_N[margins(own_NC) <= record.threshold]
@@ -131,7 +131,7 @@ class CascadePredictor(Predictor):
         return first_student(self.stages).encode(sentences)
 
     def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
-        """See `Predictor`; those of the first student among the stages."""
+        """See `Predictor`. Returns those of the first student among the stages."""
         return first_student(self.stages).num_tokens(sentences1, sentences2)
 
     def text_columns(self) -> list[tuple[str, ...]] | None:
@@ -176,7 +176,7 @@ def open_stages(folder: Path, record: CascadeRecord) -> list[Stage]:
     stages: list[Stage] = [StudentStage(record.stages[0].source, predictor, record.timeout)]
     stages += [open_stage(stage.source, predictor.info, record.timeout) for stage in record.stages[1:]]
     for stage, known in zip(stages, record.stages, strict=True):
-        # Thresholds are margins of these very weights; those of others would promise nothing.
+        # Thresholds are margins of exactly these weights, and prove nothing for others.
         if isinstance(stage, StudentStage) and stage.predictor.hashes() != known.hashes:
             raise FingerprintMismatchError(
                 f"{folder}: the stage {stage.source} was changed since. Repeat `distill cascade`."

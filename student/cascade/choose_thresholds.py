@@ -53,9 +53,10 @@ def certified_thresholds(
 ) -> tuple[list[float], list[Trial | None]]:
     """The laxest thresholds at which at most a share of the answers differs from the last stage's.
 
-    Each stage is certified on rows of its own, of those that reach it: its threshold must not depend on rows that chose
-    the one before. With S stages each bound fails with a chance of (1 - confidence) / S, so all hold together with the
-    confidence that was asked for (Bonferroni), and so does the bound of the whole cascade, a mean of theirs.
+    Each stage is certified on separate rows among those that reach it, because its threshold must not depend on rows
+    that chose the previous one. With S stages, each bound fails with a chance of (1 - confidence) / S. All bounds
+    therefore hold together with the requested confidence (Bonferroni), and so does their mean, the bound of the whole
+    cascade.
 
     Args:
         answered: to rows that no stage was trained on.
@@ -63,8 +64,7 @@ def certified_thresholds(
         confidence: with which that must hold.
         seed: of how rows are divided among the stages.
 
-    Returns:
-        The threshold of each stage but the last, `NEVER` where nothing could be proved; and its trial, or None.
+    Returns: The threshold of each stage but the last, or `NEVER` if nothing could be proved, and its trial, or None.
     """
     num_stages, num_rows = answered.margin_SN.shape
     parts = np.array_split(np.random.default_rng(seed).permutation(num_rows), num_stages)
@@ -91,9 +91,10 @@ def cheapest_thresholds(
     Args:
         answered: to the rows.
         is_right_SN: which answers of each stage, the last included, count as right.
-        cost_S: of an answer of each stage, the last included. An input costs what all stages cost that were asked.
+        cost_S: the cost of an answer of each stage, including the last. An input costs the sum over all stages that it
+            reaches.
         budget: greatest mean cost, as a share of the last stage's cost.
-        target: least accuracy; without a budget.
+        target: the minimum accuracy, without a budget.
 
     Raises:
         ConfigError: if there are no such thresholds.

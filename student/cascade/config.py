@@ -1,4 +1,4 @@
-"""Settings of ``distill cascade``; free of torch, so that ``--help`` is quick."""
+"""Settings of ``distill cascade``. The module does not import torch, so that ``--help`` is quick."""
 
 from pathlib import Path
 from typing import Self
@@ -45,7 +45,7 @@ class CascadeConfig(StoreFlags, UnverifiedFlags, JsonFlags):
     def _fits(self) -> Self:
         problems = []
         if not 2 <= len(self.stage) <= MOST_STAGES:
-            problems.append(f"--stage: {len(self.stage)} of them; a cascade has 2 to {MOST_STAGES}")
+            problems.append(f"--stage: {len(self.stage)} stages are given, but a cascade has 2 to {MOST_STAGES}")
         twice = sorted({source for source in self.stage if self.stage.count(source) > 1})
         problems += [f"--stage {source}: is there twice" for source in twice]
         if self.cost and len(self.cost) != len(self.stage):

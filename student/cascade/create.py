@@ -75,7 +75,7 @@ def create_cascade(config: CascadeConfig) -> CascadeRecord:
         The content of ``cascade.json``.
 
     Raises:
-        ConfigError: if a stage is none, stages answer different tasks, or no threshold reaches what was asked for.
+        ConfigError: if a stage is unusable, stages have different tasks, or no threshold reaches the request.
         DataError: if no row is left.
         FingerprintMismatchError: if the last stage is not the teacher of the set.
     """
@@ -116,7 +116,7 @@ def _open(config: CascadeConfig) -> tuple[list[Stage], list[str]]:
 def _open_set(config: CascadeConfig, first: Stage) -> ExampleSet:
     path = Path(first.source) / RUN_RECORD
     if config.set is None and not path.is_file():
-        raise ConfigError(f"--set: {first.source} has no record of its set; name the set")
+        raise ConfigError(f"--set: {first.source} has no record of its set. Name the set")
     record = read_run_record(path) if path.is_file() else {}
     return open_evaluated(ExampleKind(), record, config.set, config.store, config.allow_unverified)
 
@@ -133,7 +133,7 @@ def _held_out(config: CascadeConfig, stages: Sequence[Stage], logit_set: Example
             own = CertifyConfig(run=run, **flags)
             table = table.filter(pa.array(not_trained_on(own, read_run_record(run / RUN_RECORD), logit_set, table)))
         elif isinstance(stage, StudentStage):
-            console.warn(f"{stage.source}: has no record of its training, so rows that it knows cannot be left out")
+            console.warn(f"{stage.source}: has no record of its training, so its training rows cannot be left out")
     if not table.num_rows:
         raise DataError(f"--where {config.where!r}: no row of {logit_set.root} is left that is new to every stage")
     facts = {

@@ -43,7 +43,7 @@ class StageError(DistillError):
 
 
 class Stage(ABC):
-    """Answers inputs; made by `open_stage`.
+    """Answers inputs. `open_stage` makes it.
 
     Args:
         source: names it.
@@ -186,7 +186,7 @@ class ChatStage(Stage):
     """An OpenAI-compatible server, whose answer is the name of one label."""
 
     def probabilities(self, first: Texts, second: Texts | None) -> Floats:
-        """See `Stage`; 1 for the label that it names."""
+        """See `Stage`. 1 for the label that it names."""
         parts = urlsplit(self.source)
         model = parse_qs(parts.query).get("model", ["default"])[0]
         url = urlunsplit(parts._replace(query=""))

@@ -288,7 +288,7 @@ def evaluate_split(
 
     Args:
         student: the student on its device.
-        examples: the rows; without a teacher its logits have no rows.
+        examples: the rows. Without a teacher, its logits have no rows.
         bias_C: added to the logits before labels are chosen.
         own: the task's metrics, without an additional one that only chose the best epoch. Default: all metrics of the
             student.

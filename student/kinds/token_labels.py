@@ -119,7 +119,7 @@ class TokenLabelKind(TaskKind[TokenLabelSet, LabelledWords, TokenLabelStudent]):
         return logits_of_tokens(student, rows.pieces.ids)
 
     def gold(self, rows: LabelledWords) -> tuple[Ints, Floats]:
-        """See `TaskKind`; of each token, that of its word on the first one."""
+        """See `TaskKind`. The first token of a word has that of its word."""
         return rows.gold_T, np.empty(0, dtype=np.float32)
 
     def evaluate_split(

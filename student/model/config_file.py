@@ -54,7 +54,7 @@ def why_none(path: Path) -> str:
     record = read_run_record(folder / RUN_RECORD) if (folder / RUN_RECORD).is_file() else {}
     others = students_in(folder)
     if record.get("state") == "running" and not others:
-        return f"{folder}: its training has kept no weights yet; repeat its command:\n  {record['command']}"
+        return f"{folder}: its training has not saved any weights yet. Repeat its command:\n  {record['command']}"
     return f"{folder}: not a student: it has no {path.name}{others}"
 
 

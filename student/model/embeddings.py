@@ -1,4 +1,4 @@
-"""CBOW, CMOW and Hybrid representations (paper, section III; Mai et al. 2019).
+"""CBOW, CMOW and Hybrid representations (paper, section III, and Mai et al. 2019).
 
 Shapes: B batch, L tokens, T tokens of all sequences end to end, N sequences, S = N + 1 starts, D matrix side, E vector
 size, V vocabulary, F features.
@@ -314,6 +314,6 @@ class MatrixEncoder(Encoder):
 
 
 def matrix_encoder(encoder: Encoder) -> MatrixEncoder:
-    """Returns an encoder as one of sums and products, which its caller knows."""
+    """Returns an encoder that the caller has checked to be one of sums and products."""
     assert isinstance(encoder, MatrixEncoder), type(encoder)
     return encoder

@@ -112,7 +112,7 @@ class Encoder(nn.Module):
 
         Args:
             ids_T: int64.
-            starts_S: int64; sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
+            starts_S: int64. Sequence n is ``ids_T[starts_S[n] : starts_S[n + 1]]``.
             sparse_grads: receives the gradients of the trained tables. See `student.model.products`.
 
         Returns:

@@ -42,7 +42,7 @@ def main(folder: str, max_seq_length: str) -> None:
     for line in sys.stdin:
         try:
             answer = answers(model, tokenizer, int(max_seq_length), json.loads(line))
-        except Exception as error:  # noqa: BLE001  (whoever asks decides what follows)
+        except Exception as error:  # noqa: BLE001  (the caller decides what follows)
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=out, flush=True)
 

@@ -47,7 +47,7 @@ def main(show: bool) -> int:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["distill"]["prose"]
     texts = {page: markdown((ROOT / page).read_text(encoding="utf-8")) for page in pages()}
     texts |= {name: folder(ROOT / name) for name in settings["code"]}
-    own = settings.get("pages", {}) | settings["code"]
+    own = settings.get("pages", {})
     limits = {name: settings["limits"] | own.get(name, {}) for name in texts}
     found = [line for name, text in texts.items() for line in problems(name, text, limits[name])]
     found += [f"pyproject.toml: limits for {name}, which does not exist. Remove them." for name in own.keys() - texts]

@@ -4,14 +4,15 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-# A person may say something. A file stores, a command prints and a model predicts.
+# A person may say something. A file stores, a command prints and a model predicts. Names of arguments and of modules
+# are not verbs.
 PEOPLE = (
     r"I|you|we|they|who|people|person|somebody|someone|anybody|anyone|nobody|everybody|authors?|colleagues?|readers?|users?"
     r"|maintainers?|reviewers?|owners?|annotators?|experts?"
 )
 SPEECH = r"says|say|said|tells|tell|told|asks|ask|asked|knows|know|likes|thinks|speaks|speak"
 BANNED = {
-    "data that speak": rf"(?<!\bto )\b(?:{SPEECH})\b",
+    "data that speak": rf"(?<!\bto )(?<!\.)\b(?:{SPEECH})\b(?!:)",
     "likewise": r"\blikewise\b",
     "a noun is missing": r"\b(?:(?<!there )(?:is|are|has|have) none\b(?! of\b)|the same of\b|as they would without\b)",
     "an inversion": r"\b(?:[Nn]or|[Nn]either|[Nn]o more) (?:do|does|is|are|has|have|can|may)\b",

@@ -33,6 +33,8 @@ def test_a_construction_that_readers_stumble_over_is_found(sentence: str) -> Non
         "Users may say which label is right.",
         "None of the rows is lost, and there is none twice.",
         "Questions per second.",
+        "ask: returns logits of texts.",
+        "See teacher.answers.ask for the protocol.",
     ],
 )
 def test_plain_sentences_pass(sentence: str) -> None:
