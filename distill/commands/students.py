@@ -141,7 +141,10 @@ def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any], with
         others += [[split, f"{name.replace('_', ' ')} {decided}", v] for name, v in parts.get("decided", {}).items()]
         others += [[split, name, value] for name, value in parts["bins"].items()]
         others += [[split, f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]
-    result.table(score_columns(evaluation), score_rows(evaluation), title).table(["split", "also", "student"], others)
+    result.table(score_columns(evaluation), score_rows(evaluation), title)
+    # A file has no teacher, and a task of two classes nothing else.
+    if others:
+        result.table(["split", "also", "student"], others)
     if calibrated := calibration_rows(evaluation):
         result.table(CALIBRATION_COLUMNS, calibrated)
     for split, parts in evaluation.items():

@@ -113,6 +113,7 @@ def test_the_command_prints_the_same_as_json_and_the_matrix_as_a_table(opinion_r
     assert printed == expected | {"judgements": printed["judgements"]}
     shown = invoke("evaluate", str(opinion_run), "--data", str(renamed), *columns)
     assert shown.exit_code == 0, shown.stderr
+    assert "also" not in shown.stdout  # a table without rows
     assert {"accuracy", "june.jsonl", "good", "bad"} <= {*shown.stdout.replace("│", " ").replace(":", " ").split()}
 
 
