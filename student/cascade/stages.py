@@ -117,7 +117,7 @@ class TeacherStage(Stage):
 
     def _start(self) -> None:
         self.close()
-        command = [sys.executable, "-m", "teacher.answers.ask", self.source, str(self.max_seq_length)]
+        command = [sys.executable, "-m", "teacher.answers.process", self.source, str(self.max_seq_length)]
         # The teacher's own messages go to standard error, as this process's do.
         process = subprocess.Popen(  # noqa: S603  (no shell reads it)
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"

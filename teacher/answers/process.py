@@ -1,4 +1,4 @@
-"""A teacher in a process of its own: ``python -m teacher.answers.ask FOLDER MAX_SEQ_LENGTH``.
+"""A teacher in a process of its own: ``python -m teacher.answers.process FOLDER MAX_SEQ_LENGTH``.
 
 It reads questions from standard input and writes answers to standard output, a JSON object in each line: ``{"first":
 [...], "second": [...] or null}`` is answered by ``{"labels": [...], "probabilities": [[...], ...]}``, or by ``{"error":
