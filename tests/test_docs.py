@@ -46,7 +46,7 @@ def commands(page: str) -> list[str]:
 
 
 class Reader(Terminal):
-    """Does what the pages say, in their order."""
+    """Runs the commands of the pages, in their order."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         super().__init__(folder, environment)
@@ -64,7 +64,7 @@ class Reader(Terminal):
 
 @pytest.fixture(scope="module")
 def reader(s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Reader:
-    """In a folder with the hub, the task of one's own and an S3 with the bucket that the pages name."""
+    """Works in a folder with the hub, the custom task and an S3 with the bucket of the pages."""
     folder = tmp_path_factory.mktemp("docs")
     write_hub(folder)
     [(_, manifest)] = blocks("docs/teacher.md", "yaml")

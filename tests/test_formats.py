@@ -1,4 +1,4 @@
-"""What this format's sets and students say must stay readable; ``fixtures/formats/generate.py`` has written them.
+"""Sets and students of this format must stay readable. ``fixtures/formats/generate.py`` has written them.
 
 ``python -m tests.test_formats`` writes ``docs/set.schema.json`` anew.
 """

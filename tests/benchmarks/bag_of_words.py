@@ -20,7 +20,7 @@ from pipeline.tasks.task import load_task
 
 
 def unanswered(target: Target, rows: pa.Table) -> Rows:
-    """Rows of a source, about which no teacher was asked."""
+    """Rows of a source, without a teacher's logits."""
     return Rows(*sentences(rows), *gold_arrays(target, rows), np.empty((rows.num_rows, 0), np.float32))
 
 

@@ -26,7 +26,7 @@ from teacher.models.logits import forward
 from tests.benchmarks.ratios import ratios
 
 ROWS, VOCABULARY, FIXED_LENGTH, FIXED_ROWS, CLASSES = 768, 30522, 128, 32, 3
-DEVIATION = 2.5  # of the logits whose divergence is told
+DEVIATION = 2.5  # of the logits whose divergence is printed
 Batches = list[list[int]]
 
 
@@ -106,7 +106,7 @@ def _teacher(model: Any) -> Teacher:
 
 
 def main() -> None:
-    """Times a real model, with a random head, and tells the divergence from its first alternative."""
+    """Times a real model with a random head, and returns the divergence from its first alternative."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="hub id or folder of an encoder")
     model = AutoModelForSequenceClassification.from_pretrained(parser.parse_args().model, num_labels=CLASSES)

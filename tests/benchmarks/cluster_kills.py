@@ -218,7 +218,7 @@ def remove_machine(folder: Path, store: str) -> int:
 
 
 def contents(root: Path) -> dict[str, str]:
-    """What is in a set: SHA-256 of its files, and what its record says of them."""
+    """The contents of a set: SHA-256 of its files, and their entries in its record."""
     files = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
     hashes = {name: sha256(path.read_bytes()).hexdigest() for name, path in files.items() if name not in WHEN_MADE}
     record = read_set_record(root)

@@ -74,7 +74,7 @@ def write_task(folder: Path, name: str, splits: dict[str, Rows], metrics: str) -
 
 
 def write_answers(folder: Path, splits: dict[str, Rows]) -> None:
-    """What a bag of words says of all rows, of those it is trained on by cross-validation."""
+    """Predictions of a bag of words for all rows. Those for training rows are made by cross-validation."""
     model = make_pipeline(TfidfVectorizer(sublinear_tf=True), OneVsRestClassifier(LogisticRegression(C=10)))
     texts = {split: [text for text, _ in rows] for split, rows in splits.items()}
     gold_NC = np.array([[place in places for place in PLACES] for _, places in splits["train"]]).astype(int)
@@ -99,7 +99,7 @@ def run(folder: Path, *arguments: object) -> Any:
 
 
 def ask(run_folder: Path, text: str = "A lovely film.") -> float:
-    """Starts a server, asks it once, and gives the seconds that its answer took."""
+    """Starts a server, sends one request, and returns the seconds until its response."""
     with serving(run_folder) as (_, url):
         body = json.dumps({"inputs": text}).encode()
         request = urllib.request.Request(f"{url}/predict", body, {"Content-Type": "application/json"})  # noqa: S310

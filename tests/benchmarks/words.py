@@ -1,4 +1,4 @@
-"""Labelled words whose names say little: a teacher, students of its logits and of gold alone, and a lookup table.
+"""Labelled words where only the context decides: a teacher, students of logits and of gold alone, and a lookup table.
 
 ``python -m tests.benchmarks.words FOLDER --model-name-or-path MODEL``. The rows are those of `tests.helpers.entities`:
 the same names are persons, places and firms, and a fifth of them occur in the validation rows alone.

@@ -21,8 +21,8 @@ class Tab:
     """One page in the browser.
 
     Attributes:
-        requests: the addresses of everything that the page has asked for.
-        complaints: what the browser has said of the page: errors, violated policies.
+        requests: the addresses of everything that the page has requested.
+        complaints: what the browser has reported: errors and violated policies.
     """
 
     def __init__(self, commands: IO[bytes], messages: IO[bytes]) -> None:

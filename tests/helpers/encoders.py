@@ -1,4 +1,4 @@
-"""Tiny random encoders of every family that docs/teacher.md tells of, with the tokenizers of their kinds."""
+"""Tiny random encoders of every family in docs/teacher.md, with the tokenizers of their kinds."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class Family(NamedTuple):
 
     Attributes:
         config: its class in transformers.
-        tokenizer: makes its transformers tokenizer, which knows some texts.
+        tokenizer: makes its transformers tokenizer, whose vocabulary covers some texts.
         settings: what its models have besides `SHAPE`.
         offset: positions that its models number but never read.
     """
@@ -131,9 +131,9 @@ def write_encoder(name: str, auto_model: Any, texts: Texts, folder: Path, **sett
     Args:
         name: of the family.
         auto_model: the transformers class that makes it, such as ``AutoModelForSequenceClassification``.
-        texts: what the tokenizer knows.
+        texts: what the tokenizer's vocabulary is made from.
         folder: where to.
-        settings: what else its config says.
+        settings: other values of its config.
     """
     family = FAMILIES[name]
     tokenizer = family.tokenizer(texts)

@@ -1,4 +1,4 @@
-"""A generated task of labelled words in which a name says little: what stands around it decides what it names."""
+"""A generated task of labelled words, in which the context of a name decides its label."""
 
 import json
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Sets with what a tiny teacher's layers say."""
+"""Sets with the outputs of a tiny teacher's layers."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ EVERY |= {"values": "all"}
 
 
 def write(work: Path, store: Path, task: str = "roles", **changes: Any) -> SetRecord:
-    """Dumps a tiny task, with what layers say."""
+    """Dumps a tiny task with outputs of layers."""
     record = dump(dump_config(work, task, store, **changes), "distill teacher-dump")
     assert record is not None
     return record

@@ -1,4 +1,4 @@
-"""Sets with layers that no teacher has said anything by."""
+"""Sets with invented layer outputs, made without a teacher."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def with_states(logit_set: ExampleSet) -> ExampleSet:
 
 
 def rerecord_states(logit_set: ExampleSet, path: Path, rows: int) -> ExampleSet:
-    """The set once its record says of a file of states what it is by now."""
+    """The set, with the present size and hash of a file of states in its record."""
     record, states = logit_set.record, logit_set.record.signals.states
     assert states is not None
     new = {"rows": rows, "bytes": path.stat().st_size, "sha256": sha256(path)}

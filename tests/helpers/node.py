@@ -1,4 +1,4 @@
-"""Students in Node: HTML files of `distill export`, asked as a program would ask them."""
+"""Students in Node: HTML files of `distill export`, called as a program calls them."""
 
 import json
 import shutil

@@ -37,7 +37,7 @@ def write_hub(root: Path) -> None:
 
 
 def write_tickets(folder: Path, splits: dict[str, int]) -> None:
-    """Writes the rows of a task of one's own; a longer file begins with the rows of a shorter one."""
+    """Writes the rows of a custom task. A longer file begins with the rows of a shorter one."""
     folder.mkdir()
     for split, count in splits.items():
         random = np.random.default_rng(len(split))
@@ -47,7 +47,7 @@ def write_tickets(folder: Path, splits: dict[str, int]) -> None:
 
 
 def write_answers(tickets: Path, path: Path) -> None:
-    """Writes what an LLM may have said of tickets: probabilities by name, mostly what gold says; of one nothing."""
+    """Writes answers as from an LLM: probabilities by name, mostly in favour of gold, and none for one ticket."""
     answers = {}
     for split in ("train", "validation"):
         for row in pc.read_csv(tickets / f"{split}.csv").to_pylist():

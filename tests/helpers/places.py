@@ -45,7 +45,7 @@ def remove(url: str, name: str) -> None:
 
 
 def edit_record(url: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """Makes the record at a place say something else."""
+    """Changes values of the record at a place."""
     values = parse_record(objects(url)[FILE_NAME])
     change(values)
     replace(url, FILE_NAME, json.dumps(values).encode())

@@ -6,7 +6,7 @@ from student.model.architecture import Facts
 
 
 def facts(task_name: str, target: Target | None = None) -> Facts:
-    """What a logit set of BERT's would say of a shipped task."""
+    """The description of a shipped task in a logit set of BERT's."""
     task = load_task(task_name)
     return {
         "task": task.name,

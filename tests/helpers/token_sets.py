@@ -74,7 +74,7 @@ def hidden_of(rows: MaskedRows) -> torch.Tensor:
 
 
 def predictions_of(rows: MaskedRows) -> Predictions:
-    """What the teacher says about rows."""
+    """The teacher's predictions for rows."""
     hidden_PH = hidden_of(rows)
     return Predictions(DECODER(hidden_PH), hidden_PH, torch.from_numpy(draws(rows, seed=1)))
 

@@ -1,4 +1,4 @@
-"""The toy kind of rows in stage two: a student reads each sentence and its span, and says whether that is an answer.
+"""The toy kind of rows in stage two: a student reads each sentence and its span, and predicts if it is an answer.
 
 Shapes: N sentences, T tokens of sentences and spans end to end, S = 2 N + 1 starts, F features, C logits.
 """

@@ -1,4 +1,4 @@
-"""Variants of tiny tasks, and a task of one's own."""
+"""Variants of tiny tasks, and a custom task."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def rows_of(root: Path) -> list[dict[str, Any]]:
 
 
 def own_task(folder: Path, rows: list[tuple[str, str]], validation: list[tuple[str, str]] | None = None) -> Changes:
-    """A pair task of one's own, as flags."""
+    """A custom pair task, as flags."""
     lines = ["name: own", "type: classification", "columns: {sentence1: a, sentence2: b, label: label}"]
     lines += ["labels: [different, same]", "metrics: [accuracy]", "splits: {train: , validation: }"]
     (folder / "own.yaml").write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""``--log-file``: what a command tells machines."""
+"""``--log-file``: the log of a command for machines."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Files of layers as an enemy writes them, in a set that is honest otherwise and says that it is verified."""
+"""Hostile files of layers in a set that is otherwise honest and claims to be verified."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Parquet files as an enemy writes them, in a set that is honest otherwise and says that it is verified."""
+"""Hostile Parquet files in a set that is otherwise honest and claims to be verified."""
 
 import os
 import shutil

@@ -39,7 +39,7 @@ def config(run: Path, logits: Path | None = None) -> EvaluateConfig:
 
 
 def constant_student(run: Path, logits: list[float]) -> Student:
-    """A student that says the same of every input."""
+    """A student with the same prediction for every input."""
     student = Student.load(run)
     weight, bias = list(student.head.parameters())[-2:]
     torch.nn.init.zeros_(weight)

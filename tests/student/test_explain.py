@@ -26,7 +26,7 @@ SCORE = Target(kind="score", names=("score",))
 
 
 def counting(sentences1: Sequence[str], sentences2: Sequence[str] | None) -> Floats:
-    """Logits: how often the sentences say bad and good, the second ones twice."""
+    """Logits: the counts of "bad" and "good" in the sentences. Those of second sentences count twice."""
     seconds = [""] * len(sentences1) if sentences2 is None else sentences2
     pairs = [f"{first} {second} {second}".split() for first, second in zip(sentences1, seconds, strict=True)]
     return np.array([[pair.count("bad"), pair.count("good")] for pair in pairs], dtype=np.float32).reshape(-1, 2)

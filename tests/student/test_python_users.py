@@ -1,4 +1,4 @@
-"""What users of Python do with a predictor: send it elsewhere, and ask it with whatever holds texts."""
+"""What users of Python do with a predictor: send it elsewhere, and call it with any container of texts."""
 
 import copy
 import os

@@ -64,7 +64,7 @@ def test_other_logits_are_found_though_the_rows_are_the_same(query_run: Path) ->
 def test_other_rows_are_found_and_counted(query_run: Path) -> None:
     then = read_record(query_run / "run.json")["settings"]["rows"]
     changed_set = replace_set(query_run, lambda _, rows: [row | {"logits": [1.0, 0.0]} for row in rows])
-    now = changed_set.read("train", ("label",), "label = 0").num_rows  # the new teacher always says the first class
+    now = changed_set.read("train", ("label",), "label = 0").num_rows  # the new teacher always predicts the first class
     code, changed = compared(query_run)
     assert then != now
     assert (code, changed["rows"]) == (1, {"then": then, "now": now})

@@ -1,4 +1,4 @@
-"""Does the teacher still say what a set says it said? Exit codes, and which row is named."""
+"""Does the teacher still predict what a set contains? Exit codes, and which row is named."""
 
 import json
 import shutil

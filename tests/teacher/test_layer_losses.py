@@ -52,7 +52,7 @@ ALL = ["hid-cls", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl", "att-kl+val-k
 
 @pytest.fixture(scope="module")
 def exact(work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the tasks of sentences and of pairs, and all that the teacher's layers say, exactly; read only."""
+    """A store with the tasks of sentences and of pairs, and the exact outputs of all layers. Do not change it."""
     folder = tmp_path_factory.mktemp("exact")
     words = (work / "sentences.txt").read_text().splitlines()
     create_tiny_bert(folder / "bert", words, hidden_size=64, num_layers=2, seed=5)
@@ -91,7 +91,7 @@ def lesson(flags: TrainSettings, logit_set: ExampleSet) -> tuple[Student, LayerL
 
 
 class Live:
-    """A teacher that is asked about one row at a time."""
+    """A teacher that predicts one row at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.model = BertModel.from_pretrained(folder).eval()
@@ -112,7 +112,7 @@ class Live:
 
 
 def by_hand(name: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> Tensor:
-    """A layer loss of one row and layer, from what student and teacher say of it alone."""
+    """A layer loss of one row and layer, from the outputs of student and teacher for that row alone."""
     if name == "hid-seq":
         return functional.mse_loss(ours["states"], theirs["states"])
     if name == "hid-cls":

@@ -15,7 +15,7 @@ from tests.torture.shim import preloaded
 
 
 def main() -> int:
-    """Tortures what the command line asks for; returns how many tries found something."""
+    """Tortures the commands on the command line. Returns how many tries found a fault."""
     arguments = _parsed()
     if "LD_PRELOAD" not in os.environ:
         with tempfile.TemporaryDirectory(prefix="torture-") as folder:

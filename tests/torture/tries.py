@@ -38,7 +38,7 @@ class Tortured:
         world: what it reads.
         out: what it writes; the same path each time, since records hold it.
         seed: of the places and times; None for others each time.
-        tell: is told of everything that is wrong.
+        tell: is called with everything that is wrong.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Tortured:
             self._count("SIGKILL at any time", f"after {seconds:.3f} s", first, KILLED, others)
 
     def two_at_once(self, tries: int) -> None:
-        """Runs the command twice at the same time; one of them may be told that the other is in its way."""
+        """Runs the command twice at the same time. One of them may be refused because of the other."""
         for _ in range(tries):
             self._refresh()
             one = self._try(self._arguments)

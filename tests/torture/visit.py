@@ -30,7 +30,7 @@ class Outcome:
 
     Attributes:
         code: exit code, negative for the signal that ended it; None if it hung.
-        stderr: what it said.
+        stderr: what it printed.
         operations: names and paths of the file operations it did, if they were logged.
         modules: what it had imported at its end, if that was logged.
         seconds: how long it took.

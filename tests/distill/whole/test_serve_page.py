@@ -36,7 +36,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 
 @pytest.fixture
 def tab(browser: Tab, url: str) -> Tab:
-    """The page as it opens; at the end it has asked nobody else, and the browser has nothing to complain of."""
+    """The opened page. At the end, it has sent no other requests, and the browser has reported no errors."""
     browser.requests.clear()
     browser.complaints.clear()
     browser.open(f"{url}/", DESKTOP)

@@ -27,7 +27,7 @@ FLAGS, ALONE = RayFlags(ray="local"), RayFlags(ray="local", ray_workers=1)
 
 
 def start(shared: dict[str, Any]) -> Callable[[int], int]:
-    """A worker that adds; it dies, fails or notes what it was asked, as ``shared`` says."""
+    """A worker that adds. It dies, fails or records its work, as ``shared`` determines."""
     if shared.get("refuses"):
         raise TeacherError("no teacher here")
     folder = Path(shared["folder"])

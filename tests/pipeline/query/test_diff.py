@@ -35,7 +35,7 @@ NOTHING = {"only_a": 0, "only_b": 0, "other_text": 0, "other_gold": 0, "moved": 
 
 
 def with_logits(logit_set: ExampleSet, folder: Path, *logits: float) -> ExampleSet:
-    """A copy in which the teacher says the same of the source rows 24 to 48 of train."""
+    """A copy in which the teacher has equal predictions for the source rows 24 to 48 of train."""
     copy = ExampleSet.open(Path(shutil.copytree(logit_set.root, folder / logit_set.root.name)))
 
     def change(table: pa.Table) -> pa.Table:

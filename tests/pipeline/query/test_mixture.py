@@ -30,7 +30,7 @@ def same(_: str, rows: list[Row]) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def undecided(opinion_set: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> ExampleSet:
-    """The rows of `opinion_set`, of a teacher that knows nothing."""
+    """The rows of `opinion_set`, with logits of a teacher that guesses."""
     return rewritten(opinion_set, tmp_path_factory.mktemp("sets") / "undecided", with_logits(lambda _: [5.0, 5.0]))
 
 

@@ -15,7 +15,7 @@ COLUMNS = (*KEYS, "label")
 
 @pytest.fixture(scope="module")
 def flat(opinion_set: ExampleSet, tmp_path_factory: pytest.TempPathFactory) -> ExampleSet:
-    """The first 50 training rows of `opinion_set`, and its dev rows, of a teacher that knows nothing."""
+    """The first 50 training rows of `opinion_set`, and its dev rows, with logits of a teacher that guesses."""
     knows_nothing = with_logits(lambda _: [1.0, 1.0])
     root = tmp_path_factory.mktemp("sets") / "Flat-1"
     return rewritten(

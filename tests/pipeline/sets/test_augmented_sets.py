@@ -91,7 +91,7 @@ def test_the_teachers_score_is_that_of_the_originals(augmented_set: ExampleSet, 
 def test_students_choose_by_origin(augmented_set: ExampleSet, opinion_set: ExampleSet) -> None:
     originals = load_examples(augmented_set, "train", "origin = 'original'")
     plain = load_examples(opinion_set, "train")
-    np.testing.assert_allclose(originals.teacher_NC, plain.teacher_NC, rtol=0, atol=1e-5)  # asked in other batches
+    np.testing.assert_allclose(originals.teacher_NC, plain.teacher_NC, rtol=0, atol=1e-5)  # computed in other batches
     assert originals.keys_sha256 == plain.keys_sha256
     everything = load_examples(augmented_set, "train")
     assert len(everything) == TRAIN_ROWS + augmentation_of(augmented_set).rows

@@ -19,7 +19,7 @@ from tests.helpers.layer_dumps import write
 
 @pytest.fixture
 def own(layers_set: ExampleSet, tmp_path: Path) -> ExampleSet:
-    """A set with all that layers say, free to be changed."""
+    """A set with all layer outputs, which a test may change."""
     return ExampleSet.open(shutil.copytree(layers_set.root, tmp_path / "roles"))
 
 

@@ -1,4 +1,4 @@
-"""Sets of sentences on disk: verified, told on a card, read by others, in SQL, and sent to other places."""
+"""Sets of sentences on disk: verified, described on a card, read by others, queried, and sent to other places."""
 
 import shutil
 from collections.abc import Callable

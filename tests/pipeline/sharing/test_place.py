@@ -1,4 +1,4 @@
-"""A place behind plain HTTP: a file that is not there, and a server that does not say whether it is."""
+"""A place behind plain HTTP: a missing file, and a server that does not report whether a file exists."""
 
 import threading
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A server whose files are all of length 0, and there or not as their path says."""
+    """A server whose files all have length 0. Their path determines whether they exist."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -89,7 +89,7 @@ def test_who_may_not_read_a_set_is_told_so(status: int, url: str, tmp_path: Path
 
 
 def test_a_set_comes_from_a_server_that_lists_its_files(opinion_set: ExampleSet, tmp_path: Path) -> None:
-    """Its pages name the files and tell no sizes."""
+    """Its pages list the files without sizes."""
     handler = partial(_Quiet, directory=str(opinion_set.root.parent))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

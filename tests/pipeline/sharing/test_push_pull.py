@@ -65,7 +65,7 @@ def test_only_what_was_changed_travels(own_set: ExampleSet, place: str, tmp_path
     fetch(place, tmp_path / "store")
     old = inodes(tmp_path / "store" / "opinion")
     path = rewrite_logit(own_set)
-    assert send(own_set.root, place).sent == ("README.md", path)  # the card tells the bytes
+    assert send(own_set.root, place).sent == ("README.md", path)  # the card contains the bytes
     assert objects(place) == contents(own_set.root)
     assert fetch(place, tmp_path / "store").fetched == (path, TOKENIZER_FILE)
     assert contents(tmp_path / "store" / "opinion") == contents(own_set.root)
@@ -77,7 +77,7 @@ def test_a_push_whose_transport_fails_leaves_no_set_and_goes_on(
     opinion_set: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = str(tmp_path / "there")
-    monkeypatch.setattr(pipeline.sharing.push, "SMALL_BYTES", 0)  # the journal alone tells what has arrived
+    monkeypatch.setattr(pipeline.sharing.push, "SMALL_BYTES", 0)  # only the journal records what has arrived
     fail_for(monkeypatch, "train-00002")
     with pytest.raises(DataError, match=naming("there", "the line is dead")):
         send(opinion_set.root, place)

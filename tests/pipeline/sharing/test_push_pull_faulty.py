@@ -16,7 +16,7 @@ PATIENCE_S, TIMES, EVERY = 1, 20, 7
 
 
 def repeat(arguments: list[str]) -> int:
-    """Repeats a command until it is done, and tells how often; each time before, it must say that time may mend it."""
+    """Repeats a command until it succeeds, and returns how often. Every failure before must be a temporary one."""
     for times in range(1, TIMES + 1):
         result = CliRunner().invoke(app, arguments)
         if result.exit_code == 0:

@@ -45,7 +45,7 @@ def hub(server: Hub) -> Hub:
 
 @pytest.fixture(scope="module")
 def distill(server: Hub) -> Iterator[Distill]:
-    """Runs a command in a process that knows the hub; gives its JSON, or its message if it is to fail."""
+    """Runs a command in a process with the hub's address. Returns its JSON, or its message if it has to fail."""
     with subprocess.Popen(
         [sys.executable, "-c", WORKER],
         env=environment(server.url),

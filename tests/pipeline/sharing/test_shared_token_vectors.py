@@ -1,4 +1,4 @@
-"""Token vectors on their way to others: with a set, without its text, and back beside one's own rows."""
+"""Token vectors that are shared: with a set, without its text, and joined with the receiver's rows."""
 
 import json
 import shutil

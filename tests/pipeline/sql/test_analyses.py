@@ -98,7 +98,7 @@ def test_hardest(connection: duckdb.DuckDBPyConnection) -> None:
     assert ask(connection, "select count(*) from hardest(t)") == [(6,)]
 
 
-# b turns row 1 of a around, has no row 3, a row 9 that a has not, and says the same of the others
+# b reverses row 1 of a, lacks row 3, adds row 9, and has the same logits for the others
 OTHER: list[Row] = [
     ("train", 9, 0, 0, (0.5, 0.5)),
     ("train", 1, 0, 0, (0.4, 0.6)),

@@ -39,7 +39,7 @@ def teachers(draw: st.DrawFn) -> tuple[Lists, list[float]]:
 
 
 def test_a_mixture_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
-    # 3 : 1 and 1 : 1; the level of the second teacher's logits says nothing
+    # 3 : 1 and 1 : 1. The level of the second teacher's logits has no effect
     even = value(connection, "mix([[ln(3), 0], [7, 7]], [1, 1])")
     assert probabilities(even) == pytest.approx([5 / 8, 3 / 8])
     weighted = value(connection, "mix([[ln(3), 0], [7, 7]], [0.6, 0.2])")
@@ -69,7 +69,7 @@ def test_extreme_teachers_stay_finite(connection: duckdb.DuckDBPyConnection) -> 
 
 
 def test_a_vote_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
-    # two for the first class, with 3/4 and 9/10; the third has no say
+    # two for the first class, with 3/4 and 9/10. The third does not count
     lists = "[[ln(3), 0], [0, 50], [ln(9), 0]]"
     assert probabilities(value(connection, f"vote({lists})")) == pytest.approx([0.825, 0.175])
 

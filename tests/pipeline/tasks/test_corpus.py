@@ -37,7 +37,7 @@ def test_shipped_manifest(name: str) -> None:
     assert (corpus.hub.id, corpus.hub.config) == HUB[name]
     assert corpus.teacher is not None
     assert corpus.teacher.model == "bert-base-uncased"
-    assert corpus.licence != "unknown"  # it is said, even if it is bad news
+    assert corpus.licence != "unknown"  # a bad result is printed, too
 
 
 def test_unknown_name_is_answered_with_the_nearest() -> None:

@@ -24,7 +24,8 @@ from pipeline.tasks.task import Metric
 TARGET = Target(kind="labels", names=("a", "b", "c"))
 METRICS: tuple[Metric, ...] = ("micro_f1", "macro_f1")
 LOGITS = np.array([[1, -1, -1], [1, 1, -1], [-1, 1, -1], [2, 2, 2]], np.float32)
-GOLD = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 1], [NO_LABEL] * 3])  # a: 2 of 2; b: 1 right, 2 said, 1 gold; c: 0 of 1
+# a: 2 of 2. b: 1 right, 2 predicted, 1 gold. c: 0 of 1
+GOLD = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 1], [NO_LABEL] * 3])
 NO_SCORES = np.full(4, np.nan, np.float32)
 
 

@@ -48,7 +48,7 @@ def test_scores_by_hand() -> None:
     gold = Ragged.of([[1, 2, 0], [3], [0, 0]])
     said = Ragged.of([[1, 2, 0], [1], [0, 3]])
     tallies = word_tallies(NAMES, said, gold)
-    # right 1 (PER), said 3, gold 2; words right 3 + 0 + 1 of 6
+    # right 1 (PER), predicted 3, gold 2. Right words: 3 + 0 + 1 of 6
     assert word_scores(("span_f1", "accuracy"), tallies) == pytest.approx({"span_f1": 2 / 5, "accuracy": 4 / 6})
     assert scores_by_span(NAMES, tallies) == {
         "PER": {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "gold": 1, "predicted": 2},

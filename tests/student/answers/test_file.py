@@ -37,7 +37,7 @@ def predict(run: Path, file: Path, *others: object) -> pa.Table:
 
 
 def refused(run: Path, file: Path, *others: object) -> str:
-    """What the command says instead of writing a file."""
+    """The message of the command, which writes no file."""
     before = sorted(file.parent.iterdir())
     result = invoke("predict", run, "--file", file, "--output", file.with_name("out.parquet"), *others)
     assert result.exit_code == 2

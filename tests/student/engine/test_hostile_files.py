@@ -28,7 +28,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def read(path: Path) -> bool:
-    """Opens a file and asks everything of it, if it is a student's: then there is an answer for each text."""
+    """Opens a file and calls all functions. If it is a student, each text gets a prediction."""
     try:
         predictor = Predictor(path, threads=1)
     except DistillError:

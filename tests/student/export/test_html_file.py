@@ -1,4 +1,4 @@
-"""What Node says of HTML files, against torch and `tokenizers`."""
+"""The predictions of HTML files in Node, against torch and `tokenizers`."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Students of labelled words: what they learn, how they are scored and asked, and what they are not for."""
+"""Students of labelled words: what they learn, how they are scored and used, and what they do not support."""
 
 import copy
 import json

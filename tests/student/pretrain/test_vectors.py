@@ -170,7 +170,7 @@ def test_every_loss_is_learnt(vector_store: Path, tmp_path: Path, loss: str) -> 
 
 
 def test_scores_by_hand(vector_store: Path, tmp_path: Path) -> None:
-    """A student that says the mean gets the baseline's cosine and explains nothing."""
+    """A student that predicts the mean gets the baseline's cosine and explains no variance."""
     sentence_set = SentenceSet.open(vector_store / "int8")
     pretrain(config(vector_store, tmp_path, max_steps=1), "x")
     student = SentenceStudent.load(tmp_path)

@@ -432,7 +432,7 @@ def wait_for(paths: list[Path], process: subprocess.Popen[str]) -> None:
 
 
 def stderr_of_all(process: subprocess.Popen[str]) -> str:
-    """What the command and its workers have said, once none of them is left to say more."""
+    """The output of the command and its workers, after all of them have ended."""
     try:
         return process.communicate(timeout=60)[1]
     except subprocess.TimeoutExpired:

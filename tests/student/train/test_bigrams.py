@@ -76,7 +76,7 @@ def test_a_run_learns_them(store: Path, tmp_path: Path) -> None:
 
 
 def test_what_only_order_tells_is_learned_by_them() -> None:
-    """Both classes have the same tokens, so that sums alone tell nothing."""
+    """Both classes have the same tokens, so sums alone cannot separate them."""
     rows, losses = torch.tensor([[1, 2, 3], [2, 1, 3]]), []
     for made in (pair_student(matrix_size=0), student(matrix_size=0)):
         optimizer = torch.optim.Adam(made.parameters(), lr=0.05)

@@ -18,7 +18,7 @@ def test_every_class_counts_the_same(opinion_set: ExampleSet) -> None:
     num_rows = len(examples)
     teacher_NC = np.tile(np.array([1, 0], np.float32), (num_rows, 1))
     label_N = np.ones(num_rows, dtype=np.int64)
-    label_N[:3], label_N[3:5] = 0, NO_LABEL  # of class 0, three by gold and two by what their teacher says
+    label_N[:3], label_N[3:5] = 0, NO_LABEL  # of class 0, three by gold and two by the teacher's prediction
     weight_N = balanced_weights(replace(examples, label_N=label_N, teacher_NC=teacher_NC))
     assert weight_N.dtype == np.float32
     assert weight_N[:5] == pytest.approx(num_rows / 2 / 5)

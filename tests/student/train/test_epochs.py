@@ -1,4 +1,4 @@
-"""How many epochs there are where no flag tells."""
+"""The default number of epochs."""
 
 from pathlib import Path
 

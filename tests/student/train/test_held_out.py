@@ -1,4 +1,4 @@
-"""Training rows that choose the best epoch, and what a student knows of them."""
+"""Training rows that select the best epoch, and what the student's record contains about them."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ HALF = [0, 2]  # of four source rows with gold those that `held_out_rows` names;
 
 
 def rows_of(keys: list[tuple[int, int]], gold: list[int]) -> Examples:
-    """Rows whose ids, weights and logits tell their number."""
+    """Rows whose ids, weights and logits contain their number."""
     count = len(keys)
     return Examples(
         Ragged.of([[k, k] for k in range(count)]),

@@ -1,4 +1,4 @@
-"""Whatever does not go together about layers, several tasks and what lies around is told before it costs anything."""
+"""Combinations of layers, tasks and existing folders that do not work are refused before any work."""
 
 from pathlib import Path
 

@@ -162,7 +162,7 @@ def test_tokens_that_training_does_not_use_keep_their_vectors(opinion_vectors: E
     vectors, forward, backward = (table.weight.detach() for table in trained.encoder.tables())
     assert torch.equal(vectors[unseen, :32], start[unseen])
     assert (vectors[unseen].abs().sum(dim=1) > 0).all()
-    assert (vectors[unseen, 32:] == 0).all()  # noise says nothing
+    assert (vectors[unseen, 32:] == 0).all()  # noise has no information
     for matrices in (forward, backward):
         assert torch.equal(matrices[unseen], torch.eye(3).flatten().expand(len(unseen), 9))
     assert (vectors[used] != torch.nn.functional.pad(start, (0, 8))[used]).any(dim=1).sum() == len(used) - 1

@@ -68,7 +68,7 @@ def imported(work: Path, file: Path, store: Path, **flags: Any) -> Imported:
 
 
 def refused(work: Path, tmp_path: Path, rows: Rows, kind: type[DistillError], *words: str, **flags: Any) -> bool:
-    """Whether an import ends in an error of this kind that says all these words, and leaves nothing behind."""
+    """Whether an import ends in an error of this kind that contains all these words, and leaves no files behind."""
     with pytest.raises(kind) as caught:
         imported(work, write(tmp_path, rows, "answers.csv"), tmp_path / "store", **flags)
     assert [word for word in words if word not in str(caught.value)] == []
@@ -167,7 +167,7 @@ def open_labels(work: Path) -> tuple[str, ...]:
 
 
 def gold_probabilities(work: Path, flipped: bool = False) -> Rows:
-    """What a teacher says that gives gold three quarters, or the other label."""
+    """Answers of a teacher that gives three quarters to gold, or to the other label."""
     rows = []
     for split in ROWS:
         for number, line in enumerate((work / f"data/opinion/{split}.jsonl").read_text().splitlines()):

@@ -1,4 +1,4 @@
-"""Candidates from a masked LM whose answers are known: what it is asked, and what is taken from its answers."""
+"""Candidates from a masked LM with known predictions: its inputs, and what is used of its outputs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,7 @@ EXTRA = 2  # outputs that no token has, as models padded to a round number have
 
 
 class Ramp(torch.nn.Module):
-    """Gives token v the logit v everywhere, 100 more if it is in the second part; notes what it is asked."""
+    """Gives token v the logit v everywhere, 100 more if it is in the second part. Records its inputs."""
 
     def __init__(self, logit: float | None = None) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def ramp_lm(model: Ramp | None = None, tokenizer: Tokenizer | None = None) -> Ma
 def ask_ramp(
     *sentences: str, k: int = 4, longest: int = 64, vectors: WordVectors | None = None
 ) -> tuple[list[list[Site]], list[tuple[list[int], list[int]]]]:
-    """The sites of sentences, and what the model was asked, in the order of the pieces."""
+    """The sites of sentences, and the inputs of the model, in the order of the pieces."""
     lm = ramp_lm()
     with torch.no_grad():
         sites = propose(lm, whole_words(lm), vectors, sentences, k, longest)

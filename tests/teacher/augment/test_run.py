@@ -72,7 +72,7 @@ def made(work: Path, masked_lm: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def copied(made: Path, tmp_path: Path) -> Path:
-    """A store of one's own with the same."""
+    """A store with the same contents, which a test may change."""
     return Path(shutil.copytree(made, tmp_path / "store"))
 
 

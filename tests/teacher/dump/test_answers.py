@@ -1,4 +1,4 @@
-"""What is asked, and how often, with a teacher that counts: its logits are a function of the text alone."""
+"""Which texts the teacher predicts, and how often. It counts, and its logits depend on the text alone."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def forget() -> None:
 
 
 def forward(inputs: Sequence[Any], advance: Callable[[int], None]) -> Floats:
-    """A forward pass that takes down what it is asked."""
+    """A forward pass that records its inputs."""
     ASKED.extend(inputs)
     advance(len(inputs))
     return answers(inputs)
@@ -62,7 +62,7 @@ def test_each_text_is_asked_about_once_in_the_order_of_the_rows() -> None:
 def test_what_is_known_is_not_asked() -> None:
     logits_NC, done = ask(["b", "a", "b", "cc"], said=["cc", "b", "x"])
     assert ASKED == ["a"]
-    assert logits_NC.tolist() == [[-1, -98], [1, 97], [-1, -98], [-2, -198]]  # as it was said then
+    assert logits_NC.tolist() == [[-1, -98], [1, 97], [-1, -98], [-2, -198]]  # as it was predicted then
     assert sum(done) == 4
     ASKED.clear()
     ask(["a", "b"], said=["a", "b"])

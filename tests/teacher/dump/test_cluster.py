@@ -27,7 +27,7 @@ VARIANTS = {"augment": "mask-pos", "pos_probability": 0, "mask_probability": 0.3
 
 
 def files(root: Path) -> dict[str, str]:
-    """SHA-256 of every file of a set that does not say when it was made."""
+    """SHA-256 of every file of a set that does not contain the time of its creation."""
     paths = [path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix in {".parquet", ".safetensors"}]
     assert paths
     return {str(path.relative_to(root)): sha256(path.read_bytes()).hexdigest() for path in paths}

@@ -1,4 +1,4 @@
-"""The variants that a manifest asks for: when, under which name, and that they are those of the flags."""
+"""Variants by a manifest's setting: when they are made, under which name, and that flags make the same ones."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ SMALL = ["--matrix-size", 2, "--vector-size", 2, "--hidden-size", 2, "--num-trai
 
 @pytest.fixture
 def manifest(work: Path, tmp_path: Path) -> Path:
-    """The single-sentence task, which asks for two variants of a row."""
+    """The single-sentence task, with two variants per row in its manifest."""
     path = tmp_path / "opinion.yaml"
     path.write_text((work / "opinion.yaml").read_text() + "augment: mask-pos\nnum_variants: {mask-pos: 2}\n")
     return path

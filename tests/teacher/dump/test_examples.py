@@ -177,7 +177,7 @@ def test_a_slurm_array_writes_a_set(
 
 @pytest.fixture
 def copied(store: Path, tmp_path: Path) -> Path:
-    """A store of one's own with the finished set ``opinion``."""
+    """A store with the finished set ``opinion``, which a test may change."""
     shutil.copytree(store / "opinion", tmp_path / "store" / "opinion")
     return tmp_path / "store"
 

@@ -1,4 +1,4 @@
-"""New versions of a set: which files they share, which texts the teacher is asked about, what is refused."""
+"""New versions of a set: which files they share, which texts the teacher predicts, what is refused."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ NEW = [{"sentence1": f"the wine was good {number} times .", "label": 1} for numb
 
 @pytest.fixture(scope="module")
 def loud(work: Path, teachers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A teacher whose answers differ from row to row, and what it says; read only."""
+    """A teacher whose predictions differ from row to row, with a set of them. Do not change it."""
     folder = tmp_path_factory.mktemp("loud")
     shutil.copytree(teachers / "opinion", folder / "teacher")
     make_louder(folder / "teacher")
@@ -41,7 +41,7 @@ def loud(work: Path, teachers: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def versions(work: Path, loud: Path, tmp_path: Path) -> Path:
-    """A store of one's own with the set ``opinion``, and beside it ``data`` to change."""
+    """A store with the set ``opinion``, and next to it ``data``. A test may change both."""
     shutil.copytree(loud / "opinion", tmp_path / "store" / "opinion")
     shutil.copytree(loud / "teacher", tmp_path / "teacher")
     shutil.copytree(work / "data" / "opinion", tmp_path / "data" / "opinion")
@@ -90,7 +90,7 @@ def shared(a: Path, b: Path) -> set[str]:
 
 
 def assert_same_rows(one: ExampleSet, other: ExampleSet) -> None:
-    """The same but for float noise in the logits, which were asked for in other batches."""
+    """Equal except for float noise in the logits, which were computed in other batches."""
     for split in ("train", "validation"):
         columns = ("source_row", "sentence1", "label", "ids1", "text_hash", "logits")
         ours, theirs = (logit_set.read(split, columns) for logit_set in (one, other))
@@ -111,7 +111,7 @@ def assert_as_dumped_anew(extended: ExampleSet, work: Path, folder: Path) -> Non
 def test_appended_rows_are_all_that_is_asked(versions: Path, work: Path, asked: list[list[int]]) -> None:
     edit(versions, lambda lines: [*lines, *NEW])
     second = extend(work, versions)
-    assert len(asked) == 2  # of the three new rows, two say the same
+    assert len(asked) == 2  # two of the three new rows have the same text
     old = versions / "store" / "opinion"
     assert shared(old, second.root) == {path.name for path in (old / "examples").iterdir()}
     record = second.record

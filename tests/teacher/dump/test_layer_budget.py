@@ -1,4 +1,4 @@
-"""What storing layers is told to cost and lose, against what it costs and loses."""
+"""The estimated cost and loss of stored layers, against the measured ones."""
 
 import json
 from pathlib import Path

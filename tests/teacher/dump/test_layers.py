@@ -45,19 +45,19 @@ from tests.helpers.messages import naming
 
 @pytest.fixture
 def own(layers_set: ExampleSet, tmp_path: Path) -> ExampleSet:
-    """A set with all that layers say, free to be changed."""
+    """A set with all layer outputs, which a test may change."""
     return ExampleSet.open(shutil.copytree(layers_set.root, tmp_path / "roles"))
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the teacher is asked for: the calls for logits of rows, and for what layers say."""
+    """The calls of the teacher: for logits of rows, and for outputs of layers."""
     logits, layers = (ExamplesJob, "predict"), (LayerJob, "_write")
     return count_calls(monkeypatch, {"logits": logits, "layers": layers})
 
 
 def live_states(work: Path, texts: Sequence[dict[str, str]]) -> list[list[Floats]]:
-    """What transformers says of rows, each by itself: of each layer [L, H]."""
+    """The outputs of transformers for rows, one at a time: [L, H] for each layer."""
     folder = work / "teachers" / "roles"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Work beside the main thread; events, not clocks, say what happens at the same time."""
+"""Work beside the main thread. Events, not clocks, decide what happens at the same time."""
 
 import threading
 from collections.abc import Iterator

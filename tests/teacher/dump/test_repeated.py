@@ -1,4 +1,4 @@
-"""What one job has asked about texts of several shards, the next does not ask again."""
+"""A job reuses the predictions of an earlier job for texts that occur in several shards."""
 
 import json
 from dataclasses import replace

@@ -49,7 +49,7 @@ def write_task(work: Path, task: str, store: Path, **changes: Any) -> SetRecord:
 
 
 def asked(model: Path, ids: list[list[int]], pooling: str = "mean") -> Floats:
-    """What transformers says, one sentence at a time."""
+    """The outputs of transformers, one sentence at a time."""
     tokenizer, encoder = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).eval()
     vectors = []
     for row in ids:
@@ -67,7 +67,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_vectors_are_those_of_transformers_alone(work: Path, vector_store: Path, split: str) -> None:
-    """Batches are padded and mixed; a sentence asked by itself has no padding at all."""
+    """Batches are padded and mixed. A sentence in a batch of its own has no padding at all."""
     sentence_set = SentenceSet.open(vector_store / "float16")
     rows = rows_of(sentence_set.root, split)
     expected_NH = asked(work / "bert", rows.column("ids").to_pylist())
@@ -131,7 +131,7 @@ def test_both_sentences_of_a_pair_have_a_vector(work: Path, tmp_path: Path) -> N
 
 
 def test_a_head_makes_no_difference(work: Path, teachers: Path, tmp_path: Path) -> None:
-    """A classifier's encoder says what the encoder says by itself, its pooler or its lack of one left aside."""
+    """A classifier's encoder has the outputs of the plain encoder, apart from the pooler."""
     bare = write_task(work, "opinion", tmp_path, name="bare")
     model = AutoModel.from_pretrained(teachers / "opinion")
     model.save_pretrained(tmp_path / "encoder")

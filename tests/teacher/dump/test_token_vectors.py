@@ -1,4 +1,4 @@
-"""What a teacher says of its vocabulary: the numbers, the counts, and that a set gets them without asking again."""
+"""A teacher's vectors of its vocabulary: the numbers, the counts, and that a set gets them without another dump."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ def write(work: Path, store: Path, task: str = "opinion", **changes: Any) -> Set
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the teacher is asked for: the calls for logits of rows, and for token vectors."""
+    """The calls of the teacher: for logits of rows, and for token vectors."""
     logits, vectors = (ExamplesJob, "predict"), (teacher.dump.additions, "token_vectors")
     return count_calls(monkeypatch, {"logits": logits, "vectors": vectors})
 

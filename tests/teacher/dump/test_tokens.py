@@ -1,4 +1,4 @@
-"""What a masked LM says about a corpus, as a set of tokens: right, complete, resumable."""
+"""A masked LM's predictions for a corpus, as a set of tokens: right, complete, resumable."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Texts that are longer than the teacher reads, by windows: against transformers asked window by window."""
+"""Texts longer than the teacher's maximum, read in windows: against transformers, window by window."""
 
 import shutil
 from functools import partial

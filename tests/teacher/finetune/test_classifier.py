@@ -288,7 +288,7 @@ def steps_taken(checkpoint: Path) -> int:
 
 
 def ask(task: Task, tmp_path: Path, split: str) -> tuple[Target, Floats, Ints, Floats]:
-    """What the weights that were kept say on a split, and its gold."""
+    """The predictions of the saved weights for a split, and its gold."""
     teacher = load_teacher(task, str(tmp_path / "out"), None, (), 32)
     rows = load_source(task, tmp_path / "data").splits[split]
     with inference_mode(teacher.model.device, "fp32"):

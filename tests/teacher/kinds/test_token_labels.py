@@ -1,4 +1,4 @@
-"""A teacher of words: what is stored is what transformers says, and what does not fit is refused."""
+"""A teacher of words: stored logits equal those of transformers, and what does not fit is refused."""
 
 import json
 import shutil
@@ -166,7 +166,7 @@ def test_workers_on_a_cluster_write_the_bytes_of_one_process(
 
 
 def copied(folder: Path, tmp_path: Path) -> Path:
-    """The rows, the manifest and the teacher in a folder of one's own."""
+    """The rows, the manifest and the teacher in a separate folder."""
     shutil.copytree(folder, tmp_path / "own", ignore=shutil.ignore_patterns("store"))
     return tmp_path / "own"
 

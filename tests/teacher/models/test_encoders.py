@@ -1,4 +1,4 @@
-"""Each line of the table of encoders in docs/teacher.md, against what transformers says by itself."""
+"""Each line of the table of encoders in docs/teacher.md, against plain transformers."""
 
 import json
 import re

@@ -96,7 +96,7 @@ def test_what_is_added_and_what_is_left_out(work: Path, store: Path, tmp_path: P
     columns = ("source_row", "origin", "sentence1", "label", "text_hash")
     assert logit_set.read("train", columns, f"source_row < {TRAIN_ROWS}") == plain.read("train", columns)
     assert logit_set.read("validation", columns) == plain.read("validation", columns)
-    for split, scores in plain.record.scores.items():  # rows without gold have no say in them
+    for split, scores in plain.record.scores.items():  # rows without gold do not change them
         assert logit_set.record.scores[split] == pytest.approx(scores)
 
 

@@ -1,4 +1,4 @@
-"""What is told of 150 classes, whose confusion no picture can name."""
+"""Reports on 150 classes, too many for a drawing of their confusion."""
 
 from collections.abc import Iterator
 

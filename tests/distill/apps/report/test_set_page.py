@@ -135,7 +135,7 @@ def test_equal_scores_still_have_room(connection: duckdb.DuckDBPyConnection) -> 
 
 
 def test_changes_of_mind_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
-    """Of the first row's two variants one makes the teacher say "no", the other changes nothing."""
+    """One of the first row's two variants changes the teacher's prediction to "no". The other changes nothing."""
     logits = [[0, log(3)], [log(3), 0], [0, log(3)]]
     kinds: dict[str, Sequence[object]] = {
         "source_row": [7, 7, 7],

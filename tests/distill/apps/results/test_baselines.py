@@ -1,4 +1,4 @@
-"""What a bag of words reaches, beside which a teacher is told to be weak."""
+"""The scores of a bag of words, and the warning about a teacher below them."""
 
 import dataclasses
 from pathlib import Path

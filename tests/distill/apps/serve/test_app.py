@@ -93,7 +93,7 @@ def post(app: App, path: str, inputs: object, **others: object) -> Answered:
 
 
 def ranked(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """What `Predictor` says of a text, as clients get it."""
+    """The prediction of `Predictor` for a text, as clients get it."""
     labels = sorted(result["probabilities"].items(), key=lambda item: -item[1])
     return [{"score": pytest.approx(score, abs=1e-6), "label": label} for label, score in labels]
 

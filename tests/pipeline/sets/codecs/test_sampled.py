@@ -1,4 +1,4 @@
-"""Draws: as often as the distribution says, never further off than one, and right on average.
+"""Samples: as frequent as their probabilities, never further off than one, and right on average.
 
 Shapes: P positions, V vocabulary, N draws, K random numbers at equal distances.
 """
