@@ -105,7 +105,7 @@ def test_the_record_says_what_is_not_known(said: Rows, work: Path, tmp_path: Pat
     assert "own tokenizer is unknown" in card
     facts = set_page(found.root).sections[0].facts
     assert facts is not None
-    assert facts["teacher"].startswith("an LLM, known by its answers alone")
+    assert facts["teacher"].startswith("an LLM, known only by its predictions")
     with open_catalog(tmp_path / "store") as connection:
         query = "select weights_sha256, answers_sha256, teacher from teachers"
         assert connection.execute(query).fetchall() == [(None, digest, "an LLM")]
@@ -263,7 +263,7 @@ def test_a_score_is_for_a_task_of_scores(
     said: Rows, ratings: dict[str, ExampleSet], work: Path, tmp_path: Path
 ) -> None:
     rows = [{"sentence1": row["sentence1"], "score": 1.5} for row in said]
-    assert refused(work, tmp_path, rows, ConfigError, "probabilities")
+    assert refused(work, tmp_path, rows, ConfigError, "Give a probability")
     for kind, logit_set in ratings.items():
         columns = ("split", "source_row", "logits")
         answers = [row for split in ROWS for row in logit_set.read(split, columns).to_pylist()]

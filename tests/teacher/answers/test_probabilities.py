@@ -49,9 +49,9 @@ def test_of_labels_that_are_all_unlikely_the_likeliest_is_the_answer() -> None:
 @pytest.mark.parametrize(
     ("kind", "numbers", "may_spread", "problem"),
     [
-        ("logits", (1, GAP, 2), True, "nothing of b"),
-        ("probabilities", (0.5, GAP, GAP), False, "nothing of b, c; --rest spread"),
-        ("logprobs", (-0.5, -2, GAP), False, "nothing of c; --rest spread"),
+        ("logits", (1, GAP, 2), True, "no number for b"),
+        ("probabilities", (0.5, GAP, GAP), False, "no number for b, c. Use --rest spread"),
+        ("logprobs", (-0.5, -2, GAP), False, "no number for c. Use --rest spread"),
         ("probabilities", (0.5, 0.3, 0.1), False, "0.9"),
         ("probabilities", (0.9, 0.9, GAP), True, "1.8"),
         ("probabilities", (1.2, -0.2, 0), False, "probabilities"),
