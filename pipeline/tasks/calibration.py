@@ -1,7 +1,8 @@
 """Calibrated probabilities of labels, and intervals of scores.
 
-A student learns softened probabilities, so its own are too flat: it is right more often than they promise. One number
-mends that, the temperature by which logits are divided (Guo et al. 2017, section 4.2). It moves no class past another.
+A student takes its probabilities from its teacher: too sure where the teacher is, too flat where soft targets made
+them so. One number mends that, the temperature by which logits are divided (Guo et al. 2017, section 4.2). It does not
+change which class is most likely.
 
 Shapes: N rows, C logits or labels.
 """
