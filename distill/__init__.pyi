@@ -1096,7 +1096,7 @@ def sweep(
         init_from: Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of
             a BERT.
         init_vectors: Text file of word2vec or GloVe from which token vectors start.
-        pairing: Combination of pairs: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint (one sequence),
+        pairing: Combination of pairs: diffcat [u, w, |u-w|], compare [u, w, u*w, |u-w|], joint (one sequence),
             attention (between both). Default: compare, for biattentive attention, for a bert joint.
         token_dropout: Share of tokens dropped in each training step.
         head: Classifier on top of the representation. Default: mlp, for a bert dense.
@@ -1115,8 +1115,8 @@ def sweep(
         filters: Folder of `distill filters`. hid-seq then compares through these filters (TED).
         metric_for_best_model: Metric that selects the best epoch, such as macro_f1. Default: the task's first.
         held_out: Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.
-        calibration_rows: Training rows held out to calibrate probabilities; 0 for none. Default: those of --held-
-            out, or one in twenty with gold, at most 1,000, none of fewer than 1,000.
+        calibration_rows: Training rows held out to calibrate probabilities. 0: none. Default: those of --held-out,
+            or one in twenty with gold, at most 1,000, and none with fewer than 1,000 rows.
         optimizer: Optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
         learning_rate: Peak learning rate with linear decay to 0. Default: 5e-4, for a bert 5e-5, for adadelta 1.
         max_grad_norm: Maximum norm of the gradients.
@@ -1249,7 +1249,7 @@ def train_student(
         init_from: Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of
             a BERT.
         init_vectors: Text file of word2vec or GloVe from which token vectors start.
-        pairing: Combination of pairs: diffcat [u; w; |u-w|], compare [u; w; u*w; |u-w|], joint (one sequence),
+        pairing: Combination of pairs: diffcat [u, w, |u-w|], compare [u, w, u*w, |u-w|], joint (one sequence),
             attention (between both). Default: compare, for biattentive attention, for a bert joint.
         token_dropout: Share of tokens dropped in each training step.
         head: Classifier on top of the representation. Default: mlp, for a bert dense.
@@ -1268,8 +1268,8 @@ def train_student(
         filters: Folder of `distill filters`. hid-seq then compares through these filters (TED).
         metric_for_best_model: Metric that selects the best epoch, such as macro_f1. Default: the task's first.
         held_out: Share of the training rows that selects the best epoch instead of dev. Default: dev selects it.
-        calibration_rows: Training rows held out to calibrate probabilities; 0 for none. Default: those of --held-
-            out, or one in twenty with gold, at most 1,000, none of fewer than 1,000.
+        calibration_rows: Training rows held out to calibrate probabilities. 0: none. Default: those of --held-out,
+            or one in twenty with gold, at most 1,000, and none with fewer than 1,000 rows.
         optimizer: Optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019).
         learning_rate: Peak learning rate with linear decay to 0. Default: 5e-4, for a bert 5e-5, for adadelta 1.
         max_grad_norm: Maximum norm of the gradients.

@@ -311,7 +311,7 @@ class DumpTask(TaskFlags):
             return self
         if self.signal.unlabelled is not None:
             raise ValueError(
-                "--splits: --unlabelled adds rows that are not copies of other splits, so it needs all splits"
+                f"--splits {','.join(splits)}: --unlabelled adds rows that no other split has, so it needs all splits"
             )
         method = self.signal.method
         if method is not None and method.for_training and TRAIN not in splits:

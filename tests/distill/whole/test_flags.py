@@ -231,7 +231,7 @@ def test_all_wrong_flags_are_told_at_once() -> None:
         ),
         (["finetune-teacher", *MODEL, "--objective", "mlm"], {"--objective: "}),
         (["finetune-teacher", *MODEL, "--corpus", "tiny"], {"--objective: "}),
-        (["teacher-dump", "--task", "sst2", "--signal", "mlm"], {"--signal mlm. "}),
+        (["teacher-dump", "--task", "sst2", "--signal", "mlm"], {"--signal mlm: "}),
         (
             ["teacher-dump", "--task", "mrpc", "--seed", "1"],
             {"--seed: "},
@@ -294,7 +294,7 @@ def test_help_cuts_no_flag_and_keeps_brackets_on_a_narrow_screen(path: str) -> N
     assert flags - OLD_NAMES.get(path, set()) <= set(re.findall(r"--?[a-z][a-z0-9-]*", text))
     assert "…" not in re.sub(r"<.*?>", "", text)
     if path == "train-student":
-        assert "[u; w; |u-w|]" in text
+        assert "[u, w, |u-w|]" in text
 
 
 def test_flags_stand_under_what_they_are_about() -> None:

@@ -98,7 +98,7 @@ def test_what_is_wrong_is_named_as_python_names_it(tmp_path: Path) -> None:
     for text, what in [
         ('[{"a": 1}, {"a": "x"}]', "line 2"),
         ('[{"a": "\\ud800"}]', "surrogate"),
-        ('[{"a": 1, "a": 2}]', "twice"),
+        ('[{"a": 1, "a": 2}]', "'a'"),
     ]:
         path = tmp_path / "rows.json"
         path.write_text(text)

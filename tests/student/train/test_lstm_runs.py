@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,8 @@ def test_frozen_vectors_are_kept_and_unknown_tokens_are_nothing(runs: dict[str, 
 def test_commands_take_them_as_any_student(runs: dict[str, Path], store: Path, tmp_path: Path, task: str) -> None:
     run, texts = runs[task], ["the cat sees the dog", "anna paid ben ."][: 1 if task == "opinion" else 2]
     record = read_record(run / "run.json")
-    assert told("evaluate", run, "--store", store)["validation"] == record["result"]["evaluation"]["validation"]
+    evaluation: Any = told("evaluate", run, "--store", store)["validation"]
+    assert evaluation == record["result"]["evaluation"]["validation"] | {"judgements": evaluation["judgements"]}
     assert told("describe", run)["multiply_adds"]["per_token"] > 0  # type: ignore[index]
     assert invoke("predict", run, *texts, "--json").exit_code == 0
     assert "certified" in told("certify", run, "--where", HELD_OUT, "--disagreement", 0.9, "--store", store)

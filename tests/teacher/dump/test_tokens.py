@@ -237,7 +237,7 @@ def test_a_corpus_with_nothing_to_mask_is_refused(number: int, work: Path, maske
     (tmp_path / "short.txt").write_text(number * "a dog\n")
     config = corpus_config(work, tmp_path / "store", data=tmp_path / "short.txt", min_seq_length=10)
     for refused in (lambda: dump(config, "x"), lambda: open_dump(config, "plan").plan()):
-        with pytest.raises(DataError, match=naming("short.txt: ", f"{number:,} documents", "--min-seq-length 10")):
+        with pytest.raises(DataError, match=naming("short.txt: ", f"{number:,} documents", "--min-seq-length", "10")):
             refused()
     assert not list(tmp_path.glob("store/*/*"))
 
@@ -262,7 +262,7 @@ def test_documents_that_fill_a_block_only_all_together(work: Path, masked_lm: Pa
     record = dump(config, "x")
     assert record is not None
     assert open_dump(config, "plan").plan().rows["masked sequences"] == record.num_rows > 0
-    with pytest.raises(DataError, match=naming("queries.txt: ", "--rows-per-shard 40", "--min-seq-length 128")):
+    with pytest.raises(DataError, match=naming("queries.txt: ", "--rows-per-shard 40", "--min-seq-length", "128")):
         write(work, tmp_path / "other", data=tmp_path / "queries.txt", **blocks | {"rows_per_shard": 40})
 
 

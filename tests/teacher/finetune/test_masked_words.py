@@ -112,7 +112,7 @@ def test_wrong_flags(work: Path, corpus_file: Path, tmp_path: Path, changes: dic
 
 def test_too_little_text(work: Path, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("the food was superb .\nawful !\n")
-    with pytest.raises(DataError, match=naming("few.txt: ", "--min-seq-length 5")):
+    with pytest.raises(DataError, match=naming("few.txt: ", "--min-seq-length", "5")):
         finetune_mlm(config(work, tmp_path / "run", data=tmp_path / "few.txt", min_seq_length=5), "x")
 
 
@@ -135,7 +135,7 @@ def test_a_pool_with_nothing_to_mask(work: Path, corpus_file: Path, tmp_path: Pa
     text = text_for(config(work, tmp_path, data=tmp_path / "greek.txt"))
     tokens = load_masked_lm(str(work / "bert"), None, 32, new_head=True).tokens
     batches = TextBatches(text, tokens, masking_plan(text, tokens, Masking()), batch_size=4, seed=1)
-    with pytest.raises(DataError, match=naming("greek.txt: ", "--min-seq-length 4")):
+    with pytest.raises(DataError, match=naming("greek.txt: ", "--min-seq-length", "4")):
         batches.at(0)
 
 

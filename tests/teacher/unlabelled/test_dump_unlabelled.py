@@ -349,7 +349,7 @@ def test_wrong_columns_and_rows_are_named(work: Path, teachers: Path, tmp_path: 
         ({"max_unlabelled": 3}, naming("--max-unlabelled: ", "--unlabelled")),
         ({"unlabelled_pairs": "similar"}, naming("--unlabelled-pairs: ", "--unlabelled")),
         ({"seed": 3}, "--seed: "),
-        ({"unlabelled": "x.txt", "splits": "train"}, naming("--splits: ", "--unlabelled", "'train'")),
+        ({"unlabelled": "x.txt", "splits": "train"}, naming("--splits train: ", "--unlabelled")),
     ],
 )
 def test_flags_that_do_not_go_together(flags: dict[str, Any], problem: str) -> None:
