@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.arrays import Floats, Ints
-from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, raise_all
 from pipeline.sets.reader import ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays
@@ -102,6 +102,8 @@ def create_cascade(config: CascadeConfig) -> CascadeRecord:
 
 
 def _open(config: CascadeConfig) -> tuple[list[Stage], list[str]]:
+    missing = [source for source in config.stage if not is_url(source) and not Path(source).exists()]
+    raise_all(ConfigError, "stages", [f"--stage {source}: no such file or folder" for source in missing])
     names = [source if is_url(source) else str(Path(source).absolute()) for source in config.stage]
     if is_url(names[0]) or is_teacher(names[0]):
         raise ConfigError(f"--stage {config.stage[0]}: the first stage is a student, the folder of its run or its file")

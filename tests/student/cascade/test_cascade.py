@@ -178,6 +178,7 @@ def test_a_budget_and_a_target(runs: tuple[Path, Path], store: Path, tmp_path: P
         (("--stage", "{small}", "--stage", "{large}", "--budget", "1", "--target-accuracy", "1"), "--budget"),
         (("--stage", "http://localhost:1", "--stage", "{large}"), "first stage"),
         (("--stage", "{small}", "--stage", "{pairs}"), "pairs"),
+        (("--stage", "{small}", "--stage", "gone"), "--stage gone: "),
         (("--stage", "{small}", "--stage", "{large}", "--where", "label = 5"), "no row"),
     ],
 )
