@@ -129,7 +129,9 @@ class TeacherStage(Stage):
         # A stage that nobody closes ends its process when nobody uses it any more.
         self._end = finalize(self, _ended, process, pump)
         # Libraries and weights take longer to load than an answer may take.
-        self._line(START_SECONDS)
+        first = self._line(START_SECONDS)
+        if "error" in first:
+            raise ValueError(first["error"])
 
     def _matched(self, answers: dict[str, Any]) -> Floats:
         return in_order(self.source, self.names, answers["labels"], answers["probabilities"])

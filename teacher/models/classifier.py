@@ -77,15 +77,48 @@ def load_teacher(
     config = load_config(name, revision)
     target, labels, order = outputs(task, name, config, teacher_labels)
     tokens = load_tokenizer(name, revision, config, windows.size if windows else max_seq_length)
-    _require_padding(task, name, config, tokens)
+    _require_padding(_labels(task), name, config, tokens)
     cut = Windows.of(tokens.tokenizer, task.is_pair, windows.size, windows.stride) if windows else None
-    model, missing = load_weights(HEADS[_labels(task)], name, revision)
+    model = _fine_tuned(HEADS[_labels(task)], name, revision)
+    return Teacher(name, revision, model, tokens, target, labels, order, cut)
+
+
+def load_any_teacher(name: str, max_seq_length: int) -> Teacher:
+    """Loads a fine-tuned classifier of texts without its task: its labels are named and ordered by its config.
+
+    Args:
+        name: hub id or folder.
+        max_seq_length: longest input that it will be given, in tokens.
+
+    Raises:
+        ConfigError: if the model does not read such long inputs.
+        DataError: if the model cannot be found or read.
+        TeacherError: if its labels are numbered in two ways, or its tokenizer or weights do not fit.
+    """
+    config = load_config(name, None)
+    labels = _stated_names(config)
+    _check_label_numbers(name, config, labels)
+    tokens = load_tokenizer(name, None, config, max_seq_length)
+    _require_padding(TEXTS, name, config, tokens)
+    model = _fine_tuned(HEADS[TEXTS], name, None)
+    target = Target(kind="classes", names=labels)
+    return Teacher(name, None, model, tokens, target, labels, tuple(range(len(labels))))
+
+
+def _fine_tuned(auto_model: Any, name: str, revision: str | None) -> Any:
+    """The model with all of its weights. Raises TeacherError if one is missing, as that of a new head."""
+    model, missing = load_weights(auto_model, name, revision)
     if missing:
         raise TeacherError(
             f"teacher {name}: has no weights for {', '.join(missing[:3])}: it is not fine-tuned. "
             "Fine-tune it first with `distill finetune-teacher`"
         )
-    return Teacher(name, revision, model, tokens, target, labels, order, cut)
+    return model
+
+
+def _stated_names(config: Any) -> tuple[str, ...]:
+    """The names of a model's outputs in their order, as its config gives them."""
+    return tuple(str(config.id2label.get(k, f"LABEL_{k}")) for k in range(config.num_labels))
 
 
 def outputs(
@@ -105,7 +138,7 @@ def outputs(
     """
     _check_head(task, name, config)
     _check_problem_type(task, name, getattr(config, "problem_type", None))
-    labels = tuple(str(config.id2label.get(k, f"LABEL_{k}")) for k in range(config.num_labels))
+    labels = _stated_names(config)
     if not teacher_labels:
         _check_label_numbers(name, config, labels)
     # A regression teacher may have one output or one per bin, so the number of outputs decides what they mean.
@@ -127,7 +160,7 @@ def new_classifier(task: Task, target: Target, name: str, revision: str | None, 
     """
     config = load_config(name, revision)
     tokens = load_tokenizer(name, revision, config, max_seq_length)
-    _require_padding(task, name, config, tokens)
+    _require_padding(_labels(task), name, config, tokens)
     model, missing = load_weights(
         HEADS[_labels(task)],
         name,
@@ -183,10 +216,10 @@ def _is_called(config: Any, head: str) -> bool:
     return any(model.endswith(head) for model in config.architectures or ())
 
 
-def _require_padding(task: Task, name: str, config: Any, tokens: LoadedTokenizer) -> None:
+def _require_padding(kind: str, name: str, config: Any, tokens: LoadedTokenizer) -> None:
     """Refuses a classifier that uses the last token before the padding, such as GPT-2's, if that is unknown."""
     is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
-    if _labels(task) == TEXTS and is_causal and config.pad_token_id != tokens.pad_id:
+    if kind == TEXTS and is_causal and config.pad_token_id != tokens.pad_id:
         raise TeacherError(
             f"teacher {name}: uses the last token before the padding, which is {config.pad_token_id} in its "
             f"config.json (pad_token_id), but {tokens.pad_id} in its tokenizer. Set both to the same token and "

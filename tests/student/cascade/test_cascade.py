@@ -14,6 +14,8 @@ import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from distill.apps.app_settings import ServeConfig
 from distill.apps.serve.app import App
@@ -274,6 +276,18 @@ def test_a_teacher_answers_in_a_process_of_its_own(
         stage.timeout = 1e-6
         with pytest.raises(StageError, match="opinion"):
             stage.probabilities(texts, None)
+    finally:
+        stage.close()
+
+
+def test_a_teacher_of_pickled_weights_is_refused(runs: tuple[Path, Path], teachers: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(teachers / "opinion", tmp_path / "teacher"))
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")  # noqa: TID251
+    (folder / "model.safetensors").unlink()
+    stage = open_stage(str(folder), Predictor(runs[0]).info, 120)
+    try:
+        with pytest.raises(StageError, match=naming(str(folder), "pytorch_model.bin")):
+            stage.probabilities(["a text"], None)
     finally:
         stage.close()
 
