@@ -16,6 +16,10 @@ from student.trained_sets import trained_sets
 SKEWED = 0.6  # above this share of one label, accuracy hides the errors on the others
 MOST_NAMED = 10  # labels in a sentence
 TEACHER_ADVICE = "Train it longer (--num-train-epochs), or choose a larger encoder."
+STUDENT_ADVICE = (
+    "With so few labels, the bag may be the better choice. Unlabelled text (teacher-dump --unlabelled) helps students "
+    "most."
+)
 Scores = Mapping[str, float]
 
 
@@ -104,12 +108,7 @@ def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:
         yield f"The teacher gives every row the same answer. {TEACHER_ADVICE}"
     elif silent:
         yield f"The teacher never predicts {_named(silent)}. {TEACHER_ADVICE}"
-    for metric, theirs in _baseline(parts).items():
-        if metric in teacher and teacher[metric] < theirs:
-            yield (
-                f"The teacher's {metric} is below that of a bag of n-grams ({teacher[metric]:.3f} against "
-                f"{theirs:.3f}). {TEACHER_ADVICE}"
-            )
+    yield from _below_baseline("teacher", teacher, parts, TEACHER_ADVICE)
 
 
 def _student(parts: Mapping[str, Any]) -> Iterator[str]:
@@ -118,13 +117,7 @@ def _student(parts: Mapping[str, Any]) -> Iterator[str]:
     silent = [name for name in _silent(parts.get("by_label", {})) if not _silent(parts.get("teacher_by_label", {}))]
     if silent:
         yield f"The student never predicts {_named(silent)}. `train-student --class-weights balanced` may help."
-    for metric, theirs in _baseline(parts).items():
-        if metric in student and student[metric] < theirs:
-            yield (
-                f"The student's {metric} is below that of a bag of n-grams ({student[metric]:.3f} against "
-                f"{theirs:.3f}). With so few labels, the bag may be the better choice. Unlabelled text "
-                "(teacher-dump --unlabelled) helps students most."
-            )
+    yield from _below_baseline("student", student, parts, STUDENT_ADVICE)
     first = next(iter(student), None)
     if first is not None and student[first] > teacher.get(first, 1.0):
         yield f"The student's {first} is above its teacher's. Improve the teacher before you add text."
@@ -138,9 +131,12 @@ def _skew(parts: Mapping[str, Any]) -> Iterator[str]:
             yield f"{share:.0%} of the rows have one label: judge by macro_f1, not by accuracy."
 
 
-def _baseline(parts: Mapping[str, Any]) -> Scores:
-    scores: Scores = parts.get("baseline", {}).get("scores", {})
-    return scores
+def _below_baseline(who: str, own: Scores, parts: Mapping[str, Any], advice: str) -> Iterator[str]:
+    baseline: Scores = parts.get("baseline", {}).get("scores", {})
+    for metric, theirs in baseline.items():
+        if metric in own and own[metric] < theirs:
+            both = f"({own[metric]:.3f} against {theirs:.3f})"
+            yield f"The {who}'s {metric} is below that of a bag of n-grams {both}. {advice}"
 
 
 def _silent(by_label: Mapping[str, Mapping[str, float]]) -> list[str]:

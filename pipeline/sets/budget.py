@@ -27,10 +27,10 @@ from pipeline.sets.kinds.masked_words import (
 )
 from pipeline.sets.recode import require_everything
 from pipeline.sets.shard_file import write_rows
+from pipeline.tasks.probability_metrics import calibration_error
 
 TEMPERATURES = (1.0, 2.0, 4.0)
 POSITIONS_AT_ONCE = 256
-BINS = 10
 
 
 @dataclass(frozen=True)
@@ -162,14 +162,6 @@ def _add(sums: _Sums, stored: Distribution, predictions: Predictions, target_P: 
     sums.mass = tuple(a + b for a, b in zip(sums.mass, masses, strict=True))
     sums.confidence = (*sums.confidence, confidence_P.numpy())
     sums.right = (*sums.right, guess_P.numpy() == target_P)
-
-
-def calibration_error(confidence_P: np.ndarray, right_P: np.ndarray) -> float:
-    """Expected calibration error (Guo et al. 2017): mean distance of confidence and accuracy over ten bins."""
-    bin_P = np.minimum((confidence_P * BINS).astype(int), BINS - 1)
-    # Sums instead of means weight each bin by its size, and an empty bin needs no special case.
-    gaps = [abs(confidence_P[bin_P == k].sum() - right_P[bin_P == k].sum()) for k in range(BINS)]
-    return float(sum(gaps) / len(confidence_P))
 
 
 def _bytes_per_position(codec: Codec, table: pa.Table) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.arrays import Floats, Ints
+from pipeline.arrays import Bools, Floats, Floats64, Ints
 from pipeline.tasks.calibration import Calibration, calibrated
 from pipeline.tasks.metrics import RESAMPLES, SEED, percentile_interval
 from pipeline.tasks.target import Target, has_gold, predicted_scores, probabilities
@@ -74,16 +74,21 @@ def probability_scores(target: Target, logits_NC: Floats, label_N: Ints) -> Scor
         gold_p_N = p_NC[rows, label_N]
         distance_N = np.square(p_NC).sum(axis=1) - 2 * gold_p_N + 1
     loss_N = -np.log(np.maximum(gold_p_N, np.finfo(np.float32).tiny))
-    gap_N, bin_N = is_right_N - confidence_N, np.minimum((BINS * confidence_N).astype(np.int64), BINS - 1)
     return _with_intervals(
-        len(gap_N),
+        len(loss_N),
         {
-            # A bin's share times the distance of its means is the distance of its sums, divided by all rows.
-            "calibration_error": lambda rows: np.abs(np.bincount(bin_N[rows], gap_N[rows])).sum() / len(gap_N),
+            "calibration_error": lambda rows: calibration_error(confidence_N[rows], is_right_N[rows]),
             "brier": lambda rows: distance_N[rows].mean(),
             "log_loss": lambda rows: loss_N[rows].mean(),
         },
     )
+
+
+def calibration_error(confidence_N: Floats | Floats64, is_right_N: Bools) -> float:
+    """Expected calibration error (Guo et al. 2017): mean distance of confidence and accuracy over ten bins."""
+    bin_N = np.minimum((BINS * confidence_N).astype(np.int64), BINS - 1)
+    # A bin's share times the distance of its means is the distance of its sums, divided by all rows.
+    return float(np.abs(np.bincount(bin_N, is_right_N - confidence_N)).sum() / len(bin_N))
 
 
 def coverage(target: Target, logits_NC: Floats, score_N: Floats, calibration: Calibration | None) -> Scores:

@@ -30,15 +30,18 @@ def kind_of_folder(folder: Path) -> Literal["run", "sweep"] | None:
 
 def text_columns(run: Path) -> list[tuple[str, ...]] | None:
     """Returns the accepted column names of each text of a run, or None if it recorded none."""
-    record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
-    columns = record.get(TEXT_COLUMNS)
+    columns = _record_if_there(run).get(TEXT_COLUMNS)
     return None if columns is None else list(map(tuple, columns))
 
 
 def label_columns(run: Path) -> tuple[str, ...]:
     """The names that the column of gold may have in files of a run's task, empty if it recorded none."""
-    record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
-    return tuple(record.get(LABEL_COLUMNS, ()))
+    return tuple(_record_if_there(run).get(LABEL_COLUMNS, ()))
+
+
+def _record_if_there(run: Path) -> RunRecord:
+    """The record of a run, empty where a student has none."""
+    return read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
 
 
 def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:

@@ -48,8 +48,7 @@ def label_calibration(connection: duckdb.DuckDBPyConnection, table: str) -> tupl
         f"avg(is_gold::int) as accuracy from (select *, least(floor(p * 10), 9)::int as bin from "
         f"({_labels_sql(table)} where label is not null)) group by bin order by bin",
     )
-    total = sum(row["n"] for row in bins)
-    return bins, sum(row["n"] * abs(row["accuracy"] - row["confidence"]) for row in bins) / total
+    return bins, float(fetch(connection, f"from label_calibration_error({table})")[0]["calibration_error"])
 
 
 def label_certainty(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import sha256
-from pipeline.sets.budget import budget, calibration_error
+from pipeline.sets.budget import budget
 from pipeline.sets.codecs import Dense, codec_for
 from pipeline.sets.codecs.decoder import DECODER_FILE
 from pipeline.sets.codecs.sampled import SampledCodec
@@ -25,6 +25,7 @@ from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
 from pipeline.sets.recode import recode
 from pipeline.sets.record import read_set_record, write_set_record
 from pipeline.sets.verify import verify_shards
+from pipeline.tasks.probability_metrics import calibration_error
 from tests.helpers.commands import invoke
 from tests.helpers.damage import with_other_bytes
 from tests.helpers.messages import naming
