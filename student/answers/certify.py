@@ -3,15 +3,17 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import console
+from pipeline.arrays import Bools
 from pipeline.errors import ConfigError, DistillError, FingerprintMismatchError, QueryError
 from pipeline.query.selection import read_chosen
-from pipeline.sets.reader import KEYS, ExampleSet, keys_sha256
+from pipeline.sets.reader import KEYS, ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sql.gate import check_condition
 from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import Target, softmax
@@ -52,13 +54,11 @@ def certify(config: CertifyConfig) -> Certificate:
     _keep_stricter(config)
     logit_set = open_evaluated(ExampleKind(), record, config.set, config.store, config.allow_unverified)
     check_readable(student.config, logit_set)
-    # The line break ends a comment in the user's condition, which would swallow the closing bracket.
-    where = f"variant = 0 and ({config.where}\n)"
-    with errors_of_condition_alone(config.where):
-        rows = logit_set.read(TRAIN, COLUMNS, where)
-    examples = as_read(load_examples(logit_set, TRAIN, where), student.config)
+    rows = read_originals(logit_set, COLUMNS, config.where)
+    examples = as_read(load_examples(logit_set, TRAIN, _of_originals(config.where)), student.config)
     # Rows that the student was trained on agree too often, so the bound would not hold for new text.
-    is_new_N = not_trained_on(config, record, logit_set, rows)
+    access = config.store, config.allow_unverified
+    is_new_N = not_trained_on(config.run, record, logit_set, rows, config.where, *access)
     logits_NC, teacher_NC = student_logits(student, examples)[is_new_N], examples.teacher_NC[is_new_N]
     # Agreement with the teacher needs no gold, so any held-out row can serve.
     differs_N = logits_NC.argmax(axis=1) != teacher_NC.argmax(axis=1)
@@ -84,8 +84,23 @@ def certify(config: CertifyConfig) -> Certificate:
     return certificate
 
 
+def read_originals(logit_set: ExampleSet, columns: tuple[str, ...], where: str) -> pa.Table:
+    """Columns of the training rows that are no variants and fulfil a user's condition.
+
+    Raises:
+        QueryError: if the condition is wrong.
+    """
+    with _errors_of_condition_alone(where):
+        return logit_set.read(TRAIN, columns, _of_originals(where))
+
+
+def _of_originals(where: str) -> str:
+    # The line break ends a comment in the user's condition, which would swallow the closing bracket.
+    return f"{ORIGINALS} and ({where}\n)"
+
+
 @contextmanager
-def errors_of_condition_alone(where: str) -> Iterator[None]:
+def _errors_of_condition_alone(where: str) -> Iterator[None]:
     """Reports errors of the user's condition without the query that this program puts around it."""
     check_condition(where)
     try:
@@ -121,15 +136,37 @@ def _check_target(target: Target) -> None:
         raise ConfigError(f"certify: a label of this task is called {ABSTAIN!r} itself. Rename it.")
 
 
-def not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: ExampleSet, rows: pa.Table) -> np.ndarray:
-    """Returns which rows are new to the run: it was trained neither on their text nor on a variant of it."""
-    trained = _trained_rows(config, record)
+def not_trained_on(
+    run: Path,
+    record: RunRecord,
+    logit_set: ExampleSet,
+    rows: pa.Table,
+    where: str,
+    store: Path,
+    allow_unverified: bool,
+) -> Bools:
+    """Returns which rows are new to a run [N]: it was trained neither on their text nor on a variant of it.
+
+    Args:
+        run: its folder.
+        record: its record.
+        logit_set: the set of the rows.
+        rows: N rows, with `COLUMNS`.
+        where: the condition that chose them, for messages.
+        store: where the sets of the run may be.
+        allow_unverified: whether these may be complete but not verified.
+
+    Raises:
+        ConfigError: if none is new.
+        FingerprintMismatchError: if the training rows cannot be determined today.
+    """
+    trained = _trained_rows(run, record, store, allow_unverified)
     settings = record["settings"]
     others = "another run (--init-from)" if settings["init_from_sha256"] and not settings.get("init_layers") else None
     others = f"the sets of {', '.join(settings['tasks'])}" if settings.get("tasks") else others
     if others is not None:
         console.warn(
-            f"{config.run}: its encoder was trained on the rows of {others}, too. Rows among these "
+            f"{run}: its encoder was trained on the rows of {others}, too. Rows among these "
             "make the certificate weaker, and this command cannot identify them"
         )
     # Text hashes also find duplicates of a training text that stand in other rows.
@@ -141,22 +178,22 @@ def not_trained_on(config: CertifyConfig, record: RunRecord, logit_set: ExampleS
     num_seen = pc.sum(seen).as_py()
     if num_seen == rows.num_rows:
         raise ConfigError(
-            f"{config.run}: was trained on all {num_seen:,} rows with {config.where}, so they prove nothing. Keep some "
-            f'out of its training, as with --where "not ({config.where})"'
+            f"{run}: was trained on all {num_seen:,} rows with {where}, so they prove nothing. Keep some "
+            f'out of its training, as with --where "not ({where})"'
         )
     if num_seen:
         console.warn(f"{num_seen:,} of {rows.num_rows:,} rows are left out: the student was trained on them")
     return ~np.asarray(seen)
 
 
-def _trained_rows(config: CertifyConfig, record: RunRecord) -> pa.Table:
+def _trained_rows(run: Path, record: RunRecord, store: Path, allow_unverified: bool) -> pa.Table:
     settings = record["settings"]
-    own_sets = open_evaluated(ExampleKind(), record, None, config.store, config.allow_unverified)
+    own_sets = open_evaluated(ExampleKind(), record, None, store, allow_unverified)
     trained = read_chosen(own_sets, settings["query"], COLUMNS)
     # If the query chooses other rows today, the rows of the training are unknown, and nothing can be proved.
     if keys_sha256(trained) != settings["rows_sha256"]:
         raise FingerprintMismatchError(
-            f"{config.run}: its query selects other rows today than those it was trained on, so the rows that are new "
+            f"{run}: its query selects other rows today than those it was trained on, so the rows that are new "
             "to it are unknown. See `distill reproduce`."
         )
     return trained

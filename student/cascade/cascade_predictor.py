@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.files import sha256
 from student.answers.thresholds import margins
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_cascade
-from student.cascade.stages import Stage, StageError, StudentStage, open_stage
+from student.cascade.stages import StageError, StudentStage, open_stages
 from student.predict import Prediction, Predictor, StudentInfo
 
 PAUSE = 30.0  # seconds before a failed stage is used again
@@ -34,6 +34,7 @@ class CascadePredictor(Predictor):
     Attributes:
         record: the content of ``cascade.json``.
         stages: opened.
+        first: the student of the first stage.
         counts: how many inputs each stage has answered since it was opened, and how often it failed, by
             ``(number, "answers")`` and ``(number, "failures")``.
     """
@@ -47,9 +48,17 @@ class CascadePredictor(Predictor):
             raise ConfigError(f"{run}: is a cascade, which takes neither costs of labels nor a task")
         self.folder = Path(run)
         self.record: CascadeRecord = read_cascade(self.folder)
-        self.stages = open_stages(self.folder, self.record)
-        first = first_student(self.stages)
-        self.info: StudentInfo = first.info.model_copy(update={"calibration": None})
+        self.stages = open_stages([stage.source for stage in self.record.stages], self.record.timeout)
+        for stage, known in zip(self.stages, self.record.stages, strict=True):
+            # Thresholds are margins of exactly these weights, and prove nothing for others.
+            if stage.hashes() != known.hashes:
+                raise FingerprintMismatchError(
+                    f"{run}: the stage {stage.source} was changed since. Repeat `distill cascade`."
+                )
+        first = self.stages[0]
+        assert isinstance(first, StudentStage), "which `open_stages` has made sure of"
+        self.first = first.predictor
+        self.info: StudentInfo = self.first.info.model_copy(update={"calibration": None})
         self.threshold, self.bias_C, self.is_quick = None, None, False
         self.counts: Counter[tuple[int, str]] = Counter()
         self._paused_until = [0.0] * len(self.stages)
@@ -128,15 +137,15 @@ class CascadePredictor(Predictor):
 
     def encode(self, sentences: Iterable[str]) -> Floats:
         """The vectors of the first student among the stages, see `Predictor`."""
-        return first_student(self.stages).encode(sentences)
+        return self.first.encode(sentences)
 
     def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
         """See `Predictor`. Returns those of the first student among the stages."""
-        return first_student(self.stages).num_tokens(sentences1, sentences2)
+        return self.first.num_tokens(sentences1, sentences2)
 
     def text_columns(self) -> list[tuple[str, ...]] | None:
         """See `Predictor`."""
-        return first_student(self.stages).text_columns()
+        return self.first.text_columns()
 
     def certified_threshold(self) -> float:
         """Raises ConfigError: each stage has a threshold of its own."""
@@ -164,28 +173,3 @@ class CascadePredictor(Predictor):
 def log_of(p_NC: Floats) -> Floats:
     """Logits whose softmax are these probabilities, float32 [N, C]."""
     return np.log(np.maximum(p_NC, np.float32(LEAST)))
-
-
-def open_stages(folder: Path, record: CascadeRecord) -> list[Stage]:
-    """Opens the stages of a cascade.
-
-    Raises:
-        FingerprintMismatchError: if a student is another one than the thresholds were chosen for.
-    """
-    predictor = Predictor(record.stages[0].source)
-    stages: list[Stage] = [StudentStage(record.stages[0].source, predictor, record.timeout)]
-    stages += [open_stage(stage.source, predictor.info, record.timeout) for stage in record.stages[1:]]
-    for stage, known in zip(stages, record.stages, strict=True):
-        # Thresholds are margins of exactly these weights, and prove nothing for others.
-        if isinstance(stage, StudentStage) and stage.predictor.hashes() != known.hashes:
-            raise FingerprintMismatchError(
-                f"{folder}: the stage {stage.source} was changed since. Repeat `distill cascade`."
-            )
-    return stages
-
-
-def first_student(stages: Sequence[Stage]) -> Predictor:
-    """The student of the first stage."""
-    first = stages[0]
-    assert isinstance(first, StudentStage), "whoever makes a cascade begins it with a student"
-    return first.predictor

@@ -91,8 +91,7 @@ def cheapest_thresholds(
     Args:
         answered: to the rows.
         is_right_SN: which answers of each stage, the last included, count as right.
-        cost_S: the cost of an answer of each stage, including the last. An input costs the sum over all stages that it
-            reaches.
+        cost_S: the cost of an answer of each stage, including the last.
         budget: greatest mean cost, as a share of the last stage's cost.
         target: the minimum accuracy, without a budget.
 
@@ -102,14 +101,13 @@ def cheapest_thresholds(
     grids = [_grid(margin_N) for margin_N in answered.margin_SN]
     while np.prod([len(grid) for grid in grids]) > MOST_COMBINATIONS:
         grids = [grid[::2] for grid in grids]
-    asked_S = np.cumsum(cost_S)
     columns = np.arange(answered.label_SN.shape[1])
     found: tuple[tuple[float, float], list[float]] | None = None
     best_accuracy = 0.0
     for thresholds in itertools.product(*grids):
         stage_N = answered.stage_N(thresholds)
         accuracy = float(is_right_SN[stage_N, columns].mean())
-        cost = float(asked_S[stage_N].mean() / cost_S[-1])
+        cost = mean_cost(stage_N, cost_S)
         best_accuracy = max(best_accuracy, accuracy)
         if (budget is not None and cost > budget) or (target is not None and accuracy < target):
             continue
@@ -122,6 +120,16 @@ def cheapest_thresholds(
     if found is None:
         raise ConfigError(f"--target-accuracy {target:g}: these stages reach {best_accuracy:.4f} at most")
     return found[1]
+
+
+def mean_cost(stage_N: Ints, cost_S: Sequence[float]) -> float:
+    """The mean cost of inputs, as a share of the last stage's cost.
+
+    Args:
+        stage_N: which stage answers each input. It costs the sum over all stages up to that one.
+        cost_S: the cost of an answer of each stage, including the last.
+    """
+    return float(np.cumsum(cost_S)[stage_N].mean() / cost_S[-1])
 
 
 def _grid(margin_N: Floats) -> list[float]:

@@ -16,20 +16,19 @@ from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, raise_all
 from pipeline.sets.reader import ORIGINALS, ExampleSet, keys_sha256
+from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.logits import logits_of
-from pipeline.tasks.target import NO_LABEL, Target, gold_arrays
+from pipeline.tasks.target import NO_LABEL, gold_arrays
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, read_run_record
-from student.answers.certify import COLUMNS, errors_of_condition_alone, not_trained_on
+from student.answers.certify import COLUMNS, not_trained_on, read_originals
 from student.answers.thresholds import margins
 from student.cascade.cascade_file import CascadeRecord, StageRecord, write_cascade
-from student.cascade.choose_thresholds import NEVER, Answered, certified_thresholds, cheapest_thresholds
+from student.cascade.choose_thresholds import NEVER, Answered, certified_thresholds, cheapest_thresholds, mean_cost
 from student.cascade.config import CascadeConfig
-from student.cascade.stages import Stage, StudentStage, is_teacher, is_url, open_stage
+from student.cascade.stages import Stage, StudentStage, is_url, open_stages
 from student.evaluate import open_evaluated
 from student.kinds.examples import ExampleKind
-from student.predict import Predictor
-from student.run_config import CertifyConfig
 
 TRIED = 64  # rows that show what an answer costs, and whether the last stage is the set's teacher
 LEAST_AGREEMENT = 0.9  # of the last stage with the answers that the set holds of it
@@ -53,9 +52,10 @@ class Rows:
     teacher_NC: Floats
 
     @classmethod
-    def of(cls, table: pa.Table, target: Target, is_pair: bool) -> "Rows":
-        """Reads them from a table of a set."""
-        second = table.column("sentence2").to_pylist() if is_pair else None
+    def of(cls, table: pa.Table, record: SetRecord) -> "Rows":
+        """Reads them from a table of a set with that record."""
+        target = record.target
+        second = table.column("sentence2").to_pylist() if record.is_pair else None
         label_N, _ = gold_arrays(target, table)
         return cls(table.column("sentence1").to_pylist(), second, label_N, logits_of(table, target.num_logits))
 
@@ -83,8 +83,11 @@ def create_cascade(config: CascadeConfig) -> CascadeRecord:
     try:
         logit_set = _open_set(config, stages[0])
         rows, facts = _held_out(config, stages, logit_set)
-        costs = config.costs or [_seconds(stage, rows) for stage in stages]
-        _check_last(stages[-1], rows)
+        some = rows.taken(range(min(TRIED, len(rows))))
+        # Each stage is tried before all rows are read, which may take a while.
+        tried = [_tried(stage, some) for stage in stages]
+        _check_last(stages[-1], tried[-1][0], some)
+        costs = config.costs or [seconds for _, seconds in tried]
         answered = _ask(stages, rows)
         thresholds, chosen = _choose(config, answered, rows, costs)
         splits = [split for split in logit_set.splits if split != TRAIN]
@@ -93,7 +96,7 @@ def create_cascade(config: CascadeConfig) -> CascadeRecord:
         for stage in stages:
             stage.close()
     records = [
-        StageRecord(source=name, threshold=threshold, cost=cost, hashes=_hashes(stage))
+        StageRecord(source=name, threshold=threshold, cost=cost, hashes=stage.hashes())
         for name, stage, threshold, cost in zip(names, stages, [*thresholds, None], costs, strict=True)
     ]
     record = CascadeRecord(stages=tuple(records), timeout=config.timeout, chosen=facts | chosen, measured=measured)
@@ -105,14 +108,7 @@ def _open(config: CascadeConfig) -> tuple[list[Stage], list[str]]:
     missing = [source for source in config.stage if not is_url(source) and not Path(source).exists()]
     raise_all(ConfigError, "stages", [f"--stage {source}: no such file or folder" for source in missing])
     names = [source if is_url(source) else str(Path(source).absolute()) for source in config.stage]
-    if is_url(names[0]) or is_teacher(names[0]):
-        raise ConfigError(f"--stage {config.stage[0]}: the first stage is a student, the folder of its run or its file")
-    predictor = Predictor(names[0])
-    if not predictor.info.target.has_classes:
-        reason = predictor.info.target.type.why_no_classes
-        raise ConfigError(f"--stage {config.stage[0]}: cascades give one label per row, but this task {reason}")
-    stages: list[Stage] = [StudentStage(names[0], predictor, config.timeout)]
-    return stages + [open_stage(name, predictor.info, config.timeout) for name in names[1:]], names
+    return open_stages(names, config.timeout), names
 
 
 def _open_set(config: CascadeConfig, first: Stage) -> ExampleSet:
@@ -125,15 +121,12 @@ def _open_set(config: CascadeConfig, first: Stage) -> ExampleSet:
 
 def _held_out(config: CascadeConfig, stages: Sequence[Stage], logit_set: ExampleSet) -> tuple[Rows, dict[str, Any]]:
     """The rows that choose, and what of them the record keeps."""
-    # The line break ends a comment in the condition, which would swallow the closing bracket.
-    with errors_of_condition_alone(config.where):
-        table = logit_set.read(TRAIN, READ, f"variant = 0 and ({config.where}\n)")
+    table = read_originals(logit_set, READ, config.where)
     for stage in stages:
         run = Path(stage.source)
         if (run / RUN_RECORD).is_file() and table.num_rows:
-            flags = config.model_dump(include={"set", "where", "store", "allow_unverified"})
-            own = CertifyConfig(run=run, **flags)
-            table = table.filter(pa.array(not_trained_on(own, read_run_record(run / RUN_RECORD), logit_set, table)))
+            record, access = read_run_record(run / RUN_RECORD), (config.store, config.allow_unverified)
+            table = table.filter(pa.array(not_trained_on(run, record, logit_set, table, config.where, *access)))
         elif isinstance(stage, StudentStage):
             console.warn(f"{stage.source}: has no record of its training, so its training rows cannot be left out")
     if not table.num_rows:
@@ -145,28 +138,26 @@ def _held_out(config: CascadeConfig, stages: Sequence[Stage], logit_set: Example
         "rows": table.num_rows,
         "rows_sha256": keys_sha256(table),
     }
-    return Rows.of(table, logit_set.record.target, logit_set.record.is_pair), facts
+    return Rows.of(table, logit_set.record), facts
 
 
 def _dev(logit_set: ExampleSet, split: str) -> Rows:
-    return Rows.of(logit_set.read(split, READ, ORIGINALS), logit_set.record.target, logit_set.record.is_pair)
+    return Rows.of(logit_set.read(split, READ, ORIGINALS), logit_set.record)
 
 
-def _seconds(stage: Stage, rows: Rows) -> float:
-    """Seconds that an answer takes, in batches of some rows."""
-    some = rows.taken(range(min(TRIED, len(rows))))
+def _tried(stage: Stage, some: Rows) -> tuple[Floats, float]:
+    """A stage's probabilities of some rows, and the seconds that each took."""
     stage.probabilities(some.first[:1], some.second and some.second[:1])  # starts what has to be started
     start = time.perf_counter()
-    stage.probabilities(some.first, some.second)
-    return (time.perf_counter() - start) / len(some)
+    p_NC = stage.probabilities(some.first, some.second)
+    return p_NC, (time.perf_counter() - start) / len(some)
 
 
-def _check_last(stage: Stage, rows: Rows) -> None:
+def _check_last(stage: Stage, p_NC: Floats, some: Rows) -> None:
     """Refuses a last stage that is not the set's teacher, whose stored answers are used in its place."""
     if isinstance(stage, StudentStage):
         return
-    some = rows.taken(range(min(TRIED, len(rows))))
-    agreement = (stage.probabilities(some.first, some.second).argmax(axis=1) == some.teacher_NC.argmax(axis=1)).mean()
+    agreement = (p_NC.argmax(axis=1) == some.teacher_NC.argmax(axis=1)).mean()
     if agreement < LEAST_AGREEMENT:
         raise FingerprintMismatchError(
             f"--stage {stage.source}: gives {agreement:.0%} of {len(some)} rows the label that the set holds, so it is "
@@ -220,14 +211,10 @@ def _measured(
         gold = (label_N == rows.label_N)[has_gold_N]
         return found | ({"accuracy": float(gold.mean())} if len(gold) else {})
 
-    stage_N, asked_S = answered.stage_N(thresholds), np.cumsum(costs)
+    stage_N = answered.stage_N(thresholds)
     parts: list[dict[str, Any]] = [
         {"stage": stage.source, "share": float((stage_N == number).mean()), "cost": cost / costs[-1]} | scores(label_N)
         for number, (stage, cost, label_N) in enumerate(zip(stages, costs, answered.label_SN, strict=True))
     ]
-    whole = {"cost": float(asked_S[stage_N].mean() / costs[-1])} | scores(answered.label_N(thresholds))
+    whole = {"cost": mean_cost(stage_N, costs)} | scores(answered.label_N(thresholds))
     return {"rows": len(rows), "stages": parts, "cascade": whole}
-
-
-def _hashes(stage: Stage) -> dict[str, str]:
-    return stage.predictor.hashes() if isinstance(stage, StudentStage) else {}

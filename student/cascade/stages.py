@@ -43,17 +43,14 @@ class StageError(DistillError):
 
 
 class Stage(ABC):
-    """Answers inputs. `open_stage` makes it.
+    """Answers inputs. `open_stages` makes it.
 
     Args:
         source: names it.
-        names: of the task's labels.
-        timeout: seconds that a request may take.
-        max_seq_length: tokens of an input that a teacher reads.
     """
 
-    def __init__(self, source: str, names: tuple[str, ...], timeout: float, max_seq_length: int = 128) -> None:
-        self.source, self.names, self.timeout, self.max_seq_length = source, names, timeout, max_seq_length
+    def __init__(self, source: str) -> None:
+        self.source = source
 
     @abstractmethod
     def probabilities(self, first: Texts, second: Texts | None) -> Floats:
@@ -63,6 +60,10 @@ class Stage(ABC):
             StageError: if there are none.
         """
 
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of the files that decide a student's answers. Empty for others, whose files are not known."""
+        return {}
+
     def close(self) -> None:  # noqa: B027  (most stages start nothing)
         """Ends what it has started."""
 
@@ -70,20 +71,48 @@ class Stage(ABC):
 class StudentStage(Stage):
     """A student in this process."""
 
-    def __init__(self, source: str, predictor: Predictor, timeout: float) -> None:
-        super().__init__(source, predictor.info.target.names, timeout)
+    def __init__(self, source: str, predictor: Predictor) -> None:
+        super().__init__(source)
         self.predictor = predictor
 
     def probabilities(self, first: Texts, second: Texts | None) -> Floats:
         """See `Stage`."""
         return probabilities(self.predictor.info.target, self.predictor.calibrated_logits(first, second))
 
+    def hashes(self) -> dict[str, str]:
+        """See `Stage`."""
+        return self.predictor.hashes()
 
-class TeacherStage(Stage):
+
+class RemoteStage(Stage):
+    """A stage in another process, here or elsewhere.
+
+    Args:
+        source: names it.
+        names: of the task's labels.
+        timeout: seconds that a request may take.
+    """
+
+    def __init__(self, source: str, names: tuple[str, ...], timeout: float) -> None:
+        super().__init__(source)
+        self.names, self.timeout = names, timeout
+
+
+class TeacherStage(RemoteStage):
     """A teacher in a process of its own, which is started for the first input and again after a failure.
 
     Teacher and student never share a process: this one needs neither transformers nor the teacher's memory.
+
+    Args:
+        source: its folder.
+        names: of the task's labels.
+        timeout: seconds that an answer may take, once the teacher is loaded.
+        max_seq_length: tokens of an input that it reads.
     """
+
+    def __init__(self, source: str, names: tuple[str, ...], timeout: float, max_seq_length: int) -> None:
+        super().__init__(source, names, timeout)
+        self._max_seq_length = max_seq_length
 
     _process: "subprocess.Popen[str] | None" = None
 
@@ -96,11 +125,11 @@ class TeacherStage(Stage):
             raise StageError(
                 f"{self.source}: the teacher's process gave no answer ({str(error) or 'timeout'})"
             ) from error
-        if not isinstance(answers, dict) or "error" in answers:
-            raise StageError(f"{self.source}: {answers.get('error') if isinstance(answers, dict) else short(answers)}")
-        return self._matched(answers)
+        if "error" in answers:
+            raise StageError(f"{self.source}: {answers['error']}")
+        return in_order(self.source, self.names, answers["labels"], answers["probabilities"])
 
-    def _exchange(self, question: dict[str, Any]) -> Any:
+    def _exchange(self, question: dict[str, Any]) -> dict[str, Any]:
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._process is not None
@@ -109,15 +138,18 @@ class TeacherStage(Stage):
         self._process.stdin.flush()
         return self._line(self.timeout)
 
-    def _line(self, timeout: float) -> Any:
+    def _line(self, timeout: float) -> dict[str, Any]:
         line = self._lines.get(timeout=timeout)
         if not line:
             raise ValueError("it ended")
-        return parse_json(line.encode())
+        values = parse_json(line.encode())
+        if not isinstance(values, dict):
+            raise ValueError(f"it printed {short(values)}")
+        return values
 
     def _start(self) -> None:
         self.close()
-        command = [sys.executable, "-m", "teacher.answers.process", self.source, str(self.max_seq_length)]
+        command = [sys.executable, "-m", "teacher.answers.process", self.source, str(self._max_seq_length)]
         # The teacher's own messages go to standard error, as this process's do.
         process = subprocess.Popen(  # noqa: S603  (no shell reads it)
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
@@ -132,9 +164,6 @@ class TeacherStage(Stage):
         first = self._line(START_SECONDS)
         if "error" in first:
             raise ValueError(first["error"])
-
-    def _matched(self, answers: dict[str, Any]) -> Floats:
-        return in_order(self.source, self.names, answers["labels"], answers["probabilities"])
 
     def close(self) -> None:
         """See `Stage`."""
@@ -161,7 +190,7 @@ def _pump(process: "subprocess.Popen[str]", lines: "Queue[str]") -> None:
     lines.put("")  # it has ended
 
 
-class ServerStage(Stage):
+class ServerStage(RemoteStage):
     """A server with the API of text-embeddings-inference, such as `distill serve`."""
 
     def probabilities(self, first: Texts, second: Texts | None) -> Floats:
@@ -171,20 +200,22 @@ class ServerStage(Stage):
         rows = [list(row) for row in zip(*(part for part in (first, second) if part is not None), strict=True)]
         parts = [np.empty((0, len(self.names)), dtype=np.float32)]
         for start in range(0, len(rows), AT_ONCE):
-            answers = post(url, {"inputs": rows[start : start + AT_ONCE], "truncate": True}, self.timeout)
+            some = rows[start : start + AT_ONCE]
+            answers = post(url, {"inputs": some, "truncate": True}, self.timeout)
             try:
                 labels = [[one["label"] for one in row] for row in answers]
                 scores = [[one["score"] for one in row] for row in answers]
             except (TypeError, KeyError) as error:
                 raise StageError(f"{url}: answered {short(answers)}, which is no list of labels and scores") from error
-            matched = [in_order(url, self.names, *both, is_one=True) for both in zip(labels, scores, strict=True)]
-            if len(matched) != len(rows[start : start + AT_ONCE]):
-                raise StageError(f"{url}: {len(matched)} answers to {len(rows[start : start + AT_ONCE])} inputs")
+            # Each answer is in an order of its own, that of its scores.
+            matched = [in_order(url, self.names, names, [own]) for names, own in zip(labels, scores, strict=True)]
+            if len(matched) != len(some):
+                raise StageError(f"{url}: {len(matched)} answers to {len(some)} inputs")
             parts += matched
         return np.concatenate(parts)
 
 
-class ChatStage(Stage):
+class ChatStage(RemoteStage):
     """An OpenAI-compatible server, whose answer is the name of one label."""
 
     def probabilities(self, first: Texts, second: Texts | None) -> Floats:
@@ -215,8 +246,30 @@ class ChatStage(Stage):
         return [{"role": "system", "content": rule}, {"role": "user", "content": text}]
 
 
+def open_stages(sources: Sequence[str], timeout: float) -> list[Stage]:
+    """Opens the stages of a cascade, the first of which is a student.
+
+    Args:
+        sources: of each the folder or file of a student, the folder of a teacher, or a URL.
+        timeout: seconds that a request may take.
+
+    Raises:
+        ConfigError: if the first one is no student with one label per row, or another one has other inputs or labels.
+    """
+    first, *others = sources
+    if is_url(first) or is_teacher(first):
+        raise ConfigError(f"--stage {first}: the first stage is a student, the folder of its run or its file")
+    predictor = Predictor(first)
+    target = predictor.info.target
+    if not target.has_classes:
+        raise ConfigError(
+            f"--stage {first}: cascades give one label per row, but this task {target.type.why_no_classes}"
+        )
+    return [StudentStage(first, predictor), *(open_stage(one, predictor.info, timeout) for one in others)]
+
+
 def open_stage(source: str, info: StudentInfo, timeout: float) -> Stage:
-    """Opens a stage.
+    """Opens a stage after the first one.
 
     Args:
         source: folder or file of a student, folder of a teacher, or URL.
@@ -224,7 +277,7 @@ def open_stage(source: str, info: StudentInfo, timeout: float) -> Stage:
         timeout: seconds that a request may take.
 
     Raises:
-        ConfigError: if it is no such thing, or answers another task.
+        ConfigError: if it has other inputs or labels.
     """
     names = info.target.names
     if is_url(source):
@@ -236,7 +289,7 @@ def open_stage(source: str, info: StudentInfo, timeout: float) -> Stage:
     theirs, ours = ((one.target.names, one.is_pair) for one in (predictor.info, info))
     if theirs != ours:
         raise ConfigError(f"--stage {source}: {_inputs_of(*theirs)}, but the first stage {_inputs_of(*ours)}")
-    return StudentStage(source, predictor, timeout)
+    return StudentStage(source, predictor)
 
 
 def _inputs_of(names: Sequence[str], is_pair: bool) -> str:
@@ -272,22 +325,21 @@ def post(url: str, body: dict[str, Any], timeout: float, headers: dict[str, str]
         raise StageError(f"{url}: {error}") from error
 
 
-def in_order(source: str, names: Sequence[str], labels: Any, scores: Any, is_one: bool = False) -> Floats:
+def in_order(source: str, names: Sequence[str], labels: Any, scores: Any) -> Floats:
     """Probabilities in the order of the task's labels, float32 [N, C].
 
     Args:
         source: for messages.
         names: of the task's labels.
         labels: as the stage orders and calls them.
-        scores: its probabilities, in that order: of one input, or a list for each input.
-        is_one: whether they are those of one input.
+        scores: its probabilities in that order, a list for each input.
 
     Raises:
         StageError: if the labels are others, or the numbers no probabilities.
     """
     try:
         place = [list(labels).index(name) for name in names]
-        p_NC = np.asarray([scores] if is_one else scores, dtype=np.float32).reshape(-1, len(labels))[:, place]
+        p_NC = np.asarray(scores, dtype=np.float32).reshape(-1, len(labels))[:, place]
     except (TypeError, ValueError) as error:
         raise StageError(f"{source}: its labels are {short(labels)}, not {', '.join(names)}") from error
     if len(labels) != len(names) or not np.isfinite(p_NC).all() or (p_NC < 0).any() or (p_NC > 1).any():
