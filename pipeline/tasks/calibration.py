@@ -8,7 +8,6 @@ Shapes: N rows, C logits or labels.
 """
 
 import math
-from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
@@ -20,7 +19,6 @@ from pipeline.tasks.target import Target, has_gold, predicted_scores
 FEWEST_OF_LABEL = 10  # rows with a label, and rows without it, for a temperature of its own
 HOTTEST = 20.0
 COVERAGE = 0.9  # share of gold scores that an interval is to contain
-Loss = Callable[[float], float]
 Temperature = Annotated[float, Field(ge=1 / HOTTEST, le=HOTTEST)]
 
 
@@ -100,12 +98,7 @@ def _temperature_of_classes(logits_NC: Floats64, label_N: Ints) -> tuple[float, 
     doubt = 1 / (num_rows + 2)
     gold_NC = np.full((num_rows, num_classes), doubt / num_classes)
     gold_NC[np.arange(num_rows), label_N] += 1 - doubt
-
-    def loss(temperature: float) -> float:
-        scaled_NC = logits_NC / temperature
-        return float((np.logaddexp.reduce(scaled_NC, axis=1) - (gold_NC * scaled_NC).sum(axis=1)).mean())
-
-    return (_smallest(loss),)
+    return (_temperature(logits_NC, gold_NC),)
 
 
 def _temperatures_of_labels(logits_NC: Floats64, label_NC: Ints) -> tuple[float, ...]:
@@ -118,20 +111,21 @@ def _temperatures_of_labels(logits_NC: Floats64, label_NC: Ints) -> tuple[float,
 
 def _temperature_of_label(logit_N: Floats64, gold_N: Ints) -> float:
     num_gold = int(gold_N.sum())
-    target_N = np.where(gold_N == 1, (num_gold + 1) / (num_gold + 2), 1 / (len(gold_N) - num_gold + 2))
-
-    def loss(temperature: float) -> float:
-        scaled_N = logit_N / temperature
-        return float((np.logaddexp(0, scaled_N) - target_N * scaled_N).mean())
-
-    return _smallest(loss)
+    # The same doubt, by the rows with the label and those without it.
+    holds_N = np.where(gold_N == 1, (num_gold + 1) / (num_gold + 2), 1 / (len(gold_N) - num_gold + 2))
+    # A label is a class of two: the softmax of its logit and 0 is its sigmoid.
+    return _temperature(np.stack([logit_N, np.zeros_like(logit_N)], axis=1), np.stack([holds_N, 1 - holds_N], axis=1))
 
 
-def _smallest(loss: Loss) -> float:
-    """The temperature with the smallest loss."""
+def _temperature(logits_NC: Floats64, gold_NC: Floats64) -> float:
+    """The temperature with the smallest cross-entropy of gold, which is given as probabilities."""
     from scipy.optimize import minimize_scalar
 
+    def loss(log_temperature: float) -> float:
+        scaled_NC = logits_NC / math.exp(log_temperature)
+        return float((np.logaddexp.reduce(scaled_NC, axis=1) - (gold_NC * scaled_NC).sum(axis=1)).mean())
+
     # The loss is convex in 1 / T, so the one minimum over log T is found from any bracket.
-    found = minimize_scalar(lambda log: loss(math.exp(log)), bounds=(-math.log(HOTTEST), math.log(HOTTEST)))
+    found = minimize_scalar(loss, bounds=(-math.log(HOTTEST), math.log(HOTTEST)))
     # Some digits fewer than the solver is exact to, so that machines agree on the number that is stored.
     return float(np.clip(round(math.exp(found.x), 4), 1 / HOTTEST, HOTTEST))

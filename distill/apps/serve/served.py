@@ -10,7 +10,6 @@ Shapes: N inputs, C logits.
 
 import asyncio
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -179,7 +178,7 @@ class Served:
         # Hashed once: the files may change while this process still answers by the weights that it loaded.
         self.hashes = self.predictor.hashes()
         self.sha256 = _sha256(self.hashes)
-        self._metrics, self._counted = metrics, Counter[tuple[int, str]]()
+        self._metrics = metrics
         self.stored = _stored_answers(run, self.student.target)
         batches = partial(Batches, worker=Worker(self.predictor.is_quick), metrics=metrics)
         self.rankings = {scale: batches(partial(self._rankings, scale)) for scale in get_args(Scale)}
@@ -192,18 +191,14 @@ class Served:
         if not isinstance(self.predictor, CascadePredictor):
             return rankings(self.student.target, ask(first, second), scale)
         p_NC, stage_N = self.predictor.answers(first, second)
-        self._count(self.predictor.counts)
+        for (stage, what), count in self.predictor.counts.items():
+            self._metrics.add(f'distill_stage_{what}{{stage="{stage}"}}', count)
+        self.predictor.counts.clear()  # they are in the metrics now
         sources = [ENCODER.encode(stage.source) for stage in self.predictor.stages]
         return [
             [f'{one[:-1]},"stage":{sources[stage]}}}' for one in row]
             for row, stage in zip(rankings(self.student.target, log_of(p_NC), scale), stage_N.tolist(), strict=True)
         ]
-
-    def _count(self, counts: "Counter[tuple[int, str]]") -> None:
-        """Adds what the stages of a cascade have done since the last batch to the metrics."""
-        for (stage, what), count in (counts - self._counted).items():
-            self._metrics.add(f'distill_stage_{what}{{stage="{stage}"}}', count)
-        self._counted = counts.copy()
 
     def info(self, config: ServeConfig) -> dict[str, Any]:
         """Returns the description of the model in the form of text-embeddings-inference."""
