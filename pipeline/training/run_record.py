@@ -40,7 +40,7 @@ def label_columns(run: Path) -> tuple[str, ...]:
 
 
 def _record_if_there(run: Path) -> RunRecord:
-    """The record of a run, empty where a student has none."""
+    """The record of a run, or an empty one if the file does not exist."""
     return read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
 
 
