@@ -7,7 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import DistillError, IntegrityError
+from pipeline.sets.kinds.examples import text_hashes
 from pipeline.sets.reader import ORIGINALS, ExampleSet, open_set
+from pipeline.sources import sentences
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, read_run_record
 from student.run_config import EvaluateConfig
@@ -86,17 +88,19 @@ def judge_texts(config: EvaluateConfig, rows: pa.Table) -> list[str]:
         return []
     if not isinstance(logit_set, ExampleSet) or TRAIN not in logit_set.splits:
         return []
-    trained = set(_texts(logit_set.read(TRAIN, ("sentence1", "sentence2"), ORIGINALS)))
-    count = sum(texts in trained for texts in _texts(rows))
+    # Hashes are a fraction of the texts, and a set that was pushed without text has them, too.
+    trained = set(logit_set.read(TRAIN, ("text_hash",), ORIGINALS).column("text_hash").to_pylist())
+    hashes = text_hashes(rows.filter(_has_text(rows)), logit_set.record.tokenizer.sha256)
+    count = sum(text_hash in trained for text_hash in hashes)
     if not count:
         return []
     return [f"{count:,} of {rows.num_rows:,} rows have the text of a training row, so the scores are too high."]
 
 
-def _texts(rows: pa.Table) -> list[tuple[str, str]]:
-    """The texts of rows that are not empty."""
-    pairs = zip(*(rows.column(name).to_pylist() for name in ("sentence1", "sentence2")), strict=True)
-    return [(first, second or "") for first, second in pairs if (first + (second or "")).strip()]
+def _has_text(rows: pa.Table) -> pa.Array:
+    """Which rows have a text that is not empty."""
+    first, second = sentences(rows)
+    return pa.array([bool(any(map(str.strip, texts))) for texts in zip(first, second or first, strict=True)])
 
 
 def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:
