@@ -46,6 +46,7 @@ __all__ = [
     "dump_teacher",
     "evaluate",
     "export",
+    "extend",
     "filters",
     "finetune_teacher",
     "import_answers",
@@ -548,6 +549,28 @@ def export(
         store: Folder of logit sets (DISTILL_STORE).
     """
 
+def extend(
+    set: str,
+    collected: str | Path,
+    *,
+    texts: str | Path | None = None,
+    name: str | None = None,
+    rows_per_shard: int = 8192,
+    store: str | Path = ...,
+    allow_unverified: bool = False,
+) -> Result:
+    """Add what a cascade collected to a logit set, so that the next student learns from it.
+
+    Args:
+        set: Logit set: a path, or a name in the store.
+        collected: Folder of --collect, with the inputs that a cascade handed on.
+        texts: File with the texts of inputs that were collected without text, in the columns of the task.
+        name: Name of the new set. Default: SET-collected.
+        rows_per_shard: Rows per new Parquet file.
+        store: Folder of logit sets (DISTILL_STORE).
+        allow_unverified: Also accept sets that are complete but not verified.
+    """
+
 def filters(
     set: str,
     *,
@@ -734,6 +757,8 @@ def predict(
     explain: bool = False,
     abstain: bool = False,
     cost: str | Sequence[str] = (),
+    collect: str | Path | None = None,
+    collect_without_text: bool = False,
 ) -> Result:
     """Predict labels or scores for sentences, for a file, or for rows as they arrive.
 
@@ -748,6 +773,9 @@ def predict(
         explain: Also show the effect of each word on the prediction.
         abstain: Predict abstain below the margin that `distill certify` found.
         cost: Cost of missing a label, as LABEL=NUMBER. Repeat for more. Default: 1 for every label.
+        collect: Folder to which a cascade appends the inputs that it hands on, with the later stage's answer. See
+            `distill extend`.
+        collect_without_text: Collect hashes of these inputs instead of their text.
     """
 
 def pretrain_student(
@@ -960,6 +988,8 @@ def serve(
     max_client_batch_size: int = 1024,
     payload_limit: int = 2000000,
     cors_allow_origin: str | Sequence[str] = (),
+    collect: str | Path | None = None,
+    collect_without_text: bool = False,
 ) -> Result:
     """Serve students over HTTP: the API of text-embeddings-inference, the hub's API, and a web page.
 
@@ -973,6 +1003,9 @@ def serve(
         payload_limit: Maximum size of a request in bytes.
         cors_allow_origin: Allow requests from pages of this origin, such as https://example.org, or * for all.
             Repeat for more. Default: none.
+        collect: Folder to which a cascade appends the inputs that it hands on, with the later stage's answer. See
+            `distill extend`.
+        collect_without_text: Collect hashes of these inputs instead of their text.
     """
 
 def sql(

@@ -244,6 +244,18 @@ class Predictor:
         """Limits the threads that read many inputs."""
         raise NotImplementedError
 
+    def collect(self, folder: Path, has_text: bool = True) -> None:
+        """Makes a cascade append the inputs that it hands on to files in a folder, see `pipeline.sets.collected`.
+
+        Args:
+            folder: of the files.
+            has_text: whether their texts are written, or only the hashes of them.
+
+        Raises:
+            ConfigError: if it is no cascade.
+        """
+        raise ConfigError(f"--collect {folder}: only a cascade hands inputs on. See `distill cascade --help`")
+
     def _texts(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None) -> tuple[list[str], list[str] | None]:
         """The first sentences, and of a student of pairs the second ones."""
         info, first, second = self.info, listed(sentences1), None

@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags
+from student.cascade.config import CollectFlags
 from student.config import FORMERLY_LOGITS
 
 TableDtype = Literal["float32", "float16", "int8"]
@@ -76,7 +77,7 @@ class ReproduceConfig(RunFlags, UnverifiedFlags, JsonFlags):
     )
 
 
-class PredictConfig(RunFlags, CostFlags, JsonFlags):
+class PredictConfig(RunFlags, CostFlags, CollectFlags, JsonFlags):
     """Flags of ``distill predict``."""
 
     run: Path = Field(

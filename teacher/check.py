@@ -14,13 +14,14 @@ from pipeline.devices import processes
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.reader import ExampleSet, find_set
 from pipeline.sets.record import SetRecord
+from pipeline.sets.record_parts import COLLECTED
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import require_shards
 from pipeline.sources import sentences
 from pipeline.sql.gate import open_files, select, to_arrow
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.target import Target
-from pipeline.tasks.task import Task, load_task_of_set
+from pipeline.tasks.task import TRAIN, Task, load_task_of_set
 from teacher.config import CheckConfig
 from teacher.models.batches import tokens_per_batch
 from teacher.models.classifier import Teacher, load_teacher
@@ -33,6 +34,7 @@ OTHER_BATCHES = 8
 
 SAMPLE = """
 select split, source_row, variant, sentence1, sentence2, logits from examples
+where not (split = 'train' and source_row >= {first_collected})
 order by md5(concat_ws(':', {seed}, split, source_row, variant)) limit {sample}
 """
 
@@ -132,8 +134,15 @@ def _sample(logit_set: ExampleSet, num_rows: int, seed: int) -> pa.Table:
     """Returns random rows of a set, with their texts and logits."""
     shards = logit_set.record.shards
     require_shards(logit_set.root, logit_set.record, shards)
+    query = SAMPLE.format(seed=seed, sample=num_rows, first_collected=_first_collected(logit_set.record))
     with open_files({"examples": [logit_set.root / shard.path for shard in shards]}) as connection:
-        return to_arrow(select(connection, SAMPLE.format(seed=seed, sample=num_rows)))
+        return to_arrow(select(connection, query))
+
+
+def _first_collected(record: SetRecord) -> int:
+    """The first row of ``train`` that a cascade answered (`distill extend`), which no teacher can repeat."""
+    rows = record.splits[TRAIN].rows if TRAIN in record.splits else 0
+    return rows - int(record.unlabelled.settings.get(COLLECTED, 0) if record.unlabelled else 0)
 
 
 def _difference(target: Target, a_NC: Floats, b_NC: Floats) -> Difference:

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags
 from pipeline.errors import did_you_mean
+from student.cascade.config import CollectFlags
 
 TRANSFORMERS = {"bert-base": "BERT-base", "distilbert": "DistilBERT", "tinybert-4": "TinyBERT-4"}
 PEERS = TRANSFORMERS | {"model2vec": "model2vec"}
@@ -140,7 +141,7 @@ class ResultsConfig(JsonFlags):
         return tuple(name.strip() for name in (self.tasks or "").split(",") if name.strip())
 
 
-class ServeConfig(Config):
+class ServeConfig(CollectFlags):
     """Flags of ``distill serve``. The limits have the names of text-embeddings-inference."""
 
     runs: tuple[str, ...] = Field(
@@ -160,6 +161,13 @@ class ServeConfig(Config):
         description="Allow requests from pages of this origin, such as https://example.org, or * for all. Repeat for "
         "more. Default: none.",
     )
+
+    @model_validator(mode="after")
+    def _one_collects(self) -> Self:
+        # A file of one task would be read as that of another.
+        if self.collect is not None and len(self.runs) > 1:
+            raise ValueError(f"--collect {self.collect}: takes one cascade, but {len(self.runs)} runs are served")
+        return self
 
     @field_validator("cors_allow_origin")
     @classmethod

@@ -40,6 +40,9 @@ COMMANDS = {
     },
     "Logit sets": {
         "import": Entry("sets", "Make a logit set from a file of predictions of an LLM or any other teacher."),
+        "extend": Entry(
+            "sets", "Add what a cascade collected to a logit set, so that the next student learns from it."
+        ),
         "verify": Entry("sets", "Check every file and row of a set against its record."),
         "card": Entry("sets", "Print the card of a set, or write it again."),
         "diff": Entry("sets", "Compare two sets of one task. Exit code 1 if rows, texts, gold or logits differ."),

@@ -29,6 +29,8 @@ def predict(config: PredictConfig) -> Result:
     from student.predict import Predictor
 
     predictor = Predictor(config.run, config.abstain, read_costs(config.cost))
+    if config.collect is not None:
+        predictor.collect(config.collect, not config.collect_without_text)
     if config.reads_stdin:
         from student.answers.file import predict_lines
 

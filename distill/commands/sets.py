@@ -1,4 +1,4 @@
-"""The commands about logit sets: import, verify, card, diff, budget, recode, push, pull and join."""
+"""The commands about logit sets: import, extend, verify, card, diff, budget, recode, push, pull and join."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +12,7 @@ from pipeline.query.query_settings import DiffConfig
 from pipeline.sets.config import RecodeConfig
 from pipeline.sharing.sharing_settings import CardConfig, JoinConfig, PullConfig, PushConfig, VerifyConfig
 from pipeline.tasks.task import TRAIN
-from teacher.answers.import_settings import ImportConfig
+from teacher.answers.import_settings import ExtendConfig, ImportConfig
 from teacher.config import BudgetCorpus, BudgetSet, BudgetSettings, BudgetTask
 
 if TYPE_CHECKING:
@@ -48,6 +48,26 @@ def import_answers(config: ImportConfig) -> Result:
     if TRAIN not in record.splits:
         result.warn(f"no row of {TRAIN!r} has an answer, so no student can learn from this set alone")
     return result
+
+
+@command(ExtendConfig)
+def extend(config: ExtendConfig) -> Result:
+    """Add what a cascade collected to a logit set, so that the next student learns from it."""
+    from teacher.answers.extend_set import extend_set
+
+    extended = extend_set(config, called())
+    record = extended.record
+    values = {"root": str(extended.root), "state": record.state, "added": extended.added}
+    result = Result(values | {"left_out": extended.left_out})
+    reasons = {
+        "near_dev": "near copies of dev rows",
+        "repeated": "same text as another row",
+        "empty": "a sentence has no word",
+        "without_text": "text not found",
+    }
+    left_out = {f"left out: {what}": extended.left_out[name] for name, what in reasons.items()}
+    rows = {"rows before": record.rows_of(TRAIN) - extended.added, "rows added": extended.added}
+    return result.pairs(f"{extended.root}: {record.state}", rows | left_out)
 
 
 def warn_about_scores(result: Result, root: Path) -> None:

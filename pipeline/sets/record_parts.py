@@ -253,6 +253,9 @@ class Sample(Part):
     text: tuple[str, ...]
 
 
+COLLECTED = "collected"  # setting of unlabelled rows: how many of them, the last ones, have the answers of a cascade
+
+
 class UnlabelledRecord(Part):
     """The rows without gold after the task's own rows in ``train``, and the counts of rows that were left out.
 

@@ -16,6 +16,7 @@ from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.files import sha256
+from pipeline.sets.collected import Collector
 from student.answers.thresholds import margins
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_cascade
 from student.cascade.stages import StageError, StudentStage, open_stages
@@ -62,6 +63,7 @@ class CascadePredictor(Predictor):
         self.threshold, self.bias_C, self.is_quick = None, None, False
         self.counts: Counter[tuple[int, str]] = Counter()
         self._paused_until = [0.0] * len(self.stages)
+        self._collector: Collector | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Raises ConfigError for what only one student gives, so that a command that needs it fails with a remedy."""
@@ -131,6 +133,9 @@ class CascadePredictor(Predictor):
                 open_N = open_N[margins(own_NC) <= record.threshold]
         if (stage_N < 0).any():
             raise StageError(f"no stage answered: {'; '.join(failures)}")
+        if self._collector is not None:
+            sources = [stage.source for stage in self.stages]
+            self._collector.add((first, second), p_NC, stage_N, self.info.target.names, sources)
         for number, count in zip(*np.unique(stage_N, return_counts=True), strict=True):
             self.counts[int(number), "answers"] += int(count)
         return p_NC, stage_N
@@ -164,8 +169,14 @@ class CascadePredictor(Predictor):
             if isinstance(stage, StudentStage):
                 stage.predictor.set_threads(count)
 
+    def collect(self, folder: Path, has_text: bool = True) -> None:
+        """See `Predictor`."""
+        self._collector = Collector(folder, has_text)
+
     def close(self) -> None:
-        """Ends the processes of teachers."""
+        """Ends the processes of teachers, and closes the file of collected inputs."""
+        if self._collector is not None:
+            self._collector.close()
         for stage in self.stages:
             stage.close()
 

@@ -1,11 +1,11 @@
-"""Settings of ``distill cascade``. The module does not import torch, so that ``--help`` is quick."""
+"""Settings of ``distill cascade``, and flags of commands that use one, without torch so that ``--help`` is quick."""
 
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 
-from pipeline.config import JsonFlags, StoreFlags, UnverifiedFlags
+from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags
 
 MOST_STAGES = 8
 
@@ -55,6 +55,23 @@ class CascadeConfig(StoreFlags, UnverifiedFlags, JsonFlags):
             problems.append("--budget and --target-accuracy: give one of them")
         if problems:
             raise ValueError("; ".join(problems))
+        return self
+
+
+class CollectFlags(Config):
+    """For the commands by which a cascade answers."""
+
+    collect: Path | None = Field(
+        None,
+        description="Folder to which a cascade appends the inputs that it hands on, with the later stage's answer. See "
+        "`distill extend`.",
+    )
+    collect_without_text: bool = Field(False, description="Collect hashes of these inputs instead of their text.")
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.collect_without_text and self.collect is None:
+            raise ValueError("--collect-without-text: give the folder by --collect")
         return self
 
 

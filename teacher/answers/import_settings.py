@@ -1,4 +1,4 @@
-"""Settings of ``distill import``. The module has no heavy imports, so that ``--help`` is quick."""
+"""Settings of ``distill import`` and ``extend``. The module has no heavy imports, so that ``--help`` is quick."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.config import PLACE, JsonFlags, OwnDataFlags, StoreFlags, names_of
+from pipeline.config import PLACE, JsonFlags, OwnDataFlags, SetFlags, StoreFlags, UnverifiedFlags, names_of
 from pipeline.sets.record_parts import SET_NAME
 
 AnswersKind = Literal["logits", "probabilities", "logprobs", "score"]
@@ -55,3 +55,21 @@ class ImportConfig(OwnDataFlags, StoreFlags, JsonFlags):
         """The name of the set: the given one, or the names of task and teacher in characters for file names."""
         teacher = re.sub(r"[^A-Za-z0-9._-]+", "-", self.teacher).strip("-")
         return self.name or f"{task}-{teacher}"[:100]
+
+
+class ExtendConfig(SetFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill extend``."""
+
+    collected: Path = Field(
+        description="Folder of --collect, with the inputs that a cascade handed on.",
+        json_schema_extra={"argument": True} | PLACE,
+    )
+    texts: Path | None = Field(
+        None,
+        description="File with the texts of inputs that were collected without text, in the columns of the task.",
+        json_schema_extra=PLACE,
+    )
+    name: str | None = Field(
+        None, pattern=SET_NAME, description="Name of the new set. Default: SET-collected.", json_schema_extra=PLACE
+    )
+    rows_per_shard: int = Field(8192, ge=1, description="Rows per new Parquet file.", json_schema_extra=PLACE)

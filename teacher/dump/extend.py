@@ -86,7 +86,12 @@ def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: 
     shards: list[Shard] = []
     for split in dict.fromkeys(shard.split for shard in planned.shards):
         shared = _shared_shards(old, split, source, hashes)
-        shards += [*shared, *_new_shards(shared, split, source.splits[split].num_rows, rows_per_shard, planned.kind)]
+        shards += [*shared, *new_shards(shared, split, source.splits[split].num_rows, rows_per_shard, planned.kind)]
+    return new_version(planned, old, shards)
+
+
+def new_version(planned: SetRecord, old: LogitSet, shards: Sequence[Shard]) -> SetRecord:
+    """Returns the plan of a set with these shards. Those with a ``version`` are files of the old set."""
     if not any(shard.version for shard in shards):
         return planned
     earlier = Version(format_version=old.record.format_version, settings=old.record.settings)
@@ -131,10 +136,14 @@ def _shared_shards(old: LogitSet, split: str, source: Source, hashes: Hashes) ->
             # Only a prefix is reused: new files are numbered after the shared ones, so the ranges have to be
             # contiguous.
             break
-        # A reused file keeps the fingerprint of the version that wrote it, because its footer cannot be changed.
-        version = shard.version or old.record.fingerprint
-        shared.append(shard.unmeasured().model_copy(update={"version": version}))
+        shared.append(reused(old, shard))
     return shared
+
+
+def reused(old: LogitSet, shard: Shard) -> Shard:
+    """Returns a file of an old set as a part of a new one."""
+    # It keeps the fingerprint of the version that wrote it, because its footer cannot be changed.
+    return shard.unmeasured().model_copy(update={"version": shard.version or old.record.fingerprint})
 
 
 def _is_same(old: LogitSet, shard: Shard, source: Source, hashes: Hashes) -> bool:
@@ -146,7 +155,9 @@ def _is_same(old: LogitSet, shard: Shard, source: Source, hashes: Hashes) -> boo
     return all(stored.column(name).equals(new.column(name)) for name in columns)
 
 
-def _new_shards(shared: list[Shard], split: str, num_rows: int, rows_per_shard: int, folder: KindName) -> list[Shard]:
+def new_shards(
+    shared: Sequence[Shard], split: str, num_rows: int, rows_per_shard: int, folder: KindName
+) -> list[Shard]:
     """Returns files for the rows after the shared ones, with the following numbers."""
     first, start = len(shared), shared[-1].stop if shared else 0
     if shared and start == num_rows:

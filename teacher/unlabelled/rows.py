@@ -58,7 +58,7 @@ def add_unlabelled(task: Task, source: Source, wanted: Unlabelled) -> tuple[Sour
         raise DataError(f"--unlabelled {place}: contains no text, or no text for pairs")
     # Sentences that were split out of texts have no row numbers.
     is_as_found = made_from in ("none", "columns")
-    chosen_N, counts = _choose(source, rows, max_rows, seed, texts.places if is_as_found else ())
+    chosen_N, counts = choose_rows(source, rows, max_rows, seed, texts.places if is_as_found else ())
     if not chosen_N.any():
         raise DataError(f"--unlabelled {place}: has no row to add among {rows.num_rows:,} found: {counts}")
     chosen = rows.filter(pa.array(chosen_N))
@@ -75,7 +75,7 @@ def add_unlabelled(task: Task, source: Source, wanted: Unlabelled) -> tuple[Sour
         rows=chosen.num_rows,
         **counts,
     )
-    return _appended(source, chosen), record
+    return with_unlabelled(source, chosen), record
 
 
 def count_truncated(
@@ -108,10 +108,21 @@ def _table(first: pa.Array, second: pa.Array) -> pa.Table:
     return pa.table({"sentence1": first, "sentence2": second})
 
 
-def _choose(
-    source: Source, rows: pa.Table, max_rows: int | None, seed: int, places: Places
+def choose_rows(
+    source: Source, rows: pa.Table, max_rows: int | None = None, seed: int = 0, places: Places = ()
 ) -> tuple[Mask, dict[str, int]]:
-    """Returns which rows are added [N], and the counts of other rows by reason."""
+    """Chooses rows without gold: those with words that are neither near copies of dev rows nor repeated.
+
+    Args:
+        source: the task's rows, of all splits.
+        rows: the columns sentence1 and sentence2.
+        max_rows: how many at most.
+        seed: of the draw, if there are more.
+        places: the files of the rows, for warnings.
+
+    Returns:
+        Which rows are chosen [N], and the counts of other rows by reason.
+    """
     normal = _normalized(rows)
     empty_N = np.logical_or.reduce([pc.equal(column, "").to_numpy(zero_copy_only=False) for column in normal])
     _warn_empty(empty_N, places)
@@ -171,7 +182,8 @@ def _warn_empty(empty_N: Mask, places: Places) -> None:
             console.warn(f"{place}: no word in {row_numbers(pa.array(empty_N[start:stop]))}. Left out")
 
 
-def _appended(source: Source, rows: pa.Table) -> Source:
+def with_unlabelled(source: Source, rows: pa.Table) -> Source:
+    """Returns a source with more rows without gold at the end of ``train``."""
     own = source.splits[TRAIN]
     columns = {
         "source_row": pa.array(np.arange(own.num_rows, own.num_rows + rows.num_rows)),
@@ -181,4 +193,4 @@ def _appended(source: Source, rows: pa.Table) -> Source:
         "score": pa.nulls(rows.num_rows, own.schema.field("score").type),
     }
     both = pa.concat_tables([own, pa.table(columns).select(own.column_names).cast(own.schema)]).combine_chunks()
-    return Source(source.description, source.splits | {TRAIN: both}, source.warnings, rows.num_rows)
+    return Source(source.description, source.splits | {TRAIN: both}, source.warnings, source.unlabelled + rows.num_rows)

@@ -40,6 +40,9 @@ def serve(config: ServeConfig) -> None:
     threads = _one_thread(config.runs)
     metrics = Metrics(config.workers)
     loaded = [Served(Path(run), metrics) for run in config.runs]
+    if config.collect is not None:
+        for served in loaded:  # one, see `ServeConfig`
+            served.predictor.collect(config.collect, not config.collect_without_text)
     app = App({served.name: served for served in loaded}, config, metrics)
     # A full collection over all loaded objects would stall every request for 0.1 s.
     gc.freeze()

@@ -53,6 +53,7 @@ FLAGS = {
     "--num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan",
     "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
     "--name --max-seq-length --rows-per-shard",
+    "extend": "set collected --texts --name --rows-per-shard --store --allow-unverified",
     "check": "set --sample --tolerance --manifest --model-name-or-path --model-revision --store --seed "
     "--allow-unverified",
     "push": "set url --store --without-text --replace --public",
@@ -83,10 +84,11 @@ FLAGS = {
     "describe": "run_or_recipe",
     "export": "run --onnx --html --file --table-dtype --head-dtype --output-dir --tables --set --store",
     "certify": "run --replace --set --store --where --disagreement --confidence --allow-unverified",
-    "predict": "run texts --cost --file --output --columns --manifest --explain --abstain",
+    "predict": "run texts --cost --file --output --columns --manifest --explain --abstain "
+    "--collect --collect-without-text",
     "masked-words": "runs --set --output --store --allow-unverified",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit "
-    "--cors-allow-origin",
+    "--cors-allow-origin --collect --collect-without-text",
     "results": "--tasks --manifest --data --model-name-or-path --teachers --teacher-seeds --seeds --experiment "
     "--output-dir --plan",
     "report": "set_or_run --output --store --allow-unverified",
