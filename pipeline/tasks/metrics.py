@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-from scipy.stats import rankdata
 
 from pipeline.arrays import Bools, Floats, Floats64, Ints
 from pipeline.tasks.target import NO_LABEL, Target, TargetKind, gold_classes, has_gold, predicted_scores, softmax
@@ -108,6 +107,9 @@ def pearson(pairs_2RN: Floats64) -> Floats64:
 
 def spearmanr(pairs_2RN: Floats64) -> Floats64:
     """Spearman's rank correlation of predicted and gold scores [R]. Equal scores share their mean rank."""
+    # Imported here: this library takes more than a second, and every command imports this module.
+    from scipy.stats import rankdata
+
     return pearson(rankdata(pairs_2RN, axis=-1))
 
 

@@ -9,8 +9,6 @@ import shlex
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import linear_sum_assignment
 
 from pipeline import console
 from pipeline.arrays import Floats, Floats64, Ints
@@ -102,9 +100,12 @@ def _order_problem(
     only_best, only_claimed = int((best_right > claimed_right).sum()), int((claimed_right > best_right).sum())
     if only_best <= only_claimed:
         return None
+    # Imported here and below: the library takes more than a second, and every command of a teacher imports this module.
+    from scipy.stats import binomtest
+
     # Bonferroni correction: the best of so many orders fits well by chance. Above 100 labels the factorial overflows.
     others = math.factorial(min(target.num_logits, 100)) - 1
-    if stats.binomtest(only_best, only_best + only_claimed, alternative="greater").pvalue > SIGNIFICANCE / others:
+    if binomtest(only_best, only_best + only_claimed, alternative="greater").pvalue > SIGNIFICANCE / others:
         return None
     in_task_order = label_places(labels, target.names)
     assert in_task_order is not None, "only a teacher with the task's labels gets here"
@@ -126,8 +127,7 @@ def _classes_right(logits_NC: Floats, gold_N: Ints) -> tuple[Ints, Floats64, Flo
 def _lists_right(logits_NC: Floats, gold_NC: Ints) -> tuple[Ints, Floats64, Floats64]:
     """Returns the best order, and the share of each row's labels for which the claimed and the best one are right."""
     predicted_NC = (logits_NC > 0).astype(np.int64)
-    # The Hungarian algorithm finds the best of all C! orders in O(C^3).
-    best_C = np.asarray(linear_sum_assignment(predicted_NC.T @ gold_NC, maximize=True)[1])
+    best_C = _best_assignment(predicted_NC.T @ gold_NC)
     return best_C, (predicted_NC == gold_NC).mean(axis=1), (predicted_NC == gold_NC[:, best_C]).mean(axis=1)
 
 
@@ -135,7 +135,15 @@ def best_order(predicted_N: Ints, gold_N: Ints, num_classes: int) -> Ints:
     """Returns the one-to-one map from predicted to gold class [C] with the most right rows."""
     counts = np.zeros((num_classes, num_classes), dtype=np.int64)
     np.add.at(counts, (predicted_N, gold_N), 1)
-    return np.asarray(linear_sum_assignment(counts, maximize=True)[1])
+    return _best_assignment(counts)
+
+
+def _best_assignment(counts_CC: Ints) -> Ints:
+    """Returns the one-to-one map from rows to columns [C] with the largest sum of counts."""
+    from scipy.optimize import linear_sum_assignment
+
+    # The Hungarian algorithm finds the best of all C! orders in O(C^3).
+    return np.asarray(linear_sum_assignment(counts_CC, maximize=True)[1])
 
 
 def _scores_problem(target: Target, logits_NC: Floats, score_N: Floats) -> str | None:
@@ -143,7 +151,9 @@ def _scores_problem(target: Target, logits_NC: Floats, score_N: Floats) -> str |
     predicted, gold = predicted_scores(target, logits_NC)[has_gold_N], score_N[has_gold_N]
     if len(gold) < 3 or predicted.std() == 0 or gold.std() == 0:
         return None
-    result = stats.pearsonr(predicted, gold)
+    from scipy.stats import pearsonr
+
+    result = pearsonr(predicted, gold)
     if result.statistic < 0 and result.pvalue < SIGNIFICANCE:
         return (
             f"its scores do not increase with the gold scores (correlation {result.statistic:.3f} over "
