@@ -321,7 +321,7 @@ class Head(TokenHead):
         None,
         description=(
             "Combination of pairs: diffcat [u, w, |u-w|], compare [u, w, u*w, |u-w|], joint (one sequence), "
-            "attention (between both). Default: compare, for biattentive attention, for a bert joint."
+            "attention (between both). Default: compare, for aligned and biattentive attention, for a bert joint."
         ),
     )
     token_dropout: float = Field(0.0, ge=0, lt=1, description="Share of tokens dropped in each training step.")
@@ -339,7 +339,7 @@ class Storage(Settings):
     weights: Weights | None = Field(
         None,
         description=(
-            "Weights on disk: rounded (about 5 bits per number), or float32. Default: rounded, for lstm, "
+            "Weights on disk: rounded (about 5 bits per number), or float32. Default: rounded, for aligned, lstm, "
             "biattentive and bert float32."
         ),
     )

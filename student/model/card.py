@@ -63,6 +63,7 @@ HUB = "hub"
 KINDS = {
     "bert": "A BERT with few layers, a student of **{task}**",
     "lstm": "A student of **{task}** with LSTMs",
+    "aligned": "A student of **{task}** with attention between the token vectors of two sentences",
     "biattentive": "A student of **{task}** with LSTMs and attention between sentences",
 }
 SUMS = "A student of **{task}** without attention or layers"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from student.config import HeadKind, PairingKind
+from student.model.aligned import AlignedEncoder
 from student.model.bert import BertEncoder
 from student.model.biattentive import BiattentiveEncoder
 from student.model.embeddings import MatrixEncoder
@@ -87,6 +88,8 @@ ENCODERS: dict[EmbeddingKind, EncoderKind] = {
         pairing="attention",
         make=BiattentiveEncoder,
     ),
+    # 100 numbers scored a point less on MNLI. See docs/experiments/aligned-pairs.md.
+    "aligned": EncoderKind("Aligned vectors", {"vector_size": 200}, pairing="attention", make=AlignedEncoder),
     "bert": EncoderKind(
         "BERT",
         {"vector_size": 384},

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from pipeline.settings import Settings
 
-EmbeddingKind = Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "bert"]
+EmbeddingKind = Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"]
 PoolingKind = Literal["sum", "sum+max"]
 PoolerKind = Literal["mean-cls"]
 InitKind = Literal["teacher", "noise"]
@@ -18,7 +18,8 @@ class EncoderSettings(Settings):
     panel: ClassVar = "What the student is made of"
     helps: ClassVar = {
         "embedding": "Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of "
-        "vectors), lstm, biattentive (LSTMs with attention), or bert (a few layers)."
+        "vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or bert "
+        "(a few layers)."
     }
     embedding: EmbeddingKind = "hybrid"
 
@@ -35,8 +36,8 @@ class WithVectors(EncoderSettings):
     vector_size: int | None = Field(
         None,
         ge=1,
-        description="Width of token vectors. Default: 400 for hybrid, 784 for cbow, 300 for lstm and biattentive, the "
-        "teacher's for a bert.",
+        description="Width of token vectors. Default: 400 for hybrid, 784 for cbow, 200 for aligned, 300 for lstm and "
+        "biattentive, the teacher's for a bert.",
     )
 
 
@@ -99,6 +100,12 @@ class Biattentive(WithLstm):
     embedding: Literal["biattentive"] = "biattentive"
 
 
+class Aligned(WithVectors):
+    """Attention between the vectors of both sentences, without layers."""
+
+    embedding: Literal["aligned"] = "aligned"
+
+
 class Bert(WithVectors, WithNoise):
     """A few layers of a BERT."""
 
@@ -150,4 +157,4 @@ class CbowOfTexts(Cbow, _OfTexts):
     """`Cbow` for texts."""
 
 
-AnyEncoder = HybridOfTexts | CmowOfTexts | CbowOfTexts | Lstm | Biattentive | Bert
+AnyEncoder = HybridOfTexts | CmowOfTexts | CbowOfTexts | Lstm | Biattentive | Aligned | Bert

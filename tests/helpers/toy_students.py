@@ -76,6 +76,11 @@ def lstm_student(embedding: str = "lstm", **changes: object) -> Student:
     return student(**sizes | {"embedding": embedding, "pairing": pairing, "lstm": lstm} | changes)
 
 
+def aligned_student(**changes: object) -> Student:
+    sizes = {"matrix_size": 0, "vector_size": 5, "bidirectional": False, "is_pair": True}
+    return student(**sizes | {"embedding": "aligned", "pairing": "attention"} | changes)
+
+
 def toy_examples(ids1: list[list[int]], ids2: list[list[int]] | None) -> Examples:
     count = len(ids1)
     return Examples(

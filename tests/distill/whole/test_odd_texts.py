@@ -36,7 +36,7 @@ from tests.helpers.node import PROGRAM, Node, running_node
 from tests.helpers.odd_texts import HALF_PAIRS, odd_texts
 from tests.helpers.onnx_files import session
 from tests.helpers.tokenizers import TOKENS, bert, expected
-from tests.helpers.toy_students import lstm_student, pair_student, student
+from tests.helpers.toy_students import aligned_student, lstm_student, pair_student, student
 
 LENGTH, BATCH = 14, 250
 SHAPE: dict[str, object] = {"vocabulary_size": 2 * len(TOKENS), "max_seq_length": LENGTH, "initializer_range": 0.3}
@@ -48,6 +48,7 @@ STUDENTS: dict[str, Callable[[], Student]] = {
         **SHAPE, vector_size=0, is_pair=True, pairing="joint", special_ids=((4,), (6,), (6,))
     ),
     "LSTMs with attention": lambda: lstm_student("biattentive", **SHAPE, head="plain-mlp"),
+    "aligned, two texts": lambda: aligned_student(**SHAPE),
     "windows": lambda: student(**SHAPE, window_size=4, pooling="sum+max"),
 }
 TEXTS = odd_texts(10_000)

@@ -1,0 +1,108 @@
+"""A student of pairs without layers: each token is compared with what it is aligned with in the other sentence.
+
+A token is aligned with the mean of the other sentence's tokens, weighted by attention (the decomposable attention of
+Parikh et al. 2016, without networks before the attention).
+
+Shapes: T tokens of all sentences end to end, S = N + 1 starts, N sentences or pairs, B batch, L and K tokens of the
+first and the second sentence, E numbers of a token's vector, H numbers of a comparison.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from student.kernels.reference import largest
+from student.model.biattentive import Padded, Sentences, look
+from student.model.encoder import Encoder, EncoderShape, padded
+from student.model.lstm import VectorEncoder, Vectors, tokens_alone
+from student.model.products import SparseGrads
+
+
+class AlignedEncoder(VectorEncoder):
+    """Normalised vectors, attention of each token to the other sentence, and pooled comparisons of both.
+
+    A single sentence is read as a pair with itself.
+    """
+
+    # Frequent tokens start shorter, as in sums: a step then turns their normalised vectors further.
+    counts_less = True
+    start_deviation = Encoder.start_deviation
+
+    def __init__(self, shape: EncoderShape) -> None:
+        super().__init__()
+        self.pad_id, self.vectors = shape.pad_id, Vectors(shape, channels=1)
+        # Equal tokens must attend to each other from the first step on: without it, MNLI loses ten points.
+        self.norm = nn.LayerNorm(shape.vector_size)
+        # Comparisons as wide as the vectors took twice as long and scored no better.
+        self.compare = nn.Linear(4 * shape.vector_size, (shape.vector_size + 1) // 2)
+        # Dot products of normalised vectors have this deviation, as in a transformer.
+        self.scale = shape.vector_size**-0.5
+        self.size, self.token_size = 4 * self.compare.out_features, 0
+
+    def reduce(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
+        """See `Encoder`."""
+        sentences = self._sentences(ids_T, starts_S, sparse_grads)
+        return self._read(sentences, sentences)
+
+    def reduce_pairs(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
+        """See `Encoder`."""
+        vectors_TE, starts_S = self._sentences(ids_T, starts_S, sparse_grads)
+        half = len(starts_S) // 2
+        # All first sentences precede the second ones, so one cut of the vectors separates them.
+        middle = int(starts_S[half])
+        return self._read((vectors_TE[:middle], starts_S[: half + 1]), (vectors_TE[middle:], starts_S[half:] - middle))
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds per token, without attention."""
+        return self.compare.weight.numel()
+
+    def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
+        """See `Encoder`."""
+        sentences = self._exported_sentences(ids_BL)
+        return self._exported_read(sentences, sentences)
+
+    def exported_pairs(self, ids1_BL: torch.Tensor, ids2_BK: torch.Tensor) -> torch.Tensor:
+        """See `Encoder`."""
+        return self._exported_read(self._exported_sentences(ids1_BL), self._exported_sentences(ids2_BK))
+
+    def _sentences(self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None) -> Sentences:
+        vectors_TE = self.norm(self.vectors(ids_T, sparse_grads))
+        return tokens_alone(vectors_TE, ids_T != self.pad_id, starts_S)
+
+    def _read(self, one: Sentences, other: Sentences) -> torch.Tensor:
+        states, other_states = padded(*one), padded(*other)
+        seen_NLE, seen_NKE = look(states, other_states, self.scale)
+        sides = ((one, seen_NLE[states[1]]), (other, seen_NKE[other_states[1]]))
+        # Comparisons are the widest arrays, so they are computed without padding.
+        compared = [(self._compared(vectors_TE, seen_TE), starts_S) for (vectors_TE, starts_S), seen_TE in sides]
+        return torch.cat([pooled(*padded(*side)) for side in compared], dim=1)
+
+    def _exported_sentences(self, ids_BL: torch.Tensor) -> Padded:
+        # One more column of padding: onnxruntime leaves a product over no tokens at all as memory had it, not as zeros.
+        ids_BL = functional.pad(ids_BL, (0, 1), value=self.pad_id)
+        return self.norm(self.vectors(ids_BL)), ids_BL != self.pad_id
+
+    def _exported_read(self, one: Padded, other: Padded) -> torch.Tensor:
+        seen_BLE, seen_BKE = look(one, other, self.scale)
+        return torch.cat(
+            [
+                pooled(self._compared(one[0], seen_BLE), one[1]),
+                pooled(self._compared(other[0], seen_BKE), other[1]),
+            ],
+            dim=1,
+        )
+
+    def _compared(self, own: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Returns relu(W [x, c, x * c, |x - c|]) on the last axis."""
+        return self.compare(torch.cat([own, seen, own * seen, (own - seen).abs()], dim=-1)).relu()
+
+
+def pooled(compared_NLH: torch.Tensor, is_token_NL: torch.Tensor) -> torch.Tensor:
+    """Returns the sums and the maxima of the tokens' comparisons, [N, 2 H], which are 0 for an empty sentence."""
+    sums_NH = (compared_NLH * is_token_NL.unsqueeze(2)).sum(dim=1)
+    return torch.cat([sums_NH, largest(compared_NLH, is_token_NL)], dim=1)

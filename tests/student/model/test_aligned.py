@@ -1,0 +1,204 @@
+"""Aligned pairs against arithmetic written out, and one pair at a time."""
+
+from collections.abc import Sequence
+from math import sqrt, tanh
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from pipeline.errors import ConfigError
+from pipeline.sets.reader import ExampleSet
+from pipeline.tasks.target import softmax
+from student.config import TrainSettings
+from student.data import as_read, load_examples
+from student.describe import describe_config
+from student.evaluate import evaluate
+from student.export.export import export
+from student.fit import train
+from student.kinds.examples import student_logits
+from student.model.aligned import AlignedEncoder
+from student.model.build_config import build_config
+from student.model.model import Student
+from student.optimizer import RowAdam
+from student.predict import Predictor
+from student.run_config import EvaluateConfig, ExportConfig
+from tests.helpers.messages import naming
+from tests.helpers.shipped_tasks import facts
+from tests.helpers.students import tiny_config
+from tests.helpers.toy_students import aligned_student, padded
+
+PAD = 0
+ONES, OTHERS = [[3, 1, 4], [7], [2, 2, 9, 5, 3], []], [[6], [8, 2, 4, 1], [5, 5], [6, 8]]
+SIZES = {"embedding": "aligned", "matrix_size": None, "vector_size": 5}
+TOKENS = st.lists(st.integers(1, 9), max_size=6)
+
+
+def ragged(sentences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    ids_T = torch.tensor([token for sentence in sentences for token in sentence], dtype=torch.int64)
+    return ids_T, torch.tensor([0, *map(len, sentences)]).cumsum(0)
+
+
+def encoder_of(**changes: object) -> AlignedEncoder:
+    encoder = aligned_student(**changes).encoder
+    assert isinstance(encoder, AlignedEncoder)
+    # Biases and weights of LayerNorm start at 0 and 1, where mistakes would not show.
+    for parameter in encoder.norm.parameters():
+        torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    return encoder
+
+
+def side_alone(encoder: AlignedEncoder, own: Sequence[int], other: Sequence[int]) -> torch.Tensor:
+    """The features of one sentence beside another, token by token."""
+    size = encoder.norm.normalized_shape[0]
+    norm = (encoder.norm.normalized_shape, encoder.norm.weight, encoder.norm.bias)
+    x_LE, y_KE = (functional.layer_norm(encoder.vectors.trained.weight[list(ids)], *norm) for ids in (own, other))
+    compared = []
+    for x_E in x_LE:
+        seen_E = (torch.stack([x_E @ y_E for y_E in y_KE]) / sqrt(size)).softmax(0) @ y_KE if other else 0 * x_E
+        both = torch.cat([x_E, seen_E, x_E * seen_E, (x_E - seen_E).abs()])
+        compared.append((encoder.compare.weight @ both + encoder.compare.bias).clamp(min=0))
+    if not compared:
+        return encoder.compare.bias.new_zeros(2 * encoder.compare.out_features)
+    return torch.cat([torch.stack(compared).sum(0), torch.stack(compared).amax(0)])
+
+
+def alone(encoder: AlignedEncoder, x: Sequence[int], y: Sequence[int]) -> torch.Tensor:
+    return torch.cat([side_alone(encoder, x, y), side_alone(encoder, y, x)])
+
+
+@torch.no_grad()
+def test_two_tokens_by_hand() -> None:
+    encoder = aligned_student(vector_size=4).encoder.double()
+    assert isinstance(encoder, AlignedEncoder)
+    encoder.norm.eps = 0
+    encoder.vectors.trained.weight[3] = torch.tensor([2.0, 0.0, 2.0, 0.0])  # normalised: [1, -1, 1, -1]
+    encoder.vectors.trained.weight[4] = torch.tensor([0.0, 6.0, 0.0, 6.0])  # normalised: [-1, 1, -1, 1]
+    # The first output is the product of the first numbers, and the second one the distance of the second numbers.
+    encoder.compare.weight.zero_()
+    encoder.compare.bias.zero_()
+    encoder.compare.weight[0, 8] = encoder.compare.weight[1, 13] = 1
+    # The scores of token 3 are 4 / 2 and -4 / 2, so it is aligned with tanh(2) times itself.
+    first = [tanh(2), 1 - tanh(2)]
+    # Both tokens of the second sentence are aligned with the only one of the first: products 1 and -1, of which a ReLU
+    # makes 0, and distances 0 and 2.
+    expected_F = torch.tensor([*first, *first, 1, 2, 1, 2], dtype=torch.float64)
+    torch.testing.assert_close(encoder.reduce_pairs(*ragged([[3], [3, 4]]))[0], expected_F)
+
+
+def test_each_pair_and_its_gradients_are_those_of_the_pair_alone() -> None:
+    encoder = encoder_of().double()
+    weight_F = torch.linspace(-1, 2, encoder.size, dtype=torch.float64)
+    encoder.reduce_pairs(*ragged([*ONES, *OTHERS])).mv(weight_F).square().sum().backward()  # type: ignore[no-untyped-call]
+    gradients = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+    encoder.zero_grad()
+    expected_BF = torch.stack([alone(encoder, x, y) for x, y in zip(ONES, OTHERS, strict=True)])
+    expected_BF.mv(weight_F).square().sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(encoder.reduce_pairs(*ragged([*ONES, *OTHERS])), expected_BF)
+    assert len(gradients) == len(list(encoder.parameters()))
+    for gradient, parameter in zip(gradients, encoder.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)
+
+
+@settings(max_examples=30, deadline=None)
+@given(pairs=st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=5), gaps=st.integers(0, 2))
+def test_a_pair_does_not_depend_on_padding_or_on_its_batch(pairs: list[tuple[list[int], list[int]]], gaps: int) -> None:
+    model = aligned_student()
+    sides = [[[part for token in pair[k] for part in (*[PAD] * gaps, token)] for pair in pairs] for k in (0, 1)]
+    with torch.no_grad():
+        together_BC = model(*map(padded, sides))
+        each_BC = [model.logits(*ragged(pair)) for pair in pairs]
+    torch.testing.assert_close(together_BC, torch.cat(each_BC), rtol=1e-4, atol=1e-5)
+
+
+@given(x=TOKENS, y=TOKENS)
+@settings(max_examples=30, deadline=None)
+def test_exchanged_sentences_exchange_their_features(x: list[int], y: list[int]) -> None:
+    encoder = encoder_of()
+    with torch.no_grad():
+        xy_2X, yx_2X = (encoder.reduce_pairs(*ragged(pair))[0].chunk(2) for pair in ([x, y], [y, x]))
+        alone_F = encoder.reduce(*ragged([x]))
+        torch.testing.assert_close(alone_F, encoder.reduce_pairs(*ragged([x, x])))
+    torch.testing.assert_close((xy_2X[0], xy_2X[1]), (yx_2X[1], yx_2X[0]))
+
+
+def test_an_empty_sentence_has_no_features_and_no_share_in_the_other() -> None:
+    encoder = encoder_of()
+    features_BF = encoder.reduce_pairs(*ragged([[3, 1], [], [], [], [4], []]))
+    assert features_BF.isfinite().all()
+    torch.testing.assert_close(
+        features_BF, torch.stack([alone(encoder, *p) for p in (([3, 1], []), ([], [4]), ([], []))])
+    )
+    assert not features_BF[2].any()
+    features_BF.sum().backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
+
+
+def test_gradients_by_rows_move_it_as_those_of_whole_tables_do() -> None:
+    trained = []
+    for by_rows in (True, False):
+        model = aligned_student()
+        encoder = model.encoder
+        tables = [table.weight for table in encoder.trained_tables()]
+        optimizer = RowAdam(tables, [*encoder.other_parameters(), *model.head.parameters()], lr=0.1, padding_idx=PAD)
+        for sentences in ([*ONES, *OTHERS], [*ONES[:2], *OTHERS[:2]], [[], []], [[3], [PAD, 3]]):
+            ids_T, starts_S = ragged(sentences)
+            rows = optimizer.use(ids_T) if by_rows else None
+            model.logits(ids_T, starts_S, rows).square().sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.clip_gradients(1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.catch_up()
+        trained.append(model.state_dict())
+    start = aligned_student().state_dict()
+    for name, weight in trained[0].items():
+        torch.testing.assert_close(weight, trained[1][name], rtol=0, atol=1e-3)  # of steps of 0.1
+        assert not torch.equal(weight, start[name]), name
+    assert not trained[0]["encoder.vectors.trained.weight"][PAD].any()
+
+
+def test_a_trained_run_is_evaluated_and_predicts_what_it_computed(
+    store: Path, roles_set: ExampleSet, tmp_path: Path
+) -> None:
+    record = train(tiny_config(store / "roles", tmp_path, **SIZES), "")
+    assert evaluate(EvaluateConfig(run=tmp_path)) == record["result"]["evaluation"]
+    model = Student.load(tmp_path)
+    assert (model.config.embedding, model.config.pairing, model.config.head) == ("aligned", "attention", "mlp")
+    expected_NC = student_logits(model, as_read(load_examples(roles_set, "validation"), model.config))
+    rows = roles_set.read("validation", ("sentence1", "sentence2"))
+    results = Predictor(tmp_path)(rows.column("sentence1").to_pylist(), rows.column("sentence2").to_pylist())
+    actual_NC = np.array([[*result["probabilities"].values()] for result in results])
+    np.testing.assert_allclose(actual_NC, softmax(expected_NC), atol=1e-6)
+    assert len(np.unique(actual_NC.round(6))) > 20
+    for flag, changes in (
+        ("--file", {"file": tmp_path / "x"}),
+        ("--html", {"html": tmp_path / "x"}),
+        ("--tables", {"output_dir": tmp_path / "x", "tables": "int8"}),
+    ):
+        with pytest.raises(ConfigError, match=naming(flag, "--embedding aligned", "--onnx")):
+            export(ExportConfig(run=tmp_path, **changes))
+        assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        ({"head": "bilstm"}, "--head bilstm"),
+        ({"matrix_size": 3}, naming("--matrix-size: ", "--embedding")),
+        ({"num_bigrams": 3}, naming("--num-bigrams: ", "--embedding")),
+    ],
+)
+def test_flags_of_other_encoders_are_refused(flags: dict[str, object], refused: str) -> None:
+    with pytest.raises(ConfigError, match=refused):
+        build_config(TrainSettings.from_flags(embedding="aligned", **flags), facts("mrpc"))
+
+
+def test_it_is_described_by_parts() -> None:
+    description = describe_config(aligned_student().config)
+    parts = {"vectors": 10 * 5, "norm": 10, "compare": 20 * 3 + 3, "head": (12 * 6 + 6) + 2 * 6 + (6 * 3 + 3)}
+    assert description["parameters"] == parts | {"total": sum(parts.values())}
+    assert description["multiply_adds"] == {"per_token": 20 * 3, "per_input": 12 * 6 + 6 * 3}
