@@ -819,8 +819,8 @@ def pretrain_student(
         bidirectional: Also multiply a second set of matrices from the end to the start.
         matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
         pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.
-        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 300 for lstm and biattentive,
-            the teacher's for a bert.
+        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 200 for aligned, 300 for lstm
+            and biattentive, the teacher's for a bert.
         initializer_range: Standard deviation of the initial random tables.
         set: Set of masked words or of sentences to train on: a path, or a name in the store.
         output_dir: Folder of the run. Default: runs/NAME-OF-SET.
@@ -1035,7 +1035,7 @@ def sweep(
     mix: str | None = None,
     set: str | Sequence[str] = (),
     tasks: str | None = None,
-    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "bert"] = "hybrid",
+    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"] = "hybrid",
     bidirectional: bool = True,
     matrix_size: int | None = None,
     pooling: Literal["sum", "sum+max"] | None = None,
@@ -1105,12 +1105,13 @@ def sweep(
         set: Logit set to train on: a path, or a name in the store. Repeat for several teachers.
         tasks: Comma-separated sets (names or paths) to train on together, with one encoder and a head each.
         embedding: Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of
-            vectors), lstm, biattentive (LSTMs with attention), or bert (a few layers).
+            vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or
+            bert (a few layers).
         bidirectional: Also multiply a second set of matrices from the end to the start.
         matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
         pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.
-        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 300 for lstm and biattentive,
-            the teacher's for a bert.
+        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 200 for aligned, 300 for lstm
+            and biattentive, the teacher's for a bert.
         initializer_range: Standard deviation of the initial random tables.
         window_size: Window size in tokens. Longer texts are split into windows and averaged.
         num_bigrams: Number of bigram embeddings. 0 disables them. Default: 16384 for up to 10,000 training rows,
@@ -1130,7 +1131,7 @@ def sweep(
             a BERT.
         init_vectors: Text file of word2vec or GloVe from which token vectors start.
         pairing: Combination of pairs: diffcat [u, w, |u-w|], compare [u, w, u*w, |u-w|], joint (one sequence),
-            attention (between both). Default: compare, for biattentive attention, for a bert joint.
+            attention (between both). Default: compare, for aligned and biattentive attention, for a bert joint.
         token_dropout: Share of tokens dropped in each training step.
         head: Classifier on top of the representation. Default: mlp, for a bert dense.
         hidden_size: Width of the head. Default: 400, for bilstm the width of its input.
@@ -1195,7 +1196,7 @@ def train_student(
     mix: str | None = None,
     set: str | Sequence[str] = (),
     tasks: str | None = None,
-    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "bert"] = "hybrid",
+    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"] = "hybrid",
     bidirectional: bool = True,
     matrix_size: int | None = None,
     pooling: Literal["sum", "sum+max"] | None = None,
@@ -1258,12 +1259,13 @@ def train_student(
         set: Logit set to train on: a path, or a name in the store. Repeat for several teachers.
         tasks: Comma-separated sets (names or paths) to train on together, with one encoder and a head each.
         embedding: Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of
-            vectors), lstm, biattentive (LSTMs with attention), or bert (a few layers).
+            vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or
+            bert (a few layers).
         bidirectional: Also multiply a second set of matrices from the end to the start.
         matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
         pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.
-        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 300 for lstm and biattentive,
-            the teacher's for a bert.
+        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 200 for aligned, 300 for lstm
+            and biattentive, the teacher's for a bert.
         initializer_range: Standard deviation of the initial random tables.
         window_size: Window size in tokens. Longer texts are split into windows and averaged.
         num_bigrams: Number of bigram embeddings. 0 disables them. Default: 16384 for up to 10,000 training rows,
@@ -1283,7 +1285,7 @@ def train_student(
             a BERT.
         init_vectors: Text file of word2vec or GloVe from which token vectors start.
         pairing: Combination of pairs: diffcat [u, w, |u-w|], compare [u, w, u*w, |u-w|], joint (one sequence),
-            attention (between both). Default: compare, for biattentive attention, for a bert joint.
+            attention (between both). Default: compare, for aligned and biattentive attention, for a bert joint.
         token_dropout: Share of tokens dropped in each training step.
         head: Classifier on top of the representation. Default: mlp, for a bert dense.
         hidden_size: Width of the head. Default: 400, for bilstm the width of its input.

@@ -339,7 +339,7 @@ class Storage(Settings):
     weights: Weights | None = Field(
         None,
         description=(
-            "Weights on disk: rounded (about 5 bits per number), or float32. Default: rounded, for aligned, lstm, "
+            "Weights on disk: rounded (about 5 bits per number), or float32. Default: rounded, for lstm, "
             "biattentive and bert float32."
         ),
     )

@@ -96,7 +96,7 @@ class EncoderConfig(BaseModel):
             raise ValueError(f"pooling is {self.pooling!r}, and embedding {self.embedding!r} has no sums of vectors")
         if not kind.has_sums and (self.window_size is not None or self.table_dtype != "float32"):
             raise ValueError(f"embedding {self.embedding!r} does not support windows and smaller tables")
-        if self.weights == "rounded" and (not kind.has_sums or self.table_dtype != "float32"):
+        if self.weights == "rounded" and (not kind.can_be_rounded or self.table_dtype != "float32"):
             raise ValueError(f"weights are rounded, with {self.table_dtype} tables of embedding {self.embedding!r}")
         if bool(self.num_bigrams) != bool(self.bigram_size) or (self.num_bigrams and not kind.has_sums):
             raise ValueError(f"{self.num_bigrams} pairs of {self.bigram_size} for embedding {self.embedding!r}")

@@ -94,10 +94,10 @@ def encoder_values(encoder: EncoderSettings, head: TokenHead, labels_tokens: boo
 
 def _weights(storage: Storage, encoder: EncoderSettings) -> Weights:
     """Returns the format of weights on disk: the given one, or rounded where measurements showed no loss."""
-    has_sums = ENCODERS[encoder.embedding].has_sums
-    if storage.weights == "rounded" and not has_sums:
+    can_be_rounded = ENCODERS[encoder.embedding].can_be_rounded
+    if storage.weights == "rounded" and not can_be_rounded:
         raise ConfigError(f"--weights rounded: is not supported by --embedding {encoder.embedding}. Use float32.")
-    return storage.weights or ("rounded" if has_sums else "float32")
+    return storage.weights or ("rounded" if can_be_rounded else "float32")
 
 
 def metrics_of(first: Metric | None, metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:

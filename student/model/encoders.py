@@ -54,6 +54,11 @@ class EncoderKind:
         return self.make is MatrixEncoder
 
     @property
+    def can_be_rounded(self) -> bool:
+        """Whether its weights may be rounded on disk. For LSTMs and BERTs the loss was not measured."""
+        return self.has_sums or self.make is AlignedEncoder
+
+    @property
     def reads_pairs(self) -> bool:
         """Whether it reads both sentences at once, so that it has no features per token."""
         return self.pairing == "attention"

@@ -24,7 +24,7 @@ LARGEST = 127
 # Names of a matrix's parts: numbers, a step per row, which rows they are, and how many rows and columns there are.
 NUMBERS, STEPS, ROWS, SHAPE = ".numbers", ".steps", ".rows", ".shape"
 PARTS = (NUMBERS, STEPS, ROWS, SHAPE)
-TABLE, MATRICES = "table.weight", "matrices.table.weight"
+VECTORS, MATRICES = ("table.weight", "vectors.trained.weight"), "matrices.table.weight"
 # Largest accepted ratio of bytes in memory to bytes on disk. Most rows of a large vocabulary can be neutral.
 MOST_WIDENED = 1000
 
@@ -97,7 +97,7 @@ def _parts(name: str, weight_VF: Tensor) -> dict[str, Tensor]:
 
 def _steps(name: str, deviation_RF: Tensor) -> Tensor:
     """Returns the step of each row, a power of two [R]. It is NaN for a row with a number that is not finite."""
-    fineness = MATRIX_STEP if name.endswith(MATRICES) else VECTOR_STEP if name.endswith(TABLE) else HEAD_STEP
+    fineness = MATRIX_STEP if name.endswith(MATRICES) else VECTOR_STEP if name.endswith(VECTORS) else HEAD_STEP
     largest_R = deviation_RF.abs().amax(dim=1) if len(deviation_RF) else deviation_RF.new_zeros(0)
     # Divided by the largest number first, because squares of tiny or huge numbers are beyond float32.
     typical_R = (deviation_RF / largest_R.unsqueeze(1)).square_().mean(dim=1).sqrt_() * largest_R

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from torch.nn import functional
 
 from pipeline.errors import ConfigError
@@ -24,6 +25,8 @@ from student.kinds.examples import student_logits
 from student.model.aligned import AlignedEncoder
 from student.model.build_config import build_config
 from student.model.model import Student
+from student.model.rounded import NUMBERS
+from student.model.weights import WEIGHTS_FILE
 from student.optimizer import RowAdam
 from student.predict import Predictor
 from student.run_config import EvaluateConfig, ExportConfig
@@ -65,6 +68,11 @@ def side_alone(encoder: AlignedEncoder, own: Sequence[int], other: Sequence[int]
     if not compared:
         return encoder.compare.bias.new_zeros(2 * encoder.compare.out_features)
     return torch.cat([torch.stack(compared).sum(0), torch.stack(compared).amax(0)])
+
+
+def stored_names(run: Path) -> list[str]:
+    with safe_open(run / WEIGHTS_FILE, framework="pt") as file:
+        return list(file.keys())
 
 
 def alone(encoder: AlignedEncoder, x: Sequence[int], y: Sequence[int]) -> torch.Tensor:
@@ -164,7 +172,9 @@ def test_gradients_by_rows_move_it_as_those_of_whole_tables_do() -> None:
 def test_a_trained_run_is_evaluated_and_predicts_what_it_computed(
     store: Path, roles_set: ExampleSet, tmp_path: Path
 ) -> None:
-    record = train(tiny_config(store / "roles", tmp_path, **SIZES), "")
+    # Weights are rounded by default, and scores are those of the rounded weights.
+    record = train(tiny_config(store / "roles", tmp_path, **SIZES, weights=None), "")
+    assert any(name.endswith(NUMBERS) for name in stored_names(tmp_path))
     assert evaluate(EvaluateConfig(run=tmp_path)) == record["result"]["evaluation"]
     model = Student.load(tmp_path)
     assert (model.config.embedding, model.config.pairing, model.config.head) == ("aligned", "attention", "mlp")

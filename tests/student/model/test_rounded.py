@@ -31,7 +31,15 @@ def back(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return widened(rounded(tensors), MANY)
 
 
-@pytest.mark.parametrize(("name", "fineness"), [(VECTORS, VECTOR_STEP), (MATRICES, MATRIX_STEP), (HEAD, HEAD_STEP)])
+@pytest.mark.parametrize(
+    ("name", "fineness"),
+    [
+        (VECTORS, VECTOR_STEP),
+        ("encoder.vectors.trained.weight", VECTOR_STEP),
+        (MATRICES, MATRIX_STEP),
+        (HEAD, HEAD_STEP),
+    ],
+)
 @pytest.mark.parametrize("spread", [1e-3, 1.0, 1e3])
 def test_each_number_is_off_by_half_a_step_at_most(name: str, fineness: float, spread: float) -> None:
     weight = torch.randn(50, 16, generator=torch.Generator().manual_seed(1)) * spread
