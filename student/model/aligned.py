@@ -99,7 +99,7 @@ class AlignedEncoder(VectorEncoder):
 
     def _compared(self, own: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         """Returns relu(W [x, c, x * c, |x - c|]) on the last axis."""
-        return self.compare(torch.cat([own, seen, own * seen, (own - seen).abs()], dim=-1)).relu()
+        return self.compare(torch.cat([own, seen, own * seen, (own - seen).abs()], dim=-1)).relu()  # type: ignore[no-any-return]
 
 
 def pooled(compared_NLH: torch.Tensor, is_token_NL: torch.Tensor) -> torch.Tensor:

@@ -138,9 +138,8 @@ def test_an_empty_sentence_has_no_features_and_no_share_in_the_other() -> None:
     encoder = encoder_of()
     features_BF = encoder.reduce_pairs(*ragged([[3, 1], [], [], [], [4], []]))
     assert features_BF.isfinite().all()
-    torch.testing.assert_close(
-        features_BF, torch.stack([alone(encoder, *p) for p in (([3, 1], []), ([], [4]), ([], []))])
-    )
+    pairs: list[tuple[list[int], list[int]]] = [([3, 1], []), ([], [4]), ([], [])]
+    torch.testing.assert_close(features_BF, torch.stack([alone(encoder, x, y) for x, y in pairs]))
     assert not features_BF[2].any()
     features_BF.sum().backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
@@ -153,7 +152,8 @@ def test_gradients_by_rows_move_it_as_those_of_whole_tables_do() -> None:
         encoder = model.encoder
         tables = [table.weight for table in encoder.trained_tables()]
         optimizer = RowAdam(tables, [*encoder.other_parameters(), *model.head.parameters()], lr=0.1, padding_idx=PAD)
-        for sentences in ([*ONES, *OTHERS], [*ONES[:2], *OTHERS[:2]], [[], []], [[3], [PAD, 3]]):
+        batches: list[list[list[int]]] = [[*ONES, *OTHERS], [*ONES[:2], *OTHERS[:2]], [[], []], [[3], [PAD, 3]]]
+        for sentences in batches:
             ids_T, starts_S = ragged(sentences)
             rows = optimizer.use(ids_T) if by_rows else None
             model.logits(ids_T, starts_S, rows).square().sum().backward()  # type: ignore[no-untyped-call]
