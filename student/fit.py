@@ -35,7 +35,16 @@ from student.model.model import Student, TaskStudent, default_device
 from student.model.products import IS_COMPILED
 from student.model.weights import save_sharing
 from student.optimizer import make_optimizer
-from student.run_result import calibrate, context, deciding_settings, note_start, result, write_card, write_tokenizer
+from student.run_result import (
+    calibrate,
+    context,
+    deciding_settings,
+    keep_profile,
+    note_start,
+    result,
+    write_card,
+    write_tokenizer,
+)
 from student.start import (
     copy_embeddings,
     copy_head,
@@ -110,6 +119,7 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
     note_start([training], logit_set if vectors else None)
     [student], history = fit([training], vectors, run)
     calibrate(training, student)
+    keep_profile(training, student)
     found = result(training, student, history, best_of(history)) | stage_history(folder)
     write_card(training, student, run.record() | {"result": found})
     # The first stage's checkpoint is needed until the record is final, so it is removed last.
@@ -166,6 +176,7 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
     evaluation: dict[str, Any] = {}
     for one, student in zip(trainings, students, strict=True):
         calibrate(one, student)
+        keep_profile(one, student)
         own, own_best = [entry_of(one.name, entry) for entry in history], entry_of(one.name, best)
         record = finish_run(one.folder / RUN_RECORD, result(one, student, own, own_best) | chosen)
         write_card(one, student, record)

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Self
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from pipeline.arrays import Floats, Ints
+from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.errors import ConfigError
 from pipeline.tasks.calibration import Calibration, calibrated, interval
+from pipeline.tasks.drift import InputProfile, answer_signals
 from pipeline.tasks.target import Target, predicted_scores, probabilities
 from student.answers.thresholds import answer_columns, chosen_names
 from student.texts import listed, unzipped
@@ -32,6 +33,7 @@ class StudentInfo(BaseModel):
         max_seq_length: maximum tokens of an input, including special ones. Longer inputs are truncated.
         table_dtype: how its tables are stored.
         calibration: what makes probabilities of its logits.
+        profile: what inputs were like that it was not trained on.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -42,6 +44,7 @@ class StudentInfo(BaseModel):
     max_seq_length: int
     table_dtype: str
     calibration: Calibration | None = None
+    profile: InputProfile | None = None
 
     @classmethod
     def of(cls, config: Any, **more: Any) -> Self:
@@ -53,6 +56,7 @@ class StudentInfo(BaseModel):
             max_seq_length=config.max_seq_length,
             table_dtype=config.table_dtype,
             calibration=config.calibration,
+            profile=config.profile,
             **more,
         )
 
@@ -223,6 +227,15 @@ class Predictor:
     def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
         """Returns the tokens of each input [N], special ones included, before it is truncated."""
         raise NotImplementedError
+
+    def text_signals(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, Floats64]:
+        """Returns what `pipeline.tasks.drift.text_signals` measures of texts."""
+        raise NotImplementedError
+
+    def signals(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, Floats64]:
+        """Returns the numbers by which inputs are compared with ``info.profile``. Arguments as of a call."""
+        texts = self._texts(sentences1, sentences2)
+        return self.text_signals(*texts) | answer_signals(self.info.target, self.calibrated_logits(*texts))
 
     def text_columns(self) -> list[tuple[str, ...]] | None:
         """Returns what its task calls the columns of texts, or None if that is not known."""

@@ -16,15 +16,17 @@ from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.calibration import calibrated
+from pipeline.tasks.drift import answer_signals, fit_profile, text_signals
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry, RunRecord
+from student.answers.drift import known_tokens, without
 from student.answers.thresholds import as_logits, best_thresholds
 from student.config import Where, num_bigrams
 from student.layers import layer_loss_settings
 from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
-from student.model.model import TaskStudent, bytes_on_disk, num_parameters
+from student.model.model import Student, TaskStudent, bytes_on_disk, num_parameters
 from student.model.weights import save_config
 from student.start import FLAG, has_head_for, source_sha256
 from student.training_config import FEWEST_CALIBRATED
@@ -104,6 +106,23 @@ def calibrate(training: StudentTraining, student: TaskStudent) -> None:
     fitted = training.kind.fit_calibration(student, rows)
     student.config = student.config.model_copy(update={"calibration": fitted})
     # Everything that opens a student reads its config, so a copy, an export and a download are calibrated, too.
+    save_config(training.folder, student.config_json)
+
+
+def keep_profile(training: StudentTraining, student: TaskStudent) -> None:
+    """Describes the inputs of rows that the student was not trained on, in its ``config.json``. See `drift`."""
+    rows = training.calibration_rows
+    if rows is None or len(rows) < FEWEST_CALIBRATED:
+        rows = next(iter(training.dev_splits.values()), None)
+    if rows is None:
+        return
+    tokenizer = Tokenizer.from_str(training.data.logit_set.tokenizer_json())
+    parts = [without(part, training.data.facts.get("special_ids")) for part in rows.sequences]
+    signals = text_signals(parts, known_tokens(student, tokenizer))
+    if isinstance(student, Student):
+        logits_NC = calibrated(training.kind.student_logits(student, rows), student.config.calibration)
+        signals |= answer_signals(student.config.target, logits_NC)
+    student.config = student.config.model_copy(update={"profile": fit_profile(signals)})
     save_config(training.folder, student.config_json)
 
 

@@ -346,7 +346,7 @@ def require_known(tokenizer: Tokenizer, inputs: Sequence[Tokenized], context: st
 
 def require_known_ids(tokenizer: Tokenizer, ids: Ragged, context: str) -> None:
     """Raises DataError like `require_known`, for ids without special tokens. All rows are checked."""
-    unknown = _unknown_id(tokenizer)
+    unknown = unknown_id(tokenizer)
     share = 0.0 if unknown is None else float((ids.flat == unknown).sum()) / max(1, len(ids.flat))
     if share > MOST_UNKNOWN:
         raise DataError(
@@ -355,7 +355,7 @@ def require_known_ids(tokenizer: Tokenizer, ids: Ragged, context: str) -> None:
         )
 
 
-def _unknown_id(tokenizer: Tokenizer) -> int | None:
+def unknown_id(tokenizer: Tokenizer) -> int | None:
     """Returns the id of the token for unknown words, or None if there is none, as with byte-level tokenizers."""
     model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
     # Unigram models store the id of the unknown token and the other models its text.

@@ -14,6 +14,7 @@ from pipeline.sources.delimited_rows import MAX_ROW_BYTES
 from pipeline.sources.json_rows import parsed_lines
 from pipeline.sources.row_files import RowFile, joined_schema, open_rows
 from pipeline.tasks.task import Task, load_task, task_names
+from student.answers.drift import Sample, warned
 from student.answers.parts import write_in_parts
 from student.predict import Predictor
 from student.run_config import PredictConfig
@@ -35,7 +36,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
         predictor: of the run.
 
     Returns:
-        ``rows``, ``output`` and whether it was ``written`` now.
+        ``rows``, ``output``, whether it was ``written`` now, and the ``drift`` of its inputs.
 
     Raises:
         ConfigError: if a column that is to be kept is not there.
@@ -56,7 +57,9 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
     }
     columns = list(dict.fromkeys([*names, *kept]))
     # A bad row near the end of a large file is reported within seconds and not after hours.
-    num_rows, schema = look_at_rows(predictor, rows, names, columns)
+    sample = Sample()
+    num_rows, schema = look_at_rows(predictor, rows, names, columns, sample)
+    drift = warned(predictor, sample, str(config.file))
     with console.progress(num_rows, f"predict {config.file.name}") as steps:
 
         def answered(done: int) -> Iterator[pa.Table]:
@@ -67,14 +70,17 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
                 steps.advance(table.num_rows)
 
         written = write_in_parts(config.output, settings, answered)
-    return {"rows": num_rows, "output": str(config.output), "written": written}
+    found = [one.model_dump() for one in drift]
+    return {"rows": num_rows, "output": str(config.output), "written": written, "drift": found}
 
 
 def read_texts(config: PredictConfig, predictor: Predictor) -> SentenceColumns:
     """All texts of a file, the first sentences and the second ones or None. Errors as of `predict_file`."""
     assert config.file is not None
     rows, names = open_texts(config, predictor)
-    _, schema = look_at_rows(predictor, rows, names, names)
+    sample = Sample()
+    _, schema = look_at_rows(predictor, rows, names, names, sample)
+    warned(predictor, sample, str(config.file))
     return texts_of(pa.concat_tables(rows.batches(names, schema)), names)
 
 
@@ -140,9 +146,9 @@ def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str, answer
 
 
 def look_at_rows(
-    predictor: Predictor, rows: RowFile, names: Sequence[str], columns: Sequence[str]
+    predictor: Predictor, rows: RowFile, names: Sequence[str], columns: Sequence[str], sample: Sample | None = None
 ) -> tuple[int, pa.Schema]:
-    """Reads every row once, and returns the number of rows and the types of the columns.
+    """Reads every row once, and returns the number of rows and the types of the columns. Adds to a sample of texts.
 
     Raises:
         DataError: naming the rows that cannot be read, or have no text.
@@ -153,6 +159,8 @@ def look_at_rows(
         for name in names:
             # Rows are counted from 1 in messages, as editors count lines.
             predictor.check_column(table, str(rows.path), name, problems, count + 1)
+        if sample is not None and not problems:
+            sample.add(*texts_of(table, names))
         count += table.num_rows
         schemas[table.schema] = None
     # A column of the wrong type is reported once and not once per batch.
@@ -181,7 +189,7 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
     accepted = accepted_names(known_task(predictor, config.manifest), predictor)
     names: list[str] = []
     kept: dict[str, str] = {}
-    number = 0
+    number, sample = 0, Sample()
     for lines in _arriving(stream):
         rows: list[Row] = []
         try:
@@ -194,7 +202,9 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
         # Rows before a bad line are answered even though the command then fails.
         finally:
             console.print_json_lines(_answers(predictor, rows, names, kept))
+        sample.add(*([row[name] for row in rows] for name in names))
         number += len(lines)
+    warned(predictor, sample, PLACE)
 
 
 def _arriving(stream: BinaryIO) -> Iterator[list[bytes]]:

@@ -4,13 +4,13 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.arrays import Floats
+from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.kinds.token_labels import labels_of_words
 from pipeline.tasks.calibration import calibrated
@@ -106,6 +106,14 @@ class TokenLabelPredictor(TorchPredictor):
     def logits(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> Floats:
         """Raises ConfigError: whole texts have no logits here."""
         raise ConfigError("this student labels words and gives no logits of whole texts. Call it.")
+
+    def text_signals(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, Floats64]:
+        """See `Predictor`."""
+        return super().text_signals([one if isinstance(one, str) else " ".join(one) for one in sentences1], None)
+
+    def signals(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> dict[str, Floats64]:
+        """See `Predictor`. Only texts are compared, because answers are of words."""
+        return self.text_signals(listed(sentences1))
 
     def explain(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> list[Prediction]:
         """Raises ConfigError: what a word does to the label of another is not worked out."""

@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import console
-from pipeline.arrays import Floats, Ints
+from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.files import sha256
 from pipeline.sets.collected import Collector
+from pipeline.tasks.drift import TEXT_SIGNALS
 from student.answers.thresholds import margins
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_cascade
 from student.cascade.stages import StageError, StudentStage, open_stages
@@ -59,7 +60,10 @@ class CascadePredictor(Predictor):
         first = self.stages[0]
         assert isinstance(first, StudentStage), "which `open_stages` has made sure of"
         self.first = first.predictor
-        self.info: StudentInfo = self.first.info.model_copy(update={"calibration": None})
+        profile = self.first.info.profile
+        # Answers come from several stages, and only the first one's were measured.
+        of_texts = None if profile is None else profile.only(TEXT_SIGNALS)
+        self.info: StudentInfo = self.first.info.model_copy(update={"calibration": None, "profile": of_texts})
         self.threshold, self.bias_C, self.is_quick = None, None, False
         self.counts: Counter[tuple[int, str]] = Counter()
         self._paused_until = [0.0] * len(self.stages)
@@ -147,6 +151,14 @@ class CascadePredictor(Predictor):
     def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
         """See `Predictor`. Returns those of the first student among the stages."""
         return self.first.num_tokens(sentences1, sentences2)
+
+    def text_signals(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, Floats64]:
+        """See `Predictor`. Returns those of the first student among the stages."""
+        return self.first.text_signals(sentences1, sentences2)
+
+    def signals(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, Floats64]:
+        """See `Predictor`. Only texts are compared."""
+        return self.text_signals(*self._texts(sentences1, sentences2))
 
     def text_columns(self) -> list[tuple[str, ...]] | None:
         """See `Predictor`."""

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pipeline.arrays import Ragged, side_by_side
 from pipeline.sets.record_parts import KindName
 from pipeline.tasks.calibration import Calibration
+from pipeline.tasks.drift import InputProfile
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import OUTSIDE, Metric
 from student.config import HeadKind, PairingKind, Weights
@@ -197,6 +198,7 @@ class StudentConfig(EncoderConfig):
         hidden_size: width of an MLP or LSTM head. None: an LSTM is as wide as its input.
         metrics: the task's metrics.
         calibration: what makes probabilities of its logits, fitted after its training.
+        profile: what inputs were like that it was not trained on.
     """
 
     rows: ClassVar[KindName] = "examples"
@@ -215,6 +217,7 @@ class StudentConfig(EncoderConfig):
     token_dropout: float = Field(0.0, ge=0, lt=1)
     hidden_dropout: float = Field(ge=0, lt=1)
     calibration: Calibration | None = None
+    profile: InputProfile | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -341,6 +344,7 @@ class TokenLabelConfig(EncoderConfig):
         metrics: the task's metrics.
         hidden_size: width of an MLP head.
         calibration: what makes probabilities of its logits, fitted after its training.
+        profile: what inputs were like that it was not trained on.
     """
 
     rows: ClassVar[KindName] = "token_labels"
@@ -364,6 +368,7 @@ class TokenLabelConfig(EncoderConfig):
     hidden_size: int | None = Field(None, ge=1, le=MAX_SIZE)
     hidden_dropout: float = Field(ge=0, lt=1)
     calibration: Calibration | None = None
+    profile: InputProfile | None = None
 
     @model_validator(mode="after")
     def _reads_tokens(self) -> Self:

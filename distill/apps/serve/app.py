@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from distill.apps.app_settings import ServeConfig
+from distill.apps.serve.drift import drift_text
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.requests import (
     ENCODER,
@@ -221,7 +222,7 @@ class App:
             "/health": lambda served: _plain(),
             "/ping": lambda served: _plain(),
             "/info": lambda served: _json(ENCODER.encode(served.info(config)).encode()),
-            "/metrics": lambda served: _plain(metrics.text(), "text/plain; version=0.0.4"),
+            "/metrics": lambda served: _plain(self._metrics_text(), "text/plain; version=0.0.4"),
             "/openapi.json": lambda served: _json(description),
             RUNS: lambda _: _json(ENCODER.encode([one.summary(config) for one in runs.values()]).encode()),
         }
@@ -254,6 +255,10 @@ class App:
         if name not in self._runs:
             raise self._no_run(name)
         return self._runs[name]
+
+    def _metrics_text(self) -> str:
+        watched = [one.recent for one in self._runs.values() if one.recent is not None]
+        return self._metrics.text() + drift_text(watched)
 
     def _answering(self, kind: type[Body], answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 import numpy as np
 
 from distill.apps.app_settings import ServeConfig
+from distill.apps.serve.drift import RecentInputs
 from distill.apps.serve.prometheus import GAUGE, Metrics
 from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
 from pipeline.arrays import Floats, Ints
+from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
 from student.cascade.cascade_file import CASCADE_FILE
 from student.cascade.cascade_predictor import CascadePredictor, log_of
@@ -169,9 +171,13 @@ class Served:
     Args:
         run: folder of its run, or its file.
         metrics: what is counted.
+        workers: the number of processes that this one will fork.
+
+    Attributes:
+        recent: what its recent inputs were like, or None if it is not known what to compare them with.
     """
 
-    def __init__(self, run: Path, metrics: Metrics) -> None:
+    def __init__(self, run: Path, metrics: Metrics, workers: int = 1) -> None:
         self.name = name_of(run)
         self.predictor = Predictor(run)
         self.student = self.predictor.info
@@ -179,6 +185,8 @@ class Served:
         self.hashes = self.predictor.hashes()
         self.sha256 = _sha256(self.hashes)
         self._metrics = metrics
+        profile = self.student.profile
+        self.recent = None if profile is None else RecentInputs(self.name, self.predictor, profile, workers)
         self.stored = _stored_answers(run, self.student.target)
         batches = partial(Batches, worker=Worker(self.predictor.is_quick), metrics=metrics)
         self.rankings = {scale: batches(partial(self._rankings, scale)) for scale in get_args(Scale)}
@@ -186,11 +194,14 @@ class Served:
         self.lengths = batches(self.predictor.num_tokens)
 
     def _rankings(self, scale: Scale, first: list[str], second: list[str] | None) -> list[Ranking]:
-        # Other scales are of the logits as they are, as a client of another server expects them.
-        ask = self.predictor.calibrated_logits if scale == "softmax" else self.predictor.logits
         if not isinstance(self.predictor, CascadePredictor):
-            return rankings(self.student.target, ask(first, second), scale)
+            logits_NC = self.predictor.logits(first, second)
+            calibrated_NC = calibrated(logits_NC, self.student.calibration)
+            self._watch(first, second, calibrated_NC)
+            # Other scales are of the logits as they are, as a client of another server expects them.
+            return rankings(self.student.target, calibrated_NC if scale == "softmax" else logits_NC, scale)
         p_NC, stage_N = self.predictor.answers(first, second)
+        self._watch(first, second, log_of(p_NC))
         for (stage, what), count in self.predictor.counts.items():
             self._metrics.add(f'distill_stage_{what}{{stage="{stage}"}}', count)
         self.predictor.counts.clear()  # they are in the metrics now
@@ -199,6 +210,10 @@ class Served:
             [f'{one[:-1]},"stage":{sources[stage]}}}' for one in row]
             for row, stage in zip(rankings(self.student.target, log_of(p_NC), scale), stage_N.tolist(), strict=True)
         ]
+
+    def _watch(self, first: list[str], second: list[str] | None, logits_NC: Floats) -> None:
+        if self.recent is not None:
+            self.recent.add(first, second, logits_NC)
 
     def info(self, config: ServeConfig) -> dict[str, Any]:
         """Returns the description of the model in the form of text-embeddings-inference."""

@@ -39,7 +39,7 @@ def serve(config: ServeConfig) -> None:
     listener = _bound(config)
     threads = _one_thread(config.runs)
     metrics = Metrics(config.workers)
-    loaded = [Served(Path(run), metrics) for run in config.runs]
+    loaded = [Served(Path(run), metrics, config.workers) for run in config.runs]
     if config.collect is not None:
         for served in loaded:  # one, see `ServeConfig`
             served.predictor.collect(config.collect, not config.collect_without_text)
@@ -60,6 +60,8 @@ def serve(config: ServeConfig) -> None:
     def work(worker: int) -> None:
         for served in loaded:
             served.predictor.set_threads(max(1, threads // config.workers))
+            if served.recent is not None:
+                served.recent.of_worker(worker)
         metrics.of_worker(worker)
         _serve_here(app, listener, supervisor if config.workers > 1 else None)
 

@@ -1,0 +1,87 @@
+"""Compares the inputs of a file with those that a student learned from. See `pipeline.tasks.drift` for the measure.
+
+Shapes: N inputs, T tokens, V vocabulary entries.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from pipeline import console
+from pipeline.arrays import Bools, Ragged
+from pipeline.tasks.drift import Drift, drifts
+from pipeline.text.tokenizer import unknown_id
+from student.predict import Predictor
+
+MOST = 10_000  # inputs of a file that are compared: more change no verdict
+
+
+class Sample:
+    """At most `MOST` inputs, evenly spaced, of a stream whose length nobody knows."""
+
+    def __init__(self) -> None:
+        self._inputs: list[tuple[Any, ...]] = []
+        self._step, self._count = 1, 0
+
+    def add(self, *texts: Sequence[Any] | None) -> None:
+        """Adds inputs: the first sentences, and the second ones or None."""
+        for one in zip(*(part for part in texts if part is not None), strict=True):
+            if self._count % self._step == 0:
+                self._inputs.append(one)
+            self._count += 1
+            # Every second one goes, and from now on every second one comes.
+            if len(self._inputs) > MOST:
+                self._inputs, self._step = self._inputs[::2], 2 * self._step
+
+    def drift(self, predictor: Predictor) -> list[Drift]:
+        """Compares the sample with the inputs of the student. Empty if these are not known, or there are none."""
+        profile = predictor.info.profile
+        if profile is None or not self._inputs:
+            return []
+        columns = [list(column) for column in zip(*self._inputs, strict=True)]
+        return drifts(profile, profile.counts(predictor.signals(*columns)))
+
+
+def warned(predictor: Predictor, sample: Sample, place: str) -> list[Drift]:
+    """Compares a sample with the inputs of the student, and warns of each signal that differs noticeably."""
+    found = sample.drift(predictor)
+    for one in found:
+        if one.is_drifted:
+            console.warn(
+                f"{place}: the {NAMES[one.signal]} differ from those of the student's task (population stability index "
+                f"{one.psi:.2f}, limit {one.limit:.2f})"
+            )
+    return found
+
+
+NAMES = {
+    "tokens": "lengths of texts",
+    "unknown": "shares of unknown tokens",
+    "label": "shares of the predicted labels",
+    "margin": "margins of predictions",
+    "score": "predicted scores",
+}
+
+
+def known_tokens(student: Any, tokenizer: Tokenizer) -> Bools:
+    """Which tokens a student has learned [V]: those with a row of their own, but for the token of unknown words."""
+    encoder = student.encoder
+    is_known_V = np.ones(student.config.num_tokens, dtype=bool)
+    if encoder.has_neutral_rows:
+        rows = getattr(encoder, "rows", None)  # of smaller tables, which have only the used rows
+        is_known_V[:] = False
+        is_known_V[(encoder.used_ids() if rows is None else rows.token_R.long()).cpu().numpy()] = True
+    unknown = unknown_id(tokenizer)
+    if unknown is not None:
+        is_known_V[unknown] = False
+    return is_known_V
+
+
+def without(part: Ragged, special_ids: Sequence[Sequence[int]] | None) -> Ragged:
+    """The same rows without the special tokens that a student reads around texts."""
+    is_kept_T = ~np.isin(part.flat, list(chain.from_iterable(special_ids or ())))
+    kept_T = np.concatenate([[0], np.cumsum(is_kept_T)])
+    return Ragged(part.flat[is_kept_T], kept_T[part.offsets])
