@@ -4,7 +4,8 @@ A token is aligned with the mean of the other sentence's tokens, weighted by att
 Parikh et al. 2016, without networks before the attention).
 
 Shapes: T tokens of all sentences end to end, S = N + 1 starts, N sentences or pairs, B batch, L and K tokens of the
-first and the second sentence, E numbers of a token's vector, H numbers of a comparison.
+first and the second sentence, E numbers of a token's vector, H numbers of a comparison, X rows of an
+array.
 """
 
 import torch
@@ -16,6 +17,9 @@ from student.model.biattentive import Padded, Sentences, look
 from student.model.encoder import Encoder, EncoderShape, padded
 from student.model.lstm import VectorEncoder, Vectors, tokens_alone
 from student.model.products import SparseGrads
+
+# More pairs would share less similar sizes, and fewer ones would wait for Python.
+PAIRS_AT_ONCE = 32
 
 
 class AlignedEncoder(VectorEncoder):
@@ -43,18 +47,15 @@ class AlignedEncoder(VectorEncoder):
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
         """See `Encoder`."""
-        sentences = self._sentences(ids_T, starts_S, sparse_grads)
-        return self._read(sentences, sentences)
+        all_N = torch.arange(len(starts_S) - 1, device=starts_S.device)
+        return self._read(*self._sentences(ids_T, starts_S, sparse_grads), all_N, all_N)
 
     def reduce_pairs(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
         """See `Encoder`."""
-        vectors_TE, starts_S = self._sentences(ids_T, starts_S, sparse_grads)
-        half = len(starts_S) // 2
-        # All first sentences precede the second ones, so one cut of the vectors separates them.
-        middle = int(starts_S[half])
-        return self._read((vectors_TE[:middle], starts_S[: half + 1]), (vectors_TE[middle:], starts_S[half:] - middle))
+        firsts_B, seconds_B = torch.arange(len(starts_S) - 1, device=starts_S.device).chunk(2)
+        return self._read(*self._sentences(ids_T, starts_S, sparse_grads), firsts_B, seconds_B)
 
     @property
     def multiply_adds(self) -> int:
@@ -74,13 +75,29 @@ class AlignedEncoder(VectorEncoder):
         vectors_TE = self.norm(self.vectors(ids_T, sparse_grads))
         return tokens_alone(vectors_TE, ids_T != self.pad_id, starts_S)
 
-    def _read(self, one: Sentences, other: Sentences) -> torch.Tensor:
-        states, other_states = padded(*one), padded(*other)
-        seen_NLE, seen_NKE = look(states, other_states, self.scale)
-        sides = ((one, seen_NLE[states[1]]), (other, seen_NKE[other_states[1]]))
+    def _read(
+        self, vectors_TE: torch.Tensor, starts_S: torch.Tensor, firsts_N: torch.Tensor, seconds_N: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns the features of pairs of these sentences."""
+        lengths = starts_S.diff()
+        # Padding costs as much as tokens, so pairs of similar sizes share an array.
+        order_N = (lengths[firsts_N] * lengths[seconds_N]).argsort(stable=True)
+        # The row of zeros is what positions beyond a sentence's end read.
+        rows_XE = functional.pad(vectors_TE, (0, 0, 0, 1))
+        parts = [
+            self._aligned(rows_XE, [(starts_S[side][some], lengths[side][some]) for side in (firsts_N, seconds_N)])
+            for some in order_N.split(PAIRS_AT_ONCE)
+        ]
+        return torch.cat(parts)[order_N.argsort()]
+
+    def _aligned(self, rows_XE: torch.Tensor, sides: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        """Returns the features of a few pairs, from the starts and the lengths of their first and second sentences."""
+        one, other = (_padded_rows(rows_XE, *side) for side in sides)
+        seen = look(one, other, self.scale)
         # Comparisons are the widest arrays, so they are computed without padding.
-        compared = [(self._compared(vectors_TE, seen_TE), starts_S) for (vectors_TE, starts_S), seen_TE in sides]
-        return torch.cat([pooled(*padded(*side)) for side in compared], dim=1)
+        own_TE, seen_TE = (torch.cat([part[0][one[1]], part[1][other[1]]]) for part in ((one[0], other[0]), seen))
+        starts_S = functional.pad(torch.cat([lengths_B for _, lengths_B in sides]).cumsum(0), (1, 0))
+        return torch.cat(pooled(*padded(self._compared(own_TE, seen_TE), starts_S)).chunk(2), dim=1)
 
     def _exported_sentences(self, ids_BL: torch.Tensor) -> Padded:
         # One more column of padding: onnxruntime leaves a product over no tokens at all as memory had it, not as zeros.
@@ -100,6 +117,14 @@ class AlignedEncoder(VectorEncoder):
     def _compared(self, own: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         """Returns relu(W [x, c, x * c, |x - c|]) on the last axis."""
         return self.compare(torch.cat([own, seen, own * seen, (own - seen).abs()], dim=-1)).relu()  # type: ignore[no-any-return]
+
+
+def _padded_rows(rows_XE: torch.Tensor, starts_N: torch.Tensor, lengths_N: torch.Tensor) -> Padded:
+    """Returns padded sentences and which positions have tokens. The last row is what the others read."""
+    position_L = torch.arange(max(1, int(lengths_N.max())), device=rows_XE.device)
+    is_token_NL = position_L < lengths_N.unsqueeze(1)
+    rows_NL = torch.where(is_token_NL, starts_N.unsqueeze(1) + position_L, len(rows_XE) - 1)
+    return functional.embedding(rows_NL, rows_XE), is_token_NL
 
 
 def pooled(compared_NLH: torch.Tensor, is_token_NL: torch.Tensor) -> torch.Tensor:

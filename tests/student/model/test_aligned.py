@@ -22,7 +22,7 @@ from student.evaluate import evaluate
 from student.export.export import export
 from student.fit import train
 from student.kinds.examples import student_logits
-from student.model.aligned import AlignedEncoder
+from student.model.aligned import PAIRS_AT_ONCE, AlignedEncoder
 from student.model.build_config import build_config
 from student.model.model import Student
 from student.model.rounded import NUMBERS
@@ -100,13 +100,16 @@ def test_two_tokens_by_hand() -> None:
 
 def test_each_pair_and_its_gradients_are_those_of_the_pair_alone() -> None:
     encoder = encoder_of().double()
+    # More pairs than are computed at once, of different sizes.
+    ones, others = [*ONES, *OTHERS, *ONES] * 4, [*OTHERS, *OTHERS, *ONES] * 4
+    assert len(ones) > PAIRS_AT_ONCE
     weight_F = torch.linspace(-1, 2, encoder.size, dtype=torch.float64)
-    encoder.reduce_pairs(*ragged([*ONES, *OTHERS])).mv(weight_F).square().sum().backward()  # type: ignore[no-untyped-call]
+    encoder.reduce_pairs(*ragged([*ones, *others])).mv(weight_F).square().sum().backward()  # type: ignore[no-untyped-call]
     gradients = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
     encoder.zero_grad()
-    expected_BF = torch.stack([alone(encoder, x, y) for x, y in zip(ONES, OTHERS, strict=True)])
+    expected_BF = torch.stack([alone(encoder, x, y) for x, y in zip(ones, others, strict=True)])
     expected_BF.mv(weight_F).square().sum().backward()  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(encoder.reduce_pairs(*ragged([*ONES, *OTHERS])), expected_BF)
+    torch.testing.assert_close(encoder.reduce_pairs(*ragged([*ones, *others])), expected_BF)
     assert len(gradients) == len(list(encoder.parameters()))
     for gradient, parameter in zip(gradients, encoder.parameters(), strict=True):
         torch.testing.assert_close(gradient, parameter.grad)
