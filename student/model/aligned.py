@@ -86,7 +86,7 @@ class AlignedEncoder(VectorEncoder):
         rows_XE = functional.pad(vectors_TE, (0, 0, 0, 1))
         parts = [
             self._aligned(rows_XE, [(starts_S[side][some], lengths[side][some]) for side in (firsts_N, seconds_N)])
-            for some in order_N.split(PAIRS_AT_ONCE)
+            for some in torch.split(order_N, PAIRS_AT_ONCE)
         ]
         return torch.cat(parts)[order_N.argsort()]
 
