@@ -19,11 +19,13 @@ from student.evaluate import evaluate
 from student.export.export import export, with_small_tables
 from student.export.onnx_file import write_onnx
 from student.fit import train
+from student.kernels.reference import GROUP
 from student.model.embeddings import matrix_encoder
 from student.model.model import Student, num_bytes
 from student.model.tables import SmallDtype
 from student.predict import Predictor
 from student.run_config import EvaluateConfig, ExportConfig
+from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.onnx_files import run_onnx, session
 from tests.helpers.students import tiny_config
@@ -40,7 +42,7 @@ SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
     [
         ({"is_pair": False, "head": "linear", "max_seq_length": 11}, None),
         ({"is_pair": True, "max_seq_length": 20}, "int8"),
-        ({"is_pair": True, "pairing": "compare", **SQUARE}, "float16"),
+        ({"is_pair": True, "pairing": "compare", **SQUARE, "bidirectional": False}, "float16"),
         ({"is_pair": False, "matrix_size": 0, "max_seq_length": 7}, None),
         ({**SQUARE, "pooling": "sum+max"}, "int8"),
         ({**JOINT, "head": "linear", "vector_size": 0, "bidirectional": False, "pad_id": 9}, "float16"),
@@ -63,6 +65,8 @@ def test_the_file_says_what_torch_says(tmp_path: Path, changes: dict[str, object
         padded = [torch.nn.functional.pad(part, (0, longest - part.shape[1]), value=pad) for part in ids]
         torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", *padded), expected, rtol=1e-4, atol=1e-5)
     check_texts_without_tokens(made, tmp_path / "x.onnx")
+    if made.config.matrix_size and made.config.pairing != "joint":
+        check_too_long_texts(made, tmp_path / "x.onnx")
     metadata = session(tmp_path / "x.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(metadata["distill"]) == json.loads(made.config.model_dump_json())
 
@@ -77,38 +81,33 @@ def check_texts_without_tokens(made: Student, path: Path) -> None:
         torch.testing.assert_close(run_onnx(path, *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
 
 
+def check_too_long_texts(made: Student, path: Path) -> None:
+    """An input is read whole up to the end of the last group of matrices, and a longer one is refused and not cut."""
+    longest, count = made.config.max_seq_length, made.config.num_sequences
+    most = -(-longest // GROUP) * GROUP
+    for length in range(longest + 1, most + 1):
+        ids = [torch.randint(1, 10, (2, size)) for size in (length, 3)[:count]]
+        for batch in (ids, ids[::-1]):
+            torch.testing.assert_close(run_onnx(path, *batch), made(*batch).detach(), rtol=1e-4, atol=1e-5)
+    for lengths in ((most + 1, 3), (3, most + 1), (40, 40)) if count > 1 else ((most + 1,), (40,)):
+        with pytest.raises(Exception, match="ONNXRuntimeError"):
+            run_onnx(path, *(torch.ones(2, length, dtype=torch.int64) for length in lengths))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("is_pair", "dtype"), [(True, None), (False, "int8")])
+@pytest.mark.parametrize(
+    ("changes", "dtype"), [({"is_pair": True, "matrix_size": 0}, None), ({"is_pair": False}, "int8")], ids=str
+)
 def test_the_file_says_what_torch_says_of_pairs_of_tokens(
-    tmp_path: Path, is_pair: bool, dtype: SmallDtype | None
+    tmp_path: Path, changes: dict[str, object], dtype: SmallDtype | None
 ) -> None:
-    made = pair_student(is_pair=is_pair, max_seq_length=12)
+    made = pair_student(**changes, max_seq_length=12)
     made = with_small_tables(made, dtype) if dtype else made
     assert write_onnx(made, tmp_path / "x.onnx") < 1e-5
     sentences = [[1, 2, 2, 6, 3], [4], [2, 6, 3, 1, 2, 1], [6, 2]]
     ids = [padded(sentences), padded(sentences[::-1])][: made.config.num_sequences]
     torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
     check_texts_without_tokens(made, tmp_path / "x.onnx")
-
-
-@pytest.mark.slow
-def test_an_input_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> None:
-    made = student(is_pair=False, max_seq_length=16).eval()
-    write_onnx(made, tmp_path / "x.onnx")
-    with pytest.raises(Exception, match="ONNXRuntimeError"):
-        run_onnx(tmp_path / "x.onnx", torch.ones(2, 17, dtype=torch.int64))
-
-
-@pytest.mark.slow
-def test_a_too_long_sentence_is_refused_or_read_whole(tmp_path: Path) -> None:
-    made = student(is_pair=True, max_seq_length=11).eval()  # not a whole number of groups
-    write_onnx(made, tmp_path / "x.onnx")
-    for lengths in ((12, 3), (3, 16)):
-        ids = [torch.randint(1, 10, (2, length)) for length in lengths]
-        torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", *ids), made(*ids).detach(), rtol=1e-4, atol=1e-5)
-    for lengths in ((17, 3), (3, 17), (40, 40)):
-        with pytest.raises(Exception, match="ONNXRuntimeError"):
-            run_onnx(tmp_path / "x.onnx", *(torch.ones(2, length, dtype=torch.int64) for length in lengths))
 
 
 @pytest.mark.slow
@@ -169,7 +168,7 @@ def test_rows_of_untrained_tokens_are_left_out(store: Path, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_file_leaves_them_out_too(store: Path, tmp_path: Path) -> None:
     vocabulary = 100_000
-    made = student(is_pair=False, vocabulary_size=vocabulary).eval()
+    made = student(is_pair=False, vocabulary_size=vocabulary, matrix_size=0, vector_size=16).eval()
     all_rows = with_small_tables(made, "int8")
     made.encoder.neutralise(torch.arange(vocabulary) > 20)
     few_rows = with_small_tables(made, "int8")
@@ -217,16 +216,21 @@ def test_without_its_set_a_student_is_written_but_not_measured(
 
 
 @pytest.mark.slow
-def test_the_command_prints_what_it_costs(opinion_run: Path, store: Path, tmp_path: Path) -> None:
-    flags = ["export", str(opinion_run), "--tables", "int8", "--store", str(store)]
-    table = CliRunner().invoke(app, [*flags, "--output-dir", str(tmp_path / "small")], env={"COLUMNS": "200"})
+def test_the_command_prints_what_it_costs_and_makes_a_file_of_small_tables(
+    opinion_run: Path, store: Path, tmp_path: Path
+) -> None:
+    small, file = tmp_path / "small", tmp_path / "x.onnx"
+    flags = ["export", opinion_run, "--tables", "int8", "--store", store, "--output-dir", small]
+    table = CliRunner().invoke(app, [*map(str, flags)], env={"COLUMNS": "200"})
     assert table.exit_code == 0, table.output
     assert "validation accuracy" in table.stdout
-    result = json.loads(CliRunner().invoke(app, [*flags, "--onnx", str(tmp_path / "x.onnx"), "--json"]).stdout)
-    assert result["onnx"]["bytes"] == (tmp_path / "x.onnx").stat().st_size
+    result = json.loads(invoke("export", small, "--store", store, "--onnx", file, "--json").stdout)
+    assert result["onnx"]["bytes"] == file.stat().st_size
+    assert result["onnx"]["difference"] < 1e-5
+    assert result["bytes"]["before"] == result["bytes"]["after"]
     ids = torch.from_numpy(np.array([[1, 2, 3]]))
     expected = with_small_tables(Student.load(opinion_run), "int8")(ids).detach()
-    torch.testing.assert_close(run_onnx(tmp_path / "x.onnx", ids), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run_onnx(file, ids), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -254,17 +258,13 @@ def test_a_folder_with_other_tables_is_left_alone(roles_run: Path, store: Path, 
     assert Student.load(tmp_path / "small").config.table_dtype == "int8"
 
 
-@pytest.mark.slow
-def test_small_tables_become_a_file_but_no_other_folder(opinion_run: Path, store: Path, tmp_path: Path) -> None:
+def test_small_tables_become_no_other_folder(opinion_run: Path, store: Path, tmp_path: Path) -> None:
     export(ExportConfig(run=opinion_run, output_dir=tmp_path / "small", tables="int8", store=store))
     for tables in ("int8", None):
         flags = {"run": tmp_path / "small", "output_dir": tmp_path / "again", "tables": tables, "store": store}
         with pytest.raises(ConfigError, match=naming("--output-dir: ", "int8")):
             export(ExportConfig.model_validate(flags))
     assert not (tmp_path / "again").exists()
-    result = export(ExportConfig(run=tmp_path / "small", onnx=tmp_path / "x.onnx", store=store))
-    assert result["bytes"]["before"] == result["bytes"]["after"]
-    assert result["onnx"]["difference"] < 1e-5
 
 
 def test_numbers_beyond_float16_are_refused() -> None:
