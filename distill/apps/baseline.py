@@ -1,18 +1,20 @@
-"""The strong, cheap baseline of ``quickstart`` and ``evaluate --baseline``: n-grams with a tuned linear model.
+"""The strong, cheap baseline of teachers, `quickstart` and `evaluate --baseline`: n-grams with a tuned linear model.
 
 Shapes: N rows, F features, C logits.
 """
 
 import importlib.util
+import re
+import warnings
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from distill.apps.results.systems import SCORE, Rows, System, input_features, read_rows
+from distill.apps.results.systems import SCORE, Rows, System, each_label, input_features, predictor, read_rows
 from pipeline import console
-from pipeline.arrays import Floats
+from pipeline.arrays import Ints
 from pipeline.errors import ConfigError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.reader import ExampleSet, open_set
@@ -27,9 +29,14 @@ from student.trained_sets import evaluated_sets, trained_sets
 # regularisation of the linear model, chosen by cross-validation on the training rows
 STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0)
 PENALTIES = (0.3, 1.0, 3.0, 10.0)  # regularisation of the ridge regression for scores
+USUAL_STRENGTH = 0.3
 FOLDS = 3
+LEAST_ROWS = 2 * FOLDS  # for cross-validation
 MOST_FEATURES = 200_000
 NAME = "words and characters, TF-IDF"
+WORD = re.compile(r"\w\w")  # scikit-learn's definition of a word, which excludes single letters
+TUNED_CHARACTERS = 1_000_000  # of training rows, for which the strength is chosen within half a minute
+MAX_CHARACTERS = 10_000_000  # of training rows, which are fitted once within half a minute
 
 
 def has_baseline() -> bool:
@@ -66,7 +73,7 @@ def baseline_scores(
     target = logit_set.record.target
     system = fit_baseline(train, target)
     if config.data is not None and rows is not None:
-        return {config.data.name: scores_of(system, _labelled(target, rows), metrics)}, system.num_bytes
+        return {config.data.name: scores_of(system, labelled_rows(target, rows), metrics)}, system.num_bytes
     tested = open_sets(evaluated_sets(record, config.set, config.store), None, config.allow_unverified)
     splits = {split: read_rows(tested, split) for split in tested.splits if split != TRAIN}
     return {split: scores_of(system, one, metrics) for split, one in splits.items() if len(one)}, system.num_bytes
@@ -79,7 +86,7 @@ def _training_rows(logit_set: ExampleSet, query: str) -> Rows:
     return read_rows(logit_set, TRAIN, load_chosen(logit_set, query).key_N2[:, 0])
 
 
-def _labelled(target: Target, rows: pa.Table) -> Rows:
+def labelled_rows(target: Target, rows: pa.Table) -> Rows:
     """The rows of a file that have gold."""
     rows = rows.filter(pa.array(has_gold(target, *gold_arrays(target, rows))))
     nothing = np.empty((rows.num_rows, 0), dtype=np.float32)
@@ -92,49 +99,81 @@ def scores_of(system: System, rows: Rows, metrics: tuple[Metric, ...]) -> dict[s
     return score_logits(metrics, system.target, logits_NC, rows.label_N, rows.score_N)
 
 
-def fit_baseline(train: Rows, target: Target) -> System:
+def fit_baseline(train: Rows, target: Target, is_tuned: bool = True) -> System:
     """Fits the baseline on gold.
 
     Args:
-        train: rows with gold. Cross-validation on them chooses the strength of the regularisation.
+        train: rows with gold, on which cross-validation chooses the strength of the regularisation.
         target: what the logits of the task mean. Scores are predicted as they are, also for a target of bins.
+        is_tuned: whether cross-validation chooses the strength, which takes many times as long as one fit.
     """
     features = _features()
     features.fit([*train.texts1, *(train.texts2 or ())])
     vectors = partial(input_features, features.transform)
     x_NF = vectors(train.texts1, train.texts2)
     target = target if target.has_labels else SCORE
-    model = (_fit_labels if target.has_labels else _fit_scores)(x_NF, train)
-
-    def logits(texts1: Any, texts2: Any) -> Floats:
-        tested_NF = vectors(texts1, texts2)
-        if not target.has_labels:
-            return np.asarray(model.predict(tested_NF), dtype=np.float32)[:, None]
-        return _all_classes(model, model.decision_function(tested_NF), target)
-
+    model = (_fit_labels if target.has_labels else _fit_scores)(x_NF, train, is_tuned)
     size = x_NF.shape[1] * target.num_logits
-    return System(target, logits, size, 4 * (x_NF.shape[1] + size))
+    return System(target, predictor(model, target, vectors), size, 4 * (x_NF.shape[1] + size))
 
 
-def _fit_scores(x_NF: Any, train: Rows) -> Any:
+def quick_baseline(train: Rows, target: Target) -> System | None:
+    """Fits the baseline to judge a teacher.
+
+    Returns: None if scikit-learn is not installed, if the rows have no word or all have the same gold, or if the fit
+        would take more than half a minute.
+    """
+    texts = [*train.texts1, *(train.texts2 or ())]
+    size = sum(map(len, texts))
+    if not has_baseline() or size > MAX_CHARACTERS or not any(map(WORD.search, texts)):
+        return None
+    if len(np.unique(train.label_N, axis=0)) < 2 and len(np.unique(train.score_N)) < 2:
+        return None
+    return fit_baseline(train, target, is_tuned=size <= TUNED_CHARACTERS)
+
+
+def _fit_scores(x_NF: Any, train: Rows, is_tuned: bool) -> Any:
     from sklearn.linear_model import Ridge
     from sklearn.model_selection import GridSearchCV
 
-    return GridSearchCV(Ridge(), {"alpha": PENALTIES}, cv=FOLDS).fit(x_NF, train.score_N)
+    model = GridSearchCV(Ridge(), {"alpha": PENALTIES}, cv=FOLDS) if is_tuned and len(train) >= LEAST_ROWS else Ridge()
+    return model.fit(x_NF, train.score_N)
 
 
-def _fit_labels(x_NF: Any, train: Rows) -> Any:
-    from sklearn.model_selection import GridSearchCV
-    from sklearn.multiclass import OneVsRestClassifier
+def _fit_labels(x_NF: Any, train: Rows, is_tuned: bool) -> Any:
+    """Returns a classifier, or the models of `each_label` for several labels per row."""
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.svm import LinearSVC
 
-    gold = train.label_N
     # Balanced: otherwise rare classes are never predicted, and the macro F1 to beat would be too low.
-    one = LinearSVC(class_weight="balanced")
-    rare = min(np.bincount(gold)[np.unique(gold)]) if gold.ndim == 1 else FOLDS
-    grid = {"C": STRENGTHS} if gold.ndim == 1 else {"estimator__C": STRENGTHS}
-    search = GridSearchCV(one if gold.ndim == 1 else OneVsRestClassifier(one), grid, cv=max(2, min(FOLDS, rare)))
-    return search.fit(x_NF, gold)
+    make = partial(LinearSVC, class_weight="balanced")
+    with warnings.catch_warnings():
+        # A fit that stops early is a slightly weaker baseline.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        strength = _strength(make(), x_NF, train.label_N) if is_tuned and len(train) >= LEAST_ROWS else USUAL_STRENGTH
+        if train.label_N.ndim == 1:
+            return make(C=strength).fit(x_NF, train.label_N)
+        return each_label(partial(make, C=strength), x_NF, train.label_N)
+
+
+def _strength(one: Any, x_NF: Any, gold: Ints) -> float:
+    """Returns the regularisation with the best score in cross-validation."""
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.multiclass import OneVsRestClassifier
+
+    if gold.ndim > 1:
+        # A constant label has no model and no influence on the choice.
+        varies_C = gold.min(axis=0) < gold.max(axis=0)
+        search = GridSearchCV(OneVsRestClassifier(one), {"estimator__C": STRENGTHS}, cv=FOLDS, refit=False)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Label .* is present in all training examples")
+            return float(search.fit(x_NF, gold[:, varies_C]).best_params_["estimator__C"])
+    rare = int(np.bincount(gold)[np.unique(gold)].min())
+    # A class with a single row cannot be in two folds.
+    if rare < 2:
+        return USUAL_STRENGTH
+    search = GridSearchCV(one, {"C": STRENGTHS}, cv=min(FOLDS, rare), refit=False)
+    return float(search.fit(x_NF, gold).best_params_["C"])
 
 
 def _features() -> Any:
@@ -148,15 +187,3 @@ def _features() -> Any:
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=MOST_FEATURES)
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=MOST_FEATURES)
     return make_union(words, characters)
-
-
-def _all_classes(model: Any, decision: Floats, target: Target) -> Floats:
-    """Returns decisions as logits [N, C]."""
-    # scikit-learn outputs one column for two classes, and no column for a class without a row.
-    if decision.ndim == 1:
-        decision = np.stack([-decision, decision], axis=1)
-    if target.kind == "labels":
-        return decision.astype(np.float32)
-    logits_NC = np.full((len(decision), target.num_logits), -1e9, dtype=np.float32)
-    logits_NC[:, model.classes_] = decision
-    return logits_NC

@@ -71,8 +71,9 @@ def extend(config: ExtendConfig) -> Result:
 
 
 def warn_about_scores(result: Result, root: Path) -> None:
-    """Adds what helps to judge dev scores: dev rows that are also training rows, and the scores of a baseline."""
-    from distill.apps.results.systems import bag_of_words_scores
+    """Adds what helps to judge dev scores: dev rows that are also training rows, silent labels, and a baseline."""
+    from distill.apps.judge import judge
+    from distill.apps.judged_teachers import judged_set
     from pipeline.sets.reader import ExampleSet
 
     logit_set = ExampleSet.open(root)
@@ -80,15 +81,14 @@ def warn_about_scores(result: Result, root: Path) -> None:
         rows = f"{row['n']:,} of {logit_set.record.rows_of(row['split']):,} rows"
         query = f'`distill sql "from dev_in_train({logit_set.view})"` shows them'
         result.warn(f"{row['split']}: {rows} have the text of a training row, so scores are too high. {query}")
-    for split, scores in bag_of_words_scores(logit_set).items():
-        teacher = logit_set.record.scores[split]
-        both = ", ".join(f"{name} {value:.4f} (teacher {teacher[name]:.4f})" for name, value in scores.items())
-        first = next(iter(scores))
-        # If TF-IDF is perfect, a teacher cannot be better, and a warning would be wrong.
-        if teacher[first] > scores[first] or scores[first] == 1:
-            result.note(f"{split}: a bag of words without a teacher reaches {both}")
-        else:
-            result.warn(f"{split}: a bag of words does as well as this teacher: {both}. It has little to teach")
+    for split, parts in judged_set(logit_set).items():
+        lines = judge(parts)
+        for line in lines:
+            result.warn(f"{split}: {line}")
+        if "baseline" in parts and not lines:
+            teacher, scores = parts["teacher"], parts["baseline"]["scores"]
+            both = ", ".join(f"{name} {value:.4f} (teacher {teacher[name]:.4f})" for name, value in scores.items())
+            result.note(f"{split}: a bag of n-grams without a teacher reaches {both}")
 
 
 @command(VerifyConfig)

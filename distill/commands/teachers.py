@@ -32,10 +32,12 @@ def finetune_teacher(config: FinetuneSettings) -> Result:
         record = finetune(config, called())
     if not record:
         return Result()
-    from distill.apps.judge import judge_teacher
+    from distill.apps.judge import judge, judge_teacher
+    from distill.apps.judged_teachers import judged_teacher
 
     best, unit = record["result"]["best"], "step" if is_corpus else "epoch"
-    judgements = judge_teacher(best)
+    judged = judged_teacher(config, best)
+    judgements = [line for parts in judged.values() for line in judge(parts)] if judged else judge_teacher(best)
     result = Result(record | {"judgements": judgements})
     for line in judgements:
         result.warn(line)

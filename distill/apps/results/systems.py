@@ -5,7 +5,6 @@ Shapes: N rows, C classes, F features, V vocabulary.
 """
 
 import importlib.util
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,9 +21,8 @@ from pipeline.arrays import Floats, Ints
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sources import sentences
-from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import Target, gold_arrays
-from pipeline.tasks.task import TRAIN, Task
+from pipeline.tasks.task import Task
 
 Predict = Callable[[Sequence[str], Sequence[str] | None], Floats]
 SCORE = Target(kind="score", names=("score",))
@@ -164,16 +162,16 @@ def fit_regression(
     classifier = classifier or partial(LogisticRegression, C=10, max_iter=1000)
     x_NP = features(train.texts1, train.texts2)
     if target.has_label_lists:
-        models = each_label(classifier, x_NP, train.label_N)
-        predict, fitted = label_predictor(models, features), [one for one in models if not isinstance(one, bool)]
+        model: Any = each_label(classifier, x_NP, train.label_N)
+        fitted = [one for one in model if not isinstance(one, bool)]
     elif target.has_classes:
-        fitted = [classifier().fit(x_NP, train.label_N)]
-        predict = class_predictor(fitted[0], target, features)
+        model = classifier().fit(x_NP, train.label_N)
+        fitted = [model]
     else:
-        fitted = [Ridge().fit(x_NP, train.score_N)]
-        predict = score_predictor(fitted[0], features)
-    own = sum(model.coef_.size + np.size(model.intercept_) for model in fitted)
-    return System(target, predict, num_parameters + own, num_bytes + 4 * own)
+        model = Ridge().fit(x_NP, train.score_N)
+        fitted = [model]
+    own = sum(one.coef_.size + np.size(one.intercept_) for one in fitted)
+    return System(target, predictor(model, target, features), num_parameters + own, num_bytes + 4 * own)
 
 
 def each_label(make: Callable[[], Any], x_NP: Features, label_NC: Ints) -> list[Any]:
@@ -181,46 +179,44 @@ def each_label(make: Callable[[], Any], x_NP: Features, label_NC: Ints) -> list[
     return [make().fit(x_NP, gold_N) if len(np.unique(gold_N)) > 1 else bool(gold_N[0]) for gold_N in label_NC.T]
 
 
-def label_predictor(models: Sequence[Any], features: Callable[[Any, Any], Features]) -> Predict:
-    """Returns logits [N, C] of texts, by the models of `each_label`. A label without a model always or never holds."""
+def predictor(model: Any, target: Target, features: Callable[[Any, Any], Features]) -> Predict:
+    """Returns a function from texts to logits [N, C].
+
+    Args:
+        model: a fitted classifier or regression of scikit-learn, or the models of `each_label`.
+        target: what the logits mean.
+        features: makes features [N, F] of texts.
+    """
 
     def logits(texts1: Any, texts2: Any) -> Floats:
-        x_NP = features(texts1, texts2)
-        logits_NC = np.empty((len(texts1), len(models)), dtype=np.float32)
-        for k, model in enumerate(models):
-            is_constant = isinstance(model, bool)
-            logits_NC[:, k] = (-LEAST if model else LEAST) if is_constant else model.decision_function(x_NP)
-        return logits_NC
-
-    return logits
-
-
-def class_predictor(model: Any, target: Target, features: Callable[[Any, Any], Features]) -> Predict:
-    """Returns logits [N, C] of texts, by a fitted classifier of scikit-learn."""
-
-    def logits(texts1: Any, texts2: Any) -> Floats:
+        x_NF = features(texts1, texts2)
+        if not target.has_labels:
+            return np.asarray(model.predict(x_NF), np.float32)[:, None]
         logits_NC = np.full((len(texts1), target.num_logits), LEAST, dtype=np.float32)
-        # scikit-learn outputs only classes that occur in its training rows. The others keep the lowest log probability.
-        logits_NC[:, model.classes_] = model.predict_log_proba(features(texts1, texts2))
+        if target.has_label_lists:
+            for k, one in enumerate(model):
+                is_constant = isinstance(one, bool)
+                logits_NC[:, k] = (-LEAST if one else LEAST) if is_constant else one.decision_function(x_NF)
+            return logits_NC
+        # scikit-learn outputs only classes that occur in its training rows. The others keep the lowest logit.
+        logits_NC[:, model.classes_] = _class_logits(model, x_NF)
         return logits_NC
 
     return logits
 
 
-def score_predictor(model: Any, features: Callable[[Any, Any], Features]) -> Predict:
-    """Returns scores [N, 1] of texts, by a fitted regression of scikit-learn."""
-
-    def logits(texts1: Any, texts2: Any) -> Floats:
-        return np.asarray(model.predict(features(texts1, texts2)), np.float32)[:, None]
-
-    return logits
+def _class_logits(model: Any, x_NF: Features) -> Floats:
+    """Returns log probabilities, or distances from the boundaries for a model without probabilities."""
+    if hasattr(model, "predict_log_proba"):
+        return np.asarray(model.predict_log_proba(x_NF))
+    decision = np.asarray(model.decision_function(x_NF))
+    # scikit-learn outputs one column for two classes.
+    return np.stack([-decision, decision], axis=1) if decision.ndim == 1 else decision
 
 
 MODEL2VEC = ("sklearn", "model2vec", "skeletoken", "transformers")
 BUCKETS = 2**18
 SGD = {"loss": "log_loss", "alpha": 1e-5, "average": True, "random_state": 0}
-WORD = re.compile(r"\w\w")  # scikit-learn's definition of a word, which excludes single letters
-MAX_CHARACTERS = 10_000_000  # of training rows, which TF-IDF fits within some seconds
 
 
 @dataclass(frozen=True)
@@ -328,32 +324,3 @@ BASELINES = {
         True,
     ),
 }
-
-
-def bag_of_words_scores(logit_set: ExampleSet) -> dict[str, dict[str, float]]:
-    """Returns the metrics of TF-IDF, fitted on a set's training rows with gold, by dev split.
-
-    A teacher that is not better has nothing to teach. The result is empty if scikit-learn is not installed, if there
-    are no rows with gold or all have the same gold, and if the rows are too many for a few seconds.
-    """
-    record, baseline = logit_set.record, BASELINES["TF-IDF"]
-    if baseline.missing or TRAIN not in logit_set.splits or not record.has_text:
-        return {}
-    train = read_rows(logit_set, TRAIN)
-    if not _is_enough(train) or sum(map(len, [*train.texts1, *(train.texts2 or ())])) > MAX_CHARACTERS:
-        return {}
-    system = baseline.fit(train, record.target, logit_set.root)
-    scores = {}
-    for split in logit_set.splits:
-        rows = read_rows(logit_set, split)
-        if split != TRAIN and len(rows):
-            logits_NC = system.logits(rows.texts1, rows.texts2)
-            scores[split] = score_logits(record.metrics, system.target, logits_NC, rows.label_N, rows.score_N)
-    return scores
-
-
-def _is_enough(train: Rows) -> bool:
-    """Whether the rows have more than one label or score."""
-    if not any(map(WORD.search, [*train.texts1, *(train.texts2 or ())])):
-        return False
-    return len(np.unique(train.label_N, axis=0)) > 1 or len(np.unique(train.score_N)) > 1

@@ -1,28 +1,22 @@
 """The scores of a bag of words, and the warning about a teacher below them."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from distill.apps.results import systems as baselines
 from distill.apps.results.systems import (
     BASELINES,
     LEAST,
     Baseline,
     Rows,
-    bag_of_words_scores,
     majority,
     pair_features,
-    read_rows,
 )
 from pipeline.arrays import Floats
-from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from teacher.tiny import create_tiny_bert
-from tests.helpers.commands import invoke
 
 LABELS = Target(kind="classes", names=("bad", "good", "unheard"))
 SCORE = Target(kind="score", names=("score",))
@@ -130,35 +124,3 @@ def test_vectors_of_an_encoder_are_made_once_and_read(work: Path, tmp_path: Path
         assert logits_NC.argmax(axis=1).tolist() == [1, 0]
         assert logits_NC[:, 2].tolist() == [LEAST, LEAST]
         assert system.num_bytes > system.num_parameters
-
-
-def test_it_is_the_baseline_on_the_dev_rows(opinion_set: ExampleSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = bag_of_words_scores(opinion_set)
-    assert scores.keys() == {"validation"}
-    assert scores["validation"]["accuracy"] > 0.4
-    monkeypatch.setattr(baselines, "MAX_CHARACTERS", 100)
-    assert bag_of_words_scores(opinion_set) == {}
-
-
-def test_texts_without_a_word_have_none(opinion_set: ExampleSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    def letters(logit_set: ExampleSet, split: str) -> Rows:
-        rows = read_rows(logit_set, split)
-        return dataclasses.replace(rows, texts1=["a b"] * len(rows))
-
-    monkeypatch.setattr(baselines, "read_rows", letters)
-    assert bag_of_words_scores(opinion_set) == {}
-
-
-@pytest.mark.parametrize("kind", ["score", "bins"])
-def test_scores_have_one_too(kind: str, ratings: dict[str, ExampleSet]) -> None:
-    """A sentence's score is the number of one of its words, so that a bag of words has nearly all of it."""
-    assert bag_of_words_scores(ratings[kind])["validation"]["pearson"] > 0.9
-
-
-def test_a_dump_tells_a_weak_teacher(ratings: dict[str, ExampleSet], tmp_path: Path) -> None:
-    root = ratings["score"].root
-    flags = ["--manifest", root.parent.parent / "ratings.yaml", "--data", root.parent.parent, "--max-seq-length", 32]
-    teacher = ["--model-name-or-path", root.parent.parent / "teacher-score", "--no-token-vectors", "--store", tmp_path]
-    result = invoke("teacher-dump", *flags, *teacher)
-    assert result.exit_code == 0, result.stderr
-    assert "validation: " in result.stderr

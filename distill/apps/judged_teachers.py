@@ -1,0 +1,88 @@
+"""The scores of teachers for `judge`: of a logit set, and of a teacher that was fine-tuned just now."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from distill.apps.baseline import labelled_rows, quick_baseline, scores_of
+from distill.apps.results.systems import Rows, System, read_rows
+from pipeline.arrays import Floats
+from pipeline.sets.reader import ExampleSet
+from pipeline.tasks.metrics import majority_scores, score_logits, scores_by_label
+from pipeline.tasks.target import Target, make_target
+from pipeline.tasks.task import TRAIN, Metric, Task, load_task
+from pipeline.training.run_record import Entry
+from teacher.finetune_config import FinetuneSettings, FinetuneTask
+
+Scores = dict[str, float]
+
+
+def judged_set(logit_set: ExampleSet) -> dict[str, dict[str, Any]]:
+    """Returns the scores of a set's teacher on each dev split with gold, and those of the baseline, for `judge`."""
+    record = logit_set.record
+    if not record.has_text:
+        return {}
+    train = read_rows(logit_set, TRAIN) if TRAIN in logit_set.splits else None
+    system = None if train is None else quick_baseline(train, record.target)
+    dev = {split: read_rows(logit_set, split) for split in logit_set.splits if split != TRAIN}
+    return {split: _judged(record.metrics, record.target, rows, system) for split, rows in dev.items() if len(rows)}
+
+
+def judged_teacher(config: FinetuneSettings, best: Entry) -> dict[str, dict[str, Any]]:
+    """Returns the scores of a fine-tuned teacher on the split that chose its best epoch, for `judge`.
+
+    Args:
+        config: the settings of the teacher. Only a teacher of texts of a single task is judged.
+        best: the recorded scores of the best epoch.
+    """
+    from teacher.finetune.examples import rows_of, training_source
+
+    learn = config.learn
+    split = next(iter(best["metrics"]), None)
+    if not isinstance(learn, FinetuneTask) or split is None or not best["metrics"][split]:
+        return {}
+    scores = best["metrics"][split]
+    task = load_task(learn.task, learn.manifest)
+    if task.type == "token_labels":
+        return {}
+    target = make_target(task, learn.objective)
+    splits = rows_of(training_source(task, learn.data), learn.held_out)
+    rows = labelled_rows(target, splits[split])
+    if scores.get("labels_predicted", 0) < scores.get("labels_in_gold", 0):
+        # Only a second run over the split can name the labels, because the record stores their number.
+        rows = replace(rows, teacher_NC=_answers(config, task, target, rows))
+    system = quick_baseline(labelled_rows(target, splits[TRAIN]), target)
+    return {split: _judged(task.metrics, target, rows, system, {name: scores[name] for name in task.metrics})}
+
+
+def _answers(config: FinetuneSettings, task: Task, target: Target, rows: Rows) -> Floats:
+    """Runs a fine-tuned teacher over rows."""
+    from teacher.models.batches import tokens_per_batch
+    from teacher.models.classifier import load_teacher
+    from teacher.models.logits import teacher_logits
+
+    length, device = config.steps.max_seq_length, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    teacher = load_teacher(task, str(config.output_dir), None, target.names if target.has_labels else (), length)
+    teacher.model.to(device)
+    with torch.inference_mode():
+        inputs = teacher.reader.tokenize(rows.texts1, rows.texts2, length)
+        return teacher_logits(teacher, inputs, tokens_per_batch(device))
+
+
+def _judged(
+    metrics: tuple[Metric, ...], target: Target, rows: Rows, system: System | None, teacher: Scores | None = None
+) -> dict[str, Any]:
+    """Returns what `judge` takes about a teacher, whose scores are computed from its logits if they are not given."""
+    gold, has_answers = (rows.label_N, rows.score_N), rows.teacher_NC.shape[1] > 0
+    # Of many labels, the rare ones only count in the mean F1 over labels.
+    if has_answers and target.has_classes and target.num_logits > 2:
+        metrics, teacher = tuple(dict.fromkeys((*metrics, "macro_f1"))), None
+    if teacher is None:
+        teacher = score_logits(metrics, target, rows.teacher_NC, *gold)
+    parts: dict[str, Any] = {"gold": {}, "teacher": teacher, "majority": majority_scores(metrics, target, *gold)}
+    if has_answers:
+        parts["teacher_by_label"] = scores_by_label(target, rows.teacher_NC, rows.label_N)
+    if system is not None:
+        parts["baseline"] = {"scores": scores_of(system, rows, metrics), "bytes": system.num_bytes}
+    return parts

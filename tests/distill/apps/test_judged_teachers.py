@@ -1,0 +1,77 @@
+"""What teachers are judged by: the baseline on their dev rows, and the labels that they never predict."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from distill.apps import baseline, judged_teachers
+from distill.apps.judge import judge
+from distill.apps.judged_teachers import judged_set
+from distill.apps.results.systems import Rows, read_rows
+from pipeline.sets.reader import ExampleSet
+from tests.helpers.commands import invoke
+
+
+def test_a_set_has_the_baseline_of_its_rows(opinion_set: ExampleSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = judged_set(opinion_set)
+    assert parts.keys() == {"validation"}
+    assert parts["validation"]["teacher"] == opinion_set.record.scores["validation"]
+    train, dev = read_rows(opinion_set, "train"), read_rows(opinion_set, "validation")
+    fitted = baseline.fit_baseline(train, opinion_set.record.target)
+    expected = baseline.scores_of(fitted, dev, opinion_set.record.metrics)
+    assert parts["validation"]["baseline"]["scores"] == expected
+    monkeypatch.setattr(baseline, "MAX_CHARACTERS", 100)
+    assert "baseline" not in judged_set(opinion_set)["validation"]
+
+
+def test_texts_without_a_word_have_none(opinion_set: ExampleSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def letters(logit_set: ExampleSet, split: str) -> Rows:
+        rows = read_rows(logit_set, split)
+        return dataclasses.replace(rows, texts1=["a b"] * len(rows))
+
+    monkeypatch.setattr(judged_teachers, "read_rows", letters)
+    assert "baseline" not in judged_set(opinion_set)["validation"]
+
+
+@pytest.mark.parametrize("kind", ["score", "bins"])
+def test_scores_have_one_too(kind: str, ratings: dict[str, ExampleSet]) -> None:
+    """A sentence's score is the number of one of its words, so that a bag of words has nearly all of it."""
+    parts = judged_set(ratings[kind])["validation"]
+    assert parts["baseline"]["scores"]["pearson"] > 0.9
+    assert any("pearson" in line for line in judge(parts))
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """The flags of a task of three classes that a word decides. Most rows have the first."""
+    folder = tmp_path_factory.mktemp("colours")
+    words = {"red": "anna", "green": "ben", "blue": "clara"}
+    for split, count in (("train", 60), ("validation", 30)):
+        labels = (["red"] * 8 + ["green", "blue"]) * (count // 10)
+        rows = [{"text": f"{words[label]} {words[label]} .", "colour": label} for label in labels]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "colours.yaml").write_text(
+        "{name: colours, type: classification, labels: [red, green, blue], metrics: [accuracy], "
+        "columns: {sentence1: text, label: colour}, splits: {train: , validation: }}"
+    )
+    return ["--manifest", folder / "colours.yaml", "--data", folder, "--max-seq-length", 32]
+
+
+def test_a_fine_tuned_teacher_and_its_set_are_judged_alike(colours: list[object], work: Path, tmp_path: Path) -> None:
+    steps = ["--num-train-epochs", 1, "--learning-rate", 1e-2, "--per-device-train-batch-size", 60]
+    where = ["--model-name-or-path", work / "bert", "--output-dir", tmp_path / "teacher"]
+    done = invoke("finetune-teacher", *colours, *where, *steps, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    scores = found["result"]["best"]["metrics"]["validation"]
+    assert scores["labels_in_gold"] > scores["labels_predicted"]
+    lines = found["judgements"]
+    assert [word for word in ("accuracy", "macro_f1") if any(word in line for line in lines)] == [
+        "accuracy",
+        "macro_f1",
+    ]
+    dumped = invoke("teacher-dump", *colours, "--model-name-or-path", tmp_path / "teacher", "--store", tmp_path)
+    assert dumped.exit_code == 0, dumped.stderr
+    assert all(f"validation: {line}" in dumped.stderr for line in lines)
