@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from student.kernels.reference import largest
 from student.model.biattentive import Padded, Sentences, look
 from student.model.encoder import Encoder, EncoderShape, padded
 from student.model.lstm import VectorEncoder, Vectors, tokens_alone
@@ -82,8 +81,8 @@ class AlignedEncoder(VectorEncoder):
         lengths = starts_S.diff()
         # Padding costs as much as tokens, so pairs of similar sizes share an array.
         order_N = (lengths[firsts_N] * lengths[seconds_N]).argsort(stable=True)
-        # The row of zeros is what positions beyond a sentence's end read.
-        rows_XE = functional.pad(vectors_TE, (0, 0, 0, 1))
+        # Without any token there is still a row to read, so that the graph of gradients is complete.
+        rows_XE = vectors_TE if len(vectors_TE) else functional.pad(vectors_TE, (0, 0, 0, 1))
         parts = [
             self._aligned(rows_XE, [(starts_S[side][some], lengths[side][some]) for side in (firsts_N, seconds_N)])
             for some in torch.split(order_N, PAIRS_AT_ONCE)
@@ -97,7 +96,8 @@ class AlignedEncoder(VectorEncoder):
         # Comparisons are the widest arrays, so they are computed without padding.
         own_TE, seen_TE = (torch.cat([part[0][one[1]], part[1][other[1]]]) for part in ((one[0], other[0]), seen))
         starts_S = functional.pad(torch.cat([lengths_B for _, lengths_B in sides]).cumsum(0), (1, 0))
-        return torch.cat(pooled(*padded(self._compared(own_TE, seen_TE), starts_S)).chunk(2), dim=1)
+        compared_NLH, _ = padded(self._compared(own_TE, seen_TE), starts_S)
+        return torch.cat(pooled(compared_NLH).chunk(2), dim=1)
 
     def _exported_sentences(self, ids_BL: torch.Tensor) -> Padded:
         # One more column of padding: onnxruntime leaves a product over no tokens at all as memory had it, not as zeros.
@@ -106,13 +106,9 @@ class AlignedEncoder(VectorEncoder):
 
     def _exported_read(self, one: Padded, other: Padded) -> torch.Tensor:
         seen_BLE, seen_BKE = look(one, other, self.scale)
-        return torch.cat(
-            [
-                pooled(self._compared(one[0], seen_BLE), one[1]),
-                pooled(self._compared(other[0], seen_BKE), other[1]),
-            ],
-            dim=1,
-        )
+        first_BLH = self._compared(one[0], seen_BLE) * one[1].unsqueeze(2)
+        second_BKH = self._compared(other[0], seen_BKE) * other[1].unsqueeze(2)
+        return torch.cat([pooled(first_BLH), pooled(second_BKH)], dim=1)
 
     def _compared(self, own: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         """Returns relu(W [x, c, x * c, |x - c|]) on the last axis."""
@@ -120,14 +116,12 @@ class AlignedEncoder(VectorEncoder):
 
 
 def _padded_rows(rows_XE: torch.Tensor, starts_N: torch.Tensor, lengths_N: torch.Tensor) -> Padded:
-    """Returns padded sentences and which positions have tokens. The last row is what the others read."""
+    """Returns padded sentences and which positions have tokens. Other positions have any row."""
     position_L = torch.arange(max(1, int(lengths_N.max())), device=rows_XE.device)
-    is_token_NL = position_L < lengths_N.unsqueeze(1)
-    rows_NL = torch.where(is_token_NL, starts_N.unsqueeze(1) + position_L, len(rows_XE) - 1)
-    return functional.embedding(rows_NL, rows_XE), is_token_NL
+    rows_NL = (starts_N.unsqueeze(1) + position_L).clamp(max=len(rows_XE) - 1)
+    return functional.embedding(rows_NL, rows_XE), position_L < lengths_N.unsqueeze(1)
 
 
-def pooled(compared_NLH: torch.Tensor, is_token_NL: torch.Tensor) -> torch.Tensor:
-    """Returns the sums and the maxima of the tokens' comparisons, [N, 2 H], which are 0 for an empty sentence."""
-    sums_NH = (compared_NLH * is_token_NL.unsqueeze(2)).sum(dim=1)
-    return torch.cat([sums_NH, largest(compared_NLH, is_token_NL)], dim=1)
+def pooled(compared_NLH: torch.Tensor) -> torch.Tensor:
+    """Returns the sums and the maxima of the tokens' comparisons, [N, 2 H]. Padding is 0, and none is below 0."""
+    return torch.cat([compared_NLH.sum(dim=1), compared_NLH.amax(dim=1)], dim=1)
