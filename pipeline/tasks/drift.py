@@ -145,7 +145,7 @@ def drifts(profile: InputProfile, counts: Mapping[str, Any]) -> list[Drift]:
 
 
 def _drift(name: str, histogram: Histogram, counts_B: Any) -> Drift:
-    from scipy.stats import chi2
+    from scipy.special import chdtri
 
     both_2B = np.stack([np.array(histogram.counts, dtype=np.float64), counts_B.astype(np.float64)])
     both_2B = both_2B[:, both_2B.any(axis=0)]
@@ -157,7 +157,7 @@ def _drift(name: str, histogram: Histogram, counts_B: Any) -> Drift:
     psi = float(((q_B - p_B) * np.log(q_B / p_B)).sum())
     # With equal distributions, the index is approximately a chi-squared variable times this (Yurdakul 2018).
     scale = float((1 / num_21).sum())
-    chance = float(chi2.ppf(CONFIDENCE, max(len(p_B) - 1, 1))) * scale
+    chance = float(chdtri(max(len(p_B) - 1, 1), 1 - CONFIDENCE)) * scale
     return Drift(signal=name, psi=psi, limit=max(NOTICEABLE, chance), num_inputs=int(counts_B.sum()))
 
 
