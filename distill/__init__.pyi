@@ -931,10 +931,10 @@ def recode(
 def report(
     set_or_run: str, *, output: str | Path | None = None, store: str | Path = ..., allow_unverified: bool = False
 ) -> Result:
-    """Write an HTML report with pictures of a logit set, a run or a sweep.
+    """Write an HTML report with pictures of a logit set, a run, a sweep or a cascade.
 
     Args:
-        set_or_run: Logit set (a path, or a name in the store), or the folder of a run or a sweep.
+        set_or_run: Logit set (a path, or a name in the store), or the folder of a run, a sweep or a cascade.
         output: Path of the page. Default: NAME-report.html, for a run NAME-run-report.html.
         store: Folder of logit sets (DISTILL_STORE).
         allow_unverified: Also accept sets that are complete but not verified.

@@ -1,4 +1,4 @@
-"""A student's answers in SQL: ``predict``, ``predict_or_abstain``, ``scores`` and ``spans`` for DuckDB."""
+"""A student's answers in SQL: ``predict``, ``predict_or_abstain``, ``scores``, ``spans`` and ``stage`` for DuckDB."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -25,7 +25,7 @@ def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
     ``predict(run, text)`` returns a label (VARCHAR), and ``scores(run, text)`` the calibrated probabilities in the
     order of the labels, or only the score (FLOAT[]). For pairs, use ``predict(run, text1, text2)``.
     ``predict_or_abstain`` returns ``abstain`` below the margin of the certificate (``distill certify``). All return
-    null for null.
+    null for null. For a cascade, ``stage`` returns the name of the stage that answers.
 
     For a student that labels words, ``predict`` returns the labels joined with spaces, and ``spans(run, text)`` structs
     of ``text``, ``start``, ``end`` and ``label``. A text may be a list of words.
@@ -121,6 +121,12 @@ def _spans(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
     return student.columns(texts)["spans"]
 
 
+def _stage(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
+    if "stage" not in student.predictor.answer_names:
+        raise QueryError("stage: this is one student and no cascade. Use predict(run, text)")
+    return student.columns(texts)["stage"]
+
+
 def _scores(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
     if student.labels_words:
         raise QueryError("scores: this student labels words. Use predict(run, text), or spans(run, text)")
@@ -135,5 +141,6 @@ FUNCTIONS: dict[str, tuple[str, Callable[[_Student, tuple[pa.ChunkedArray, ...]]
     "predict": ("VARCHAR", _labels),
     "predict_or_abstain": ("VARCHAR", _labels_or_abstain),
     "scores": ("FLOAT[]", _scores),
+    "stage": ("VARCHAR", _stage),
     "spans": ('STRUCT("text" VARCHAR, "start" INTEGER, "end" INTEGER, "label" VARCHAR)[]', _spans),
 }

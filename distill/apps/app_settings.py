@@ -99,7 +99,7 @@ class ReportConfig(StoreFlags, UnverifiedFlags, JsonFlags):
 
     helps: ClassVar = {"json_output": "Print the page's path and the numbers of its pictures as JSON."}
     set_or_run: str = Field(
-        description="Logit set (a path, or a name in the store), or the folder of a run or a sweep.",
+        description="Logit set (a path, or a name in the store), or the folder of a run, a sweep or a cascade.",
         json_schema_extra={"argument": True},
     )
     output: Path | None = Field(

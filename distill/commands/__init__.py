@@ -123,7 +123,9 @@ COMMANDS = {
             "applications",
             "Fine-tune, dump and train on several tasks, fit baselines, and write tables to RESULTS.md.",
         ),
-        "report": Entry("applications", "Write an HTML report with pictures of a logit set, a run or a sweep."),
+        "report": Entry(
+            "applications", "Write an HTML report with pictures of a logit set, a run, a sweep or a cascade."
+        ),
     },
     "Data": {
         "tasks": Entry("manifests", "List the tasks that are available by name."),

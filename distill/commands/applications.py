@@ -90,14 +90,14 @@ def _has_failed(task: dict[str, Any]) -> bool:
 
 @command(ReportConfig)
 def report(config: ReportConfig) -> Result:
-    """Write an HTML report with pictures of a logit set, a run or a sweep."""
+    """Write an HTML report with pictures of a logit set, a run, a sweep or a cascade."""
     needs_libraries("distill report", "report", "matplotlib")
     from distill.apps.report.page import render
     from pipeline.files import make_folder, write_text_alone
 
     folder = _folder(config)
     # Part of the file name, because a run often has the same name as its set.
-    kind = kind_of_folder(folder)
+    kind = _kind(folder)
     name = folder.resolve().name if kind is None else f"{folder.resolve().name}-{kind}"
     path = config.output or Path(f"{name}-report.html")
     if path.is_dir():
@@ -109,21 +109,32 @@ def report(config: ReportConfig) -> Result:
     return result.pairs(page.title, {page.kind: str(folder), "page": str(path)})
 
 
+def _kind(folder: Path) -> str | None:
+    """Returns what a folder holds: a run, a sweep or a cascade. None for a set."""
+    from student.cascade.cascade_file import CASCADE_FILE
+
+    return "cascade" if (folder / CASCADE_FILE).is_file() else kind_of_folder(folder)
+
+
 def _folder(config: ReportConfig) -> Path:
     """Returns the folder of a run or a sweep, or else of a set."""
     from pipeline.sets.reader import find_set
 
     path = Path(config.set_or_run)
-    if kind_of_folder(path) is not None:
+    if _kind(path) is not None:
         return path
     try:
         return find_set(config.set_or_run, config.store)
     except DataError as error:
-        raise DataError(f"{config.set_or_run}: not the folder of a run or a sweep, and {error}") from error
+        raise DataError(f"{config.set_or_run}: not the folder of a run, a sweep or a cascade, and {error}") from error
 
 
 def _page(config: ReportConfig, folder: Path) -> "Page":
-    kind = kind_of_folder(folder)
+    kind = _kind(folder)
+    if kind == "cascade":
+        from distill.apps.report.cascade_page import cascade_page
+
+        return cascade_page(folder)
     if kind == "sweep":
         from distill.apps.report.run_page import sweep_page
 

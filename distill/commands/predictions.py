@@ -186,10 +186,10 @@ def cascade(config: CascadeConfig) -> Result:
     stages = [[stage.source, stage.threshold, stage.cost] for stage in record.stages]
     result = Result(record.model_dump()).table(["stage", "answers above a margin of", "cost"], stages)
     for split, found in record.measured.items():
-        lines = [*found["stages"], {"stage": "cascade", "share": 1.0} | found["cascade"]]
-        rows = [[one.get(key) for key in ("stage", "share", "cost", "agreement", "accuracy")] for one in lines]
+        rows = [[one.stage, one.share, one.cost, one.agreement, one.accuracy] for one in found.stages]
+        rows.append(["cascade", 1.0, found.cascade.cost, found.cascade.agreement, found.cascade.accuracy])
         columns = ["alone", "share of the rows that it answers", "cost", "agreement with the last", "accuracy"]
-        result.table(columns, rows, f"{split}: {found['rows']:,} rows; the cost of the last stage is 1")
+        result.table(columns, rows, f"{split}: {found.rows:,} rows; the cost of the last stage is 1")
     return result.note(f"{config.output_dir}: predict, serve, SQL and Python take it like a run")
 
 

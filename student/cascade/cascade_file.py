@@ -31,6 +31,47 @@ class StageRecord(BaseModel):
     hashes: dict[str, str] = {}
 
 
+class Score(BaseModel):
+    """What answers to rows are worth.
+
+    Attributes:
+        cost: mean cost, as a share of the last stage's.
+        agreement: share of rows with the label of the last stage.
+        accuracy: share of rows with the gold label. None without gold.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    cost: float
+    agreement: float
+    accuracy: float | None = None
+
+
+class StageScore(Score):
+    """A stage alone, and the share of rows that it answers in the cascade."""
+
+    stage: str
+    share: float
+
+
+class Measured(BaseModel):
+    """What was measured on the rows of a split.
+
+    Attributes:
+        rows: their number.
+        stages: each alone.
+        cascade: with its thresholds.
+        curve: with other thresholds, from the cheapest on.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: int
+    stages: tuple[StageScore, ...]
+    cascade: Score
+    curve: tuple[Score, ...]
+
+
 class CascadeRecord(BaseModel):
     """The content of the file.
 
@@ -47,7 +88,7 @@ class CascadeRecord(BaseModel):
     stages: tuple[StageRecord, ...] = Field(min_length=2, max_length=8)
     timeout: float = Field(gt=0)
     chosen: dict[str, Any]
-    measured: dict[str, Any]
+    measured: dict[str, Measured]
 
 
 def write_cascade(folder: Path, record: CascadeRecord) -> None:

@@ -83,43 +83,59 @@ def certified_thresholds(
     return thresholds, trials
 
 
-def cheapest_thresholds(
-    answered: Answered, is_right_SN: Bools, cost_S: Sequence[float], budget: float | None, target: float | None
-) -> list[float]:
-    """The best thresholds within a budget, or the cheapest ones that reach an accuracy.
+@dataclass(frozen=True)
+class Choice:
+    """Thresholds, the mean cost with them as a share of the last stage's cost, and the share of right answers."""
+
+    thresholds: tuple[float, ...]
+    cost: float
+    accuracy: float
+
+
+def frontier(answered: Answered, is_right_SN: Bools, cost_S: Sequence[float]) -> list[Choice]:
+    """The thresholds that nothing beats: each costs more than the one before, and is right more often.
 
     Args:
         answered: to the rows.
         is_right_SN: which answers of each stage, the last included, count as right.
         cost_S: the cost of an answer of each stage, including the last.
+    """
+    grids = [_grid(margin_N) for margin_N in answered.margin_SN]
+    while np.prod([len(grid) for grid in grids]) > MOST_COMBINATIONS:
+        grids = [grid[::2] for grid in grids]
+    columns = np.arange(answered.label_SN.shape[1])
+    choices = []
+    for thresholds in itertools.product(*grids):
+        stage_N = answered.stage_N(thresholds)
+        accuracy = float(is_right_SN[stage_N, columns].mean())
+        choices.append(Choice(thresholds, mean_cost(stage_N, cost_S), accuracy))
+    best: list[Choice] = []
+    for choice in sorted(choices, key=lambda one: (one.cost, -one.accuracy)):
+        if not best or choice.accuracy > best[-1].accuracy:
+            best.append(choice)
+    return best
+
+
+def cheapest_thresholds(choices: Sequence[Choice], budget: float | None, target: float | None) -> list[float]:
+    """The best thresholds within a budget, or the cheapest ones that reach an accuracy.
+
+    Args:
+        choices: of `frontier`.
         budget: greatest mean cost, as a share of the last stage's cost.
         target: the minimum accuracy, without a budget.
 
     Raises:
         ConfigError: if there are no such thresholds.
     """
-    grids = [_grid(margin_N) for margin_N in answered.margin_SN]
-    while np.prod([len(grid) for grid in grids]) > MOST_COMBINATIONS:
-        grids = [grid[::2] for grid in grids]
-    columns = np.arange(answered.label_SN.shape[1])
-    found: tuple[tuple[float, float], list[float]] | None = None
-    best_accuracy = 0.0
-    for thresholds in itertools.product(*grids):
-        stage_N = answered.stage_N(thresholds)
-        accuracy = float(is_right_SN[stage_N, columns].mean())
-        cost = mean_cost(stage_N, cost_S)
-        best_accuracy = max(best_accuracy, accuracy)
-        if (budget is not None and cost > budget) or (target is not None and accuracy < target):
-            continue
-        # A smaller key is better: the accuracy first within a budget, the cost first above a target.
-        key = (-accuracy, cost) if budget is not None else (cost, -accuracy)
-        if found is None or key < found[0]:
-            found = key, list(thresholds)
-    if found is None and budget is not None:
-        raise ConfigError(f"--budget {budget:g}: the first stage alone costs {cost_S[0] / cost_S[-1]:.3f} of the last")
-    if found is None:
-        raise ConfigError(f"--target-accuracy {target:g}: these stages reach {best_accuracy:.4f} at most")
-    return found[1]
+    if budget is not None:
+        within = [choice for choice in choices if choice.cost <= budget]
+        if not within:
+            raise ConfigError(f"--budget {budget:g}: the first stage alone costs {choices[0].cost:.3f} of the last")
+        return list(within[-1].thresholds)
+    for choice in choices:
+        if target is None or choice.accuracy >= target:
+            return list(choice.thresholds)
+    raise ConfigError(f"--target-accuracy {target:g}: these stages reach {choices[-1].accuracy:.4f} at most")
 
 
 def mean_cost(stage_N: Ints, cost_S: Sequence[float]) -> float:

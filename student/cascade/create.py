@@ -23,8 +23,16 @@ from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.answers.certify import COLUMNS, not_trained_on, read_originals
 from student.answers.thresholds import margins
-from student.cascade.cascade_file import CascadeRecord, StageRecord, write_cascade
-from student.cascade.choose_thresholds import NEVER, Answered, certified_thresholds, cheapest_thresholds, mean_cost
+from student.cascade.cascade_file import CascadeRecord, Measured, Score, StageRecord, StageScore, write_cascade
+from student.cascade.choose_thresholds import (
+    NEVER,
+    Answered,
+    Choice,
+    certified_thresholds,
+    cheapest_thresholds,
+    frontier,
+    mean_cost,
+)
 from student.cascade.config import CascadeConfig
 from student.cascade.stages import Stage, StudentStage, is_url, open_stages
 from student.evaluate import open_evaluated
@@ -89,9 +97,10 @@ def create_cascade(config: CascadeConfig) -> CascadeRecord:
         _check_last(stages[-1], tried[-1][0], some)
         costs = config.costs or [seconds for _, seconds in tried]
         answered = _ask(stages, rows)
-        thresholds, chosen = _choose(config, answered, rows, costs)
+        choices = frontier(answered, answered.label_SN == _right(config, answered, rows), costs)
+        thresholds, chosen = _choose(config, answered, choices)
         splits = [split for split in logit_set.splits if split != TRAIN]
-        measured = {split: _measured(stages, _dev(logit_set, split), thresholds, costs) for split in splits}
+        measured = {split: _measured(stages, _dev(logit_set, split), thresholds, costs, choices) for split in splits}
     finally:
         for stage in stages:
             stage.close()
@@ -174,35 +183,35 @@ def _ask(stages: Sequence[Stage], rows: Rows) -> Answered:
     return Answered(np.stack([margins(p_NC) for p_NC in p_SNC]), label_SN)
 
 
-def _choose(
-    config: CascadeConfig, answered: Answered, rows: Rows, costs: Sequence[float]
-) -> tuple[list[float], dict[str, Any]]:
-    """The thresholds, and what they were chosen by."""
-    if config.budget is None and config.target_accuracy is None:
-        thresholds, trials = certified_thresholds(answered, config.disagreement, config.confidence)
-        for source, threshold in zip(config.stage, thresholds, strict=False):
-            if threshold == NEVER:
-                console.warn(f"--stage {source}: nothing could be proved of it, so it answers nothing")
-        return thresholds, {
-            "disagreement": config.disagreement,
-            "confidence": config.confidence,
-            "trials": [None if trial is None else trial.model_dump() for trial in trials],
-        }
+def _right(config: CascadeConfig, answered: Answered, rows: Rows) -> Ints:
+    """The labels that count as right [N]: gold, and without it the last stage's."""
     has_gold_N = rows.label_N != NO_LABEL
     if not has_gold_N.all() and config.target_accuracy is not None:
         raise ConfigError("--target-accuracy: the rows have no gold. Choose others by --where, or give --budget")
     # Without gold the best that is known of an answer is whether the last stage gives it, too.
-    right_N = np.where(has_gold_N, rows.label_N, answered.label_SN[-1])
-    thresholds = cheapest_thresholds(
-        answered, answered.label_SN == right_N, costs, config.budget, config.target_accuracy
-    )
-    return thresholds, {"budget": config.budget, "target_accuracy": config.target_accuracy}
+    return np.where(has_gold_N, rows.label_N, answered.label_SN[-1])
+
+
+def _choose(config: CascadeConfig, answered: Answered, choices: Sequence[Choice]) -> tuple[list[float], dict[str, Any]]:
+    """The thresholds, and what they were chosen by."""
+    if config.budget is not None or config.target_accuracy is not None:
+        thresholds = cheapest_thresholds(choices, config.budget, config.target_accuracy)
+        return thresholds, {"budget": config.budget, "target_accuracy": config.target_accuracy}
+    thresholds, trials = certified_thresholds(answered, config.disagreement, config.confidence)
+    for source, threshold in zip(config.stage, thresholds, strict=False):
+        if threshold == NEVER:
+            console.warn(f"--stage {source}: nothing could be proved of it, so it answers nothing")
+    return thresholds, {
+        "disagreement": config.disagreement,
+        "confidence": config.confidence,
+        "trials": [None if trial is None else trial.model_dump() for trial in trials],
+    }
 
 
 def _measured(
-    stages: Sequence[Stage], rows: Rows, thresholds: Sequence[float], costs: Sequence[float]
-) -> dict[str, Any]:
-    """What each stage alone is worth on rows, and what the cascade is: accuracy, agreement with the last, cost."""
+    stages: Sequence[Stage], rows: Rows, thresholds: Sequence[float], costs: Sequence[float], choices: Sequence[Choice]
+) -> Measured:
+    """What each stage alone is worth on rows, what the cascade is, and what it would be with other thresholds."""
     answered = _ask(stages, rows)
     has_gold_N = rows.label_N != NO_LABEL
 
@@ -211,10 +220,17 @@ def _measured(
         gold = (label_N == rows.label_N)[has_gold_N]
         return found | ({"accuracy": float(gold.mean())} if len(gold) else {})
 
+    def whole(thresholds: Sequence[float]) -> Score:
+        cost = mean_cost(answered.stage_N(thresholds), costs)
+        return Score(cost=cost, **scores(answered.label_N(thresholds)))
+
     stage_N = answered.stage_N(thresholds)
-    parts: list[dict[str, Any]] = [
-        {"stage": stage.source, "share": float((stage_N == number).mean()), "cost": cost / costs[-1]} | scores(label_N)
+    parts = [
+        StageScore(
+            stage=stage.source, share=float((stage_N == number).mean()), cost=cost / costs[-1], **scores(label_N)
+        )
         for number, (stage, cost, label_N) in enumerate(zip(stages, costs, answered.label_SN, strict=True))
     ]
-    whole = {"cost": mean_cost(stage_N, costs)} | scores(answered.label_N(thresholds))
-    return {"rows": len(rows), "stages": parts, "cascade": whole}
+    # The thresholds of the curve were chosen on other rows than these, as those of the cascade were.
+    curve = [whole(choice.thresholds) for choice in choices]
+    return Measured(rows=len(rows), stages=tuple(parts), cascade=whole(thresholds), curve=tuple(curve))

@@ -202,6 +202,26 @@ def points(groups: Sequence[tuple[str, float, Sequence[float]]], best: str, xlab
     return drawing(draw)
 
 
+def trade_off(
+    line: Sequence[tuple[float, float]], named: Sequence[tuple[str, float, float]], xlabel: str, ylabel: str
+) -> str:
+    """A line of what can be had at each cost, and points with names, the last of which is marked."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot(*zip(*sorted(line), strict=True), color=BLUE, marker="o", markersize=3, linewidth=1.6)
+        for number, (name, x, y) in enumerate(named):
+            colour = BLUE if number == len(named) - 1 else INK
+            axes.scatter(x, y, s=60, color=colour, linewidths=0, zorder=3)
+            # Above and below in turn, because cheap stages lie close to each other.
+            below = -12 if number % 2 else 8
+            axes.annotate(clipped(name, 40), (x, y), (0, below), textcoords="offset points", ha="center")
+        axes.margins(x=0.12, y=0.15)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.grid(color=FAINT, alpha=0.35)
+
+    return drawing(draw)
+
+
 def strips(groups: Mapping[str, Sequence[float]], xlabel: str, ylabel: str) -> str:
     """The scores at each value of a setting: a dot per score, and a bar at their mean."""
 

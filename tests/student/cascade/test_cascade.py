@@ -124,8 +124,13 @@ def test_every_place_takes_it_and_the_stage_that_is_sure_answers(runs: tuple[Pat
         register(connection, folder)
         query = f"select predict('{folder}', t), scores('{folder}', t) from (select unnest(?) as t)"
         found = connection.execute(query, [TEXTS]).fetchall()
+        staged = connection.execute(f"select stage('{folder}', t) from (select unnest(?) as t)", [TEXTS]).fetchall()
+        register(connection, runs[0])
+        with pytest.raises(duckdb.Error, match=naming("stage", "no cascade")):
+            connection.execute(f"select stage('{runs[0]}', 'text')")
     assert [label for label, _ in found] == [NAMES[k] for k in expected.argmax(axis=1)]
     np.testing.assert_allclose([scores for _, scores in found], expected, rtol=1e-4)
+    assert [name for (name,) in staged] == [str(runs[k]) for k in stage_N]
 
     metrics = Metrics(1)
     app = App({"cascade": Served(folder, metrics)}, ServeConfig(runs=(str(folder),)), metrics)
@@ -150,10 +155,19 @@ def test_the_command_certifies_each_stage_against_the_teacher(
     assert record.chosen["rows"] == 48
     assert [stage.threshold is None for stage in record.stages] == [False, False, True]
     measured = record.measured["validation"]
-    assert measured["rows"] == opinion_set.record.splits["validation"].rows
-    assert measured["stages"][-1]["agreement"] == 1.0
-    assert sum(stage["share"] for stage in measured["stages"]) == pytest.approx(1)
-    assert measured["cascade"]["agreement"] >= min(stage["agreement"] for stage in measured["stages"])
+    assert measured.rows == opinion_set.record.splits["validation"].rows
+    assert measured.stages[-1].agreement == 1.0
+    assert sum(stage.share for stage in measured.stages) == pytest.approx(1)
+    assert measured.cascade.agreement >= min(stage.agreement for stage in measured.stages)
+    costs = [point.cost for point in measured.curve]
+    assert costs[0] < 0.5
+    shown = invoke("report", folder, "--output", tmp_path / "page.html", "--json")
+    assert shown.exit_code == 0, shown.stderr
+    (accuracy, agreement) = json.loads(shown.stdout)["figures"]
+    assert [row["cost"] for row in accuracy["rows"]] == costs
+    assert len(agreement["rows"]) == len(costs)
+    page = (tmp_path / "page.html").read_text()
+    assert all(Path(str(one)).name in page for one in (*runs, teachers / "opinion"))
 
 
 def test_a_budget_and_a_target(runs: tuple[Path, Path], store: Path, tmp_path: Path) -> None:

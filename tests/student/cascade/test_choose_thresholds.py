@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
-from student.cascade.choose_thresholds import NEVER, Answered, certified_thresholds, cheapest_thresholds
+from student.cascade.choose_thresholds import NEVER, Answered, certified_thresholds, cheapest_thresholds, frontier
 from tests.helpers.messages import naming
 
 SPLITS, CONFIDENCE, DISAGREEMENT = 200, 0.95, 0.05
@@ -63,7 +63,7 @@ def test_nothing_better_is_within_the_budget(seed: int, budget: float) -> None:
     answered = population(60, seed)
     right_SN = answered.label_SN == answered.label_SN[-1]
     costs, columns = [1.0, 3.0, 10.0], np.arange(60)
-    best = cheapest_thresholds(answered, right_SN, costs, budget, None)
+    best = cheapest_thresholds(frontier(answered, right_SN, costs), budget, None)
 
     def value(thresholds: tuple[float, ...] | list[float]) -> tuple[float, float]:
         stage_N = answered.stage_N(thresholds)
@@ -77,10 +77,22 @@ def test_nothing_better_is_within_the_budget(seed: int, budget: float) -> None:
         assert its_cost > budget or other <= accuracy + 0.1
 
 
+def test_a_frontier_costs_more_and_is_right_more_often_at_each_step() -> None:
+    answered = population(200, seed=1)
+    right_SN = answered.label_SN == answered.label_SN[-1]
+    choices = frontier(answered, right_SN, [1, 3, 10])
+    assert len(choices) > 5
+    for one, other in itertools.pairwise(choices):
+        assert one.cost < other.cost
+        assert one.accuracy < other.accuracy
+    assert choices[0].cost == pytest.approx(0.1)  # the first stage answers all
+    assert choices[-1].accuracy == 1  # of the last stage itself
+
+
 def test_the_target_is_reached_at_the_lowest_cost() -> None:
     answered = population(5000, seed=3)
     right_SN = answered.label_SN == answered.label_SN[-1]
-    low, high = (cheapest_thresholds(answered, right_SN, [1, 3, 10], None, target) for target in (0.9, 0.98))
+    low, high = (cheapest_thresholds(frontier(answered, right_SN, [1, 3, 10]), None, target) for target in (0.9, 0.98))
     asked = np.cumsum([1, 3, 10])
     for thresholds, target in ((low, 0.9), (high, 0.98)):
         stage_N = answered.stage_N(thresholds)
@@ -92,6 +104,6 @@ def test_what_cannot_be_reached_is_refused() -> None:
     answered = population(500, seed=3)
     wrong_SN = answered.label_SN == 0
     with pytest.raises(ConfigError, match=naming("--target-accuracy 0.99: ")):
-        cheapest_thresholds(answered, wrong_SN, [1, 3, 10], None, 0.99)
+        cheapest_thresholds(frontier(answered, wrong_SN, [1, 3, 10]), None, 0.99)
     with pytest.raises(ConfigError, match=naming("--budget 0.05: ", "0.1")):
-        cheapest_thresholds(answered, wrong_SN, [1, 3, 10], 0.05, None)
+        cheapest_thresholds(frontier(answered, wrong_SN, [1, 3, 10]), 0.05, None)
