@@ -19,8 +19,8 @@ SKEWED = 0.6  # above this share of one label, accuracy hides the errors on the 
 MOST_NAMED = 10  # labels in a sentence
 TEACHER_ADVICE = "Train it longer (--num-train-epochs), or choose a larger encoder."
 STUDENT_ADVICE = (
-    "With so few labels, the bag may be the better choice. Unlabelled text (teacher-dump --unlabelled) helps students "
-    "most."
+    "With so few labels, the bag may be the better choice. A fine-tuned teacher and unlabelled text (teacher-dump "
+    "--unlabelled) help students most."
 )
 Scores = Mapping[str, float]
 
@@ -137,10 +137,13 @@ def _skew(parts: Mapping[str, Any]) -> Iterator[str]:
 
 def _below_baseline(who: str, own: Scores, parts: Mapping[str, Any], advice: str) -> Iterator[str]:
     baseline: Scores = parts.get("baseline", {}).get("scores", {})
-    for metric, theirs in baseline.items():
-        if metric in own and own[metric] < theirs:
-            both = f"({own[metric]:.3f} against {theirs:.3f})"
-            yield f"The {who}'s {metric} is below that of a bag of n-grams {both}. {advice}"
+    below = [
+        f"{metric} ({own[metric]:.3f} against {theirs:.3f})"
+        for metric, theirs in baseline.items()
+        if metric in own and own[metric] < theirs
+    ]
+    if below:
+        yield f"A bag of n-grams is better than the {who} by {' and '.join(below)}. {advice}"
 
 
 def _silent(by_label: Mapping[str, Mapping[str, float]]) -> list[str]:

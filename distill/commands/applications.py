@@ -19,6 +19,7 @@ from distill.apps.app_settings import (
 )
 from distill.commands.command import called, command, needs_libraries, needs_teacher_libraries
 from distill.result import Result, Text
+from pipeline import console
 from pipeline.errors import ConfigError, DataError, MissingDependencyError
 from pipeline.training.run_record import kind_of_folder
 
@@ -55,14 +56,15 @@ def quickstart(config: QuickstartConfig) -> Result:
     needs_teacher_libraries()
     found = run_quickstart(config)
     metrics, scores, sizes = found.look.metrics, found.scores, found.sizes
-    rows = [[who, *(own[metric] for metric in metrics), f"{sizes[who] / 1e6:,.1f} MB"] for who, own in scores.items()]
+    rows = [[who, *(own[metric] for metric in metrics), console.size(sizes[who])] for who, own in scores.items()]
     values = {"findings": found.look.findings, "scores": scores, "bytes": sizes, "judgements": found.judgements}
     result = Result(values | {"folder": str(config.folder), "next": found.commands})
-    result.table(["", *metrics, "on disk"], rows, "the held-out test split")
+    result.table(["", *metrics, "on disk"], rows, f"{found.num_tested:,} test rows, which no step has trained on")
     for judgement in found.judgements:
         result.warn(judgement)
     result.add(Text("next:\n" + "".join(f"  {line}\n" for line in found.commands)))
-    return result.note(f"manifest, splits, teacher, logit set, report.html and student are in {config.folder}/")
+    made = ["manifest", "splits", *(["teacher"] if config.has_teacher else []), "logit set", "report.html"]
+    return result.note(f"{', '.join(made)} and student are in {config.folder}/")
 
 
 @command(ResultsConfig)

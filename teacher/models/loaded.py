@@ -299,8 +299,9 @@ def require_model_folder(name: str) -> None:
             "that folder, too"
         )
     if folder.is_dir() and not _has(folder, CONFIG):
-        models = [path.parent for path in folder.glob(f"*/{CONFIG}") if _has(path.parent, *SAFE_WEIGHTS)]
-        if models:  # checkpoints of `Trainer`, or modules of old sentence-transformers
+        paths = [*folder.glob(f"*/{CONFIG}"), *folder.glob(f"*/*/{CONFIG}")]
+        models = [path.parent for path in paths if _has(path.parent, *SAFE_WEIGHTS)]
+        if models:  # checkpoints of `Trainer`, modules of old sentence-transformers, or an unpacked archive
             names = ", ".join(str(path) for path in sorted(models, key=lambda path: (len(path.name), path.name)))
             raise DataError(f"model {name}: has no {CONFIG}, but there are models in it. Name one of them: {names}")
     if _has(folder, *PICKLED_WEIGHTS) and not _has(folder, *SAFE_WEIGHTS):

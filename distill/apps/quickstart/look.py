@@ -236,7 +236,7 @@ def _findings(look: Look, num_rows: int) -> dict[str, str]:
     if repeated:
         found["repeated texts"] = f"{repeated:,} rows. Copies of a text stay in one split"
     lengths = sorted(sum(map(_num_words, key)) for key in keys)
-    found["words"] = f"{lengths[len(lengths) // 2]} in the middle row, {lengths[-1]} in the longest"
+    found["words"] = f"median {lengths[len(lengths) // 2]}, longest row {lengths[-1]}"
     return found
 
 

@@ -42,6 +42,7 @@ class Found:
 
     Attributes:
         look: what the file holds.
+        num_tested: the rows of the test split.
         scores: on the test split, of the student, its teacher and a bag of n-grams, by system.
         sizes: bytes on disk by system.
         judgements: what a user should do about the scores.
@@ -49,6 +50,7 @@ class Found:
     """
 
     look: Look
+    num_tested: int
     scores: dict[str, dict[str, float]]
     sizes: dict[str, int]
     judgements: list[str]
@@ -77,6 +79,8 @@ def quickstart(config: QuickstartConfig) -> Found:
         look = _with_left_out(look, len(look.rows) - len(splits["train"]))
     for what, finding in look.findings.items():
         console.note(f"{what}: {finding}")
+    if not config.has_teacher:
+        console.note("teacher: none. The student learns from the labels alone, and no further text can be labelled")
     make_folder(folder / "data" / name)
     write_text(folder / f"{name}.yaml", manifest)
     for split, rows in splits.items():
@@ -92,7 +96,7 @@ def quickstart(config: QuickstartConfig) -> Found:
         scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher")
     if "baseline" in evaluation:
         scores[BASELINE], sizes[BASELINE] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
-    return Found(look, scores, sizes, evaluation["judgements"], _next(folder, look))
+    return Found(look, len(splits[TEST]), scores, sizes, evaluation["judgements"], _next(config, look))
 
 
 def _write_rows(look: Look, rows: list[dict[str, Any]], path: Path) -> None:
@@ -205,11 +209,18 @@ def _answer(look: Look, golds: list[Any]) -> dict[str, Any]:
     return {"probabilities": {name: fmean(name in one for one in held) for name in look.labels}}
 
 
-def _next(folder: Path, look: Look) -> list[str]:
+def _next(config: QuickstartConfig, look: Look) -> list[str]:
     """The three commands that users want next."""
+    student = shlex.quote(str(config.folder / "student"))
     texts = shlex.join(["a text"] if len(look.texts) == 1 else ["a text", "another"])
-    return [
-        f"distill predict {shlex.quote(str(folder / 'student'))} {texts}",
-        f"distill serve {shlex.quote(str(folder / 'student'))}",
-        "distill teacher-dump --help   # --unlabelled FILE: more text for the teacher to label",
-    ]
+    return [f"distill predict {student} {texts}", f"distill serve {student}", _better(config, look)]
+
+
+def _better(config: QuickstartConfig, look: Look) -> str:
+    """The command that is likely to raise the student's score."""
+    if config.has_teacher:
+        return "distill teacher-dump --help   # --unlabelled FILE: more text for the teacher to label"
+    columns = [part for flag, name in zip(("--text", "--text2"), look.texts, strict=False) for part in (flag, name)]
+    other = f"{config.folder}-teacher"
+    again = ["distill", "quickstart", str(config.file), *columns, "--label", look.label, "--output-dir", other]
+    return f"{shlex.join(again)} --model-name-or-path ENCODER   # fine-tune a teacher first"

@@ -33,6 +33,8 @@ def test_a_trainer_that_kept_checkpoints_alone_is_told_which(folder: Path, tmp_p
         trainer.save_model(str(tmp_path / "out" / f"checkpoint-{step}"))
     with pytest.raises(DataError, match=naming("out: ", "config.json", "out/checkpoint-20, ", "out/checkpoint-100")):
         load_config(str(tmp_path / "out"), None)
+    with pytest.raises(DataError, match=naming("config.json", "out/checkpoint-20")):
+        load_config(str(tmp_path), None)
     found, missing = load_weights(AutoModelForSequenceClassification, str(tmp_path / "out" / "checkpoint-20"), None)
     assert (weights_sha256(found), missing) == (weights_sha256(model), [])
 

@@ -1,6 +1,7 @@
 """``distill quickstart``: what it finds in a file, its splits and judgements, and a whole run without a teacher."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,7 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
     found = json.loads(result.stdout)
     assert found["scores"]["student"]["accuracy"] > 0.9
     assert set(found["scores"]) == {"student", "words and characters, TF-IDF"}
+    assert "teacher: none" in result.stderr
     folder = tmp_path / "quickstart" / "rows"
     manifest = load_task(manifest=folder / "rows.yaml")
     assert (manifest.columns.sentence1, manifest.labels) == (("message",), ("no", "yes"))
@@ -202,5 +204,12 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
     assert (folder / "report.html").is_file()
     answered = json.loads(invoke("predict", folder / "student", "this is good", "--json").stdout)
     assert answered[0]["label"] == "yes"
-    again = invoke(*arguments, "--json")  # every step is finished already
-    assert json.loads(again.stdout)["scores"] == found["scores"]
+    assert all(line.startswith("distill ") for line in found["next"])
+    assert invoke(*shlex.split(found["next"][0])[1:]).exit_code == 0
+    before = (folder / "student" / "model.safetensors").stat().st_mtime_ns
+    monkeypatch.chdir(folder)
+    steps = [line.removeprefix("$ distill ") for line in result.stderr.splitlines() if line.startswith("$ distill ")]
+    assert [step.split()[0] for step in steps] == ["import", "train-student", "evaluate", "report"]
+    for step in steps[:3]:  # as printed, in the folder: what is finished is not done again
+        assert invoke(*shlex.split(step)).exit_code == 0, step
+    assert (folder / "student" / "model.safetensors").stat().st_mtime_ns == before
