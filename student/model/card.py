@@ -41,7 +41,9 @@ def embedding_summary(config: EncoderConfig) -> str:
         tables = ", of which one is frozen" if config.lstm.channels == 2 else ""
         channels = f"{config.lstm.channels} x {config.vector_size}" if tables else str(config.vector_size)
         return f"{words}: {config.lstm.hidden_size} wide in each direction, over vectors of {channels}{tables}"
-    if config.vector_size:
+    if not ENCODERS[config.embedding].has_sums:
+        parts.append(f"vectors of {config.vector_size}")
+    elif config.vector_size:
         pooled = "sums and maxima" if config.pooling == "sum+max" else "sums"
         parts.append(f"{pooled} of vectors of {config.vector_size}")
     if config.bert is not None:

@@ -94,7 +94,7 @@ ENCODERS: dict[EmbeddingKind, EncoderKind] = {
         make=BiattentiveEncoder,
     ),
     # 100 numbers scored a point less on MNLI. See docs/experiments/aligned-pairs.md.
-    "aligned": EncoderKind("Aligned vectors", {"vector_size": 200}, pairing="attention", make=AlignedEncoder),
+    "aligned": EncoderKind("Aligned pairs", {"vector_size": 200}, pairing="attention", make=AlignedEncoder),
     "bert": EncoderKind(
         "BERT",
         {"vector_size": 384},

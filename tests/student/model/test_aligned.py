@@ -214,4 +214,5 @@ def test_it_is_described_by_parts() -> None:
     description = describe_config(aligned_student().config)
     parts = {"vectors": 10 * 5, "norm": 10, "compare": 20 * 3 + 3, "head": (12 * 6 + 6) + 2 * 6 + (6 * 3 + 3)}
     assert description["parameters"] == parts | {"total": sum(parts.values())}
+    assert description["architecture"]["embedding"] == "Aligned pairs: vectors of 5"
     assert description["multiply_adds"] == {"per_token": 20 * 3, "per_input": 12 * 6 + 6 * 3}
