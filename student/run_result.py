@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from pipeline import console
@@ -17,10 +18,12 @@ from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.drift import answer_signals, fit_profile, text_signals
+from pipeline.tasks.task import TRAIN
+from pipeline.text.tokenizer import unknown_id
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry, RunRecord
-from student.answers.drift import known_tokens, without
+from student.answers.drift import without
 from student.answers.thresholds import as_logits, best_thresholds
 from student.config import Where, num_bigrams
 from student.layers import layer_loss_settings
@@ -31,6 +34,7 @@ from student.model.weights import save_config
 from student.start import FLAG, has_head_for, source_sha256
 from student.training_config import FEWEST_CALIBRATED
 from student.training_data import StudentTraining, source_of
+from student.vocabulary_pruning import active_ids
 
 LIBRARIES = ("distill-offline", "torch", "duckdb", "pyarrow", "tokenizers")
 NO_DEV = "has no dev split to select the best epoch: the last one is saved"
@@ -116,13 +120,17 @@ def keep_profile(training: StudentTraining, student: TaskStudent) -> None:
         rows = next(iter(training.dev_splits.values()), None)
     if rows is None:
         return
-    tokenizer = Tokenizer.from_str(training.data.logit_set.tokenizer_json())
+    is_seen_V = np.zeros(student.config.num_tokens, dtype=bool)
+    is_seen_V[active_ids([training.splits[TRAIN]], student.config.pad_id)] = True
+    unknown = unknown_id(Tokenizer.from_str(training.data.logit_set.tokenizer_json()))
+    if unknown is not None:
+        is_seen_V[unknown] = False
     parts = [without(part, training.data.facts.get("special_ids")) for part in rows.sequences]
-    signals = text_signals(parts, known_tokens(student, tokenizer))
+    signals = text_signals(parts, is_seen_V)
     if isinstance(student, Student):
         logits_NC = calibrated(training.kind.student_logits(student, rows), student.config.calibration)
         signals |= answer_signals(student.config.target, logits_NC)
-    student.config = student.config.model_copy(update={"profile": fit_profile(signals)})
+    student.config = student.config.model_copy(update={"profile": fit_profile(signals, is_seen_V)})
     save_config(training.folder, student.config_json)
 
 

@@ -7,11 +7,14 @@ a limit takes their number into account.
 Shapes: N inputs or answers, C logits, B bins.
 """
 
+import base64
+import zlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pipeline.arrays import Bools, Floats, Floats64, Ints, Ragged
 from pipeline.tasks.target import Target, predicted_scores, probabilities
@@ -22,6 +25,7 @@ NUM_BINS = 10
 UNKNOWN_EDGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 TEXT_SIGNALS = ("tokens", "unknown")
 MOST_LABELS = 20  # that have a bin of their own. All others share one
+MOST_BYTES = 2**20  # of one bit for each token
 FEWEST = 100  # inputs: fewer show nothing
 Signals = Mapping[str, Floats64]
 Count = Annotated[int, Field(ge=0)]
@@ -51,14 +55,27 @@ class InputProfile(BaseModel):
     """What the inputs of a student were like, by rows that it was not trained on.
 
     Attributes:
+        seen: the tokens of the training rows, see `packed`.
         labels: numbers of the labels with a bin of their own, the most frequent first.
         signals: a histogram for each signal, see `signals_of`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    seen: str = Field(max_length=2**22)
     labels: tuple[Count, ...] = Field((), max_length=MOST_LABELS)
     signals: dict[str, Histogram] = Field(max_length=16)
+
+    @field_validator("seen")
+    @classmethod
+    def _unpacks(cls, seen: str) -> str:
+        unpacked(seen)
+        return seen
+
+    @cached_property
+    def is_seen_V(self) -> Bools:
+        """Which tokens training rows had [V]."""
+        return unpacked(self.seen)
 
     def only(self, names: Sequence[str]) -> "InputProfile":
         """The profile with only these signals."""
@@ -101,15 +118,15 @@ class Drift(BaseModel):
         return self.num_inputs >= FEWEST and self.psi > self.limit
 
 
-def text_signals(parts: Sequence[Ragged], is_known_V: Bools) -> dict[str, Floats64]:
-    """The signals of texts alone: ``tokens``, their number, and ``unknown``, the share that a student never learned.
+def text_signals(parts: Sequence[Ragged], is_seen_V: Bools) -> dict[str, Floats64]:
+    """The signals of texts alone: ``tokens``, their number, and ``unknown``, the share that no training row had.
 
     Args:
         parts: the ids of the texts without special tokens, of pairs the second ones apart.
-        is_known_V: which tokens the student has learned.
+        is_seen_V: which tokens training rows had.
     """
     tokens_N = np.sum([part.lengths for part in parts], axis=0)
-    unknown_N = np.sum([_count(part, ~is_known_V) for part in parts], axis=0)
+    unknown_N = np.sum([_num_unseen(part, is_seen_V) for part in parts], axis=0)
     return {"tokens": tokens_N.astype(np.float64), "unknown": unknown_N / np.maximum(tokens_N, 1)}
 
 
@@ -130,13 +147,13 @@ def answer_signals(target: Target, logits_NC: Floats) -> dict[str, Floats64]:
     return {"label": p_NC.argmax(axis=1).astype(np.float64), "margin": two_N2[:, 1] - two_N2[:, 0]}
 
 
-def fit_profile(signals: Signals) -> InputProfile:
-    """The profile of inputs with these signals."""
-    labels = _frequent(signals["label"]) if "label" in signals else ()
+def fit_profile(signals: Signals, is_seen_V: Bools) -> InputProfile:
+    """The profile of inputs with these signals, of a student whose training rows had these tokens."""
+    seen, labels = packed(is_seen_V), _frequent(signals["label"]) if "label" in signals else ()
     empty = {name: _empty(name, values, labels) for name, values in signals.items()}
-    counts = InputProfile(labels=labels, signals=empty).counts(signals)
+    counts = InputProfile(seen=seen, labels=labels, signals=empty).counts(signals)
     filled = {name: Histogram(edges=one.edges, counts=tuple(counts[name].tolist())) for name, one in empty.items()}
-    return InputProfile(labels=labels, signals=filled)
+    return InputProfile(seen=seen, labels=labels, signals=filled)
 
 
 def drifts(profile: InputProfile, counts: Mapping[str, Any]) -> list[Drift]:
@@ -187,7 +204,28 @@ def _frequent(label_N: Floats64) -> tuple[int, ...]:
     return tuple(labels[order].tolist())
 
 
-def _count(part: Ragged, is_counted_V: Bools) -> Ints:
-    """How many ids of each row are of a kind [N]."""
-    total_T = np.concatenate([[0], np.cumsum(is_counted_V[part.flat])])
+def _num_unseen(part: Ragged, is_seen_V: Bools) -> Ints:
+    """How many ids of each row training rows did not have [N]."""
+    is_unseen_T = part.flat >= len(is_seen_V)
+    is_unseen_T[~is_unseen_T] = ~is_seen_V[part.flat[~is_unseen_T]]
+    total_T = np.concatenate([[0], np.cumsum(is_unseen_T)])
     return np.asarray(total_T[part.offsets[1:]] - total_T[part.offsets[:-1]])
+
+
+def packed(is_seen_V: Bools) -> str:
+    """A text of some kilobytes that holds which tokens were seen."""
+    return base64.b64encode(zlib.compress(np.packbits(is_seen_V).tobytes(), 9)).decode()
+
+
+def unpacked(text: str) -> Bools:
+    """Returns what `packed` was given, and up to seven tokens more.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    try:
+        # A short text from elsewhere could otherwise fill the memory.
+        data = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"the seen tokens cannot be read: {error}") from error
+    return np.unpackbits(np.frombuffer(data, dtype=np.uint8)).astype(bool)

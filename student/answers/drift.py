@@ -1,6 +1,6 @@
 """Compares the inputs of a file with those that a student learned from. See `pipeline.tasks.drift` for the measure.
 
-Shapes: N inputs, T tokens, V vocabulary entries.
+Shapes: N inputs, T tokens.
 """
 
 from collections.abc import Sequence
@@ -8,12 +8,10 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from pipeline import console
-from pipeline.arrays import Bools, Ragged
+from pipeline.arrays import Ragged
 from pipeline.tasks.drift import Drift, drifts
-from pipeline.text.tokenizer import unknown_id
 from student.predict import Predictor
 
 MOST = 10_000  # inputs of a file that are compared: more change no verdict
@@ -59,25 +57,11 @@ def warned(predictor: Predictor, sample: Sample, place: str) -> list[Drift]:
 
 NAMES = {
     "tokens": "lengths of texts",
-    "unknown": "shares of unknown tokens",
+    "unknown": "shares of tokens that no training row had",
     "label": "shares of the predicted labels",
     "margin": "margins of predictions",
     "score": "predicted scores",
 }
-
-
-def known_tokens(student: Any, tokenizer: Tokenizer) -> Bools:
-    """Which tokens a student has learned [V]: those with a row of their own, but for the token of unknown words."""
-    encoder = student.encoder
-    is_known_V = np.ones(student.config.num_tokens, dtype=bool)
-    if encoder.has_neutral_rows:
-        rows = getattr(encoder, "rows", None)  # of smaller tables, which have only the used rows
-        is_known_V[:] = False
-        is_known_V[(encoder.used_ids() if rows is None else rows.token_R.long()).cpu().numpy()] = True
-    unknown = unknown_id(tokenizer)
-    if unknown is not None:
-        is_known_V[unknown] = False
-    return is_known_V
 
 
 def without(part: Ragged, special_ids: Sequence[Sequence[int]] | None) -> Ragged:

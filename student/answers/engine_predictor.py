@@ -4,7 +4,6 @@ Shapes: N inputs, F features, C logits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from pydantic import Field
 from safetensors import SafetensorError, safe_open
 
-from pipeline.arrays import Bools, Floats, Floats64, Ints, Ragged
+from pipeline.arrays import Floats, Floats64, Ints, Ragged
 from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError
 from pipeline.files import sha256
 from pipeline.tasks.drift import text_signals
@@ -29,13 +28,11 @@ class FileInfo(StudentInfo):
 
     Attributes:
         num_special_tokens: that stand around the texts of an input.
-        unknown_id: the token for unknown words, or None.
         text_columns: what the task calls the columns of its texts.
         thresholds: of a multi-label student, the probability of each label above which it is predicted.
     """
 
     num_special_tokens: int = Field(ge=0)
-    unknown_id: int | None = Field(None, ge=0, lt=2**31)
     text_columns: tuple[tuple[str, ...], ...] | None = None
     thresholds: dict[str, float] = Field({}, max_length=2**16)
 
@@ -101,22 +98,13 @@ class EnginePredictor(Predictor):
 
     def text_signals(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, Floats64]:
         """See `Predictor`."""
+        assert self.info.profile is not None, "there is nothing to compare with"
         texts = [part for part in (sentences1, sentences2) if part is not None]
         parts = [Ragged.of([self._engine.tokenize(text) for text in part]) for part in texts]
-        signals = text_signals(parts, self._is_known_V)
+        signals = text_signals(parts, self.info.profile.is_seen_V)
         # The engine truncates when it computes logits, after it has made tokens.
         most = self.info.max_seq_length - self.info.num_special_tokens
         return signals | {"tokens": np.minimum(signals["tokens"], most)}
-
-    @cached_property
-    def _is_known_V(self) -> Bools:
-        with safe_open(self.path, "numpy") as file:
-            row_V = file.get_tensor("row_of_token")
-        # Tokens without a row of their own share that of the padding. No text contains the padding itself.
-        is_known_V = np.bincount(row_V)[row_V] == 1
-        if self.info.unknown_id is not None:
-            is_known_V[self.info.unknown_id] = False
-        return np.asarray(is_known_V)
 
     def text_columns(self) -> list[tuple[str, ...]] | None:
         """See `Predictor`."""

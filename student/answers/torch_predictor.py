@@ -6,7 +6,7 @@ the head is numpy's, but for products of several rows. Shapes: N and B inputs, F
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.arrays import Bools, Floats, Floats64, Ints, Ragged, stacked
+from pipeline.arrays import Floats, Floats64, Ints, Ragged, stacked
 from pipeline.errors import ConfigError
 from pipeline.files import sha256
 from pipeline.sets.record import TOKENIZER_FILE
@@ -24,7 +24,6 @@ from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import text_columns
 from student.answers.certificate import certified_threshold, model_hashes
-from student.answers.drift import known_tokens
 from student.answers.thresholds import label_bias
 from student.kernels import compiled
 from student.model.architecture import sequences
@@ -181,12 +180,9 @@ class TorchPredictor(Predictor):
 
     def text_signals(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, Floats64]:
         """See `Predictor`."""
+        assert self.info.profile is not None, "there is nothing to compare with"
         parts = self.reader.read(sentences1, sentences2, self.info.max_seq_length)
-        return text_signals(parts, self._is_known_V)
-
-    @cached_property
-    def _is_known_V(self) -> Bools:
-        return known_tokens(self.student, self.reader.tokenizer)
+        return text_signals(parts, self.info.profile.is_seen_V)
 
     def text_columns(self) -> list[tuple[str, ...]] | None:
         """See `Predictor`."""

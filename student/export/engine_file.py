@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import write_atomically
-from pipeline.text.tokenizer import unknown_id
 from pipeline.training.run_record import text_columns
 from student.answers.engine_predictor import INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
@@ -111,7 +110,6 @@ def _info(student: Student, tokenizer: Tokenizer, run: Path) -> str:
     info = FileInfo.of(
         config,
         num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
-        unknown_id=unknown_id(tokenizer),
         text_columns=text_columns(run),
         thresholds=stored_thresholds(run) if config.target.has_label_lists else {},
     )

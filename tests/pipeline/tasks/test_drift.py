@@ -1,6 +1,8 @@
 """Drift: hand-computed indices, chance, and which signals are counted in which bin."""
 
+import base64
 import math
+import zlib
 
 import numpy as np
 import pytest
@@ -9,14 +11,26 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline.arrays import Ragged
-from pipeline.tasks.drift import Histogram, InputProfile, answer_signals, drifts, fit_profile, text_signals
+from pipeline.tasks.drift import (
+    MOST_BYTES,
+    Histogram,
+    InputProfile,
+    answer_signals,
+    drifts,
+    fit_profile,
+    packed,
+    text_signals,
+    unpacked,
+)
 from pipeline.tasks.target import Target
 
+ALL = np.ones(8, dtype=bool)
+SEEN = packed(ALL)
 CLASSES = Target(kind="classes", names=("bad", "good", "odd"))
 
 
 def test_the_index_of_two_bins_by_hand() -> None:
-    profile = InputProfile(signals={"tokens": Histogram(edges=(5,), counts=(29, 9))})
+    profile = InputProfile(seen=SEEN, signals={"tokens": Histogram(edges=(5,), counts=(29, 9))})
     (found,) = drifts(profile, {"tokens": [9, 29]})
     p, q = 29.5 / 39, 9.5 / 39
     assert found.psi == pytest.approx((q - p) * math.log(q / p) + (p - q) * math.log(p / q))
@@ -34,12 +48,12 @@ def test_the_index_of_two_bins_by_hand() -> None:
 
 
 def test_a_value_on_an_edge_belongs_to_the_bin_below() -> None:
-    profile = InputProfile(signals={"tokens": Histogram(edges=(2, 5), counts=(0, 0, 0))})
+    profile = InputProfile(seen=SEEN, signals={"tokens": Histogram(edges=(2, 5), counts=(0, 0, 0))})
     assert profile.counts({"tokens": np.array([0.0, 2, 3, 5, 6, 100])})["tokens"].tolist() == [2, 2, 2]
 
 
 def test_texts_and_answers_by_hand() -> None:
-    parts = [Ragged.of([[1, 2], [], [3]]), Ragged.of([[2], [], [2, 2, 2]])]
+    parts = [Ragged.of([[1, 2], [], [3]]), Ragged.of([[99], [], [2, 2, 2]])]  # nobody knows of a token 99
     found = text_signals(parts, np.array([True, True, False, True]))
     assert found["tokens"].tolist() == [3, 0, 4]
     np.testing.assert_allclose(found["unknown"], [2 / 3, 0, 3 / 4])
@@ -61,7 +75,7 @@ def test_texts_and_answers_by_hand() -> None:
 
 def test_labels_beyond_the_frequent_ones_share_a_bin() -> None:
     labels = np.repeat(np.arange(30.0), np.arange(30, 0, -1))
-    profile = fit_profile({"label": labels})
+    profile = fit_profile({"label": labels}, ALL)
     counts = profile.signals["label"].counts
     assert profile.labels == tuple(range(20))
     assert counts[:20] == tuple(range(30, 10, -1))
@@ -73,7 +87,7 @@ def test_labels_beyond_the_frequent_ones_share_a_bin() -> None:
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=300), st.integers(0, 2**32 - 1))
 def test_every_value_is_counted_once_and_a_copy_does_not_differ(values: list[int], seed: int) -> None:
     signals = {"tokens": np.array(values, dtype=np.float64), "label": np.array(values, dtype=np.float64)}
-    profile = fit_profile(signals)
+    profile = fit_profile(signals, ALL)
     again = {name: np.random.default_rng(seed).permutation(one) for name, one in signals.items()}
     counts = profile.counts(again)
     assert all(counts[name].tolist() == list(profile.signals[name].counts) for name in signals)
@@ -84,7 +98,7 @@ def test_equal_distributions_stay_below_the_limit_and_others_do_not() -> None:
     rng = np.random.default_rng(1)
     exceeded = 0
     for _ in range(300):
-        profile = fit_profile({"margin": rng.beta(2, 2, 150)})
+        profile = fit_profile({"margin": rng.beta(2, 2, 150)}, ALL)
         (found,) = drifts(profile, profile.counts({"margin": rng.beta(2, 2, 150)}))
         exceeded += found.is_drifted
     assert exceeded <= 2  # of 300, at 99.9 %
@@ -96,3 +110,21 @@ def test_equal_distributions_stay_below_the_limit_and_others_do_not() -> None:
 def test_a_histogram_from_elsewhere_is_checked(edges: tuple[float, ...]) -> None:
     with pytest.raises(ValidationError):
         Histogram(edges=edges, counts=(1, 2, 3))
+
+
+@given(st.lists(st.booleans(), max_size=300))
+def test_seen_tokens_are_unpacked_as_they_were(seen: list[bool]) -> None:
+    found = unpacked(packed(np.array(seen, dtype=bool)))
+    assert found[: len(seen)].tolist() == seen
+    assert not found[len(seen) :].any()
+
+
+@pytest.mark.parametrize("text", ["no base64", "AAAA", "é"])
+def test_seen_tokens_from_elsewhere_are_checked(text: str) -> None:
+    with pytest.raises(ValidationError):
+        InputProfile(seen=text, signals={})
+
+
+def test_a_bomb_does_not_fill_the_memory() -> None:
+    bomb = base64.b64encode(zlib.compress(bytes(2**26), 9)).decode()
+    assert len(unpacked(bomb)) == 8 * MOST_BYTES
