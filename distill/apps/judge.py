@@ -107,12 +107,15 @@ def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:
     teacher: Scores = parts["teacher"]
     if not teacher:
         return
-    silent = _silent(parts.get("teacher_by_label", {}))
+    silent, found = _silent(parts.get("teacher_by_label", {})), list[str]()
     if teacher == parts["majority"]:
-        yield f"The teacher gives every row the same answer. {TEACHER_ADVICE}"
+        found.append("The teacher gives every row the same answer.")
     elif silent:
-        yield f"The teacher never predicts {_named(silent)}. {TEACHER_ADVICE}"
-    yield from _below_baseline("teacher", teacher, parts, TEACHER_ADVICE)
+        found.append(f"The teacher never predicts {_named(silent)}.")
+    found += _below_baseline("teacher", teacher, parts)
+    # Several problems of a teacher have the same remedy, which is named once.
+    yield from found[:-1]
+    yield from (f"{line} {TEACHER_ADVICE}" for line in found[-1:])
 
 
 def _student(parts: Mapping[str, Any]) -> Iterator[str]:
@@ -121,7 +124,7 @@ def _student(parts: Mapping[str, Any]) -> Iterator[str]:
     silent = [name for name in _silent(parts.get("by_label", {})) if not _silent(parts.get("teacher_by_label", {}))]
     if silent:
         yield f"The student never predicts {_named(silent)}. `train-student --class-weights balanced` may help."
-    yield from _below_baseline("student", student, parts, STUDENT_ADVICE)
+    yield from (f"{line} {STUDENT_ADVICE}" for line in _below_baseline("student", student, parts))
     first = next(iter(student), None)
     if first is not None and student[first] > teacher.get(first, 1.0):
         yield f"The student's {first} is above its teacher's. Improve the teacher before you add text."
@@ -135,7 +138,7 @@ def _skew(parts: Mapping[str, Any]) -> Iterator[str]:
             yield f"{share:.0%} of the rows have one label: judge by macro_f1, not by accuracy."
 
 
-def _below_baseline(who: str, own: Scores, parts: Mapping[str, Any], advice: str) -> Iterator[str]:
+def _below_baseline(who: str, own: Scores, parts: Mapping[str, Any]) -> Iterator[str]:
     baseline: Scores = parts.get("baseline", {}).get("scores", {})
     below = [
         f"{metric} ({own[metric]:.3f} against {theirs:.3f})"
@@ -143,7 +146,7 @@ def _below_baseline(who: str, own: Scores, parts: Mapping[str, Any], advice: str
         if metric in own and own[metric] < theirs
     ]
     if below:
-        yield f"A bag of n-grams is better than the {who} by {' and '.join(below)}. {advice}"
+        yield f"A bag of n-grams is better than the {who} by {' and '.join(below)}."
 
 
 def _silent(by_label: Mapping[str, Mapping[str, float]]) -> list[str]:

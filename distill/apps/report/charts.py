@@ -1,6 +1,6 @@
 """The charts of a report, drawn from plain rows or lists. Captions come from the caller."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
 from matplotlib.axes import Axes
@@ -176,13 +176,15 @@ def curves(
     return drawing(draw)
 
 
-def points(groups: Sequence[tuple[str, float, Sequence[float]]], best: str, xlabel: str, ylabel: str) -> str:
-    """Scores over their cost. Each group has a label, a position on the x-axis and its scores."""
+def points(
+    groups: Sequence[tuple[str, float, Sequence[float]]], best: Collection[str], xlabel: str, ylabel: str
+) -> str:
+    """Scores over their cost. Each group has a label, a position on the x-axis and its scores. The best are blue."""
     places = [x for _, x, _ in groups]
 
     def draw(axes: Axes) -> None:
         for number, (label, x, scores) in enumerate(groups):
-            colour, weight = (BLUE, "bold") if label == best else (INK, "normal")
+            colour, weight = (BLUE, "bold") if label in best else (INK, "normal")
             mean = sum(scores) / len(scores)
             axes.scatter([x] * len(scores), scores, s=16, color=colour, alpha=0.45, linewidths=0)
             axes.scatter(x, mean, s=60, color=colour, linewidths=0)

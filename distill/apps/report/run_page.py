@@ -249,16 +249,23 @@ def sweep_page(config: ReportConfig, folder: Path) -> Page:
     return Page("sweep", folder.resolve().name, _lead(result), sections)
 
 
+MOST_NAMED = 3  # equal settings in a sentence
+
+
 def _lead(result: dict[str, Any]) -> str:
     points, metric = result["points"], result["metric"]
     count = sum(len(point["scores"]) for point in points)
     if result["best"] is None:
         return f"{count} runs, of different tasks."
-    best = ", ".join(f"{name} {value}" for name, value in points[0]["values"].items())
+    equal = [point for point in points if rank(point) == rank(points[0])]
+    named = [", ".join(f"{name} {value}" for name, value in point["values"].items()) for point in equal[:MOST_NAMED]]
+    more = [f"{len(equal) - MOST_NAMED} more"] if len(equal) > MOST_NAMED else []
+    best = " and ".join([*named, *more])
     what = "runs of several tasks" if "best_by_task" in result else "students"
     # One seed has no average.
     average = " on average" if len(points[0]["scores"]) > 1 else ""
-    return f"{count} {what}. The best by {metric}: {best or 'all are alike'}, {points[0]['mean']:.4f}{average}."
+    each = " each" if len(equal) > 1 else ""
+    return f"{count} {what}. The best by {metric}: {best or 'all are alike'}, {points[0]['mean']:.4f}{each}{average}."
 
 
 def _drawn(config: ReportConfig, folder: Path, result: dict[str, Any]) -> list[Section]:
@@ -335,8 +342,10 @@ def _cost(
         if cost is not None
     ]
     rows = [{"no.": label, xlabel: cost, metric: scores} for label, cost, scores in groups]
-    best = points.index(max((point for point in points if point["scores"]), key=rank)) + 1
-    return Picture(title, charts.points(groups, str(best), xlabel, metric), f"{caption} The best is blue.", rows)
+    highest = max(rank(point) for point in points if point["scores"])
+    best = {str(number) for number, point in enumerate(points, 1) if point["scores"] and rank(point) == highest}
+    which = "The best is blue." if len(best) == 1 else "The best, which are equal, are blue."
+    return Picture(title, charts.points(groups, best, xlabel, metric), f"{caption} {which}", rows)
 
 
 def _values(title: str, points: list[Point], metric: str) -> Section:

@@ -218,6 +218,17 @@ def test_a_sweeps_points_their_sizes_and_speeds(swept: Path, ratings: dict[str, 
     assert needs_nothing_else(render(page))
 
 
+def test_all_that_are_the_best_of_a_sweep_are_named(swept: Path, tmp_path: Path) -> None:
+    record = read_record(swept / "sweep.json")
+    best = record["result"]["points"][0]
+    for count in (1, 2, 5):
+        record["result"]["points"] = [best | {"values": {"hidden_size": size}} for size in range(count)]
+        (tmp_path / "sweep.json").write_text(json.dumps(record))
+        lead = sweep_page(config_for(tmp_path, tmp_path), tmp_path).lead
+        assert [f"hidden_size {size}" in lead for size in range(count)] == [size < 3 for size in range(count)]
+        assert ("2 more" in lead) == (count == 5)
+
+
 def test_a_sweep_without_its_runs_has_its_table(swept: Path, tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text((swept / "sweep.json").read_text())
     page = sweep_page(config_for(tmp_path, tmp_path), tmp_path)
