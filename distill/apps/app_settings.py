@@ -74,7 +74,9 @@ class QuickstartConfig(JsonFlags):
     name: str | None = Field(
         None, pattern=r"^[a-z][a-z0-9_-]*$", description="Name of the task. Default: the name of the file."
     )
-    num_train_epochs: int = Field(3, ge=1, description="Epochs of the teacher's fine-tuning.")
+    num_train_epochs: int | None = Field(
+        None, ge=1, description="Epochs of the teacher's fine-tuning. Default: 3, up to 20 for fewer than 2,134 rows."
+    )
     output_dir: Path | None = Field(None, description="Output folder. Default: quickstart/NAME.")
 
     @property

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from distill.apps.quickstart.look import look_at, with_scores_of
-from distill.apps.quickstart.quickstart import rows_to_test, splits_of
+from distill.apps.quickstart.quickstart import rows_to_test, splits_of, usual_epochs
 from pipeline.errors import ConfigError, DataError
 from pipeline.tasks.task import load_task
 from tests.helpers.commands import invoke
@@ -181,6 +181,12 @@ def test_scores_of_a_test_file_widen_the_range(tmp_path: Path) -> None:
     look = look_at(written(tmp_path, message=texts(), stars=[0.5, 4.0] * (COUNT // 2)), ["message"], "stars")
     (tmp_path / "test.csv").write_text("message,stars\nnew,4.5\nother,\n")
     assert with_scores_of(look, tmp_path / "test.csv").score_range == (0.5, 4.5)
+
+
+@pytest.mark.parametrize(("count", "epochs"), [(120, 20), (800, 8), (2130, 4), (4000, 3)])
+def test_a_teacher_of_few_rows_has_more_epochs(count: int, epochs: int, tmp_path: Path) -> None:
+    path = written(tmp_path, message=texts(count), category=["no", "yes"] * (count // 2))
+    assert usual_epochs(look_at(path, ["message"], "category")) == epochs
 
 
 def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
