@@ -160,7 +160,6 @@ def test_the_command_certifies_each_stage_against_the_teacher(
     assert sum(stage.share for stage in measured.stages) == pytest.approx(1)
     assert measured.cascade.agreement >= min(stage.agreement for stage in measured.stages)
     costs = [point.cost for point in measured.curve]
-    assert costs[0] < 0.5
     shown = invoke("report", folder, "--output", tmp_path / "page.html", "--json")
     assert shown.exit_code == 0, shown.stderr
     (accuracy, agreement) = json.loads(shown.stdout)["figures"]
