@@ -10,9 +10,18 @@ from tempfile import TemporaryDirectory
 # What the commands import when they are called; transformers itself imports next to nothing.
 LIBRARIES = [
     "datasets",
+    "distill.apps.judged_teachers",
+    "distill.apps.report.page",
     "distill.commands.applications",
     "distill.commands.sql",
     "s3fs",
+    "scipy.optimize",
+    "scipy.stats",
+    "sklearn.feature_extraction.text",
+    "sklearn.linear_model",
+    "sklearn.model_selection",
+    "sklearn.multiclass",
+    "sklearn.svm",
     "student.evaluate",
     "student.predict",
     "student.pretrain",
