@@ -13,7 +13,7 @@ from pipeline.query.query_settings import IndexConfig, SqlConfig
 if TYPE_CHECKING:
     import duckdb
 
-STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "scores", "spans")  # of `student.sql_functions`
+STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "scores", "spans", "stage")  # of `student.sql_functions`
 
 
 @command(IndexConfig)
