@@ -1,5 +1,6 @@
 """Students of a toy vocabulary, made in memory."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from student.model.architecture import StudentConfig
 from student.model.bigrams import BigramSums
 from student.model.embeddings import matrix_encoder
 from student.model.model import Student
+from student.optimizer import RowAdam
 
 
 def student_config(**changes: object) -> StudentConfig:
@@ -93,3 +95,26 @@ def toy_examples(ids1: list[list[int]], ids2: list[list[int]] | None) -> Example
         np.zeros((count, 2), np.int64),
         "",
     )
+
+
+def ragged(sentences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sentences end to end, and where each starts."""
+    ids_T = torch.tensor([token for sentence in sentences for token in sentence], dtype=torch.int64)
+    return ids_T, torch.tensor([0, *map(len, sentences)]).cumsum(0)
+
+
+def trained_weights(model: Student, batches: list[list[list[int]]], by_rows: bool) -> dict[str, torch.Tensor]:
+    """The weights after a large step on each batch, with gradients of rows of the tables or of whole ones."""
+    encoder = model.encoder
+    tables = [table.weight for table in encoder.trained_tables()]
+    others = [*encoder.other_parameters(), *model.head.parameters()]
+    optimizer = RowAdam(tables, others, lr=0.1, padding_idx=encoder.pad_id)
+    for sentences in batches:
+        ids_T, starts_S = ragged(sentences)
+        rows = optimizer.use(ids_T) if by_rows else None
+        model.logits(ids_T, starts_S, rows).square().sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.clip_gradients(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.catch_up()
+    return model.state_dict()

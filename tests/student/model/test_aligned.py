@@ -27,23 +27,17 @@ from student.model.build_config import build_config
 from student.model.model import Student
 from student.model.rounded import NUMBERS
 from student.model.weights import WEIGHTS_FILE
-from student.optimizer import RowAdam
 from student.predict import Predictor
 from student.run_config import EvaluateConfig, ExportConfig
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.students import tiny_config
-from tests.helpers.toy_students import aligned_student, padded
+from tests.helpers.toy_students import aligned_student, padded, ragged, trained_weights
 
 PAD = 0
 ONES, OTHERS = [[3, 1, 4], [7], [2, 2, 9, 5, 3], []], [[6], [8, 2, 4, 1], [5, 5], [6, 8]]
 SIZES = {"embedding": "aligned", "matrix_size": None, "vector_size": 5}
 TOKENS = st.lists(st.integers(1, 9), max_size=6)
-
-
-def ragged(sentences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    ids_T = torch.tensor([token for sentence in sentences for token in sentence], dtype=torch.int64)
-    return ids_T, torch.tensor([0, *map(len, sentences)]).cumsum(0)
 
 
 def encoder_of(**changes: object) -> AlignedEncoder:
@@ -149,22 +143,8 @@ def test_an_empty_sentence_has_no_features_and_no_share_in_the_other() -> None:
 
 
 def test_gradients_by_rows_move_it_as_those_of_whole_tables_do() -> None:
-    trained = []
-    for by_rows in (True, False):
-        model = aligned_student()
-        encoder = model.encoder
-        tables = [table.weight for table in encoder.trained_tables()]
-        optimizer = RowAdam(tables, [*encoder.other_parameters(), *model.head.parameters()], lr=0.1, padding_idx=PAD)
-        batches: list[list[list[int]]] = [[*ONES, *OTHERS], [*ONES[:2], *OTHERS[:2]], [[], []], [[3], [PAD, 3]]]
-        for sentences in batches:
-            ids_T, starts_S = ragged(sentences)
-            rows = optimizer.use(ids_T) if by_rows else None
-            model.logits(ids_T, starts_S, rows).square().sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.clip_gradients(1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-        optimizer.catch_up()
-        trained.append(model.state_dict())
+    batches: list[list[list[int]]] = [[*ONES, *OTHERS], [*ONES[:2], *OTHERS[:2]], [[], []], [[3], [PAD, 3]]]
+    trained = [trained_weights(aligned_student(), batches, by_rows) for by_rows in (True, False)]
     start = aligned_student().state_dict()
     for name, weight in trained[0].items():
         torch.testing.assert_close(weight, trained[1][name], rtol=0, atol=1e-3)  # of steps of 0.1

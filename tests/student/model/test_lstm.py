@@ -1,7 +1,5 @@
 """LSTM encoders against torch's LSTM on one sequence at a time, and arithmetic written out."""
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from torch import nn
@@ -14,19 +12,14 @@ from student.model.build_config import build_config
 from student.model.encoder import Encoder
 from student.model.heads import HEADS
 from student.model.lstm import LstmEncoder
-from student.optimizer import RowAdam
+from student.model.model import Student
 from student.pretrain_config import PretrainSettings
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
-from tests.helpers.toy_students import lstm_student, padded, student_config
+from tests.helpers.toy_students import lstm_student, padded, ragged, student_config, trained_weights
 
 SENTENCES = [[3, 1, 4], [], [7], [2, 2, 9, 5, 3], [], [6, 8]]
 PAD = 0
-
-
-def ragged(sentences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    ids_T = torch.tensor([token for sentence in sentences for token in sentence], dtype=torch.int64)
-    return ids_T, torch.tensor([0, *map(len, sentences)]).cumsum(0)
 
 
 def encoder_of(embedding: str, **changes: object) -> Encoder:
@@ -117,23 +110,12 @@ def test_empty_sentences_of_a_pair_are_seen_as_nothing() -> None:
 @pytest.mark.parametrize("embedding", ["lstm", "biattentive"])
 @pytest.mark.parametrize("is_pair", [False, True])
 def test_gradients_by_rows_move_it_as_those_of_whole_tables_do(embedding: str, is_pair: bool) -> None:
-    trained = []
-    for by_rows in (True, False):
-        model = lstm_student(embedding, is_pair=is_pair, channels=2 if embedding == "lstm" else 1)
-        encoder = model.encoder
-        tables = [table.weight for table in encoder.trained_tables()]
-        optimizer = RowAdam(tables, [*encoder.other_parameters(), *model.head.parameters()], lr=0.1, padding_idx=PAD)
-        batches: list[list[list[int]]] = [SENTENCES[2:], SENTENCES[:4], [[], []], [[3], [PAD, 3]]]
-        for sentences in batches:
-            ids_T, starts_S = ragged(sentences)
-            rows = optimizer.use(ids_T) if by_rows else None
-            model.logits(ids_T, starts_S, rows).square().sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.clip_gradients(1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-        optimizer.catch_up()
-        trained.append(model.state_dict())
-    start = lstm_student(embedding, is_pair=is_pair, channels=2 if embedding == "lstm" else 1).state_dict()
+    def new() -> Student:
+        return lstm_student(embedding, is_pair=is_pair, channels=2 if embedding == "lstm" else 1)
+
+    batches: list[list[list[int]]] = [SENTENCES[2:], SENTENCES[:4], [[], []], [[3], [PAD, 3]]]
+    trained = [trained_weights(new(), batches, by_rows) for by_rows in (True, False)]
+    start = new().state_dict()
     for name, weight in trained[0].items():
         if name.endswith("weigh.bias"):  # before a softmax: its gradient is rounding alone, of which Adam makes steps
             continue
