@@ -114,7 +114,7 @@ def calibrate(training: StudentTraining, student: TaskStudent) -> None:
 
 
 def keep_profile(training: StudentTraining, student: TaskStudent) -> None:
-    """Describes the inputs of rows that the student was not trained on, in its ``config.json``. See `drift`."""
+    """Describes the inputs of rows that the student was not trained on, in its ``config.json``."""
     rows = training.calibration_rows
     if rows is None or len(rows) < FEWEST_CALIBRATED:
         rows = next(iter(training.dev_splits.values()), None)

@@ -119,7 +119,7 @@ def _kind(folder: Path) -> str | None:
 
 
 def _folder(config: ReportConfig) -> Path:
-    """Returns the folder of a run or a sweep, or else of a set."""
+    """Returns the folder of a run, a sweep or a cascade, or else of a set."""
     from pipeline.sets.reader import find_set
 
     path = Path(config.set_or_run)

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pipeline.arrays import Bools, Floats, Floats64, Ints, Ragged
-from pipeline.tasks.target import Target, predicted_scores, probabilities
+from pipeline.tasks.target import Target, margins, predicted_scores, probabilities
 
 NOTICEABLE = 0.2
 CONFIDENCE = 0.999  # that equal distributions stay below the limit
@@ -57,7 +57,7 @@ class InputProfile(BaseModel):
     Attributes:
         seen: the tokens of the training rows, see `packed`.
         labels: numbers of the labels with a bin of their own, the most frequent first.
-        signals: a histogram for each signal, see `signals_of`.
+        signals: a histogram for each signal, see `text_signals` and `answer_signals`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -140,11 +140,13 @@ def answer_signals(target: Target, logits_NC: Floats) -> dict[str, Floats64]:
     """
     if not target.has_labels:
         return {"score": predicted_scores(target, logits_NC).astype(np.float64)}
-    p_NC = probabilities(target, logits_NC).astype(np.float64)
+    p_NC = probabilities(target, logits_NC)
     if target.has_label_lists:
-        return {"label": np.nonzero(p_NC > 0.5)[1].astype(np.float64), "margin": 2 * np.abs(p_NC - 0.5).min(axis=1)}
-    two_N2 = np.partition(p_NC, -2, axis=1)[:, -2:]
-    return {"label": p_NC.argmax(axis=1).astype(np.float64), "margin": two_N2[:, 1] - two_N2[:, 0]}
+        return {
+            "label": np.nonzero(p_NC > 0.5)[1].astype(np.float64),
+            "margin": 2 * np.abs(p_NC.astype(np.float64) - 0.5).min(axis=1),
+        }
+    return {"label": p_NC.argmax(axis=1).astype(np.float64), "margin": margins(p_NC).astype(np.float64)}
 
 
 def fit_profile(signals: Signals, is_seen_V: Bools) -> InputProfile:

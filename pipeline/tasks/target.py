@@ -252,6 +252,13 @@ def probabilities(target: Target, logits_NC: Floats) -> Floats:
     return target.type.probabilities(logits_NC)
 
 
+def margins(p_NC: Floats) -> Floats:
+    """Returns the best probability of each row less the second best, float32 [N]."""
+    # Partitioning finds the two best without sorting all classes.
+    second_N, best_N = np.partition(p_NC, -2, axis=1)[:, -2:].T
+    return np.asarray(best_N - second_N)
+
+
 def predicted_scores(target: Target, logits_NC: Floats) -> Floats:
     """Returns the score of each row's logits: the logit itself, or the expectation over the bins."""
     if target.bins is None:

@@ -16,7 +16,7 @@ from pipeline.query.selection import read_chosen
 from pipeline.sets.reader import KEYS, ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sql.gate import check_condition
 from pipeline.tasks.calibration import calibrated
-from pipeline.tasks.target import Target, softmax
+from pipeline.tasks.target import Target, margins, softmax
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.answers.certificate import (
@@ -27,7 +27,7 @@ from student.answers.certificate import (
     read_certificate,
     write_certificate,
 )
-from student.answers.thresholds import ABSTAIN, margins
+from student.answers.thresholds import ABSTAIN
 from student.data import as_read, load_examples
 from student.evaluate import open_evaluated
 from student.kinds.examples import ExampleKind, check_readable, student_logits

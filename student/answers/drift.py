@@ -24,15 +24,18 @@ class Sample:
         self._inputs: list[tuple[Any, ...]] = []
         self._step, self._count = 1, 0
 
+    def places(self, count: int) -> range:
+        """Returns which of the next inputs, so many, belong to it and have to be added."""
+        first = -self._count % self._step
+        self._count += count
+        return range(first, count, self._step)
+
     def add(self, *texts: Sequence[Any] | None) -> None:
         """Adds inputs: the first sentences, and the second ones or None."""
-        for one in zip(*(part for part in texts if part is not None), strict=True):
-            if self._count % self._step == 0:
-                self._inputs.append(one)
-            self._count += 1
-            # Every second one goes, and from now on every second one comes.
-            if len(self._inputs) > MOST:
-                self._inputs, self._step = self._inputs[::2], 2 * self._step
+        self._inputs += zip(*(part for part in texts if part is not None), strict=True)
+        # Every second one goes, and from now on every second one comes.
+        while len(self._inputs) > MOST:
+            self._inputs, self._step = self._inputs[::2], 2 * self._step
 
     def drift(self, predictor: Predictor) -> list[Drift]:
         """Compares the sample with the inputs of the student. Empty if these are not known, or there are none."""

@@ -160,7 +160,9 @@ def look_at_rows(
             # Rows are counted from 1 in messages, as editors count lines.
             predictor.check_column(table, str(rows.path), name, problems, count + 1)
         if sample is not None and not problems:
-            sample.add(*texts_of(table, names))
+            # Only these become Python's texts, which would take longer for all rows than reading them.
+            places = pa.array(sample.places(table.num_rows), pa.int64())
+            sample.add(*(plain(table.column(name)).take(places).to_pylist() for name in names))
         count += table.num_rows
         schemas[table.schema] = None
     # A column of the wrong type is reported once and not once per batch.
@@ -202,7 +204,8 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
         # Rows before a bad line are answered even though the command then fails.
         finally:
             console.print_json_lines(_answers(predictor, rows, names, kept))
-        sample.add(*([row[name] for row in rows] for name in names))
+        taken = [rows[place] for place in sample.places(len(rows))]
+        sample.add(*([row[name] for row in taken] for name in names))
         number += len(lines)
     warned(predictor, sample, PLACE)
 

@@ -19,7 +19,7 @@ from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, IntegrityError, did_you_mean, short
 from pipeline.record_file import read_record, with_checksum
 from pipeline.tasks.calibration import Calibration
-from pipeline.tasks.target import NO_LABEL, Target, predicted_scores, probabilities, softmax
+from pipeline.tasks.target import NO_LABEL, Target, margins, predicted_scores, probabilities, softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 
 # This value replaces the label of a row whose margin is too small.
@@ -115,13 +115,6 @@ def _likeliest(target: Target, p_NC: Floats, threshold: float | None) -> Ints:
     if threshold is None:
         return best_N
     return np.where(margins(p_NC) > threshold, best_N, len(target.names))
-
-
-def margins(p_NC: Floats) -> Floats:
-    """Returns the best probability of each row less the second best, float32 [N]."""
-    # Partitioning finds the two best without sorting all classes.
-    second_N, best_N = np.partition(p_NC, -2, axis=1)[:, -2:].T
-    return np.asarray(best_N - second_N)
 
 
 def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats | None:

@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.files import sha256
 from pipeline.sets.collected import Collector
 from pipeline.tasks.drift import TEXT_SIGNALS
-from student.answers.thresholds import margins
+from pipeline.tasks.target import margins
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_cascade
 from student.cascade.stages import StageError, StudentStage, open_stages
 from student.predict import Prediction, Predictor, StudentInfo

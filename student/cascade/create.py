@@ -18,11 +18,10 @@ from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, ra
 from pipeline.sets.reader import ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.logits import logits_of
-from pipeline.tasks.target import NO_LABEL, gold_arrays
+from pipeline.tasks.target import NO_LABEL, gold_arrays, margins
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.answers.certify import COLUMNS, not_trained_on, read_originals
-from student.answers.thresholds import margins
 from student.cascade.cascade_file import CascadeRecord, Measured, Score, StageRecord, StageScore, write_cascade
 from student.cascade.choose_thresholds import (
     NEVER,

@@ -14,9 +14,8 @@ import numpy as np
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.sets.reader import ExampleSet
-from pipeline.tasks.target import softmax
+from pipeline.tasks.target import margins, softmax
 from student.answers.certificate import certify_margins
-from student.answers.thresholds import margins
 from student.data import as_read, load_examples
 from student.kinds.examples import student_logits
 from student.model.model import Student

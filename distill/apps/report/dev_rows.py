@@ -24,9 +24,8 @@ from pipeline.sets.record_parts import KindName
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import open_files
 from pipeline.tasks.calibration import calibrated
-from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, softmax
+from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, margins, softmax
 from student.answers.certificate import CERTIFICATE_FILE, Certificate, read_certificate
-from student.answers.thresholds import margins
 from student.data import Examples
 from student.evaluate import dev_examples
 from student.kinds import KINDS

@@ -201,14 +201,15 @@ class Served:
             # Other scales are of the logits as they are, as a client of another server expects them.
             return rankings(self.student.target, calibrated_NC if scale == "softmax" else logits_NC, scale)
         p_NC, stage_N = self.predictor.answers(first, second)
-        self._watch(first, second, log_of(p_NC))
+        logits_NC = log_of(p_NC)
+        self._watch(first, second, logits_NC)
         for (stage, what), count in self.predictor.counts.items():
             self._metrics.add(f'distill_stage_{what}{{stage="{stage}"}}', count)
         self.predictor.counts.clear()  # they are in the metrics now
         sources = [ENCODER.encode(stage.source) for stage in self.predictor.stages]
         return [
             [f'{one[:-1]},"stage":{sources[stage]}}}' for one in row]
-            for row, stage in zip(rankings(self.student.target, log_of(p_NC), scale), stage_N.tolist(), strict=True)
+            for row, stage in zip(rankings(self.student.target, logits_NC, scale), stage_N.tolist(), strict=True)
         ]
 
     def _watch(self, first: list[str], second: list[str] | None, logits_NC: Floats) -> None:

@@ -14,9 +14,8 @@ from distill.commands import app
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.reader import KEYS, ExampleSet, keys_sha256
-from pipeline.tasks.target import softmax
+from pipeline.tasks.target import margins, softmax
 from student.answers.certificate import CERTIFICATE_FILE, fewest_rows, read_certificate
-from student.answers.thresholds import margins
 from student.fit import train
 from student.model.model import Student
 from student.predict import Predictor

@@ -77,7 +77,7 @@ def test_pairs_and_scores_have_their_profiles(
 ) -> None:
     predictor = Predictor(roles_run)
     sample = Sample()
-    sample.add(*dev_texts(roles_set))
+    sample.add(*dev_texts(roles_set))  # fewer than `MOST`, so all belong to it
     assert [one.psi for one in sample.drift(predictor)] == pytest.approx([0] * 4, abs=1e-9)
     found = Predictor(ratings_run).info.profile
     assert found is not None
@@ -98,7 +98,7 @@ def test_the_engine_measures_what_torch_does(opinion_run: Path, opinion_set: Exa
 def test_a_sample_is_evenly_spaced() -> None:
     sample = Sample()
     for start in range(0, 45_000, 1000):
-        sample.add([str(n) for n in range(start, start + 1000)], None)
+        sample.add([str(start + place) for place in sample.places(1000)], None)
     taken = [int(text) for (text,) in sample._inputs]
     assert MOST / 2 < len(taken) <= MOST
     assert set(np.diff(taken)) == {8}

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.sets.reader import ExampleSet
-from pipeline.tasks.target import Target
+from pipeline.tasks.target import Target, margins
 from pipeline.tasks.task import Task
 from pipeline.training.run_record import RUN_RECORD, read_run_record, write_run_record
-from student.answers.thresholds import answer_columns, margins
+from student.answers.thresholds import answer_columns
 from student.predict import Predictor
 from tests.helpers.commands import invoke
 
