@@ -213,6 +213,7 @@ class RowAdam(torch.optim.Adam):
             ids_T: int64, every token of the batch, in the order of the gradients of the backward pass.
             bigrams_P: int64, the rows of the batch's pairs of tokens.
         """
+        assert self.by_rows, "the kernels would take a GPU's addresses for the CPU's"
         ids = [part for part in (ids_T, bigrams_P) if part is not None]
         eps = self.param_groups[0]["eps"]
         self._used = [part.use(of_part, eps) for part, of_part in zip(self._parts, ids, strict=True)]

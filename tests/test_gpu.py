@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,10 +14,32 @@ from tests.gpu.checks import Measured, distance
 
 @pytest.mark.slow
 def test_a_cpu_agrees_with_itself(tmp_path: Path) -> None:
-    assert main(["--device", "cpu", "--short", "--json", str(tmp_path / "found.json")]) == 0
-    found = json.loads((tmp_path / "found.json").read_text())["checks"]
+    found = tried_on_a_cpu(tmp_path, "pairs")
     assert [row["result"] for row in found] == ["passed", "passed"]
     assert all(row["value"] <= row["bound"] for row in found)
+
+
+@pytest.mark.slow
+def test_a_cpu_learns_what_it_learns(tmp_path: Path) -> None:
+    found = tried_on_a_cpu(tmp_path, "on cpu")
+    assert [(row["result"], row["value"]) for row in found] == [("passed", 0)] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "count"), [("BERT-base", 5), ("large product", 1), ("masked words, bf16,", 4), ("to a file", 1)]
+)
+def test_speeds_are_measured(tmp_path: Path, part: str, count: int) -> None:
+    found = tried_on_a_cpu(tmp_path, part)
+    assert [row["result"] for row in found] == ["passed"] * count
+    assert all(row["value"] > 0 for row in found)
+
+
+def tried_on_a_cpu(folder: Path, part: str) -> list[dict[str, Any]]:
+    """The results of the short form of some checks."""
+    main(["--device", "cpu", "--short", "--only", part, "--json", str(folder / "found.json")])
+    found: list[dict[str, Any]] = json.loads((folder / "found.json").read_text())["checks"]
+    return found
 
 
 def test_numbers_beyond_the_bound_and_errors_fail() -> None:

@@ -45,12 +45,14 @@ def numpy_forward(student: Student) -> Forward | None:
 
     None if that takes torch: on a GPU, without compiled kernels, with windows, int8 tables or a head of other layers.
     """
-    encoder, layers = student.encoder, _layers(student.head)
-    if not isinstance(encoder, MatrixEncoder) or encoder.window_size is not None:
+    encoder = student.encoder
+    # The device comes first: numpy refuses a GPU's tensors, also those of a head that it could multiply.
+    if student.device.type != "cpu" or not isinstance(encoder, MatrixEncoder) or encoder.window_size is not None:
         return None
+    layers = _layers(student.head)
     vectors, forward, backward = (None if table is None else table.detach() for table in encoder.weights())
     tables, bigrams = (vectors, forward, backward), encoder.bigrams
-    if layers is None or student.device.type != "cpu" or backend(tables, torch.empty(0)) is not compiled:
+    if layers is None or backend(tables, torch.empty(0)) is not compiled:
         return None
     row_V = None if encoder.rows is None else encoder.rows.row_V.numpy()
     compare = PAIRINGS[student.config.pairing].compare if student.config.num_sequences == 2 else None

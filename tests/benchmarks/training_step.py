@@ -17,15 +17,18 @@ from student.optimizer import RowAdam
 
 VOCABULARY, BATCHES = 30522, 8
 CLASSES = 3
+CPU = torch.device("cpu")
 
 
-def alternatives(batch_size: int) -> dict[str, Callable[[], object]]:
+def alternatives(batch_size: int, device: torch.device = CPU) -> dict[str, Callable[[], object]]:
     """A step on batches of realistic lengths (log-normal, 13 tokens in the mean, at most 60) and words, in turn."""
     batches = [_examples(batch_size, seed) for seed in range(BATCHES)]
     steps = {
-        "torch loop, Adam": _plain_step(batches, _indexed_product, fused=False),
-        "torch loop over unbound matrices, fused Adam": _plain_step(batches, _unbound_product, fused=True),
-        "distill": _step(batches),
+        "torch loop, Adam": _plain_step(batches, _indexed_product, fused=False, device=device),
+        "torch loop over unbound matrices, fused Adam": _plain_step(
+            batches, _unbound_product, fused=True, device=device
+        ),
+        "distill": _step(batches, device=device),
     }
     for step in steps.values():
         for _ in batches:
@@ -66,12 +69,14 @@ def _examples(count: int, seed: int) -> Examples:
     )
 
 
-def _plain_step(batches: list[Examples], product: Callable[[Tensor], Tensor], fused: bool) -> Callable[[], object]:
+def _plain_step(
+    batches: list[Examples], product: Callable[[Tensor], Tensor], fused: bool, device: torch.device
+) -> Callable[[], object]:
     """What one would write: padded ids, embeddings, a loop of products, Adam over everything."""
-    student = student_with()
+    student = student_with().to(device)
     tables = [table.weight for table in student.encoder.tables()]
     optimizer = torch.optim.Adam(student.parameters(), lr=5e-4, fused=fused or None)
-    padded = [torch.from_numpy(batch.ids1.padded(range(len(batch)), 0)) for batch in batches]
+    padded = [torch.from_numpy(batch.ids1.padded(range(len(batch)), 0)).to(device) for batch in batches]
     turns = itertools.cycle(range(len(batches)))
 
     def run() -> None:
@@ -101,16 +106,16 @@ def _unbound_product(m_LBDD: Tensor) -> Tensor:
     return product_BDD
 
 
-def _step(batches: list[Examples], head: str = "linear") -> Callable[[], object]:
-    student = student_with(head)
+def _step(batches: list[Examples], head: str = "linear", device: torch.device = CPU) -> Callable[[], object]:
+    student = student_with(head).to(device)
     tables = [table.weight for table in student.encoder.tables()]
     optimizer = RowAdam(tables, student.head.parameters(), lr=5e-4, padding_idx=0)
     turns = itertools.cycle(range(len(batches)))
 
     def run() -> None:
         examples = batches[next(turns)]
-        ids_T, starts_S = examples.batch(range(len(examples)))
-        logits = student.logits(ids_T, starts_S, optimizer.use(ids_T))
+        ids_T, starts_S = (part.to(device) for part in examples.batch(range(len(examples))))
+        logits = student.logits(ids_T, starts_S, optimizer.use(ids_T) if optimizer.by_rows else None)
         _loss(logits, examples).backward()  # type: ignore[no-untyped-call]
         optimizer.clip_gradients(1.0)
         optimizer.step()
@@ -120,5 +125,5 @@ def _step(batches: list[Examples], head: str = "linear") -> Callable[[], object]
 
 
 def _loss(logits: Tensor, examples: Examples) -> Tensor:
-    teacher, gold = torch.from_numpy(examples.teacher_NC), torch.from_numpy(examples.label_N)
+    teacher, gold = (torch.from_numpy(part).to(logits.device) for part in (examples.teacher_NC, examples.label_N))
     return distillation_loss(logits, teacher, gold, alpha=0.5, temperature=2.0)

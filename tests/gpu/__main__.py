@@ -1,13 +1,18 @@
-"""``make gpu``: proves on a GPU what the tests prove on a CPU. Nothing is downloaded.
+"""``make gpu``: proves on a GPU what the tests prove on a CPU, and measures it. Nothing is downloaded.
 
-Prints a table, with ``--json`` also a file; the exit code is 1 if a check fails. ``--device cpu`` tries the checks
-themselves where there is no GPU.
+Where an image brings its own torch: ``pip install --no-deps --no-build-isolation -e .``, then ``python -m tests.gpu``.
+Prints each result as it comes and a table, with ``--json`` also a file; the exit code is 1 if a check fails.
+``--device cpu`` tries the checks themselves where there is no GPU.
 """
 
 import argparse
+import faulthandler
 import json
+import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import distributions
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +21,11 @@ import torch
 
 from pipeline import console
 from tests.gpu.checks import Check, checks
+from tests.gpu.speed import speed_checks
+from tests.gpu.training import training_checks
 from tests.gpu.world import make_world
+
+AT_ONCE = 6
 
 
 def tried(name: str, check: Check) -> dict[str, Any]:
@@ -29,7 +38,10 @@ def tried(name: str, check: Check) -> dict[str, Any]:
         row |= {"value": value, "bound": bound, "unit": unit, "result": "passed" if is_good else "failed"}
     except Exception as error:  # noqa: BLE001  (one failure must not hide the other checks)
         row |= {"result": "failed", "problem": f"{type(error).__name__}: {error}"}
-    return row | {"seconds": time.monotonic() - start}
+    row |= {"seconds": time.monotonic() - start}
+    # At once: a crash of the process must not hide what was found before it.
+    sys.stderr.write(json.dumps(row) + "\n")
+    return row
 
 
 def main(arguments: list[str]) -> int:
@@ -37,8 +49,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--short", action="store_true", help="the form that `make test` has")
+    parser.add_argument("--only", default="", help="text in the names of the checks to run")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args(arguments)
+    faulthandler.enable()
+    if "distill-offline" not in {one.name for one in distributions()}:
+        console.warn("distill is not installed: pip install --no-deps --no-build-isolation -e .")
+        return 2
     if options.device == "cuda" and not torch.cuda.is_available():
         console.warn("there is no CUDA GPU; --device cpu tries the checks without one")
         return 2
@@ -46,7 +63,15 @@ def main(arguments: list[str]) -> int:
     with TemporaryDirectory(prefix="distill-gpu-") as folder:
         rows, hidden_size, num_layers = (24, 32, 1) if options.short else (400, 256, 4)
         make_world(Path(folder), rows, hidden_size, num_layers)
-        found = [tried(name, check) for name, check in checks(Path(folder), options.device, options.short)]
+        wanted = Path(folder), options.device, options.short
+        dumps, trainings, speeds = (
+            [(name, check) for name, check in make(*wanted) if options.only in name]
+            for make in (checks, training_checks, speed_checks)
+        )
+        # Dumps mostly start processes, so that several at once save minutes. What is timed runs alone.
+        with ThreadPoolExecutor(max(1, min(AT_ONCE, (os.cpu_count() or 1) // 2))) as pool:
+            found = list(pool.map(tried, *zip(*dumps, strict=True))) if dumps else []
+        found += [tried(name, check) for name, check in [*trainings, *speeds]]
     table = [[row["check"], row["result"], row["value"], row["bound"], row["unit"], row["seconds"]] for row in found]
     console.print_table(
         ["check", "result", "value", "at most", "", "seconds"], table, title=f"{device}, torch {torch.__version__}"

@@ -9,7 +9,7 @@ from teacher.finetune.common import save_teacher
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 from tests.helpers.entities import write_entities
-from tests.helpers.new_teachers import save_new_teacher
+from tests.helpers.new_teachers import prefer_the_first, save_new_teacher
 
 TASKS = ("opinion", "roles", "entities")
 
@@ -27,8 +27,3 @@ def make_world(folder: Path, rows: int, hidden_size: int, num_layers: int) -> No
     torch.manual_seed(0)
     lm = load_masked_lm(str(folder / "bert"), None, 32, new_head=True)
     save_teacher(lm.model, lm.name, None, folder / "teachers" / "mlm")
-
-
-def prefer_the_first(head: torch.nn.Linear) -> None:
-    """Makes the first label likelier than the others."""
-    head.bias[0] += 5

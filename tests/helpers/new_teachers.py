@@ -23,3 +23,8 @@ def save_new_teacher(
         change(teacher.model.classifier)
     save_teacher(teacher.model, teacher.name, teacher.revision, folder)
     return folder
+
+
+def prefer_the_first(head: torch.nn.Linear) -> None:
+    """Makes the first label likelier than the others."""
+    head.bias[0] += 5

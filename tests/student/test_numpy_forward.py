@@ -80,3 +80,8 @@ def test_a_token_beyond_the_tables_is_refused() -> None:
     assert ask is not None
     with pytest.raises(IndexError, match=naming("ids[1] is 12")):
         ask([Ragged.of([[3, 12]])])
+
+
+def test_another_device_takes_torch() -> None:
+    # Tensors of "meta" refuse numpy as those of a GPU do.
+    assert numpy_forward(student().to("meta")) is None
