@@ -93,11 +93,35 @@ def test_a_label_of_few_rows_takes_the_temperature_of_all() -> None:
     ] == pytest.approx(rare, rel=2e-3)
 
 
+def test_few_rows_move_the_temperature_little() -> None:
+    logits, gold = np.tile([3.0, 0.0], (5, 1)), np.array([0, 0, 0, 1, 1])
+    # The doubt of one row in seven is shared by both classes: 3 rows of five become 3 * 6/7 + 5 * 1/14.
+    share = (3 * 6 / 7 + 5 / 14) / 5
+    log_t = np.linspace(-3, 3, 60_001)
+    scaled = 3 / np.exp(log_t)
+    loss = 5 * (np.log1p(np.exp(scaled)) - share * scaled) + log_t**2 / 2
+    assert temperatures(BINARY, logits, gold)[0] == pytest.approx(np.exp(log_t[loss.argmin()]), rel=1e-3)
+    # Without the prior 3 / T would be the log of the odds.
+    assert 1 < temperatures(BINARY, logits, gold)[0] < 0.5 * 3 / np.log(share / (1 - share))
+
+
+def test_twenty_rows_hardly_worsen_calibrated_probabilities() -> None:
+    logits, gold = flat_answers()
+    logits, random, excess = 4 * logits, np.random.default_rng(0), []
+    before = probability_scores(THREE, logits, gold)["log_loss"][0]
+    for _ in range(40):
+        rows = random.choice(len(gold), 20, replace=False)
+        fitted = fit_calibration(THREE, logits[rows], gold[rows], NO_SCORES)
+        excess.append(probability_scores(THREE, calibrated(logits, fitted), gold)["log_loss"][0] - before)
+    assert np.mean(excess) < 0.02
+
+
 def test_a_student_that_is_always_right_or_always_wrong_keeps_a_doubt() -> None:
-    logits = np.tile([1.0, 0.0], (98, 1))
-    (sure,) = temperatures(BINARY, logits, np.zeros(98, dtype=np.int64))
-    assert softmax(logits.astype(np.float32) / sure)[0, 0] == pytest.approx(1 - 0.01 / 2, abs=1e-3)
-    assert temperatures(BINARY, logits, np.ones(98, dtype=np.int64)) == pytest.approx((HOTTEST,), rel=1e-3)
+    logits = np.tile([1.0, 0.0], (998, 1))
+    (sure,) = temperatures(BINARY, logits, np.zeros(998, dtype=np.int64))
+    # The doubt of one row in a thousand is shared by two classes, and the prior of T adds as much.
+    assert softmax(logits.astype(np.float32) / sure)[0, 0] == pytest.approx(0.999, abs=5e-4)
+    assert temperatures(BINARY, logits, np.ones(998, dtype=np.int64)) == pytest.approx((HOTTEST,), rel=1e-3)
 
 
 @settings(deadline=None, max_examples=25)
