@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import numpy as np
 from typer.testing import CliRunner, Result
 
 from distill.commands import app
@@ -41,11 +42,19 @@ def distill_in_two_processes(*arguments: object) -> None:
 
 def ranks(count: int) -> list[dict[str, str]]:
     """The environments of so many processes that share a command's work, as torchrun makes them."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    # Below 32,768: the kernel gives ports from there on to whoever asks before the first process listens, even to the
+    # one that asks whether it does, which then talks to itself.
+    ports = (int(port) for port in np.random.default_rng().permutation(np.arange(20_000, 32_000)))
+    port = next(port for port in ports if not listens(port))
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+
+
+def listens(port: int) -> bool:
+    """Whether a process of this machine listens on the port."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def kill_when(process: Forked, is_time: Callable[[], bool]) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -15,14 +14,9 @@ from distill.commands.command import reports_errors
 from pipeline import devices
 from pipeline.devices import processes
 from pipeline.errors import MissingDependencyError
-from tests.helpers.commands import ranks
+from tests.helpers.commands import listens, ranks
 from tests.helpers.forked import Forked
 from tests.helpers.messages import naming
-
-
-def listens(port: str) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", int(port))) == 0
 
 
 def with_exit_code(command: Callable[[], None]) -> None:
@@ -44,7 +38,7 @@ def join_and_die() -> None:
 def test_sigterm_ends_a_process_that_waits_for_one_that_never_came() -> None:
     rank, _ = ranks(2)
     process = Forked(partial(with_exit_code, wait_for_all), environment=rank)
-    while not listens(rank["MASTER_PORT"]):  # as the first one does before it waits for the others
+    while not listens(int(rank["MASTER_PORT"])):  # as the first one does before it waits for the others
         assert process.poll() is None
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGTERM)
