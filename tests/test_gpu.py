@@ -37,7 +37,7 @@ def test_speeds_are_measured(tmp_path: Path, part: str, count: int) -> None:
 
 def tried_on_a_cpu(folder: Path, part: str) -> list[dict[str, Any]]:
     """The results of the short form of some checks."""
-    main(["--device", "cpu", "--short", "--only", part, "--json", str(folder / "found.json")])
+    assert main(["--device", "cpu", "--short", "--only", part, "--json", str(folder / "found.json")]) == 0
     found: list[dict[str, Any]] = json.loads((folder / "found.json").read_text())["checks"]
     return found
 

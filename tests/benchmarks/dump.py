@@ -100,9 +100,9 @@ def _write_task(folder: Path, rows: int, shape: BertConfig) -> tuple[Task, list[
     (folder / "generated.yaml").write_text(yaml.safe_dump(MANIFEST))
     task = load_task(manifest=folder / "generated.yaml")
     create_tiny_bert(folder / "encoder", texts)
-    tokenizer = AutoConfig.from_pretrained(folder / "encoder")
+    written = AutoConfig.from_pretrained(folder / "encoder")
     config = copy.deepcopy(shape)
-    config.vocab_size, config.max_position_embeddings = tokenizer.vocab_size, 512
+    config.vocab_size, config.max_position_embeddings = written.vocab_size, 512
     torch.manual_seed(0)
     BertModel(config).save_pretrained(folder / "encoder")
     save_new_teacher(folder / "generated.yaml", folder / "encoder", folder / "teacher", 0, prefer_the_first)

@@ -59,8 +59,7 @@ class Dumps:
     def start(self, device: str, store: Path, name: str, environment: dict[str, str], **flags: Any) -> Any:
         """A process that dumps a case."""
         command = [sys.executable, "-m", "tests.gpu.dumps", str(self.folder), str(store), name, json.dumps(flags)]
-        on_cpu = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-        everything = os.environ | {"HF_HUB_OFFLINE": "1"} | on_cpu | environment
+        everything = environment_on(device) | environment
         return subprocess.Popen(command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def run(self, device: str, store: Path, name: str, environment: dict[str, str] | None = None, **flags: Any) -> str:
@@ -126,6 +125,11 @@ class Dumps:
         return Measured(rows / (time.monotonic() - start), None, "rows/s")
 
 
+def environment_on(device: str) -> dict[str, str]:
+    """The environment of a process on a device, without the hub."""
+    return os.environ | {"HF_HUB_OFFLINE": "1"} | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
+
+
 def distance(expected: Path, actual: Path, name: str) -> float:
     """The largest difference of a number, as a share of the spread of the expected ones.
 
@@ -175,4 +179,3 @@ def checks(folder: Path, device: str, is_short: bool) -> Iterator[tuple[str, Che
     yield "pairs: two processes on one device", partial(dumps.shares_the_device, "pairs")
     if device == "cuda":
         yield "pairs: too large batches are halved", partial(dumps.halves_its_batches, "pairs")
-    yield "pairs: throughput with start-up", partial(dumps.rate, "pairs")

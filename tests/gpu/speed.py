@@ -21,7 +21,7 @@ from pipeline.arrays import Ragged
 from teacher.dump.plan import memory_bytes
 from teacher.models.batches import tokens_per_batch
 from tests.benchmarks import dump, mlm_dump, training_step
-from tests.gpu.checks import Check, Measured
+from tests.gpu.checks import Check, Dumps, Measured
 
 ROUNDS = 2
 PRODUCT, PRODUCTS = 8192, 10  # the width of the matrix product that stands for what the GPU can reach, and how many
@@ -49,6 +49,8 @@ class Speeds:
         if name not in self.measured:
             self.measured[name] = {}  # of a measurement that fails, which is not tried again
             self.measured[name] = interleaved({key: partial(self.waited, run) for key, run in make().items()}, ROUNDS)
+        if not self.measured[name]:
+            raise RuntimeError(f"the measurement of {name} failed above")
         return self.measured[name]
 
     def waited(self, run: Callable[[], object]) -> None:
@@ -90,7 +92,7 @@ class Speeds:
         return PRODUCTS * 2 * self.width**3 / self.seconds("product", make)["product"]
 
     def masked_words(self, codec: str) -> Measured:
-        """Masked positions per second: masking, forward, decoder and codec, to an Arrow table in memory."""
+        """Masked positions per second: forward, decoder and codec, to an Arrow table in memory."""
         seconds = self.seconds("masked words", lambda: mlm_dump.alternatives(self.device, self.shape, self.masked_rows))
         name = next(key for key in seconds if codec in key)
         return Measured(mlm_dump.num_positions(self.masked_rows) / seconds[name], None, "positions/s")
@@ -105,7 +107,7 @@ class Speeds:
             return Measured(path.stat().st_size / 1e6 / (time.perf_counter() - start), None, "MB/s")
 
     def encoding(self, model: str) -> Measured:
-        """Sentences per second, from ids on the host to vectors on the device."""
+        """Sentences per second, from ids to vectors, both on the device."""
 
         def make() -> dict[str, Callable[[], object]]:
             lengths_N = training_step.lengths(self.rows)
@@ -139,6 +141,8 @@ class Speeds:
 def speed_checks(folder: Path, device: str, is_short: bool) -> Iterator[tuple[str, Check]]:
     """Yields the measurements by name. See `tests.gpu.checks.checks` for the arguments."""
     speeds = Speeds(folder / "speeds", device, is_short)
+    if not is_short:
+        yield "pairs: throughput with start-up", partial(Dumps(folder, device).rate, "pairs")
     for name in dump.NAMES:
         yield f"BERT-base, bf16: {name}", partial(speeds.rate, name)
     if device == "cuda":

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 
 from distill.apps.demo import write_demo_data
 from teacher.tiny import create_tiny_bert
-from tests.gpu.checks import DUMP_SECONDS, Check, Measured
+from tests.gpu.checks import DUMP_SECONDS, Check, Measured, environment_on
 
 # An accuracy on 500 rows. The devices draw other numbers for dropout, so that the weights differ.
 WORSE = 0.05
@@ -30,34 +29,31 @@ class Trainings:
 
     def __init__(self, folder: Path, device: str, rows: int, epochs: int) -> None:
         self.folder, self.device, self.epochs = folder, device, str(epochs)
+        self.task = ("--manifest", str(folder / "opinion.yaml"), "--data", str(folder / "data"))
         sentences = write_demo_data(folder, rows, 500)
         create_tiny_bert(folder / "bert", sentences)
 
     def run(self, device: str, *arguments: str) -> Any:
         """Runs a command of `distill`; returns what it printed as JSON."""
-        hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-        environment = os.environ | {"HF_HUB_OFFLINE": "1"} | hidden
         command = [sys.executable, "-m", "distill", *arguments, "--json"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DUMP_SECONDS)
+        done = subprocess.run(command, env=environment_on(device), capture_output=True, text=True, timeout=DUMP_SECONDS)
         if done.returncode:
-            raise RuntimeError(f"{' '.join(arguments[:1])} failed: {done.stderr[-2000:]}")
+            raise RuntimeError(f"{arguments[0]} failed: {done.stderr[-2000:]}")
         return json.loads(done.stdout)
 
     def teacher(self, device: str) -> float:
         """Fine-tunes a teacher; returns its accuracy."""
         output = self.folder / f"teacher-{device}"
-        rows = ("--manifest", str(self.folder / "opinion.yaml"), "--data", str(self.folder / "data"))
         start = ("--model-name-or-path", str(self.folder / "bert"), "--num-train-epochs", self.epochs)
-        return accuracy(self.run(device, "finetune-teacher", *rows, *start, *TEACHER, "--output-dir", str(output)))
+        return accuracy(self.run(device, "finetune-teacher", *self.task, *start, *TEACHER, "--output-dir", str(output)))
 
     def student(self, device: str, name: str) -> float:
         """Trains a student from logits of the CPU's teacher; returns its accuracy."""
         store = self.folder / "store"
         if not (store / "opinion" / "distill.json").exists():
-            rows = ("--manifest", str(self.folder / "opinion.yaml"), "--data", str(self.folder / "data"))
             teacher = ("--model-name-or-path", str(self.folder / "teacher-cpu"), "--max-seq-length", "32")
             self.teacher("cpu")
-            self.run("cpu", "teacher-dump", *rows, *teacher, "--store", str(store), "--name", "opinion")
+            self.run("cpu", "teacher-dump", *self.task, *teacher, "--store", str(store), "--name", "opinion")
         wanted = ("--set", "opinion", "--store", str(store), "--num-train-epochs", self.epochs)
         return accuracy(self.run(device, "train-student", *wanted, "--output-dir", str(self.folder / name)))
 
