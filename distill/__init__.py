@@ -18,6 +18,7 @@ OBJECTS = {
     "TokenLabelSet": "pipeline.sets.kinds.token_labels",
     "open_set": "pipeline.sets.reader",
     "Predictor": "student.predict",
+    "MultiTaskPredictor": "student.answers.multi_task",
     "Student": "student.model.model",
     "Result": "distill.result",
     "DistillError": "pipeline.errors",

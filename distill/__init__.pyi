@@ -15,6 +15,7 @@ from pipeline.sets.kinds.token_labels import TokenLabelSet as TokenLabelSet
 from pipeline.sets.reader import ExampleSet as ExampleSet
 from pipeline.sets.reader import LogitSet as LogitSet
 from pipeline.sets.reader import open_set as open_set
+from student.answers.multi_task import MultiTaskPredictor as MultiTaskPredictor
 from student.model.model import Student as Student
 from student.predict import Predictor as Predictor
 
@@ -26,6 +27,7 @@ __all__ = [
     "IntegrityError",
     "LogitSet",
     "MaskedWordSet",
+    "MultiTaskPredictor",
     "Predictor",
     "Result",
     "SentenceSet",
@@ -750,6 +752,7 @@ def predict(
     run: str | Path,
     texts: str | Sequence[str] = (),
     *,
+    tasks: str | None = None,
     file: str | Path | None = None,
     output: str | Path | None = None,
     columns: str | Sequence[str] = (),
@@ -765,6 +768,7 @@ def predict(
     Args:
         run: Folder of a run, or a student's file (distill export --file), which needs no torch.
         texts: Sentences, two per input if the task has pairs.
+        tasks: Tasks to answer, as NAME,NAME, of a run of several. Default: all that RUN has.
         file: File to predict: Parquet, CSV, TSV or JSON lines with the columns of the task, or sentence1 (and
             sentence2), or a .txt with a sentence per line. -: JSON lines from standard input.
         output: Output file for --file: .parquet, .csv, .tsv or .jsonl.

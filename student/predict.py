@@ -147,7 +147,11 @@ class Predictor:
         Raises:
             ConfigError: if the student takes pairs and gets single sentences, or the other way round.
         """
-        target, logits_NC = self.info.target, self.calibrated_logits(sentences1, sentences2)
+        return self.predictions(self.logits(sentences1, sentences2))
+
+    def predictions(self, raw_logits_NC: Floats) -> list[Prediction]:
+        """Returns what a call returns, for the inputs that have these logits."""
+        target, logits_NC = self.info.target, calibrated(raw_logits_NC, self.info.calibration)
         if not target.has_labels:
             return [_scored(score, self.info.calibration) for score in predicted_scores(target, logits_NC).tolist()]
         labels = chosen_names(target, logits_NC, self.threshold, self.bias_C)
@@ -177,8 +181,18 @@ class Predictor:
 
     def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
         """The answers as columns: what `predict --file` writes of each input, see `answer_columns`."""
-        logits_NC, info = self.calibrated_logits(sentences1, sentences2), self.info
+        return self.columns_of(self.logits(sentences1, sentences2))
+
+    def columns_of(self, raw_logits_NC: Floats) -> dict[str, pa.Array]:
+        """Returns the answers as columns, for the inputs that have these logits."""
+        info = self.info
+        logits_NC = calibrated(raw_logits_NC, info.calibration)
         return answer_columns(info.target, logits_NC, self.threshold, self.bias_C, info.calibration)
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether an input has two texts."""
+        return self.info.is_pair
 
     def accepted_columns(self) -> list[tuple[str, ...]]:
         """What the columns of inputs may be called, whatever their task calls them."""

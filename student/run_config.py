@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags
 from student.cascade.config import CollectFlags
@@ -87,6 +87,9 @@ class PredictConfig(RunFlags, CostFlags, CollectFlags, JsonFlags):
     texts: tuple[str, ...] = Field(
         (), description="Sentences, two per input if the task has pairs.", json_schema_extra={"argument": True}
     )
+    tasks: str | None = Field(
+        None, description="Tasks to answer, as NAME,NAME, of a run of several. Default: all that RUN has."
+    )
     file: Path | None = Field(
         None,
         description="File to predict: Parquet, CSV, TSV or JSON lines with the columns of the task, or sentence1 (and "
@@ -97,6 +100,18 @@ class PredictConfig(RunFlags, CostFlags, CollectFlags, JsonFlags):
     manifest: Path | None = Field(None, description="YAML file of the task, which names the columns of --file.")
     explain: bool = Field(False, description="Also show the effect of each word on the prediction.")
     abstain: bool = Field(False, description="Predict abstain below the margin that `distill certify` found.")
+
+    @field_validator("tasks")
+    @classmethod
+    def _names_tasks(cls, tasks: str | None) -> str | None:
+        if tasks is not None and not tasks.strip(", "):
+            raise ValueError("names no task. Write it as --tasks mrpc,stsb")
+        return tasks
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks to answer. Empty: all."""
+        return tuple(name.strip() for name in (self.tasks or "").split(",") if name.strip())
 
     @property
     def reads_stdin(self) -> bool:

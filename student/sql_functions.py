@@ -1,9 +1,10 @@
-"""A student's answers in SQL: ``predict``, ``predict_or_abstain``, ``scores``, ``spans`` and ``stage`` for DuckDB."""
+"""Functions for DuckDB that return the answers of students. See `register`."""
 
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -13,8 +14,9 @@ from duckdb.func import ARROW
 from pipeline.arrays import Floats
 from pipeline.errors import QueryError, did_you_mean
 from pipeline.tasks.target import softmax
+from student.answers.multi_task import MultiTaskPredictor, tasks_in
 from student.answers.thresholds import labels
-from student.predict import Predictor
+from student.predict import Prediction, Predictor
 
 OWN_OR_ANOTHERS = "select 1 from duckdb_functions() where function_name = ? and function_type = 'scalar'"
 
@@ -30,6 +32,9 @@ def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
     For a student that labels words, ``predict`` returns the labels joined with spaces, and ``spans(run, text)`` structs
     of ``text``, ``start``, ``end`` and ``label``. A text may be a list of words.
 
+    For a run of several tasks, ``predict_tasks(run, text)`` returns a map from the task to a struct of ``label`` and
+    ``scores``. Each text is read once. ``predict('run/task', text)`` and the others answer for one of its tasks.
+
     Args:
         connection: any connection to DuckDB.
         runs: folders of finished runs, or files of students. Queries use the same spelling.
@@ -38,7 +43,9 @@ def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
         IntegrityError: if a folder or a file holds no student.
         QueryError: if the database has a macro of such a name, or a function of another connection, such as a cursor.
     """
-    students = {str(run): _Student(Path(run)) for run in runs}
+    students: dict[str, _Student | _Tasks] = {}
+    for run in runs:
+        students |= _opened(run)
     for name, (kind, answer) in FUNCTIONS.items():
         function = _function(name, students, answer)
         try:
@@ -53,11 +60,32 @@ def register(connection: duckdb.DuckDBPyConnection, *runs: str | Path) -> None:
             ) from error
 
 
+def _opened(run: str | Path) -> dict[str, "_Student | _Tasks"]:
+    """The students of a run by the names that queries have for them."""
+    lock = Lock()
+    if not tasks_in(Path(run)):
+        return {str(run): _Student(Predictor(run), lock)}
+    predictor = MultiTaskPredictor(run)
+    alone = {f"{run}/{task}": _Student(one, lock) for task, one in predictor.predictors.items()}
+    return {str(run): _Tasks(predictor, lock)} | alone
+
+
+class _Tasks:
+    """The students of several tasks, which answer from one reading."""
+
+    def __init__(self, predictor: MultiTaskPredictor, lock: Lock) -> None:
+        self.predictor, self._lock = predictor, lock
+
+    def answers(self, texts: tuple[pa.ChunkedArray, ...]) -> list[dict[str, Prediction]]:
+        with self._lock:
+            return self.predictor(*(text.to_pylist() for text in texts))
+
+
 class _Student:
     """A student that answers one thread at a time: a tokenizer is not safe for several, and torch uses all cores."""
 
-    def __init__(self, run: Path) -> None:
-        self.predictor, self.lock = Predictor(run), Lock()
+    def __init__(self, predictor: Predictor, lock: Lock) -> None:
+        self.predictor, self.lock = predictor, lock
         self.target = self.predictor.info.target
         self.labels_words = "spans" in self.predictor.answer_names
 
@@ -75,7 +103,7 @@ class _Student:
 
 
 def _function(
-    name: str, students: dict[str, _Student], answer: Callable[[_Student, tuple[pa.ChunkedArray, ...]], pa.Array]
+    name: str, students: dict[str, _Student | _Tasks], answer: Callable[..., pa.Array]
 ) -> Callable[..., pa.Array]:
     def call(*arguments: pa.ChunkedArray) -> pa.Array:
         if not 2 <= len(arguments) <= 3:
@@ -86,12 +114,22 @@ def _function(
         run = next(iter(runs), None)
         if run not in students:
             raise QueryError(f"{name}: no run {run!r} is registered. {did_you_mean(str(run), students)}")
+        student = students[run]
+        if isinstance(student, _Tasks) != (answer is _answers_of_tasks):
+            raise QueryError(f"{name}: {_wrong_number_of_tasks(run, student)}")
         wrong = next((text.type for text in arguments[1:] if not _is_text(text.type)), None)
-        if wrong is not None and not (students[run].labels_words and _is_words(wrong)):
+        if wrong is not None and not (isinstance(student, _Student) and student.labels_words and _is_words(wrong)):
             raise QueryError(f"{name}: the text is {wrong}, not text. Cast it with ::varchar.")
-        return answer(students[run], arguments[1:])
+        return answer(student, arguments[1:])
 
     return call
+
+
+def _wrong_number_of_tasks(run: str, student: _Student | _Tasks) -> str:
+    if isinstance(student, _Student):
+        return f"{run!r} is of one task. Use predict({run!r}, text)"
+    task = next(iter(student.predictor.predictors))
+    return f"{run!r} is of several tasks. Use predict_tasks({run!r}, text), or one task, such as '{run}/{task}'"
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -137,10 +175,26 @@ def _scores(student: _Student, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pa.array(scores_NC.reshape(-1)))
 
 
-FUNCTIONS: dict[str, tuple[str, Callable[[_Student, tuple[pa.ChunkedArray, ...]], pa.Array]]] = {
+def _answers_of_tasks(tasks: _Tasks, texts: tuple[pa.ChunkedArray, ...]) -> pa.Array:
+    rows = ([(task, _label_and_scores(one)) for task, one in answer.items()] for answer in tasks.answers(texts))
+    return pa.array(rows, pa.map_(pa.string(), LABEL_AND_SCORES))
+
+
+def _label_and_scores(answer: Prediction) -> dict[str, Any]:
+    if "words" in answer:
+        return {"label": " ".join(word["label"] for word in answer["words"]), "scores": None}
+    if "score" in answer:
+        return {"label": None, "scores": [answer["score"]]}
+    label = answer["label"]
+    return {"label": None if isinstance(label, list) else label, "scores": list(answer["probabilities"].values())}
+
+
+LABEL_AND_SCORES = pa.struct([("label", pa.string()), ("scores", pa.list_(pa.float32()))])
+FUNCTIONS: dict[str, tuple[str, Callable[..., pa.Array]]] = {
     "predict": ("VARCHAR", _labels),
     "predict_or_abstain": ("VARCHAR", _labels_or_abstain),
     "scores": ("FLOAT[]", _scores),
     "stage": ("VARCHAR", _stage),
+    "predict_tasks": ('MAP(VARCHAR, STRUCT("label" VARCHAR, "scores" FLOAT[]))', _answers_of_tasks),
     "spans": ('STRUCT("text" VARCHAR, "start" INTEGER, "end" INTEGER, "label" VARCHAR)[]', _spans),
 }

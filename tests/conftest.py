@@ -42,6 +42,7 @@ from teacher.models.classifier import new_classifier
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, corpus_config, dump_config, vectors_config
+from tests.helpers.joint_runs import tasks_config
 from tests.helpers.layer_dumps import EVERY, write
 from tests.helpers.new_teachers import save_new_teacher
 from tests.helpers.students import tiny_config
@@ -316,6 +317,20 @@ def opinion_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on the single-sentence task; read only."""
     folder = tmp_path_factory.mktemp("opinion_run")
     train(tiny_config(store / "opinion", folder), "distill train-student --task opinion")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def task_sets(store: Path, ratings: dict[str, ExampleSet]) -> list[Path]:
+    """A set of sentences, one of pairs, one of scores."""
+    return [store / "opinion", store / "roles", ratings["score"].root]
+
+
+@pytest.fixture(scope="session")
+def together(task_sets: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the three tasks; read only."""
+    folder = tmp_path_factory.mktemp("together")
+    train(tasks_config(task_sets, folder, num_train_epochs=3), "distill train-student --tasks opinion,roles,score")
     return folder
 
 

@@ -1,18 +1,18 @@
 """``distill predict``, ``certify`` and ``export``: a student at work."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from distill.commands.command import command
 from distill.result import Result
 from pipeline import console
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, raise_all
 from student.cascade.config import CascadeConfig
 from student.run_config import CertifyConfig, ExportConfig, PredictConfig
 
 if TYPE_CHECKING:
-    from student.predict import Predictor
+    from student.answers.multi_task import AnyPredictor
 
 # A certificate that rests on fewer answers gets a warning.
 FEW_ANSWERS = 100
@@ -25,11 +25,13 @@ MOST_TABLES = 3  # tables of an explained prediction, one per label
 @command(PredictConfig)
 def predict(config: PredictConfig) -> Result:
     """Predict labels or scores for sentences, for a file, or for rows as they arrive."""
+    from student.answers.multi_task import MultiTaskPredictor, open_predictor
     from student.answers.thresholds import read_costs
-    from student.predict import Predictor
 
-    predictor = Predictor(config.run, config.abstain, read_costs(config.cost))
-    if config.collect is not None:
+    predictor = open_predictor(config.run, config.task_names, config.abstain, read_costs(config.cost))
+    if isinstance(predictor, MultiTaskPredictor):
+        _require_one_task(config, predictor.predictors)
+    elif config.collect is not None:
         predictor.collect(config.collect, not config.collect_without_text)
     if config.reads_stdin:
         from student.answers.file import predict_lines
@@ -41,15 +43,47 @@ def predict(config: PredictConfig) -> Result:
 
         return _written(predict_file(config, predictor))
     sentences1, sentences2 = _inputs(config, predictor)
+    columns = {"sentence": sentences1} if sentences2 is None else {"sentence 1": sentences1, "sentence 2": sentences2}
+    if isinstance(predictor, MultiTaskPredictor):
+        return _by_task(columns, predictor(sentences1, sentences2))
     if config.explain:
         return _explained(sentences1, sentences2, predictor.explain(sentences1, sentences2))
     predictions = predictor(sentences1, sentences2)
     if "spans" in predictor.answer_names:
         return _labelled(predictions)
-    columns = {"sentence": sentences1} if sentences2 is None else {"sentence 1": sentences1, "sentence 2": sentences2}
     answers = list(map(_cells, predictions))
     rows = [[*texts, *answer.values()] for *texts, answer in zip(*columns.values(), answers, strict=True)]
     return Result(predictions).data([*columns, *next(iter(answers), {})], rows)
+
+
+def _require_one_task(config: PredictConfig, tasks: Iterable[str]) -> None:
+    given = {"--explain": config.explain, "--collect": config.collect is not None}
+    folders = " or ".join(str(config.run / task) for task in tasks)
+    problems = [f"{flag}: is for one task. Give {folders}" for flag, is_given in given.items() if is_given]
+    raise_all(ConfigError, str(config.run), problems)
+
+
+def _by_task(columns: dict[str, list[str]], predictions: list[dict[str, dict[str, Any]]]) -> Result:
+    """A row for each input and task, whose probabilities have the names of the task's labels in front of them."""
+    rows = []
+    for *texts, answers in zip(*columns.values(), predictions, strict=True):
+        rows += [[*texts, task, *_short(answer)] for task, answer in answers.items()]
+    return Result(predictions).data([*columns, "task", "answer", "likeliest"], rows)
+
+
+def _short(prediction: dict[str, Any]) -> tuple[Any, str]:
+    """Returns the answer, and the most likely labels with their probabilities."""
+    if "words" in prediction:
+        return " ".join(word["label"] for word in prediction["words"]), ""
+    if "score" in prediction:
+        return prediction["score"], ""
+    label = prediction["label"]
+    return ", ".join(label) or "(none)" if isinstance(label, list) else label, _likeliest(prediction["probabilities"])
+
+
+def _likeliest(probabilities: dict[str, float]) -> str:
+    best = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[:BEST_LABELS]
+    return ", ".join(f"{name} {probabilities[name]:.2f}" for name in best)
 
 
 def _labelled(answers: list[dict[str, Any]]) -> Result:
@@ -67,12 +101,12 @@ def _written(values: dict[str, Any]) -> Result:
     return Result(values).note(f"{values['output']}: {values['rows']:,} answers {done}")
 
 
-def _inputs(config: PredictConfig, predictor: "Predictor") -> tuple[list[str], list[str] | None]:
+def _inputs(config: PredictConfig, predictor: "AnyPredictor") -> tuple[list[str], list[str] | None]:
     if config.file is not None:
         from student.answers.file import read_texts
 
         return read_texts(config, predictor)
-    if not predictor.info.is_pair:
+    if not predictor.is_pair:
         return list(config.texts), None
     if len(config.texts) % 2:
         raise ConfigError(f"this student takes pairs, but {len(config.texts)} sentences are an odd number")
@@ -90,8 +124,7 @@ def _cells(prediction: dict[str, Any]) -> dict[str, Any]:
     stage = {"stage": prediction["stage"]} if "stage" in prediction else {}
     if len(probabilities) <= BEST_LABELS:
         return {"label": label, **probabilities, **stage}
-    best = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[:BEST_LABELS]
-    return {"label": label, "likeliest": ", ".join(f"{name} {probabilities[name]:.2f}" for name in best), **stage}
+    return {"label": label, "likeliest": _likeliest(probabilities), **stage}
 
 
 def _explained(sentences1: Sequence[str], sentences2: Sequence[str] | None, explained: list[dict[str, Any]]) -> Result:

@@ -13,7 +13,8 @@ from pipeline.query.query_settings import IndexConfig, SqlConfig
 if TYPE_CHECKING:
     import duckdb
 
-STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "scores", "spans", "stage")  # of `student.sql_functions`
+# Of `student.sql_functions`.
+STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "predict_tasks", "scores", "spans", "stage")
 
 
 @command(IndexConfig)

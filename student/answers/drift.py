@@ -12,6 +12,7 @@ import numpy as np
 from pipeline import console
 from pipeline.arrays import Ragged
 from pipeline.tasks.drift import Drift, drifts
+from student.answers.multi_task import AnyPredictor, members
 from student.predict import Predictor
 
 MOST = 10_000  # inputs of a file that are compared: more change no verdict
@@ -46,16 +47,19 @@ class Sample:
         return drifts(profile, profile.counts(predictor.signals(*columns)))
 
 
-def warned(predictor: Predictor, sample: Sample, place: str) -> list[Drift]:
-    """Compares a sample with the inputs of the student, and warns of each signal that differs noticeably."""
-    found = sample.drift(predictor)
-    for one in found:
+def warned(predictor: AnyPredictor, sample: Sample, place: str) -> list[dict[str, Any]]:
+    """Compares a sample with the inputs of each student, and warns of each signal that differs noticeably.
+
+    Returns: What a `Drift` has, with the ``task`` of the student.
+    """
+    found = [(task, one) for task, student in members(predictor).items() for one in sample.drift(student)]
+    for task, one in found:
         if one.is_drifted:
             console.warn(
-                f"{place}: the {NAMES[one.signal]} differ from those of the student's task (population stability index "
+                f"{place}: the {NAMES[one.signal]} differ from those of the task {task} (population stability index "
                 f"{one.psi:.2f}, limit {one.limit:.2f})"
             )
-    return found
+    return [{"task": task} | one.model_dump() for task, one in found]
 
 
 NAMES = {

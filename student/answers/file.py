@@ -1,6 +1,7 @@
 """``distill predict --file``: writes the answers to a file's rows to a file, or answers rows of JSON as they arrive."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +16,7 @@ from pipeline.sources.json_rows import parsed_lines
 from pipeline.sources.row_files import RowFile, joined_schema, open_rows
 from pipeline.tasks.task import Task, load_task, task_names
 from student.answers.drift import Sample, warned
+from student.answers.multi_task import AnyPredictor, MultiTaskPredictor, members
 from student.answers.parts import write_in_parts
 from student.predict import Predictor
 from student.run_config import PredictConfig
@@ -28,7 +30,7 @@ PLACE = "standard input"
 BYTES_AT_ONCE = 2**20
 
 
-def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
+def predict_file(config: PredictConfig, predictor: AnyPredictor) -> dict[str, Any]:
     """Writes the answers to a file's rows, or resumes it. All rows are checked before the first one is answered.
 
     Args:
@@ -47,14 +49,7 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
     assert config.output is not None
     rows, names = open_texts(config, predictor)
     kept = kept_columns(config.columns, rows.names, str(rows.path), predictor.answer_names)
-    settings = {
-        "student": predictor.hashes(),
-        "file": sha256(config.file),
-        "texts": names,
-        "columns": list(kept),
-        "threshold": predictor.threshold,
-        "bias": None if predictor.bias_C is None else predictor.bias_C.tolist(),
-    }
+    settings = {"file": sha256(config.file), "texts": names, "columns": list(kept)} | _students(predictor)
     columns = list(dict.fromkeys([*names, *kept]))
     # A bad row near the end of a large file is reported within seconds and not after hours.
     sample = Sample()
@@ -70,11 +65,18 @@ def predict_file(config: PredictConfig, predictor: Predictor) -> dict[str, Any]:
                 steps.advance(table.num_rows)
 
         written = write_in_parts(config.output, settings, answered)
-    found = [one.model_dump() for one in drift]
-    return {"rows": num_rows, "output": str(config.output), "written": written, "drift": found}
+    return {"rows": num_rows, "output": str(config.output), "written": written, "drift": drift}
 
 
-def read_texts(config: PredictConfig, predictor: Predictor) -> SentenceColumns:
+def _students(predictor: AnyPredictor) -> dict[str, Any]:
+    """Everything of the students that decides the answers."""
+    if isinstance(predictor, MultiTaskPredictor):
+        return {"students": {task: _students(one) for task, one in predictor.predictors.items()}}
+    bias = None if predictor.bias_C is None else predictor.bias_C.tolist()
+    return {"student": predictor.hashes(), "threshold": predictor.threshold, "bias": bias}
+
+
+def read_texts(config: PredictConfig, predictor: AnyPredictor) -> SentenceColumns:
     """All texts of a file, the first sentences and the second ones or None. Errors as of `predict_file`."""
     assert config.file is not None
     rows, names = open_texts(config, predictor)
@@ -84,16 +86,21 @@ def read_texts(config: PredictConfig, predictor: Predictor) -> SentenceColumns:
     return texts_of(pa.concat_tables(rows.batches(names, schema)), names)
 
 
-def open_texts(config: PredictConfig, predictor: Predictor) -> tuple[RowFile, list[str]]:
+def open_texts(config: PredictConfig, predictor: AnyPredictor) -> tuple[RowFile, list[str]]:
     """Opens a file, and finds the columns of its texts.
 
     Raises:
         DataError: if there are no such columns.
     """
     assert config.file is not None
-    task = known_task(predictor, config.manifest)
-    rows = open_rows(config.file, task.headerless_tsv_columns if task else ())
-    return rows, text_names(rows.names, str(config.file), accepted_names(task, predictor))
+    tasks = known_tasks(predictor, config.manifest)
+    rows = open_rows(config.file, next((task.headerless_tsv_columns for task in tasks.values() if task), ()))
+    return rows, text_names(rows.names, str(config.file), accepted_by_all(predictor, tasks))
+
+
+def known_tasks(predictor: AnyPredictor, manifest: Path | None) -> dict[str, Task | None]:
+    """The task of each student, where it is a shipped one or its manifest was given."""
+    return {name: known_task(one, manifest) for name, one in members(predictor).items()}
 
 
 def known_task(predictor: Predictor, manifest: Path | None) -> Task | None:
@@ -106,6 +113,12 @@ def known_task(predictor: Predictor, manifest: Path | None) -> Task | None:
     if task.is_pair != info.is_pair:
         raise ConfigError(f"--manifest {manifest}: one of the task {task.name!r} and the student is for pairs")
     return task
+
+
+def accepted_by_all(predictor: AnyPredictor, tasks: Mapping[str, Task | None]) -> list[tuple[str, ...]]:
+    """Returns the accepted names of the text columns, which are those of any of the tasks."""
+    by_student = [accepted_names(tasks[name], one) for name, one in members(predictor).items()]
+    return [tuple(dict.fromkeys(chain.from_iterable(names))) for names in zip(*by_student, strict=True)]
 
 
 def accepted_names(task: Task | None, predictor: Predictor) -> Sequence[tuple[str, ...]]:
@@ -146,7 +159,7 @@ def kept_columns(wanted: Sequence[str], names: Sequence[str], place: str, answer
 
 
 def look_at_rows(
-    predictor: Predictor, rows: RowFile, names: Sequence[str], columns: Sequence[str], sample: Sample | None = None
+    predictor: AnyPredictor, rows: RowFile, names: Sequence[str], columns: Sequence[str], sample: Sample | None = None
 ) -> tuple[int, pa.Schema]:
     """Reads every row once, and returns the number of rows and the types of the columns. Adds to a sample of texts.
 
@@ -158,7 +171,8 @@ def look_at_rows(
     for table in rows.batches(columns):
         for name in names:
             # Rows are counted from 1 in messages, as editors count lines.
-            predictor.check_column(table, str(rows.path), name, problems, count + 1)
+            for student in members(predictor).values():
+                student.check_column(table, str(rows.path), name, problems, count + 1)
         if sample is not None and not problems:
             # Only these become Python's texts, which would take longer for all rows than reading them.
             places = pa.array(sample.places(table.num_rows), pa.int64())
@@ -176,7 +190,7 @@ def texts_of(table: pa.Table, names: Sequence[str]) -> SentenceColumns:
     return texts[0], texts[1] if len(texts) > 1 else None
 
 
-def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO) -> None:
+def predict_lines(config: PredictConfig, predictor: AnyPredictor, stream: BinaryIO) -> None:
     """Answers each row by a line of JSON, in their order: always all rows that have arrived, so that none waits.
 
     Args:
@@ -188,7 +202,7 @@ def predict_lines(config: PredictConfig, predictor: Predictor, stream: BinaryIO)
         ConfigError: if a column that is to be kept is not there.
         DataError: naming a line that is not such an object or contains no text. All lines before it are answered.
     """
-    accepted = accepted_names(known_task(predictor, config.manifest), predictor)
+    accepted = accepted_by_all(predictor, known_tasks(predictor, config.manifest))
     names: list[str] = []
     kept: dict[str, str] = {}
     number, sample = 0, Sample()
@@ -224,15 +238,15 @@ def _arriving(stream: BinaryIO) -> Iterator[list[bytes]]:
     yield [rest]
 
 
-def _check_inputs(predictor: Predictor, row: Row, names: Sequence[str], line: int) -> None:
+def _check_inputs(predictor: AnyPredictor, row: Row, names: Sequence[str], line: int) -> None:
     for name in names:
         value = row.get(name)
-        problem = predictor.input_problem(value)
+        problem = next((found for one in members(predictor).values() if (found := one.input_problem(value))), None)
         if problem is not None:
             raise DataError(f"{PLACE}, line {line}: {name!r} is {value!r:.80}, {problem}")
 
 
-def _answers(predictor: Predictor, rows: list[Row], names: Sequence[str], kept: dict[str, str]) -> Iterator[Row]:
+def _answers(predictor: AnyPredictor, rows: list[Row], names: Sequence[str], kept: dict[str, str]) -> Iterator[Row]:
     if rows:
         answers = pa.table(predictor.columns(*([row[name] for row in rows] for name in names))).to_pylist()
         for row, answer in zip(rows, answers, strict=True):

@@ -6,7 +6,7 @@ the head is numpy's, but for products of several rows. Shapes: N and B inputs, F
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,13 +24,15 @@ from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import text_columns
 from student.answers.certificate import certified_threshold, model_hashes
+from student.answers.multi_task import Opened, SharedLogits
 from student.answers.thresholds import label_bias
 from student.kernels import compiled
 from student.model.architecture import sequences
 from student.model.embeddings import MatrixEncoder
-from student.model.heads import PAIRINGS
+from student.model.heads import HEADS, PAIRINGS
 from student.model.model import Student, TaskStudent, default_device
 from student.model.products import backend
+from student.model.weights import encoder_checksum
 from student.predict import BATCH_SIZE, Predictor, StudentInfo
 from student.texts import listed
 
@@ -40,19 +42,24 @@ Forward = Callable[[Sequence[Ragged]], Floats]
 Layer = Callable[[Floats], Floats]
 
 
-def numpy_forward(student: Student) -> Forward | None:
-    """What gives a student's logits [B, C] of the sequences of a few inputs, as `Student.logits` does.
+def numpy_forward(student: Student, heads: Sequence[nn.Module] = ()) -> Forward | None:
+    """What gives the logits [B, C] of the sequences of a few inputs, as `Student.logits` does.
 
     None if that takes torch: on a GPU, without compiled kernels, with windows, int8 tables or a head of other layers.
+
+    Args:
+        student: reads the sequences.
+        heads: whose logits are put side by side. Default: the student's own.
     """
     encoder = student.encoder
     # The device comes first: numpy refuses a GPU's tensors, also those of a head that it could multiply.
     if student.device.type != "cpu" or not isinstance(encoder, MatrixEncoder) or encoder.window_size is not None:
         return None
-    layers = _layers(student.head)
+    layers_of_heads = [_layers(head) for head in heads or (student.head,)]
     vectors, forward, backward = (None if table is None else table.detach() for table in encoder.weights())
     tables, bigrams = (vectors, forward, backward), encoder.bigrams
-    if layers is None or backend(tables, torch.empty(0)) is not compiled:
+    known = [layers for layers in layers_of_heads if layers is not None]
+    if len(known) < len(layers_of_heads) or backend(tables, torch.empty(0)) is not compiled:
         return None
     row_V = None if encoder.rows is None else encoder.rows.row_V.numpy()
     compare = PAIRINGS[student.config.pairing].compare if student.config.num_sequences == 2 else None
@@ -65,10 +72,9 @@ def numpy_forward(student: Student) -> Forward | None:
         if bigrams is not None:
             with torch.no_grad():
                 features = torch.cat([features, bigrams(torch.from_numpy(taken.flat), starts_S)], dim=1)
-        values: Floats = (compare(*features.chunk(2)) if compare else features).numpy()
-        for layer in layers:
-            values = layer(values)
-        return values
+        inputs: Floats = (compare(*features.chunk(2)) if compare else features).numpy()
+        logits = [reduce(lambda values, layer: layer(values), layers, inputs) for layers in known]
+        return logits[0] if len(logits) == 1 else np.concatenate(logits, axis=1)
 
     return ask
 
@@ -228,6 +234,58 @@ def _revived(
     vars(predictor).update(others)
     predictor._answer_with(made.eval())
     return predictor
+
+
+def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
+    """Opens the students of some tasks of a run. See `MultiTaskPredictor`."""
+    predictors = {task: Predictor(run, abstain, task=task) for task in tasks}
+    opened = {task: one for task, one in predictors.items() if isinstance(one, TorchPredictor)}
+    _share_encoders(list(opened.values()))
+    groups: dict[Any, list[str]] = {}
+    for task, one in opened.items():
+        groups.setdefault(_way_of_reading(one.student), []).append(task)
+    return predictors, [(names, _shared_logits([opened[name] for name in names])) for names in groups.values()]
+
+
+def _share_encoders(predictors: Sequence[TorchPredictor]) -> None:
+    """Makes students with the same weights of the encoder use one, so that memory holds them once."""
+    encoders: dict[str, nn.Module] = {}
+    for one in predictors:
+        checksum = encoder_checksum(one.folder)
+        if checksum is None:
+            continue
+        one.student.encoder = encoders.setdefault(checksum, one.student.encoder)
+        one._answer_with(one.student)
+
+
+def _way_of_reading(student: TaskStudent) -> tuple[Any, ...]:
+    """What heads have in common that take the same inputs."""
+    config = student.config
+    pairing = config.pairing if isinstance(student, Student) and config.is_pair else None
+    return type(student), id(student.encoder), pairing, HEADS[config.head].reads_tokens
+
+
+def _shared_logits(predictors: Sequence[TorchPredictor]) -> SharedLogits:
+    """What gives the logits of students for texts, each of which is read once. None for students of labelled words."""
+    first = predictors[0]
+    student, config = first.student, first.student.config
+    if not isinstance(student, Student):
+        return None
+    heads = [one.student.head for one in predictors]
+    width = sum(one.student.config.target.num_logits for one in predictors)
+    forward = numpy_forward(student, heads)
+
+    def ask(ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
+        inputs = student.head_inputs(ids_T, starts_S)
+        return torch.cat([head(*inputs) for head in heads], dim=1)
+
+    def logits(sentences1: Sequence[str], sentences2: Sequence[str] | None) -> Floats:
+        parts = sequences(config, *first.reader.read(sentences1, sentences2, config.max_seq_length))
+        if forward is not None and len(parts[0]) <= FEW:
+            return forward(parts)
+        return in_batches(ask, parts, width, student.device)
+
+    return logits
 
 
 def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.device) -> Floats:

@@ -167,14 +167,20 @@ class Student(TaskStudent):
         Returns:
             logits_BC, float32.
         """
+        return self.head(*self.head_inputs(ids_T, starts_S, sparse_grads))  # type: ignore[no-any-return]
+
+    def head_inputs(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        """Returns the arguments of the head, which other heads on the same encoder take as well. See `logits`."""
         if not HEADS[self.config.head].reads_tokens:
-            return self.head(self.dropout(self.features(ids_T, starts_S, sparse_grads)))  # type: ignore[no-any-return]
+            return (self.dropout(self.features(ids_T, starts_S, sparse_grads)),)
         # Heads that read tokens compare the two sentences position by position, as the published code does.
         compare = PAIRINGS[self.config.pairing].compare if self.config.num_sequences == 2 else None
         features, lengths = self.encoder.per_token(ids_T, starts_S, sparse_grads), starts_S.diff().clamp(min=1)
         if compare:
             features, lengths = compare(*features.chunk(2)), torch.maximum(*lengths.chunk(2))
-        return self.head(self.dropout(features), lengths)  # type: ignore[no-any-return]
+        return self.dropout(features), lengths
 
     def features(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None

@@ -130,6 +130,19 @@ def read_weights(folder: Path, part: str = "") -> Tensors:
         raise _not_the_weights(folder, error) from error
 
 
+def encoder_checksum(folder: Path) -> str | None:
+    """Returns the checksum of the encoder that a folder's student shares with others, or None if it shares none.
+
+    Raises:
+        IntegrityError: if its weights cannot be read.
+    """
+    try:
+        with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
+            return (file.metadata() or {}).get(ENCODER_CHECKSUM)
+    except (OSError, SafetensorError) as error:
+        raise _not_the_weights(folder, error) from error
+
+
 def students_in(folder: Path) -> str:
     """Returns the students inside a folder that is not a student, as the end of a message. Empty without students."""
     names = ", ".join(str(path.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}")))

@@ -60,6 +60,24 @@ def test_pairs_have_two_texts_and_scores_one_number(
     ]
 
 
+def test_several_tasks_answer_from_one_reading(together: Path, own: duckdb.DuckDBPyConnection) -> None:
+    register(own, together)
+    own.register("rows", pa.table({"n": range(len(TEXTS)), "text": TEXTS}))
+    tasks = own.execute(f"select predict_tasks('{together}', text) from rows order by n").fetchall()
+    query = f"select predict('{together}/opinion', text), scores('{together}/score', text) from rows order by n"
+    for (answer,), (label, scores) in zip(tasks, own.execute(query).fetchall(), strict=True):
+        assert list(answer) == ["opinion", "score"]
+        assert (answer["opinion"]["label"], answer["score"]["label"]) == (label, None)
+        assert answer["score"]["scores"] == pytest.approx(scores)
+    pair = f"predict_tasks('{together}', 'anna paid ben .', 'ben paid anna .')"
+    ((answer, null),) = own.execute(f"select {pair}, predict_tasks('{together}', null)").fetchall()
+    assert (list(answer), null) == (["roles"], None)
+    with pytest.raises(duckdb.Error, match=naming("predict: ", "predict_tasks", f"{together}/opinion")):
+        own.execute(f"select predict('{together}', 'a')").fetchall()
+    with pytest.raises(duckdb.Error, match=naming("predict_tasks: ", f"{together}/opinion")):
+        own.execute(f"select predict_tasks('{together}/opinion', 'a')").fetchall()
+
+
 def test_null_is_null_and_registering_again_replaces(
     opinion_run: Path, roles_run: Path, own: duckdb.DuckDBPyConnection
 ) -> None:

@@ -32,6 +32,7 @@ from distill.apps.serve.requests import (
     HubRequest,
     PredictRequest,
     RefusedError,
+    TasksRequest,
     Texts,
     checked_texts,
     parsed,
@@ -56,15 +57,18 @@ ERROR = {
 }
 RANKING = {"type": "array", "items": {"$ref": REF.format(model="Prediction")}}
 RANKINGS = {"type": "array", "items": RANKING}
+BY_TASK = {"type": "object", "additionalProperties": RANKING}
 ANSWERS: dict[str, dict[str, Any]] = {
     "/": RANKINGS,
     "/predict": {"oneOf": [RANKING, RANKINGS]},
+    "/tasks": {"oneOf": [BY_TASK, {"type": "array", "items": BY_TASK}]},
     "/embed": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
     "/teacher": {"type": "array", "items": {"oneOf": [RANKING, {"type": "null"}]}},
 }
 SUMMARIES = {
     "/": "Labels of texts, in the form of the hub's inference API",
     "/predict": "Labels of texts, in the form of text-embeddings-inference",
+    "/tasks": "Labels of texts by task, from all students that share an encoder",
     "/embed": "Representations of texts",
     "/teacher": "The teacher's stored predictions",
 }
@@ -97,6 +101,19 @@ async def predict(served: Served, config: ServeConfig, body: PredictRequest) -> 
     return (_lists(ranked) if body.is_batch else _list(ranked[0])).encode()
 
 
+async def tasks(served: Served, config: ServeConfig, body: TasksRequest) -> bytes:
+    """Returns by task what `predict` returns, for all students with this one's encoder. Each text is read once."""
+    rows = body.rows()
+    is_pair = bool(rows) and len(rows[0]) == 2
+    texts = checked_texts(body, is_pair, config.max_client_batch_size)
+    names = served.tasks.chosen(body.tasks, is_pair)
+    batches = served.tasks.rankings["none" if body.raw_scores else "softmax", is_pair]
+    # All of them have the same limit of tokens, since they read by one encoder.
+    answers = await _rows(served.tasks.students[names[0]], batches, texts, body.truncate)
+    written = [_object({name: _list(row[name]) for name in names}) for row in answers]
+    return (_list(written) if body.is_batch else written[0]).encode()
+
+
 async def embed(served: Served, config: ServeConfig, body: EmbedRequest) -> bytes:
     """Returns the vector of each text."""
     texts = checked_texts(body, False, config.max_client_batch_size)
@@ -127,6 +144,7 @@ async def teacher(served: Served, config: ServeConfig, body: PredictRequest) -> 
 POST: dict[str, tuple[type[Body], Answer]] = {
     "/": (HubRequest, hub),
     "/predict": (PredictRequest, predict),
+    "/tasks": (TasksRequest, tasks),
     "/embed": (EmbedRequest, embed),
     "/teacher": (PredictRequest, teacher),
 }
@@ -152,6 +170,10 @@ def _check_lengths(tokens_N: Ints, most: int) -> None:
 
 def _lists(rankings: Iterable[Ranking]) -> str:
     return _list(map(_list, rankings))
+
+
+def _object(values: Mapping[str, str]) -> str:
+    return f"{{{','.join(f'{ENCODER.encode(name)}:{value}' for name, value in values.items())}}}"
 
 
 def _list(parts: Iterable[str]) -> str:

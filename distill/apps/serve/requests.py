@@ -70,6 +70,12 @@ class PredictRequest(Body):
         return isinstance(self.inputs, list) and not any(isinstance(one, str) for one in self.inputs)
 
 
+class TasksRequest(PredictRequest):
+    """The body of ``/tasks``: that of ``/predict``, and the tasks that answer. Default: all that take such inputs."""
+
+    tasks: Annotated[list[str], Field(min_length=1)] | None = None
+
+
 class EmbedRequest(Body):
     """The body of ``/embed``: a text, or several."""
 

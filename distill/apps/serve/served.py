@@ -27,8 +27,10 @@ from distill.apps.serve.drift import RecentInputs
 from distill.apps.serve.prometheus import GAUGE, Metrics
 from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
 from pipeline.arrays import Floats, Ints
+from pipeline.errors import did_you_mean
 from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
+from student.answers.multi_task import MultiTaskPredictor, tasks_in
 from student.cascade.cascade_file import CASCADE_FILE
 from student.cascade.cascade_predictor import CascadePredictor, log_of
 from student.predict import BATCH_SIZE, Predictor
@@ -40,11 +42,12 @@ SHORT_TEXTS, SHORT_CHARACTERS = 128, 16384
 ANSWER_SECONDS = 60
 
 Ranking = list[str]  # a JSON object for each label with its score, the highest first
+Rankings = dict[str, Ranking]  # by the name of the student
 if TYPE_CHECKING:
     from distill.apps.serve.stored import Stored
 
 T = TypeVar("T")
-R = TypeVar("R", Floats, Ints, list[Ranking])  # a row for each text
+R = TypeVar("R", Floats, Ints, list[Ranking], list[Rankings])  # a row for each text
 Waiting = tuple[Texts, asyncio.Future[R]]
 
 
@@ -172,14 +175,19 @@ class Served:
         run: folder of its run, or its file.
         metrics: what is counted.
         workers: the number of processes that this one will fork.
+        opened: its predictor, and the worker that it shares with others. Default: new ones.
 
     Attributes:
+        tasks: the students that answer with it from one reading. By default it is alone.
         recent: what its recent inputs were like, or None if it is not known what to compare them with.
     """
 
-    def __init__(self, run: Path, metrics: Metrics, workers: int = 1) -> None:
+    def __init__(
+        self, run: Path, metrics: Metrics, workers: int = 1, opened: tuple[Predictor, "Worker"] | None = None
+    ) -> None:
         self.name = name_of(run)
-        self.predictor = Predictor(run)
+        self.predictor = opened[0] if opened else Predictor(run)
+        self.worker = opened[1] if opened else Worker(self.predictor.is_quick)
         self.student = self.predictor.info
         # Hashed once: the files may change while this process still answers by the weights that it loaded.
         self.hashes = self.predictor.hashes()
@@ -188,18 +196,15 @@ class Served:
         profile = self.student.profile
         self.recent = None if profile is None else RecentInputs(self.name, self.predictor, profile, workers)
         self.stored = _stored_answers(run, self.student.target)
-        batches = partial(Batches, worker=Worker(self.predictor.is_quick), metrics=metrics)
+        self.tasks = ServedTasks([self], None, metrics)
+        batches = partial(Batches, worker=self.worker, metrics=metrics)
         self.rankings = {scale: batches(partial(self._rankings, scale)) for scale in get_args(Scale)}
         self.vectors = batches(lambda texts, _: self.predictor.encode(texts))
         self.lengths = batches(self.predictor.num_tokens)
 
     def _rankings(self, scale: Scale, first: list[str], second: list[str] | None) -> list[Ranking]:
         if not isinstance(self.predictor, CascadePredictor):
-            logits_NC = self.predictor.logits(first, second)
-            calibrated_NC = calibrated(logits_NC, self.student.calibration)
-            self._watch(first, second, calibrated_NC)
-            # Other scales are of the logits as they are, as a client of another server expects them.
-            return rankings(self.student.target, calibrated_NC if scale == "softmax" else logits_NC, scale)
+            return self.ranked(scale, first, second, self.predictor.logits(first, second))
         p_NC, stage_N = self.predictor.answers(first, second)
         logits_NC = log_of(p_NC)
         self._watch(first, second, logits_NC)
@@ -211,6 +216,13 @@ class Served:
             [f'{one[:-1]},"stage":{sources[stage]}}}' for one in row]
             for row, stage in zip(rankings(self.student.target, logits_NC, scale), stage_N.tolist(), strict=True)
         ]
+
+    def ranked(self, scale: Scale, first: list[str], second: list[str] | None, logits_NC: Floats) -> list[Ranking]:
+        """Returns the answers to texts whose logits are known."""
+        calibrated_NC = calibrated(logits_NC, self.student.calibration)
+        self._watch(first, second, calibrated_NC)
+        # Other scales are of the logits as they are, as a client of another server expects them.
+        return rankings(self.student.target, calibrated_NC if scale == "softmax" else logits_NC, scale)
 
     def _watch(self, first: list[str], second: list[str] | None, logits_NC: Floats) -> None:
         if self.recent is not None:
@@ -256,6 +268,81 @@ class Served:
         }
 
 
+class ServedTasks:
+    """Students that answer from one reading of a text.
+
+    Args:
+        students: who have one worker.
+        predictor: of all of them, or None for a student alone.
+        metrics: what is counted.
+
+    Attributes:
+        students: by name.
+        rankings: the queues of waiting texts by what answers: a scale, and whether they are pairs.
+    """
+
+    def __init__(self, students: Sequence[Served], predictor: MultiTaskPredictor | None, metrics: Metrics) -> None:
+        self.students = {one.name: one for one in students}
+        self._predictor = predictor
+        self.rankings = {
+            (scale, is_pair): Batches(partial(self._rankings, scale, is_pair), students[0].worker, metrics)
+            for scale in get_args(Scale)
+            for is_pair in (False, True)  # single texts and pairs cannot be in one batch
+        }
+
+    def chosen(self, wanted: Sequence[str] | None, is_pair: bool) -> list[str]:
+        """Returns the names of the students that answer.
+
+        Args:
+            wanted: their names. Default: all that take such inputs.
+            is_pair: whether an input has two texts.
+
+        Raises:
+            RefusedError: if one of them is not there, or none takes such inputs.
+        """
+        fitting, inputs = list(self._fitting(is_pair)), "pairs" if is_pair else "single texts"
+        for name in wanted or ():
+            if name not in self.students:
+                message = f"no task {name[:100]!r}. {did_you_mean(name[:100], self.students)}"
+                raise RefusedError(422, "Validation", message)
+            if name not in fitting:
+                raise RefusedError(422, "Validation", f"the task {name!r} does not take {inputs}")
+        if not fitting:
+            raise RefusedError(422, "Validation", f"no task takes {inputs}")
+        return list(dict.fromkeys(wanted or fitting))
+
+    def _fitting(self, is_pair: bool) -> dict[str, Served]:
+        return {name: one for name, one in self.students.items() if one.student.is_pair == is_pair}
+
+    def _rankings(self, scale: Scale, is_pair: bool, first: list[str], second: list[str] | None) -> list[Rankings]:
+        fitting = self._fitting(is_pair)
+        if self._predictor is None:
+            ranked = {name: one._rankings(scale, first, second) for name, one in fitting.items()}
+        else:
+            logits = self._predictor.logits(first, second)
+            ranked = {name: one.ranked(scale, first, second, logits[name]) for name, one in fitting.items()}
+        return [dict(zip(ranked, row, strict=True)) for row in zip(*ranked.values(), strict=True)]
+
+
+def open_served(run: Path, metrics: Metrics, workers: int = 1) -> list[Served]:
+    """Opens the student of a run, or those of a run of several tasks, which share their encoder and a worker.
+
+    Args:
+        run: folder of a run or a cascade, or a file of students.
+        metrics: what is counted.
+        workers: the number of processes that this one will fork.
+    """
+    if not tasks_in(run):
+        return [Served(run, metrics, workers)]
+    predictor = MultiTaskPredictor(run)
+    worker = Worker(all(one.is_quick for one in predictor.predictors.values()))
+    students = [Served(run / task, metrics, workers, (one, worker)) for task, one in predictor.predictors.items()]
+    tasks = ServedTasks(students, predictor, metrics)
+    for one in students:
+        one.tasks = tasks
+    return students
+
+
 def _sha256(hashes: Mapping[str, str]) -> str:
     """One hash of all files that decide the answers: that of a file itself if there is one alone."""
     if len(hashes) == 1:
@@ -273,8 +360,13 @@ def _stored_answers(run: Path, target: Target) -> "Stored | None":
     return stored_answers(run, target)
 
 
+def names_of(run: Path) -> list[str]:
+    """Returns the names under which a run is served: its tasks if it has several, otherwise that of the path."""
+    return list(tasks_in(run)) if run.exists() and tasks_in(run) else [name_of(run)]
+
+
 def name_of(run: Path) -> str:
-    """Returns the name under which a run is served: the last part of the given path, which may be a link."""
+    """Returns the last part of the given path, which may be a link."""
     if run.is_file():
         return run.stem
     return run.resolve().name if run.name in {"", ".."} else run.name

@@ -20,7 +20,7 @@ import uvicorn
 from distill.apps.app_settings import ServeConfig
 from distill.apps.serve.app import App
 from distill.apps.serve.prometheus import Metrics
-from distill.apps.serve.served import Served, name_of
+from distill.apps.serve.served import names_of, open_served
 from pipeline import console
 from pipeline.blas import set_blas_threads
 from pipeline.errors import ConfigError, did_you_mean, raise_all
@@ -39,7 +39,7 @@ def serve(config: ServeConfig) -> None:
     listener = _bound(config)
     threads = _one_thread(config.runs)
     metrics = Metrics(config.workers)
-    loaded = [Served(Path(run), metrics, config.workers) for run in config.runs]
+    loaded = [served for run in config.runs for served in open_served(Path(run), metrics, config.workers)]
     if config.collect is not None:
         for served in loaded:  # one, see `ServeConfig`
             served.predictor.collect(config.collect, not config.collect_without_text)
@@ -86,7 +86,7 @@ def _one_thread(runs: Sequence[str]) -> int:
 
 
 def _problems(config: ServeConfig) -> list[str]:
-    names = [name_of(Path(run)) for run in config.runs]
+    names = [name for run in config.runs for name in names_of(Path(run))]
     problems = [f"{name!r} is the name of two runs" for name in sorted({n for n in names if names.count(n) > 1})]
     for run in map(Path, config.runs):
         if not run.exists():

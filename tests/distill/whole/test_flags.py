@@ -84,7 +84,7 @@ FLAGS = {
     "describe": "run_or_recipe",
     "export": "run --onnx --html --file --table-dtype --head-dtype --output-dir --tables --set --store",
     "certify": "run --replace --set --store --where --disagreement --confidence --allow-unverified",
-    "predict": "run texts --cost --file --output --columns --manifest --explain --abstain "
+    "predict": "run texts --cost --tasks --file --output --columns --manifest --explain --abstain "
     "--collect --collect-without-text",
     "masked-words": "runs --set --output --store --allow-unverified",
     "serve": "runs --host --port --workers --max-concurrent-requests --max-client-batch-size --payload-limit "

@@ -18,7 +18,7 @@ from distill.apps.app_settings import ServeConfig
 from distill.apps.serve import served as batches
 from distill.apps.serve.app import App, page
 from distill.apps.serve.prometheus import Metrics
-from distill.apps.serve.served import Served, name_of
+from distill.apps.serve.served import Served, name_of, names_of, open_served
 from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
@@ -29,7 +29,7 @@ from tests.helpers.messages import naming
 
 TEXT = "the food was lovely ."
 PAIR = ["anna paid ben .", "ben was paid by anna ."]
-PATHS = ("/", "/predict", "/embed", "/teacher")
+PATHS = ("/", "/predict", "/tasks", "/embed", "/teacher")
 LIMITS = {"max_client_batch_size": 3, "payload_limit": 2000, "max_concurrent_requests": 2}
 
 
@@ -108,6 +108,52 @@ def test_predict_says_what_the_predictor_says(app: App, opinion_run: Path) -> No
     (logits,) = Predictor(opinion_run).logits([TEXT])
     assert [*raw.values()] == sorted(raw.values(), reverse=True)
     assert sorted(raw.values()) == pytest.approx(sorted(logits.tolist()), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def several(together: Path) -> App:
+    """Three students of one run."""
+    metrics = Metrics(1)
+    students = open_served(together, metrics)
+    return App({one.name: one for one in students}, ServeConfig(runs=(str(together),), **LIMITS), metrics)
+
+
+def test_several_tasks_answer_at_once(several: App) -> None:
+    alone = {name: post(several, f"/runs/{name}/predict", TEXT).json for name in ("opinion", "score")}
+    assert post(several, "/tasks", TEXT).json == {name: approximately(one) for name, one in alone.items()}
+    assert post(several, "/runs/score/tasks", [[TEXT], [""]]).json[0] == post(several, "/tasks", TEXT).json
+    assert list(post(several, "/tasks", PAIR).json) == ["roles"]
+    assert list(post(several, "/tasks", TEXT, tasks=["score", "opinion"]).json) == ["score", "opinion"]
+    raw = post(several, "/tasks", TEXT, raw_scores=True).json["opinion"]
+    assert raw == approximately(post(several, "/runs/opinion/predict", TEXT, raw_scores=True).json)
+
+
+def approximately(ranking: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one | {"score": pytest.approx(one["score"], abs=1e-6)} for one in ranking]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tasks", "status"),
+    [
+        (TEXT, ["opinions"], 422),
+        (TEXT, ["roles"], 422),
+        (PAIR, ["score"], 422),
+        ([], None, 400),
+        ([[TEXT], PAIR], None, 422),
+    ],
+)
+def test_tasks_that_do_not_fit_are_refused(several: App, inputs: object, tasks: object, status: int) -> None:
+    assert post(several, "/tasks", inputs, tasks=tasks).status == status
+
+
+def test_a_student_alone_is_one_task(app: App) -> None:
+    assert post(app, "/runs/roles/tasks", PAIR).json == {"roles": post(app, "/runs/roles/predict", PAIR).json}
+    assert post(app, "/tasks", PAIR).status == 422
+
+
+def test_the_server_names_tasks_by_their_folders(together: Path, opinion_run: Path) -> None:
+    assert names_of(together) == ["opinion", "roles", "score"]
+    assert names_of(opinion_run) == [opinion_run.name]
 
 
 def test_pairs_are_for_the_student_that_takes_them(app: App, roles_run: Path) -> None:
@@ -308,7 +354,8 @@ bodies = st.binary() | values.map(json.dumps).map(str.encode) | questions.map(js
 def test_no_body_breaks_it(app: App, body: bytes, path: str) -> None:
     answered = ask(app, "POST", path, body)
     assert answered.status in {200, 400, 413, 422}
-    assert isinstance(answered.json, list if answered.status == 200 else dict)
+    expected = (list, dict) if path.endswith("/tasks") else list
+    assert isinstance(answered.json, expected if answered.status == 200 else dict)
 
 
 HTML = bytes(page().body).decode()

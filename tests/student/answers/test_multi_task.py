@@ -1,0 +1,141 @@
+"""Students of several tasks that answer from one reading: the same answers as each alone, from Python and in files."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from distill.commands import app
+from pipeline.errors import ConfigError
+from pipeline.text.reader import TextReader
+from student.answers.file import predict_file
+from student.answers.multi_task import MultiTaskPredictor, open_predictor
+from student.answers.torch_predictor import FEW
+from student.predict import Predictor
+from student.run_config import PredictConfig
+from tests.helpers.messages import naming
+
+SINGLE = ("opinion", "score")
+TEXTS = ["the food was dull .", "the wine was perfect .", "", "the food was 不 [MASK] ."] * (FEW // 2)
+
+
+@pytest.fixture(scope="module")
+def predictor(together: Path) -> MultiTaskPredictor:
+    return MultiTaskPredictor(together, SINGLE)
+
+
+@pytest.mark.parametrize("count", [0, 1, len(TEXTS)])
+def test_the_answers_are_those_of_each_student_alone(together: Path, predictor: MultiTaskPredictor, count: int) -> None:
+    texts = TEXTS[:count]
+    answers, logits = predictor(texts), predictor.logits(texts)
+    assert len(answers) == count
+    for task in SINGLE:
+        alone = Predictor(together, task=task)
+        np.testing.assert_allclose(logits[task], alone.logits(texts), atol=1e-6)
+        expected = alone(texts)
+        for answer, wanted in zip(answers, expected, strict=True):
+            assert answer[task].keys() == wanted.keys()
+            assert answer[task] == wanted or answer[task].get("label", "score") == wanted.get("label", "score")
+
+
+def test_pairs_are_answered_alike(together: Path) -> None:
+    pairs = ["the food was dull .", "the wine was perfect ."], ["the cook was angry .", "no ."]
+    logits = MultiTaskPredictor(together, ["roles"]).logits(*pairs)
+    np.testing.assert_allclose(logits["roles"], Predictor(together / "roles").logits(*pairs), atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, len(TEXTS)])
+def test_each_text_is_read_once(predictor: MultiTaskPredictor, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    encoders = {id(one.student.encoder) for one in predictor.predictors.values()}
+    assert len(encoders) == 1
+    read: list[int] = []
+    original = TextReader.read
+
+    def counted(self: TextReader, texts: Sequence[str], *others: Any) -> Any:
+        read.append(len(texts))
+        return original(self, texts, *others)
+
+    monkeypatch.setattr(TextReader, "read", counted)
+    predictor(TEXTS[:count])
+    assert read == [count]
+
+
+def test_the_tasks_that_take_such_inputs_answer(together: Path) -> None:
+    all_tasks = MultiTaskPredictor(together)
+    assert list(all_tasks(["good"])[0]) == list(SINGLE)
+    assert list(all_tasks(["good"], ["bad"])[0]) == ["roles"]
+
+
+def test_some_tasks_are_answered_in_the_order_that_is_wanted(together: Path) -> None:
+    assert list(MultiTaskPredictor(together, ["score", "opinion"])(["good"])[0]) == ["score", "opinion"]
+    assert list(MultiTaskPredictor(together, ["score"])(["good"])[0]) == ["score"]
+
+
+def test_tasks_that_take_other_inputs_are_refused_with_a_choice(together: Path) -> None:
+    with pytest.raises(ConfigError, match=naming("--tasks", "roles", "opinion,score")):
+        open_predictor(together)
+    with pytest.raises(ConfigError, match=naming("--tasks", "opinions", "opinion")):
+        MultiTaskPredictor(together, ["opinions"])
+    with pytest.raises(ConfigError, match=naming("--tasks", "opinion")):
+        MultiTaskPredictor(together / "opinion", ["opinion"])
+    with pytest.raises(ConfigError, match=naming("one sentence")):
+        MultiTaskPredictor(together, SINGLE)(["a"], ["b"])
+    with pytest.raises(ConfigError, match=naming("pairs")):
+        MultiTaskPredictor(together, ["roles"])(["a"])
+    with pytest.raises(ConfigError, match=naming("--cost", "opinion")):
+        open_predictor(together, SINGLE, costs={"good": 2})
+
+
+def test_a_file_gets_a_column_for_each_task(together: Path, tmp_path: Path) -> None:
+    rows = pa.table({"sentence1": TEXTS[:2], "opinion": ["kept", "as well"]})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    config = {"run": together, "tasks": "opinion,score", "file": tmp_path / "rows.parquet", "columns": ("opinion",)}
+    for name in ("out.parquet", "out.csv"):
+        done = predict_file(
+            PredictConfig(output=tmp_path / name, **config), open_predictor(together, ("opinion", "score"))
+        )
+        assert done["written"]
+        assert {one["task"] for one in done["drift"]} == set(SINGLE)
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table.column_names == ["input_opinion", "opinion", "score"]
+    alone = Predictor(together / "opinion").columns(TEXTS[:2])
+    assert table["opinion"].combine_chunks().field("label").to_pylist() == alone["label"].to_pylist()
+    assert table["score"].combine_chunks().type.field(0).name == "score"
+    flat = pc.read_csv(tmp_path / "out.csv")
+    assert flat["opinion.label"].to_pylist() == alone["label"].to_pylist()
+    assert "score.score" in flat.column_names
+
+
+def test_the_command_shows_a_row_for_each_input_and_task(together: Path) -> None:
+    command = ["predict", str(together), "--tasks", "opinion,score", *TEXTS[:2]]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.count("opinion") == shown.stdout.count("score") == 2
+    answers = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert [list(answer) for answer in answers] == [list(SINGLE)] * 2
+    lines = json.dumps({"sentence1": TEXTS[0]}) + "\n"
+    stream = CliRunner().invoke(app, [*command[:4], "--file", "-"], input=lines)
+    assert json.loads(stream.stdout)["opinion"]["label"] == answers[0]["opinion"]["label"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--tasks", "opinion,score", "--explain"], "--explain"),
+        (["--tasks", "opinion,score", "--collect", "there"], "--collect"),
+        (["--tasks", ","], "--tasks"),
+        ([], "--tasks"),
+    ],
+)
+def test_what_takes_one_task_names_its_flag(together: Path, flags: list[str], named: str) -> None:
+    done = CliRunner().invoke(app, ["predict", str(together), *flags, "a text"])
+    assert done.exit_code == 2
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
