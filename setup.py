@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 LEVELS: dict[str, list[str]] = {"portable": []}
@@ -36,6 +37,7 @@ def _kernels(level: str, flags: list[str]) -> Extension:
         extra_compile_args=[*COMPILE, *OPENMP, *flags],
         language="c++",
         optional=True,
+        py_limited_api=True,  # a file name without a version of Python
     )
 
 
@@ -48,6 +50,7 @@ _wordpiece = Extension(
     extra_link_args=["-pthread"],
     language="c++",
     optional=True,
+    py_limited_api=True,
 )
 
 
@@ -83,8 +86,16 @@ class BuildApart(build_ext):
         super(BuildApart, alone).build_extension(ext)
 
 
+class ForAllPythons(bdist_wheel):
+    """A wheel that depends on the platform, but on no version of Python: ctypes loads the compiled parts."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Returns the wheel's tags."""
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
-    cmdclass={"build_ext": BuildApart},
+    cmdclass={"bdist_wheel": ForAllPythons, "build_ext": BuildApart},
     ext_modules=[*(_kernels(level, flags) for level, flags in LEVELS.items()), _wordpiece],
     options={"build_ext": {"parallel": os.cpu_count()}},
 )
