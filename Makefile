@@ -7,7 +7,7 @@ COMPILED = $(VENV)/.compiled
 FUZZED ?= $(patsubst tests/fuzz/readers/%.py,%,$(wildcard tests/fuzz/readers/*.py))
 FUZZ_RUNS ?= 1000000
 
-.PHONY: install demo test test-fast check fix api docs sanitize torture fuzz bench clean
+.PHONY: install demo test test-fast check fix api docs sanitize torture fuzz bench release-check clean
 
 install: $(INSTALLED) $(COMPILED)
 
@@ -65,6 +65,9 @@ fuzz: install
 	$(BIN)/python -m tests.fuzz.coverage $(FUZZED)
 	$(BIN)/python -m tests.fuzz.queries
 	$(BIN)/python -m tests.fuzz.flips
+
+release-check:
+	tests/release.sh $(PYTHON) build/release
 
 bench: install
 	$(BIN)/python -m tests.benchmarks

@@ -1,7 +1,7 @@
 """Spans of labelled words, and the scores of word labels.
 
-The rules are those of CoNLL's script and of seqeval, and a test compares the scores with seqeval's. seqeval itself is
-not used here, because it depends on scikit-learn, and predictions need the spans themselves.
+The rules are those of CoNLL's script and of seqeval. seqeval itself is not used here: it has no wheel, it depends on
+scikit-learn, and predictions need the spans themselves.
 
 Shapes: N sentences, K names of spans, R resamples.
 """
