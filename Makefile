@@ -67,6 +67,7 @@ fuzz: install
 	$(BIN)/python -m tests.fuzz.flips
 
 release-check:
+	rm -rf build/release
 	tests/release.sh $(PYTHON) build/release
 
 bench: install
