@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("data_manifests", "distill", "pipeline", "student", "teacher")
+PACKAGES = ("data_manifests/", "distill/", "pipeline/", "student/", "teacher/")
 ENGINE = "student/engine/python/distill_student"
 LIBRARY = "libdistill_student.so"
 LEVELS = {"x86_64": ("portable", "avx2", "avx512"), "aarch64": ("portable",)}
