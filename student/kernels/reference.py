@@ -191,7 +191,7 @@ def _places(starts_S: Tensor) -> tuple[Tensor, Tensor]:
     return sequence_T, torch.arange(len(sequence_T), device=starts_S.device) - starts_S[sequence_T]
 
 
-def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
+def ordered_product(m_BLDD: torch.Tensor, length: int | None = None) -> torch.Tensor:
     """Returns the product of each row's matrices from left to right, X_1 X_2 … X_L.
 
     Neighbours are multiplied pairwise, level by level: log2(L) batched products instead of L, with the same result
@@ -199,17 +199,21 @@ def ordered_product(m_BLDD: torch.Tensor) -> torch.Tensor:
 
     Args:
         m_BLDD: floating point, at least one matrix per row.
+        length: L as a number, where the shape is a symbol that an exporter would fix at the length of its example.
 
     Returns:
         product_BDD, in the dtype of the input.
     """
-    while m_BLDD.shape[1] > 1:
+    length = m_BLDD.shape[1] if length is None else length
+    while length > 1:
         # Only neighbours are paired, because matrix products are associative but not commutative.
-        pairs, odd = divmod(m_BLDD.shape[1], 2)
-        left_BLDD, right_BLDD = m_BLDD[:, : 2 * pairs].reshape(len(m_BLDD), pairs, 2, *m_BLDD.shape[2:]).unbind(2)
+        pairs, odd = divmod(length, 2)
+        # `len` would also be a number in an exported graph. It would fail, and be traced again in a slower way.
+        left_BLDD, right_BLDD = m_BLDD[:, : 2 * pairs].reshape(m_BLDD.shape[0], pairs, 2, *m_BLDD.shape[2:]).unbind(2)
         product_BLDD = left_BLDD @ right_BLDD
         # An odd matrix waits at the end for the next level, which keeps the order from left to right.
         m_BLDD = torch.cat([product_BLDD, m_BLDD[:, -1:]], dim=1) if odd else product_BLDD
+        length = pairs + odd
     return m_BLDD[:, 0]
 
 
@@ -227,10 +231,10 @@ def exported_product(m_BLDD: torch.Tensor, longest: int) -> torch.Tensor:
     # Adding GROUP - 1 identities and truncating avoids a remainder, which an exporter would freeze at the example's
     # length.
     m_BLDD = torch.cat([m_BLDD, identity_BLDD.expand(-1, GROUP - 1, -1, -1)], dim=1)[:, : GROUP * groups]
-    m_BDD = ordered_product(m_BLDD.reshape(batch_size * groups, GROUP, side, side))
+    m_BDD = ordered_product(m_BLDD.reshape(batch_size * groups, GROUP, side, side), GROUP)
     missing_BLDD = identity_BLDD.expand(-1, most_groups - groups, -1, -1)
     m_BLDD = torch.cat([m_BDD.view(batch_size, groups, side, side), missing_BLDD], dim=1)
-    return ordered_product(m_BLDD.view(batch_size, most_groups, side, side))
+    return ordered_product(m_BLDD.view(batch_size, most_groups, side, side), most_groups)
 
 
 def prefix_products(m_BLDD: torch.Tensor) -> torch.Tensor:
