@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from typer.testing import CliRunner, Result
@@ -27,10 +28,13 @@ def piped(run: object, lines: list[str], *others: str) -> Result:
 
 
 def distill(
-    *arguments: object, environment: Mapping[str, str] | None = None, first: Callable[[], object] | None = None
+    *arguments: object,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    first: Callable[[], object] | None = None,
 ) -> Forked:
     """Starts ``distill`` in a process of its own, which may do something ``first``."""
-    return Forked(partial(_distill, [*map(str, arguments)], first), environment=environment)
+    return Forked(partial(_distill, [*map(str, arguments)], first), folder, environment)
 
 
 def distill_in_two_processes(*arguments: object) -> None:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Callable, Mapping
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -50,7 +50,7 @@ class Forked:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        context = get_context("forkserver")
+        context = get_context("forkserver" if parent_process() is None else "fork")  # a forked one has the libraries
         context.set_forkserver_preload(LIBRARIES)
         self._printed = TemporaryDirectory()
         variables = dict(os.environ) | dict(environment or {})

@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.forked import Forked
+from tests.helpers.forked_steps import fork_steps
 
 OPERATORS = {"|", ">", "<", "&&", "||", ";", "&"}
 
@@ -53,6 +56,8 @@ def _distill(line: str) -> None:
     from distill.commands import app
 
     sys.argv = shlex.split(line)
+    if sys.argv[1:2] == ["quickstart"]:
+        fork_steps(pytest.MonkeyPatch())  # of this process, which ends with the command
     app()
 
 

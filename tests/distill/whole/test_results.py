@@ -1,4 +1,4 @@
-"""``distill results`` on the tiny tasks: every step a process of its own."""
+"""``distill results`` on the tiny tasks: every step a process of its own, forked unless its parent is killed."""
 
 import json
 from pathlib import Path
@@ -13,6 +13,7 @@ from pipeline.training.run_record import read_run_record
 from pipeline.work import read_work_record
 from teacher.models.loaded import weights_sha256
 from tests.helpers.commands import distill, invoke, kill_when
+from tests.helpers.forked_steps import fork_steps
 
 pytestmark = pytest.mark.slow
 SIZES = "matrix_size: 3, vector_size: 5, hidden_size: 8, num_train_epochs: 2, learning_rate: 0.01"
@@ -40,9 +41,14 @@ def files(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in paths}
 
 
+def make_quick(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cells, "TURN_S", 0.002)
+    fork_steps(patch)
+
+
 @pytest.fixture(autouse=True)
-def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "TURN_S", 0.002)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_quick(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +57,7 @@ def whole(work: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("results")
     arguments = flags(work, folder, "--model-name-or-path", work / "bert", "--teacher-seeds", 2, "--seeds", 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "TURN_S", 0.002)
+        make_quick(patch)
         result = invoke(*arguments)
     assert result.exit_code == 0, result.stderr
     return arguments, folder / "out", json.loads(result.stdout)["tasks"]["opinion"]

@@ -16,6 +16,7 @@ from distill.apps.quickstart.quickstart import rows_to_test, splits_of, usual_ep
 from pipeline.errors import ConfigError, DataError
 from pipeline.tasks.task import load_task
 from tests.helpers.commands import invoke
+from tests.helpers.forked_steps import fork_steps
 from tests.helpers.messages import naming
 
 COUNT = 120
@@ -191,6 +192,7 @@ def test_a_teacher_of_few_rows_has_more_epochs(count: int, epochs: int, tmp_path
 
 def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    fork_steps(monkeypatch)
     message = [f"this is {word} number {k}" for k in range(COUNT) for word in ("good", "bad")]
     # One text has both labels, and one has a label of blanks.
     category = ["yes", "no"] * COUNT
