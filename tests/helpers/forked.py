@@ -50,12 +50,14 @@ class Forked:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        context = get_context("forkserver" if parent_process() is None else "fork")  # a forked one has the libraries
+        context = get_context("forkserver")
         context.set_forkserver_preload(LIBRARIES)
+        # A forked program has imported the libraries and can itself be forked.
+        start = context.Process if parent_process() is None else get_context("fork").Process
         self._printed = TemporaryDirectory()
         variables = dict(os.environ) | dict(environment or {})
         arguments = (program, folder or Path.cwd(), variables, Path(self._printed.name))
-        self._process = context.Process(target=_run, args=arguments)
+        self._process = start(target=_run, args=arguments)
         self._process.start()
 
     @property
