@@ -25,7 +25,10 @@ int main(int argc, char** argv) {
   distill_student* student;
   distill_info info;
   check(distill_open(argv[1], &student));
-  check(distill_describe(student, &info));
+  /* Of a file with several tasks this asks the first one. */
+  const int64_t task = 0;
+  const distill_tasks tasks = {&task, 1};
+  check(distill_describe(student, task, &info));
 
   const int64_t ends[2] = {(int64_t)strlen(argv[2]), argc == 4 ? (int64_t)strlen(argv[3]) : 0};
   const int64_t first_starts[] = {0, ends[0]}, second_starts[] = {0, ends[1]};
@@ -33,10 +36,10 @@ int main(int argc, char** argv) {
   float* answers = malloc(sizeof(float) * (size_t)info.num_answers);
   unsigned char* chosen = malloc((size_t)info.num_answers);
   if (!answers || !chosen) return 2;
-  check(distill_predict(student, &first, argc == 4 ? &second : NULL, 1, answers, chosen));
+  check(distill_predict(student, &tasks, &first, argc == 4 ? &second : NULL, 1, answers, chosen));
 
   for (int64_t n = 0; n < info.num_answers; ++n)
-    printf("%s %.4f%s\n", distill_label(student, n), answers[n], chosen[n] ? " <" : "");
+    printf("%s %.4f%s\n", distill_label(student, task, n), answers[n], chosen[n] ? " <" : "");
   free(chosen);
   free(answers);
   distill_close(student);

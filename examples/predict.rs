@@ -15,6 +15,12 @@ struct Texts {
 }
 
 #[repr(C)]
+struct Tasks {
+    numbers: *const i64,
+    count: i64,
+}
+
+#[repr(C)]
 struct Info {
     task: *const c_char,
     kind: c_int,
@@ -29,11 +35,12 @@ struct Info {
 extern "C" {
     fn distill_open(path: *const c_char, student: *mut *mut c_void) -> c_int;
     fn distill_close(student: *mut c_void);
-    fn distill_describe(student: *const c_void, info: *mut Info) -> c_int;
-    fn distill_label(student: *const c_void, number: i64) -> *const c_char;
+    fn distill_describe(student: *const c_void, task: i64, info: *mut Info) -> c_int;
+    fn distill_label(student: *const c_void, task: i64, number: i64) -> *const c_char;
     fn distill_last_error() -> *const c_char;
     fn distill_predict(
         student: *const c_void,
+        tasks: *const Tasks,
         first: *const Texts,
         second: *const Texts,
         threads: i32,
@@ -41,6 +48,9 @@ extern "C" {
         chosen: *mut u8,
     ) -> c_int;
 }
+
+/// Of a file with several tasks the first one answers.
+const TASK: i64 = 0;
 
 /// An open student. The engine allows calls from several threads at once.
 struct Student {
@@ -65,9 +75,9 @@ impl Student {
         let mut info: Info = unsafe { std::mem::zeroed() };
         unsafe {
             check(distill_open(path.as_ptr(), &mut student.handle))?;
-            check(distill_describe(student.handle, &mut info))?;
+            check(distill_describe(student.handle, TASK, &mut info))?;
             for number in 0..info.num_answers {
-                let label = CStr::from_ptr(distill_label(student.handle, number));
+                let label = CStr::from_ptr(distill_label(student.handle, TASK, number));
                 student.labels.push(label.to_string_lossy().into_owned());
             }
         }
@@ -84,11 +94,12 @@ impl Student {
         };
         let first = texts(text, &starts[0]);
         let other = second.map(|part| texts(part, &starts[1]));
+        let tasks = Tasks { numbers: &TASK, count: 1 };
         let mut answers = vec![0f32; self.labels.len()];
         let mut chosen = vec![0u8; self.labels.len()];
         let other = other.as_ref().map_or(ptr::null(), |texts| texts as *const Texts);
         check(unsafe {
-            distill_predict(self.handle, &first, other, 1, answers.as_mut_ptr(), chosen.as_mut_ptr())
+            distill_predict(self.handle, &tasks, &first, other, 1, answers.as_mut_ptr(), chosen.as_mut_ptr())
         })?;
         let rows = self.labels.iter().zip(answers).zip(chosen);
         Ok(rows.map(|((label, answer), holds)| (label.as_str(), answer, holds != 0)).collect())

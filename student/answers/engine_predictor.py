@@ -3,19 +3,20 @@
 Shapes: N inputs, F features, C logits.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from safetensors import SafetensorError, safe_open
 
 from pipeline.arrays import Floats, Floats64, Ints, Ragged
-from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError
+from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError, did_you_mean
 from pipeline.files import sha256
 from pipeline.tasks.drift import text_signals
 from pipeline.text.tokenizer import require_text
+from student.answers.multi_task import Opened
 from student.answers.thresholds import bias_of
 from student.predict import Predictor, StudentInfo
 from student.texts import listed
@@ -24,17 +25,22 @@ INFO = "distill"  # key of the metadata that holds a `FileInfo`
 
 
 class FileInfo(StudentInfo):
-    """The content of a file that the engine does not read.
+    """The content of a file that the engine does not read, about one of its students.
 
     Attributes:
+        name: of its task in the file: that of its folder if there are several.
         num_special_tokens: that stand around the texts of an input.
         text_columns: what the task calls the columns of its texts.
         thresholds: of a multi-label student, the probability of each label above which it is predicted.
     """
 
+    name: str
     num_special_tokens: int = Field(ge=0)
     text_columns: tuple[tuple[str, ...], ...] | None = None
     thresholds: dict[str, float] = Field({}, max_length=2**16)
+
+
+FILE_INFOS: TypeAdapter[list[FileInfo]] = TypeAdapter(Annotated[list[FileInfo], Field(min_length=1, max_length=1024)])
 
 
 class EnginePredictor(Predictor):
@@ -50,15 +56,22 @@ class EnginePredictor(Predictor):
         self.path = Path(run)
         if abstain:
             raise ConfigError(f"--abstain: {run} is a file, which has no certificate. Give the folder of its run")
-        if task is not None:
-            raise ConfigError(f"task {task!r}: {run} contains only one student. Remove the argument")
-        self._engine = _opened(self.path)
-        self.info = read_info(self.path)
-        if (self._engine.task, self._engine.is_pair) != (self.info.task, self.info.is_pair):
-            raise IntegrityError(f"{run}: its two descriptions of the student differ. Export it again")
-        self._costs = dict(costs)
+        infos = {info.name: info for info in read_infos(self.path)}
+        if task is None and len(infos) > 1:
+            raise ConfigError(
+                f"{run}: has several tasks. Open it with MultiTaskPredictor, or name one of {', '.join(infos)}"
+            )
+        if task is not None and task not in infos:
+            raise ConfigError(f"{run} has no task {task!r}. {did_you_mean(task, infos)}")
+        engine = _opened(self.path, lambda module: module.Predictor(self.path, task=task))
+        self._take(engine, infos[task or next(iter(infos))], costs)
+
+    def _take(self, engine: Any, info: FileInfo, costs: Mapping[str, float]) -> None:
+        if (engine.task, engine.is_pair) != (info.name, info.is_pair):
+            raise IntegrityError(f"{self.path}: its two descriptions of the student differ. Export it again")
+        self._engine, self.info, self._costs = engine, info, dict(costs)
         self.threshold, self.is_quick = None, True
-        self.bias_C = bias_of(self.info.thresholds, self.info.target, self._costs)
+        self.bias_C = bias_of(info.thresholds, info.target, self._costs)
 
     def __getattr__(self, name: str) -> Any:
         """Raises ConfigError for what only a folder gives, so that a command that needs it fails with a remedy."""
@@ -70,7 +83,7 @@ class EnginePredictor(Predictor):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again from the file, which has to be there."""
-        return type(self), (self.path, False, self._costs)
+        return type(self), (self.path, False, self._costs, self.info.name)
 
     def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
         """See `Predictor`."""
@@ -123,8 +136,32 @@ class EnginePredictor(Predictor):
         self._engine.threads = count
 
 
-def read_info(path: Path) -> FileInfo:
-    """What a file holds of its student.
+def open_several(path: Path, tasks: Sequence[str], abstain: bool) -> Opened:
+    """Opens the students of some tasks of a file. See `MultiTaskPredictor`."""
+    if abstain:
+        raise ConfigError(f"--abstain: {path} is a file, which has no certificate. Give the folder of its run")
+    infos = {info.name: info for info in read_infos(path)}
+    engine = _opened(path, lambda module: module.MultiTaskPredictor(path, tasks=tasks))
+    predictors: dict[str, Predictor] = {}
+    for task, one in engine.predictors.items():
+        made: EnginePredictor = object.__new__(EnginePredictor)
+        made.path = path
+        made._take(one, infos[task], {})
+        predictors[task] = made
+
+    def logits(first: Sequence[str], second: Sequence[str] | None) -> dict[str, Floats]:
+        try:
+            found: dict[str, Floats] = engine.logits(first, second)
+        except _engine_error() as error:
+            raise _named(error, (first,) if second is None else (first, second)) from error
+        return found
+
+    groups = ([task for task, one in predictors.items() if one.is_pair == is_pair] for is_pair in (False, True))
+    return predictors, [(names, logits) for names in groups if names]
+
+
+def read_infos(path: Path) -> list[FileInfo]:
+    """What a file holds of its students.
 
     Raises:
         IntegrityError: if it is not a student's.
@@ -135,23 +172,24 @@ def read_info(path: Path) -> FileInfo:
     except (SafetensorError, OSError) as error:
         raise IntegrityError(f"{path}: not a student's file: {error}") from error
     try:
-        return FileInfo.model_validate_json(metadata.get(INFO, ""))
+        return FILE_INFOS.validate_json(metadata.get(INFO, ""))
     except ValueError as error:
         raise IntegrityError(
             f"{path}: does not describe its student. Write it with `distill export RUN --file`"
         ) from error
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path, make: Callable[[Any], Any]) -> Any:
+    """Returns what is made of the engine's Python package."""
     try:
-        from student.engine.python.distill_student import Predictor as Engine
+        from student.engine.python import distill_student
     except OSError as error:
         raise MissingDependencyError(
             f"{path}: the engine is not built. Install a C++17 compiler, and then distill-offline again"
         ) from error
     try:
-        return Engine(path)
-    except _engine_error() as error:
+        return make(distill_student)
+    except distill_student.DistillError as error:
         raise IntegrityError(str(error)) from error
 
 

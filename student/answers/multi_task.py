@@ -4,7 +4,6 @@ Shapes: N inputs, C logits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,17 @@ from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.predict import Prediction, Predictor
 
-# Of texts the logits [N, C of all tasks] of several tasks side by side. None for tasks that have no logits of texts.
-SharedLogits = Callable[[Sequence[str], Sequence[str] | None], Floats] | None
-# The students by task, and which of them answer together.
-Opened = tuple[dict[str, Predictor], list[tuple[list[str], SharedLogits]]]
+# The logits of texts by task, from one reading of each text.
+SharedLogits = Callable[[Sequence[str], Sequence[str] | None], dict[str, Floats]]
+# The students by task, and which of them answer together; without a function each of them by itself.
+Opened = tuple[dict[str, Predictor], list[tuple[list[str], SharedLogits | None]]]
 
 
 class MultiTaskPredictor:
     """The students of a run of several tasks. All that take such inputs answer for each input, which is read once.
 
     Args:
-        run: folder of a run of several tasks (``distill train-student --tasks``).
+        run: folder of a run of several tasks (``distill train-student --tasks``), or a file that was exported from one.
         tasks: those to answer for. Default: all.
         abstain: answer ``abstain`` where a student is less sure than its certificate demands.
 
@@ -33,15 +32,17 @@ class MultiTaskPredictor:
         predictors: the student of each task, by its name. They share one encoder in memory.
 
     Raises:
-        IntegrityError: if the folder holds no students.
+        IntegrityError: if the folder or the file holds no students.
         ConfigError: if a task is not there.
     """
 
     def __init__(self, run: str | Path, tasks: Sequence[str] = (), abstain: bool = False) -> None:
         self.run = Path(run)
         names = _chosen(self.run, tasks)
-        from student.answers.torch_predictor import open_several
-
+        if self.run.is_file():
+            from student.answers.engine_predictor import open_several
+        else:
+            from student.answers.torch_predictor import open_several
         self.predictors, self._groups = open_several(self.run, names, abstain)
 
     @property
@@ -119,16 +120,13 @@ class MultiTaskPredictor:
         texts = self.predictors[asked[0]]._texts(sentences1, sentences2)
         found: dict[str, Any] = {}
         for tasks, shared_logits in self._groups:
-            members = [self.predictors[task] for task in tasks]
-            if members[0].is_pair != takes_pairs:
+            if self.predictors[tasks[0]].is_pair != takes_pairs:
                 continue
             if shared_logits is None:
-                found |= {task: of_texts(one, *texts) for task, one in zip(tasks, members, strict=True)}
-                continue
-            logits_NC = shared_logits(*texts)
-            ends = accumulate((one.info.target.num_logits for one in members), initial=0)
-            for task, one, (begin, end) in zip(tasks, members, pairwise(ends), strict=True):
-                found[task] = of_logits(one, logits_NC[:, begin:end])
+                found |= {task: of_texts(self.predictors[task], *texts) for task in tasks}
+            else:
+                logits = shared_logits(*texts)
+                found |= {task: of_logits(self.predictors[task], logits[task]) for task in tasks}
         return {task: found[task] for task in asked}
 
 
@@ -160,11 +158,16 @@ def members(predictor: AnyPredictor) -> Mapping[str, Predictor]:
 
 
 def tasks_in(run: Path) -> tuple[str, ...]:
-    """Returns the tasks of a folder with several students. Empty for one student, and for a cascade.
+    """Returns the tasks of a folder or a file with several students. Empty for one student, and for a cascade.
 
     Raises:
-        IntegrityError: if the record of the run cannot be read.
+        IntegrityError: if the record of the run, or the file, cannot be read.
     """
+    if run.is_file():
+        from student.answers.engine_predictor import read_infos
+
+        names = tuple(info.name for info in read_infos(run))
+        return names if len(names) > 1 else ()
     record = run / RUN_RECORD
     return tuple(read_run_record(record).get(STUDENTS, ())) if record.is_file() else ()
 

@@ -7,6 +7,7 @@ the head is numpy's, but for products of several rows. Shapes: N and B inputs, F
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial, reduce
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -236,15 +237,15 @@ def _revived(
     return predictor
 
 
-def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
-    """Opens the students of some tasks of a run. See `MultiTaskPredictor`."""
-    predictors = {task: Predictor(run, abstain, task=task) for task in tasks}
+def open_several(path: Path, tasks: Sequence[str], abstain: bool) -> Opened:
+    """Opens the students of some tasks of a run's folder. See `MultiTaskPredictor`."""
+    predictors = {task: Predictor(path, abstain, task=task) for task in tasks}
     opened = {task: one for task, one in predictors.items() if isinstance(one, TorchPredictor)}
     _share_encoders(list(opened.values()))
     groups: dict[Any, list[str]] = {}
     for task, one in opened.items():
         groups.setdefault(_way_of_reading(one.student), []).append(task)
-    return predictors, [(names, _shared_logits([opened[name] for name in names])) for names in groups.values()]
+    return predictors, [(names, _shared_logits({name: opened[name] for name in names})) for names in groups.values()]
 
 
 def _share_encoders(predictors: Sequence[TorchPredictor]) -> None:
@@ -265,25 +266,27 @@ def _way_of_reading(student: TaskStudent) -> tuple[Any, ...]:
     return type(student), id(student.encoder), pairing, HEADS[config.head].reads_tokens
 
 
-def _shared_logits(predictors: Sequence[TorchPredictor]) -> SharedLogits:
+def _shared_logits(predictors: Mapping[str, TorchPredictor]) -> SharedLogits | None:
     """What gives the logits of students for texts, each of which is read once. None for students of labelled words."""
-    first = predictors[0]
+    first = next(iter(predictors.values()))
     student, config = first.student, first.student.config
     if not isinstance(student, Student):
         return None
-    heads = [one.student.head for one in predictors]
-    width = sum(one.student.config.target.num_logits for one in predictors)
+    heads = [one.student.head for one in predictors.values()]
+    ends = list(accumulate(one.student.config.target.num_logits for one in predictors.values()))
     forward = numpy_forward(student, heads)
 
     def ask(ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
         inputs = student.head_inputs(ids_T, starts_S)
         return torch.cat([head(*inputs) for head in heads], dim=1)
 
-    def logits(sentences1: Sequence[str], sentences2: Sequence[str] | None) -> Floats:
+    def logits(sentences1: Sequence[str], sentences2: Sequence[str] | None) -> dict[str, Floats]:
         parts = sequences(config, *first.reader.read(sentences1, sentences2, config.max_seq_length))
         if forward is not None and len(parts[0]) <= FEW:
-            return forward(parts)
-        return in_batches(ask, parts, width, student.device)
+            logits_NC = forward(parts)
+        else:
+            logits_NC = in_batches(ask, parts, ends[-1], student.device)
+        return dict(zip(predictors, np.split(logits_NC, ends[:-1], axis=1), strict=True))
 
     return logits
 

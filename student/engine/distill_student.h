@@ -1,4 +1,5 @@
 /* A trained student without Python: text in, labels or scores out. The file is written by `distill export RUN --file`.
+ * Students of several tasks that share an encoder are one file. They read each text once.
  *
  * Every function that can fail returns a distill_status; distill_last_error() then holds a message for this thread.
  * One student may be used by several threads at once. The file is mapped into memory and must not be changed while it
@@ -41,7 +42,7 @@ typedef struct distill_texts {
 typedef struct distill_info {
   const char* task;
   distill_kind kind;
-  int32_t is_pair;      /* whether every function but distill_encode takes two texts per input */
+  int32_t is_pair;      /* whether an input has two texts, but for distill_encode */
   int64_t num_logits;   /* per input */
   int64_t num_answers;  /* per input: a probability per label, or one score */
   int64_t num_features; /* of a text, from distill_encode */
@@ -56,23 +57,33 @@ DISTILL_API const char* distill_last_error(void);
 
 DISTILL_API distill_status distill_open(const char* path, distill_student** student);
 DISTILL_API void distill_close(distill_student* student);
-DISTILL_API distill_status distill_describe(const distill_student* student, distill_info* info);
-/* The name of an answer; NULL if there are not as many. Lives as long as the student. */
-DISTILL_API const char* distill_label(const distill_student* student, int64_t number);
+/* How many tasks there are. They are numbered from 0. */
+DISTILL_API int64_t distill_num_tasks(const distill_student* student);
+DISTILL_API distill_status distill_describe(const distill_student* student, int64_t task, distill_info* info);
+/* The name of an answer of a task; NULL if there are not as many. Lives as long as the student. */
+DISTILL_API const char* distill_label(const distill_student* student, int64_t task, int64_t number);
 
 /* The token ids of one text, without special tokens and not truncated. `count` is set to how many there are, of which
  * the first `capacity` are written. */
 DISTILL_API distill_status distill_tokenise(const distill_student* student, const char* text, int64_t bytes,
                                             int32_t* ids, int64_t capacity, int64_t* count);
 
-/* For count inputs, row by row; `second` is NULL for a student of single texts. `threads` is at least 1.
- * logits: count x num_logits. features: count x num_features. answers: count x num_answers, probabilities or scores.
- * chosen: count x num_answers, 1 for a label that is predicted, else 0; may be NULL. */
-DISTILL_API distill_status distill_logits(const distill_student* student, const distill_texts* first,
-                                          const distill_texts* second, int32_t threads, float* logits);
-DISTILL_API distill_status distill_predict(const distill_student* student, const distill_texts* first,
-                                           const distill_texts* second, int32_t threads, float* answers,
-                                           uint8_t* chosen);
+/* Which tasks answer, by number, in this order. All of them take two texts per input, or all take one. NULL in place of
+ * this struct: all tasks of the file. */
+typedef struct distill_tasks {
+  const int64_t* numbers;
+  int64_t count;
+} distill_tasks;
+
+/* For count inputs, row by row, in each row one task after another; `second` is NULL for single texts. `threads` is at
+ * least 1. logits: count x the sum of num_logits. features: count x num_features. answers: count x the sum of num_answers,
+ * probabilities or scores. chosen: as many, 1 for a label that is predicted, else 0; may be NULL. */
+DISTILL_API distill_status distill_logits(const distill_student* student, const distill_tasks* tasks,
+                                          const distill_texts* first, const distill_texts* second, int32_t threads,
+                                          float* logits);
+DISTILL_API distill_status distill_predict(const distill_student* student, const distill_tasks* tasks,
+                                           const distill_texts* first, const distill_texts* second, int32_t threads,
+                                           float* answers, uint8_t* chosen);
 DISTILL_API distill_status distill_encode(const distill_student* student, const distill_texts* texts, int32_t threads,
                                           float* features);
 

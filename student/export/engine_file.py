@@ -1,4 +1,6 @@
-"""A student as one safetensors file that `student/engine` reads: tables, head, tokenizer and configuration.
+"""Students as one safetensors file that `student/engine` reads: tables, heads, tokenizer and configuration.
+
+Students of several tasks share an encoder, and the file has one head per task.
 
 Tokens without their own row share the row of the padding. Tables of fewer bits store differences from the neutral row.
 A LayerNorm's weights become part of the next layer.
@@ -8,6 +10,7 @@ Shapes: R rows, V tokens, W numbers of a row, H hidden numbers, C logits, F feat
 
 import json
 import unicodedata
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +24,7 @@ from torch import Tensor, nn
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import write_atomically
 from pipeline.training.run_record import text_columns
-from student.answers.engine_predictor import INFO, FileInfo
+from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.html_file import Runs, characters, tokenizer_problems
 from student.model.embeddings import MatrixEncoder, matrix_encoder
@@ -73,9 +76,8 @@ def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
 
 
 def write_engine_file(
-    student: Student,
+    students: Mapping[str, tuple[Student, Path]],
     tokenizer: Tokenizer,
-    run: Path,
     path: Path,
     table_dtype: FileTableDtype = "float32",
     head_dtype: HeadDtype = "float32",
@@ -83,37 +85,43 @@ def write_engine_file(
     """Writes the file.
 
     Args:
-        student: in evaluation mode, on the CPU.
-        tokenizer: the student's.
-        run: the folder of the student, which contains its thresholds and the names of its columns.
+        students: by task, in evaluation mode and on the CPU, with the folder of each, which contains its thresholds and
+            the names of its columns. All of them have the encoder of the first one.
+        tokenizer: the students'.
         path: the file.
         table_dtype: the type of the stored tables.
-        head_dtype: the type of the head's largest layer in the file.
+        head_dtype: the type of the heads' largest layer in the file.
 
     Raises:
-        ConfigError: if the engine does not support the student, or a number is too large for its dtype.
+        ConfigError: if the engine does not support a student, or a number is too large for its dtype.
     """
-    raise_all(ConfigError, "--file", engine_problems(student, tokenizer))
+    problems = [problem for student, _ in students.values() for problem in engine_problems(student, tokenizer)]
+    raise_all(ConfigError, "--file", list(dict.fromkeys(problems)))
+    one, _ = next(iter(students.values()))
+    assert {student.config.max_seq_length for student, _ in students.values()} == {one.config.max_seq_length}
     with torch.no_grad():
-        layers = head_layers(student.head)
-        tensors = _tables(student, table_dtype) | _head(student, layers, head_dtype) | _answers(student, run)
+        tensors = _tables(one, table_dtype)
+        for number, (student, run) in enumerate(students.values()):
+            own = _head(student, head_layers(student.head), head_dtype) | _answers(student, run)
+            tensors |= {f"{number}.{name}": tensor for name, tensor in own.items()}
     tensors |= _characters(tokenizer) | _pieces(tokenizer)
-    settings = _settings(student, tokenizer, layers)
-    metadata = {METADATA: json.dumps(settings, ensure_ascii=False), INFO: _info(student, tokenizer, run)}
+    settings = _settings(one, tokenizer, {name: student for name, (student, _) in students.items()})
+    infos = [_info(name, student, tokenizer, run) for name, (student, run) in students.items()]
+    metadata = {METADATA: json.dumps(settings, ensure_ascii=False), INFO: FILE_INFOS.dump_json(infos).decode()}
     content = save(tensors, metadata)
     write_atomically(path, partial(Path.write_bytes, data=content))
 
 
-def _info(student: Student, tokenizer: Tokenizer, run: Path) -> str:
+def _info(name: str, student: Student, tokenizer: Tokenizer, run: Path) -> FileInfo:
     """Returns the data of `EnginePredictor` that the engine does not read."""
     config = student.config
-    info = FileInfo.of(
+    return FileInfo.of(
         config,
+        name=name,
         num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
         text_columns=text_columns(run),
         thresholds=stored_thresholds(run) if config.target.has_label_lists else {},
     )
-    return info.model_dump_json()
 
 
 def head_layers(head: nn.Module) -> Layers:
@@ -275,34 +283,29 @@ def _order_problems(tokenizer: Tokenizer) -> list[str]:
     return [] if len(marks) < 2 else ["the tokenizer's pieces contain marks whose order depends on their neighbours"]
 
 
-def _settings(student: Student, tokenizer: Tokenizer, layers: Layers) -> dict[str, Any]:
-    config, encoder = student.config, matrix_encoder(student.encoder)
-    before, between, after = config.special_ids if config.is_joint and config.special_ids else ((), (), ())
+def _settings(one: Student, tokenizer: Tokenizer, students: Mapping[str, Student]) -> dict[str, Any]:
+    config, encoder = one.config, matrix_encoder(one.encoder)
+    pairs = next((student.config for student in students.values() if student.config.is_pair), None)
+    specials = pairs.special_ids if pairs is not None and pairs.is_joint and pairs.special_ids else ((), (), ())
     content = json.loads(tokenizer.to_str())
     model, added = content["model"], content["added_tokens"]
     length = config.max_seq_length
     return {
         "format": FORMAT_VERSION,
-        "task": config.task,
-        "kind": config.target.kind,
-        "labels": config.target.names,
-        "pairing": config.pairing if config.is_pair else "none",
+        "tasks": [_task(name, student) for name, student in students.items()],
+        "pairing": "none" if pairs is None else pairs.pairing,
         "num_tokens": config.num_tokens,
         "pad": config.pad_id,
         "max_tokens": length,
         "room_single": max(0, length - tokenizer.num_special_tokens_to_add(False)),
         "room_pair": max(0, length - tokenizer.num_special_tokens_to_add(True)),
         "window": config.window_size or 0,
-        "before": before,
-        "between": between,
-        "after": after,
+        **dict(zip(("before", "between", "after"), specials, strict=True)),
         "vector_size": config.vector_size,
         "side": config.matrix_size,
         "maxima": encoder.with_max,
         "bidirectional": encoder.backward_matrices is not None,
         "bigram_size": config.bigram_size if encoder.bigrams is not None else 0,
-        "hidden": 0 if layers.hidden is None else layers.hidden.out_features,
-        "normalises": layers.normalises,
         "tokenizer": {
             "unknown": model["vocab"][model["unk_token"]],
             "prefix": model["continuing_subword_prefix"],
@@ -310,4 +313,16 @@ def _settings(student: Student, tokenizer: Tokenizer, layers: Layers) -> dict[st
             "added": [token["content"] for token in added],
             "added_ids": [token["id"] for token in added],
         },
+    }
+
+
+def _task(name: str, student: Student) -> dict[str, Any]:
+    target, layers = student.config.target, head_layers(student.head)
+    return {
+        "task": name,
+        "kind": target.kind,
+        "labels": target.names,
+        "is_pair": student.config.is_pair,
+        "hidden": 0 if layers.hidden is None else layers.hidden.out_features,
+        "normalises": layers.normalises,
     }

@@ -1,5 +1,6 @@
 """``distill export``: writes a student in other formats or with smaller tables, and measures its accuracy."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from pipeline.query.mixture import open_sets
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, text_columns, write_run_record
+from student.answers.multi_task import tasks_in
 from student.data import as_read, load_chosen
 from student.evaluate import Evaluation, dev_examples, open_evaluated
 from student.export.engine_file import engine_problems, write_engine_file
@@ -24,7 +26,7 @@ from student.model.card import CARD_FILE, card_text
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, TaskStudent, bytes_on_disk, load_student, num_bytes, num_parameters
 from student.model.tables import SmallDtype, SmallTable, TokenTable
-from student.model.weights import WEIGHTS_FILE
+from student.model.weights import WEIGHTS_FILE, encoder_checksum
 from student.run_config import ExportConfig
 from student.trained_sets import trained_sets
 
@@ -43,6 +45,9 @@ def export(config: ExportConfig) -> dict[str, Any]:
         FingerprintMismatchError: if the output folder contains something else.
         IntegrityError: if the run is damaged, or the ONNX file's logits differ from the student's.
     """
+    tasks = tasks_in(config.run)
+    if tasks:
+        return _export_tasks(config, tasks)
     student, record = load_student(config.run), read_run_record(config.run / RUN_RECORD)
     raise_all(ConfigError, "wrong flags", _problems(config, student, record))
     if config.onnx is not None:
@@ -51,7 +56,8 @@ def export(config: ExportConfig) -> dict[str, Any]:
         assert isinstance(student, Student), "checked by _problems"
         return _export_html(config.html, config, student, record)
     if config.file is not None:
-        return _export_file(config.file, config, student)
+        name = student.config.task
+        return _export_file(config.file, config, {name: student}, {name: config.run})
     tables = config.tables or student.config.table_dtype
     record["exported"] = {"from_sha256": sha256(config.run / WEIGHTS_FILE), "tables": tables}
     # The folder is checked before the evaluation, which takes minutes on a large dev split.
@@ -76,15 +82,39 @@ def export(config: ExportConfig) -> dict[str, Any]:
     return result
 
 
-def _export_file(path: Path, config: ExportConfig, student: TaskStudent) -> dict[str, Any]:
-    tokenizer = load_tokenizer(config.run / TOKENIZER_FILE, student.config.tokenizer_sha256)
-    raise_all(ConfigError, "--file", engine_problems(student, tokenizer))
-    assert isinstance(student, Student), "checked by engine_problems"
+def _export_tasks(config: ExportConfig, tasks: Sequence[str]) -> dict[str, Any]:
+    """Writes the students of several tasks as one file.
+
+    Raises:
+        ConfigError: for a format of one student, and if they do not share an encoder.
+    """
+    folders = {task: config.run / task for task in tasks}
+    if config.file is None:
+        choice = " or ".join(map(str, folders.values()))
+        raise ConfigError(f"{config.run}: students of several tasks are exported by --file alone. Or give {choice}")
+    record = read_run_record(config.run / RUN_RECORD)
+    students = {task: load_student(folder) for task, folder in folders.items()}
+    raise_all(ConfigError, "wrong flags", _problems(config, next(iter(students.values())), record))
+    if len({encoder_checksum(folder) for folder in folders.values()}) > 1:
+        raise ConfigError(f"--file: the students of {config.run} have different encoders. Export each folder")
+    return _export_file(config.file, config, students, folders)
+
+
+def _export_file(
+    path: Path, config: ExportConfig, students: Mapping[str, TaskStudent], folders: Mapping[str, Path]
+) -> dict[str, Any]:
+    first = next(iter(students))
+    tokenizer = load_tokenizer(folders[first] / TOKENIZER_FILE, students[first].config.tokenizer_sha256)
+    problems = [problem for student in students.values() for problem in engine_problems(student, tokenizer)]
+    raise_all(ConfigError, "--file", list(dict.fromkeys(problems)))
     make_folder(path.parent)
-    write_engine_file(
-        student, tokenizer, config.run, path, config.table_dtype or "float32", config.head_dtype or "float32"
-    )
-    return {"scores": {}, "bytes": {"before": bytes_on_disk(student, config.run), "after": path.stat().st_size}}
+    supported = {task: (one, folders[task]) for task, one in students.items() if isinstance(one, Student)}
+    assert len(supported) == len(students), "checked by engine_problems"
+    write_engine_file(supported, tokenizer, path, config.table_dtype or "float32", config.head_dtype or "float32")
+    # The encoder is counted once, as in the file.
+    before = bytes_on_disk(students[first], folders[first])
+    before += sum((folders[task] / WEIGHTS_FILE).stat().st_size for task in students if task != first)
+    return {"scores": {}, "bytes": {"before": before, "after": path.stat().st_size}}
 
 
 def _export_html(path: Path, config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Any]:

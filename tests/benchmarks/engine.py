@@ -6,6 +6,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,6 +30,7 @@ DTYPES: tuple[tuple[FileTableDtype, HeadDtype], ...] = (
     ("bfloat16", "bfloat16"),
     ("bfloat16", "int8"),
 )
+TASKS = 6  # that share an encoder
 ALONE = 200  # calls, so that the clock does not matter
 Read = Callable[..., object]
 
@@ -45,7 +47,7 @@ def readers(folder: Path, lines: Sequence[str], is_pair: bool) -> dict[str, Read
     found: dict[str, Read] = {"Predictor": Predictor(folder).logits}
     for tables, head in DTYPES:
         path = folder / f"{tables}-{head}.distill"
-        write_engine_file(student, tokenizer, folder, path, tables, head)
+        write_engine_file({"random": (student, folder)}, tokenizer, path, tables, head)
         found[f"engine, tables {tables}, head {head}"] = distill_student.Predictor(path, threads=1).logits
     return found
 
@@ -72,6 +74,24 @@ def alone(text: str, repeats: int = ALONE) -> dict[str, Callable[[], object]]:
     return {name: with_threads(1, partial(calls, read)) for name, read in found.items()}
 
 
+def of_tasks(folder: Path, head: str, is_pair: bool, size: int) -> dict[str, Callable[[], object]]:
+    """The logits of one task, and of six that share an encoder, for so many lines."""
+    lines = lines_of_documentation()[: max(size, 2_000)]
+    tokenizer = taught_tokenizer(lines)
+    text = tokenizer.to_str()
+    config = TrainSettings.from_flags(head=head)
+    one = random_student(config, tokenizer.get_vocab_size(), ("a", "b"), pad_id(tokenizer), text)
+    inputs = (lines[:size], lines[size - 1 :: -1]) if is_pair else (lines[:size],)
+    ways: dict[str, Callable[[], object]] = {}
+    for count in (1, TASKS):
+        students = [Student(one.config.model_copy(update={"is_pair": is_pair}), one.encoder) for _ in range(count)]
+        path = folder / f"{head}-{'pairs' if is_pair else 'texts'}-{count}.distill"
+        write_engine_file({str(k): (student, folder) for k, student in enumerate(students)}, tokenizer, path)
+        predictor = distill_student.MultiTaskPredictor(path, threads=1)
+        ways[f"{head}, {count} tasks"] = with_threads(1, partial(predictor.logits, *inputs))
+    return ways
+
+
 def main(size: int = 20_000) -> None:
     """Prints the tables."""
     level = distill_student._library.distill_level().decode()
@@ -80,6 +100,10 @@ def main(size: int = 20_000) -> None:
         f"{size:,} pairs": (alternatives(True, size), size),
         f"one sentence alone, {ALONE} times": (alone("A film of great charm and very little else."), ALONE),
     }
+    temporary = TemporaryDirectory(prefix="distill-bench-")
+    for head, is_pair in product(("mlp", "linear"), (False, True)):
+        title = f"{size:,} {'pairs' if is_pair else 'sentences'}, {head} heads"
+        tables[title] = of_tasks(Path(temporary.name), head, is_pair, size), size
     for title, (ways, count) in tables.items():
         seconds = interleaved(ways)
         rows = [[*row, 1e6 * value / count] for row, value in zip(ratios(seconds), seconds.values(), strict=True)]

@@ -24,6 +24,7 @@ from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
 from tests.helpers.toy_students import BIGRAMS, student
 
 LENGTH = 14
+SHAPE = {"vocabulary_size": 2 * len(TOKENS) + 10, "max_seq_length": LENGTH, "initializer_range": 0.3}
 LIBRARY = Path(__file__).parents[2] / "student/engine/python/distill_student/libdistill_student.so"
 needs_engine = pytest.mark.skipif(not LIBRARY.exists(), reason="the engine was not built")
 PAIRS = [(0, 8), (10, 10), (10, 12), (18, 26), (26, 10)]
@@ -59,8 +60,7 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
 def made(name: str) -> tuple[Student, Tokenizer]:
     """A student whose weights all matter, some tokens of which have no row of their own."""
     variant, changes = STUDENTS[name]
-    shape = {"vocabulary_size": 2 * len(TOKENS) + 10, "max_seq_length": LENGTH, "initializer_range": 0.3}
-    whole = student(**shape | changes)
+    whole = student(**SHAPE | changes)
     encoder = matrix_encoder(whole.encoder)
     with torch.no_grad():
         for parameter in whole.head.parameters():
@@ -68,7 +68,7 @@ def made(name: str) -> tuple[Student, Tokenizer]:
         if encoder.bigrams is not None:
             encoder.bigrams.set_pairs(torch.tensor(PAIRS))
             encoder.bigrams.take_over(encoder.bigrams.pairs_K2, torch.randn(len(PAIRS), 3))
-        whole.encoder.neutralise(torch.arange(shape["vocabulary_size"]) % 7 == 5)
+        whole.encoder.neutralise(torch.arange(SHAPE["vocabulary_size"]) % 7 == 5)
     return whole, VARIANTS[variant]()
 
 
@@ -76,8 +76,13 @@ def written(name: str, folder: Path, **dtypes: Any) -> Path:
     """The student's file."""
     one, tokenizer = made(name)
     path = folder / f"{name}.distill"
-    write_engine_file(one, tokenizer, folder, path, **dtypes)
+    write(one, tokenizer, folder, path, **dtypes)
     return path
+
+
+def write(one: Student, tokenizer: Tokenizer, folder: Path, path: Path, **dtypes: Any) -> None:
+    """Writes the file of one student."""
+    write_engine_file({one.config.task: (one, folder)}, tokenizer, path, **dtypes)
 
 
 def by_torch(name: str, rows: Sequence[tuple[str, str]], one: Student | None = None) -> Floats:
@@ -106,11 +111,11 @@ def rounded(name: str, path: Path) -> Student:
     if encoder.bigrams is not None:
         vectors_KG = tensors["bigrams"].float() * tensors.get("bigrams.scale", torch.ones(1)).unsqueeze(1)
         encoder.bigrams.take_over(encoder.bigrams.pairs_K2, vectors_KG)
-    if "hidden" in tensors:
-        weight_HF = tensors["hidden"].float()
-        if "hidden.scale" in tensors:
+    if "0.hidden" in tensors:
+        weight_HF = tensors["0.hidden"].float()
+        if "0.hidden.scale" in tensors:
             sizes = torch.tensor(group_sizes(one) * (weight_HF.shape[1] // one.encoder.size))
-            weight_HF = weight_HF * tensors["hidden.scale"].T.repeat_interleave(sizes, dim=1)
+            weight_HF = weight_HF * tensors["0.hidden.scale"].T.repeat_interleave(sizes, dim=1)
         hidden = head_layers(one.head).hidden
         assert hidden is not None
         hidden.weight.copy_(weight_HF)

@@ -12,9 +12,12 @@ import pytest
 
 from pipeline.errors import QueryError
 from pipeline.tasks.target import softmax
+from student.export.export import export
 from student.predict import Predictor
+from student.run_config import ExportConfig
 from student.sql_functions import register
 from tests.helpers.commands import invoke
+from tests.helpers.engine import needs_engine
 from tests.helpers.messages import naming
 
 TEXTS = [f"the {thing} was {word} ." for thing in ("food", "wine") for word in ("dull", "lovely", "awful", "perfect")]
@@ -60,7 +63,13 @@ def test_pairs_have_two_texts_and_scores_one_number(
     ]
 
 
-def test_several_tasks_answer_from_one_reading(together: Path, own: duckdb.DuckDBPyConnection) -> None:
+@pytest.mark.parametrize("kind", ["folder", pytest.param("file", marks=needs_engine)])
+def test_several_tasks_answer_from_one_reading(
+    together: Path, own: duckdb.DuckDBPyConnection, tmp_path: Path, kind: str
+) -> None:
+    if kind == "file":
+        export(ExportConfig(run=together, file=tmp_path / "together.distill"))
+        together = tmp_path / "together.distill"
     register(own, together)
     own.register("rows", pa.table({"n": range(len(TEXTS)), "text": TEXTS}))
     tasks = own.execute(f"select predict_tasks('{together}', text) from rows order by n").fetchall()

@@ -54,10 +54,30 @@ void check(const distill_texts* texts) {
     require_argument(texts->starts[n] <= texts->starts[n + 1], "texts: starts do not rise");
 }
 
-void check_pair(const Student& student, const distill_texts* first, const distill_texts* second) {
+const Head& head_of(const distill_student* handle, int64_t task) {
+  const auto& heads = handle->student.heads;
+  require_argument(task >= 0 && task < static_cast<int64_t>(heads.size()), "task: there is none of this number");
+  return heads[static_cast<size_t>(task)];
+}
+
+// The heads of the tasks that are to answer.
+Heads heads_of(const distill_student* handle, const distill_tasks* tasks) {
+  Heads heads;
+  if (!tasks)
+    for (const Head& head : handle->student.heads) heads.push_back(&head);
+  else {
+    require_argument(tasks->numbers && tasks->count > 0 && tasks->count <= 1 << 16, "tasks: there are none, or too many");
+    for (int64_t n = 0; n < tasks->count; ++n) heads.push_back(&head_of(handle, tasks->numbers[n]));
+  }
+  for (const Head* head : heads)
+    require_argument(head->is_pair == heads[0]->is_pair, "tasks: some take one text per input and others two; choose");
+  return heads;
+}
+
+void check_pair(const Heads& heads, const distill_texts* first, const distill_texts* second) {
   check(first);
-  require_argument(student.is_pair() == (second != nullptr),
-                   student.is_pair() ? "this student takes two texts per input" : "this student takes one text per input");
+  require_argument(heads[0]->is_pair == (second != nullptr),
+                   heads[0]->is_pair ? "this student takes two texts per input" : "this student takes one text per input");
   if (!second) return;
   check(second);
   require_argument(first->count == second->count, "there are not as many second texts as first ones");
@@ -102,10 +122,22 @@ class Blocks {
   std::exception_ptr error_;
 };
 
-void block_logits(const Student& student, Workspace& work, const distill_texts* first, const distill_texts* second,
-                  int64_t begin, int64_t end, float* out) {
+void block_logits(const Student& student, const Heads& heads, Workspace& work, const distill_texts* first,
+                  const distill_texts* second, int64_t begin, int64_t end, float* out) {
   const auto text = [=](int side, int64_t n) { return text_of(side ? *second : *first, begin + n); };
-  student.logits(work, end - begin, text, out);
+  student.logits(work, heads, end - begin, text, out);
+}
+
+int64_t num_logits(const Heads& heads) {
+  int64_t count = 0;
+  for (const Head* head : heads) count += head->num_logits;
+  return count;
+}
+
+int64_t num_answers(const Heads& heads) {
+  int64_t count = 0;
+  for (const Head* head : heads) count += head->num_answers();
+  return count;
 }
 
 }  // namespace
@@ -124,18 +156,25 @@ distill_status distill_open(const char* path, distill_student** student) {
 
 void distill_close(distill_student* student) { delete student; }
 
-distill_status distill_describe(const distill_student* handle, distill_info* info) {
+int64_t distill_num_tasks(const distill_student* handle) {
+  return handle ? static_cast<int64_t>(handle->student.heads.size()) : 0;
+}
+
+distill_status distill_describe(const distill_student* handle, int64_t task, distill_info* info) {
   return guarded([&] {
     require_argument(handle && info, "student and info must be given");
     const Student& student = handle->student;
-    *info = {student.task.c_str(), student.kind,         student.is_pair(),         student.num_logits,
-             student.num_answers(), student.features_of_text(), student.num_tokens, student.max_tokens};
+    const Head& head = head_of(handle, task);
+    *info = {head.task.c_str(),  head.kind,          head.is_pair, head.num_logits, head.num_answers(),
+             student.features_of_text(), student.num_tokens, student.max_tokens};
   });
 }
 
-const char* distill_label(const distill_student* handle, int64_t number) {
-  if (!handle || number < 0 || number >= handle->student.num_answers()) return nullptr;
-  return handle->student.kind == DISTILL_SCORE ? "score" : handle->student.labels[static_cast<size_t>(number)].c_str();
+const char* distill_label(const distill_student* handle, int64_t task, int64_t number) {
+  if (!handle || task < 0 || task >= distill_num_tasks(handle)) return nullptr;
+  const Head& head = head_of(handle, task);
+  if (number < 0 || number >= head.num_answers()) return nullptr;
+  return head.kind == DISTILL_SCORE ? "score" : head.labels[static_cast<size_t>(number)].c_str();
 }
 
 distill_status distill_tokenise(const distill_student* handle, const char* text, int64_t bytes, int32_t* ids,
@@ -155,30 +194,37 @@ distill_status distill_tokenise(const distill_student* handle, const char* text,
   });
 }
 
-distill_status distill_logits(const distill_student* handle, const distill_texts* first, const distill_texts* second,
-                              int32_t threads, float* logits) {
+distill_status distill_logits(const distill_student* handle, const distill_tasks* tasks, const distill_texts* first,
+                              const distill_texts* second, int32_t threads, float* logits) {
   return guarded([&] {
     require_argument(handle && logits, "student and logits must be given");
-    const Student& student = handle->student;
-    check_pair(student, first, second);
-    Blocks(student, first->count).run(threads, [&](Workspace& work, int64_t begin, int64_t end) {
-      block_logits(student, work, first, second, begin, end, logits + begin * student.num_logits);
+    const Heads heads = heads_of(handle, tasks);
+    check_pair(heads, first, second);
+    const int64_t width = num_logits(heads);
+    Blocks(handle->student, first->count).run(threads, [&](Workspace& work, int64_t begin, int64_t end) {
+      block_logits(handle->student, heads, work, first, second, begin, end, logits + begin * width);
     });
   });
 }
 
-distill_status distill_predict(const distill_student* handle, const distill_texts* first, const distill_texts* second,
-                               int32_t threads, float* answers, uint8_t* chosen) {
+distill_status distill_predict(const distill_student* handle, const distill_tasks* tasks, const distill_texts* first,
+                               const distill_texts* second, int32_t threads, float* answers, uint8_t* chosen) {
   return guarded([&] {
     require_argument(handle && answers, "student and answers must be given");
-    const Student& student = handle->student;
-    check_pair(student, first, second);
-    Blocks(student, first->count).run(threads, [&](Workspace& work, int64_t begin, int64_t end) {
-      std::vector<float> logits(static_cast<size_t>((end - begin) * student.num_logits));
-      block_logits(student, work, first, second, begin, end, logits.data());
+    const Heads heads = heads_of(handle, tasks);
+    check_pair(heads, first, second);
+    const int64_t width = num_logits(heads), answer_width = num_answers(heads);
+    Blocks(handle->student, first->count).run(threads, [&](Workspace& work, int64_t begin, int64_t end) {
+      std::vector<float> logits(static_cast<size_t>((end - begin) * width));
+      block_logits(handle->student, heads, work, first, second, begin, end, logits.data());
+      const float* read = logits.data();
+      int64_t place = begin * answer_width;
       for (int64_t n = begin; n < end; ++n)
-        student.answer(logits.data() + (n - begin) * student.num_logits, answers + n * student.num_answers(),
-                       chosen ? chosen + n * student.num_answers() : nullptr);
+        for (const Head* head : heads) {
+          head->answer(read, answers + place, chosen ? chosen + place : nullptr);
+          read += head->num_logits;
+          place += head->num_answers();
+        }
     });
   });
 }

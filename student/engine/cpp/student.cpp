@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t MOST = 1 << 22, MOST_WIDTH = 1 << 16, LARGEST_SIDE = 64, MOST_VALUES = 1 << 16;
 constexpr int64_t MOST_IDLE = 64;
+constexpr size_t MOST_TASKS = 1024;
 
 int64_t width_of(Pairing pairing) {
   return pairing == Pairing::COMPARISON ? 4 : pairing == Pairing::DIFFERENCE ? 3 : 1;
@@ -19,13 +20,6 @@ Pairing pairing_of(const std::string& name) {
   if (name == "diffcat") return Pairing::DIFFERENCE;
   require(name == "compare", "the pairing " + name + " is unknown");
   return Pairing::COMPARISON;
-}
-
-distill_kind kind_of(const std::string& name) {
-  if (name == "classes") return DISTILL_CLASSES;
-  if (name == "labels") return DISTILL_LABELS;
-  require(name == "score" || name == "bins", "the kind " + name + " is unknown");
-  return DISTILL_SCORE;
 }
 
 std::vector<int32_t> ids_of(const Json& list, int64_t num_tokens) {
@@ -45,8 +39,6 @@ std::pair<int64_t, int64_t> truncated(int64_t first, int64_t second, int64_t roo
   const int64_t longer = std::min(std::max(first, second), room - shorter);
   return first <= second ? std::pair(shorter, longer) : std::pair(longer, shorter);
 }
-
-double sigmoid(double logit) { return logit < 0 ? std::exp(logit) / (1 + std::exp(logit)) : 1 / (1 + std::exp(-logit)); }
 
 }  // namespace
 
@@ -85,18 +77,24 @@ void Bigrams::add(const int32_t* ids, int64_t count, float* sum) const {
   }
 }
 
-Workspace::Workspace(const Student& student)
-    : reader(*student.tokenizer),
-      features(std::max(student.num_inputs, 2 * student.features_of_text()) + student.features_of_text()),
-      scratch(2 * student.table.width),
-      hidden(student.has_hidden ? Student::BLOCK * student.packed.out : 0),
-      scales(student.has_hidden ? Student::BLOCK * student.packed.groups : 0),
-      units(student.has_hidden ? Student::BLOCK * student.packed.units : 0) {}
+Workspace::Workspace(const Student& student) : reader(*student.tokenizer), scratch(2 * student.table.width) {
+  int64_t inputs = 2 * student.features_of_text(), out = 0, groups = 0, room = 0;
+  for (const Head& head : student.heads) {
+    inputs = std::max(inputs, head.num_inputs);
+    out = std::max(out, head.packed.out);
+    groups = std::max(groups, head.packed.groups);
+    room = std::max(room, head.packed.units);
+  }
+  features = Aligned<float>(inputs + student.features_of_text());
+  normalised = Aligned<float>(inputs);
+  hidden = Aligned<float>(Student::BLOCK * out);
+  scales = Aligned<float>(Student::BLOCK * groups);
+  units = Aligned<uint32_t>(Student::BLOCK * room);
+}
 
 Student::Student(const std::string& path) try : file(path), arithmetic(kernels()) {
   const Json settings = parse_json(file.configuration(), MOST_VALUES);
   require(settings.at("format").integer(1, INT32_MAX) == 1, "is of a newer format; install a newer distill-student");
-  task = settings.at("task").string();
   num_tokens = settings.at("num_tokens").integer(1, MOST);
   pairing = pairing_of(settings.at("pairing").string());
   pad = static_cast<int32_t>(settings.at("pad").integer(0, num_tokens - 1));
@@ -109,8 +107,7 @@ Student::Student(const std::string& path) try : file(path), arithmetic(kernels()
   after = ids_of(settings.at("after"), num_tokens);
   tokenizer = std::make_unique<Tokenizer>(file, settings.at("tokenizer"), num_tokens);
   read_table(settings);
-  read_answers(settings);
-  read_head(settings);
+  read_heads(settings);
 } catch (const Error& error) {
   throw Error(error.status, std::string(error.what()).rfind(path, 0) == 0 ? error.what() : path + ": " + error.what());
 }
@@ -134,62 +131,39 @@ void Student::read_table(const Json& settings) {
   if (size) bigrams = Bigrams(file, num_tokens, size);
 }
 
-void Student::read_answers(const Json& settings) {
-  const std::string& name = settings.at("kind").string();
-  kind = kind_of(name);
-  for (const Json& label : settings.at("labels").values()) labels.push_back(label.string());
-  num_logits = static_cast<int64_t>(labels.size());
-  require(num_logits > 0 && (name != "score" || num_logits == 1), "there are no logits, or too many");
-  if (name == "bins") bins = file.get("bins", FLOAT32, {num_logits}).floats();
-  if (kind != DISTILL_SCORE) {
-    temperature = file.get("temperature", FLOAT32, {num_logits}).floats();
-    for (int64_t k = 0; k < num_logits; ++k) require(temperature[k] > 0, "a temperature is not above 0");
+void Student::read_heads(const Json& settings) {
+  const auto& tasks = settings.at("tasks").values();
+  require(!tasks.empty() && tasks.size() <= MOST_TASKS, "there are no tasks, or too many");
+  single_groups = groups_of(1);
+  pair_groups = groups_of(width_of(pairing));
+  const Head* first[2] = {nullptr, nullptr};
+  heads.reserve(tasks.size());
+  for (const Json& task : tasks) {
+    const bool is_pair = task.at("is_pair").boolean();
+    require(!is_pair || pairing != Pairing::NONE, "a task of pairs has no pairing");
+    const int64_t copies = is_pair ? width_of(pairing) : 1;
+    Head& head = heads.emplace_back(file, task, static_cast<int64_t>(heads.size()), features_of_text() * copies);
+    if (!head.has_hidden) continue;
+    head.pack(arithmetic, file, is_pair ? pair_groups : single_groups);
+    // Inputs are made ready once for the hidden layers of all tasks.
+    const Head*& known = first[is_pair];
+    if (!known) known = &head;
+    require(known->packed.arithmetic == head.packed.arithmetic && known->packed.units == head.packed.units,
+            "hidden layers have numbers of different types");
   }
-  if (kind == DISTILL_LABELS) bias = file.get("bias", FLOAT32, {num_logits}).floats();
-}
-
-void Student::read_head(const Json& settings) {
-  num_inputs = features_of_text() * width_of(pairing);
-  const int64_t hidden = hidden_size = settings.at("hidden").integer(0, MOST_WIDTH);
-  has_hidden = hidden > 0;
-  normalises = settings.at("normalises").boolean();
-  const int64_t last = has_hidden ? hidden : num_inputs;
-  out_weights = file.get("out", FLOAT32, {num_logits, last}).floats();
-  out_bias = file.get("out.bias", FLOAT32, {num_logits}).floats();
-  if (!has_hidden) return;
-  set_groups();
-  const Tensor& weights = file.weights("hidden", {hidden, num_inputs});
-  require(weights.number != FLOAT16, "hidden has numbers of a type that heads do not have");
-  const auto groups = static_cast<int64_t>(group_ends.size());
-  hidden_bias = file.get("hidden.bias", FLOAT32, {hidden}).floats();
-  pack({weights.data, weights.number, scales_of(file, "hidden", weights, {groups, hidden}), hidden, num_inputs,
-        group_ends.data(), groups});
 }
 
 // The parts of a representation are of different sizes, and so are those of two compared ones.
-void Student::set_groups() {
+std::vector<int64_t> Student::groups_of(int64_t copies) const {
   const int64_t matrix = table.side * table.side;
   const int64_t parts[] = {table.vector_size, table.vector_size * table.has_maxima, matrix,
                            matrix * table.has_backward, bigrams.size()};
+  std::vector<int64_t> ends;
   int64_t end = 0;
-  for (int64_t copy = 0; copy < width_of(pairing); ++copy)
+  for (int64_t copy = 0; copy < copies; ++copy)
     for (const int64_t part : parts)
-      if (part) group_ends.push_back(end += part);
-}
-
-void Student::pack(const Layer& layer) {
-  packed = arithmetic.plan(layer);
-  weights_ = Aligned<uint32_t>(packed.out * packed.units);
-  unit_ends_.resize(static_cast<size_t>(packed.groups));
-  if (packed.arithmetic == PackedLayer::BYTES) {
-    weight_scales_ = Aligned<float>(packed.groups * packed.out);
-    corrections_.resize(static_cast<size_t>(packed.groups * packed.out));
-  }
-  packed.weights = weights_.data();
-  packed.unit_ends = unit_ends_.data();
-  packed.scales = weight_scales_.data();
-  packed.corrections = corrections_.data();
-  arithmetic.pack(layer, packed);
+      if (part) ends.push_back(end += part);
+  return ends;
 }
 
 std::unique_ptr<Workspace> Student::borrow() const {
@@ -209,27 +183,47 @@ void Student::give_back(std::unique_ptr<Workspace> work) const {
   if (idle_.size() < MOST_IDLE) idle_.push_back(std::move(work));
 }
 
+// The logits of heads without a hidden layer, for the features of one input.
+void Student::linear_logits(Workspace& work, const Heads& asked, float* out) const {
+  bool is_normalised = false;
+  for (const Head* head : asked) {
+    const float* numbers = work.features.data();
+    if (!head->has_hidden && head->normalises) {
+      // A copy, since hidden layers read the features as they are.
+      if (!is_normalised) {
+        std::copy_n(numbers, head->num_inputs, work.normalised.data());
+        arithmetic.activate(work.normalised.data(), head->num_inputs, nullptr, true);
+        is_normalised = true;
+      }
+      numbers = work.normalised.data();
+    }
+    if (!head->has_hidden)
+      arithmetic.linear(numbers, head->num_inputs, head->out_weights, head->out_bias, head->num_logits, out);
+    out += head->num_logits;
+  }
+}
+
 // The ids of the texts of an input, truncated, without padding tokens that a text may spell.
-void Student::read_input(Workspace& work, const std::string_view* texts) const {
-  const int64_t room = is_pair() ? room_pair : room_single;
-  for (int side = 0; side < 1 + is_pair(); ++side) {
+void Student::read_input(Workspace& work, const std::string_view* texts, bool is_pair) const {
+  const int64_t room = is_pair ? room_pair : room_single;
+  for (int side = 0; side < 1 + is_pair; ++side) {
     require(is_utf8(texts[side]), "a text is not UTF-8", DISTILL_TEXT);
     work.ids[side].clear();
-    work.reader.read(texts[side], is_pair() ? INT64_MAX : room, work.ids[side]);  // the longer of two loses tokens
+    work.reader.read(texts[side], is_pair ? INT64_MAX : room, work.ids[side]);  // the longer of two loses tokens
   }
   const auto size = [&](int side) { return static_cast<int64_t>(work.ids[side].size()); };
-  const auto lengths = is_pair() ? truncated(size(0), size(1), room) : std::pair(std::min(size(0), room), int64_t{0});
-  for (int side = 0; side < 1 + is_pair(); ++side) {
+  const auto lengths = is_pair ? truncated(size(0), size(1), room) : std::pair(std::min(size(0), room), int64_t{0});
+  for (int side = 0; side < 1 + is_pair; ++side) {
     auto& ids = work.ids[side];
     ids.resize(static_cast<size_t>(side ? lengths.second : lengths.first));
     ids.erase(std::remove(ids.begin(), ids.end(), pad), ids.end());
   }
 }
 
-void Student::head_inputs(Workspace& work, const std::string_view* texts) const {
-  read_input(work, texts);
+void Student::head_inputs(Workspace& work, const std::string_view* texts, bool is_pair) const {
+  read_input(work, texts, is_pair);
   float* const features = work.features.data();
-  if (pairing == Pairing::JOINT) {
+  if (is_pair && pairing == Pairing::JOINT) {
     work.joint = before;
     work.joint.insert(work.joint.end(), work.ids[0].begin(), work.ids[0].end());
     work.joint.insert(work.joint.end(), between.begin(), between.end());
@@ -238,7 +232,7 @@ void Student::head_inputs(Workspace& work, const std::string_view* texts) const 
     return represent(work, work.joint, features);
   }
   represent(work, work.ids[0], features);
-  if (!is_pair()) return;
+  if (!is_pair) return;
   represent(work, work.ids[1], features + features_of_text());
   compare(features);
 }
@@ -290,46 +284,4 @@ void Student::compare(float* features) const {
     out += size;
   }
   for (int64_t i = 0; i < size; ++i) out[i] = std::fabs(u[i] - w[i]);
-}
-
-void Student::finish(float* numbers, float* out) const {
-  const int64_t count = has_hidden ? hidden_size : num_inputs;
-  arithmetic.activate(numbers, count, hidden_bias, normalises);
-  arithmetic.linear(numbers, count, out_weights, out_bias, num_logits, out);
-}
-
-void Student::answer(const float* logits, float* answers, uint8_t* is_chosen) const {
-  if (is_chosen && kind == DISTILL_SCORE) is_chosen[0] = 0;  // a score is no label
-  if (kind == DISTILL_SCORE && !bins) {
-    answers[0] = logits[0];
-    return;
-  }
-  if (kind == DISTILL_LABELS) {
-    for (int64_t k = 0; k < num_logits; ++k) {
-      const float divided = logits[k] / temperature[k];
-      answers[k] = static_cast<float>(sigmoid(divided));
-      if (is_chosen) is_chosen[k] = divided + bias[k] > 0;
-    }
-    return;
-  }
-  // One temperature serves all classes, or none a score in bins, so the likeliest stays the likeliest.
-  const int64_t best = std::max_element(logits, logits + num_logits) - logits;
-  const float divisor = temperature ? temperature[0] : 1;
-  const auto share_of = [&](int64_t k) {
-    return std::exp(static_cast<double>(logits[k] / divisor) - static_cast<double>(logits[best] / divisor));
-  };
-  double total = 0, expected = 0;
-  for (int64_t k = 0; k < num_logits; ++k) {
-    const double share = share_of(k);
-    total += share;
-    if (bins) expected += share * bins[k];
-  }
-  if (bins) {
-    answers[0] = static_cast<float>(expected / total);
-    return;
-  }
-  for (int64_t k = 0; k < num_logits; ++k) {
-    answers[k] = static_cast<float>(share_of(k) / total);
-    if (is_chosen) is_chosen[k] = k == best;
-  }
 }

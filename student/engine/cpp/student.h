@@ -47,12 +47,46 @@ class Bigrams {
   std::vector<std::pair<uint64_t, int32_t>> slots_;  // a row of -1 is none
 };
 
+// What makes logits and answers of one task from the features of an input.
+struct Head {
+  Head(const File& file, const Json& settings, int64_t number, int64_t num_inputs);
+
+  int64_t num_answers() const { return kind == DISTILL_SCORE ? 1 : num_logits; }
+  // `prefix`: of the names of its tensors.
+  void pack(const Kernels& arithmetic, const File& file, const std::vector<int64_t>& group_ends);
+  // Logits of the numbers that the hidden layer has given, which it changes.
+  void finish(const Kernels& arithmetic, float* numbers, float* out) const;
+  void answer(const float* logits, float* answers, uint8_t* is_chosen) const;
+
+  std::string task, prefix;
+  distill_kind kind;
+  bool is_pair, has_hidden, normalises;
+  std::vector<std::string> labels;
+  int64_t num_logits, num_inputs, hidden_size;
+  const float* bins = nullptr;
+  const float* temperature = nullptr;  // of labels: what logits are divided by before they become probabilities
+  const float* bias = nullptr;         // added to logits, divided, before labels are chosen
+  const float* hidden_bias = nullptr;
+  const float* out_weights;
+  const float* out_bias;
+  PackedLayer packed{};
+
+ private:
+  Aligned<uint32_t> weights_;
+  Aligned<float> weight_scales_;
+  std::vector<int32_t> corrections_;
+  std::vector<int64_t> unit_ends_;
+};
+
+// The heads that answer, which take the same inputs.
+using Heads = std::vector<const Head*>;
+
 // What a thread needs to answer; kept from call to call.
 struct Workspace {
   explicit Workspace(const struct Student& student);
   TextReader reader;
   std::vector<int32_t> ids[2], rows, joint;
-  Aligned<float> features, scratch, hidden, scales;
+  Aligned<float> features, normalised, scratch, hidden, scales;
   Aligned<uint32_t> units;
 };
 
@@ -63,76 +97,69 @@ struct Student {
   static constexpr int64_t BLOCK = 48;  // inputs whose head is multiplied at once
 
   int64_t features_of_text() const { return table.features() + bigrams.size(); }
-  bool is_pair() const { return pairing != Pairing::NONE; }
-  int64_t num_answers() const { return kind == DISTILL_SCORE ? 1 : num_logits; }
 
-  // Of at most BLOCK inputs: text(side, n) is a text of input n.
+  // Of at most BLOCK inputs, each of which is read once: text(side, n) is a text of input n.
   template <class Text>
-  void logits(Workspace& work, int64_t count, Text text, float* out) const;
+  void logits(Workspace& work, const Heads& asked, int64_t count, Text text, float* out) const;
   void encode(Workspace& work, std::string_view text, float* features) const;
-  void answer(const float* logits, float* answers, uint8_t* is_chosen) const;
 
   std::unique_ptr<Workspace> borrow() const;
   void give_back(std::unique_ptr<Workspace> work) const;
 
   const File file;
   const Kernels& arithmetic;
-  std::string task;
-  distill_kind kind;
-  std::vector<std::string> labels;
   Pairing pairing;
-  int64_t num_tokens, num_logits, max_tokens, room_single, room_pair, window;
+  int64_t num_tokens, max_tokens, room_single, room_pair, window;
   int32_t pad;
   std::vector<int32_t> before, between, after;
   RowTable table{};
   const int32_t* row_of_token;
   Bigrams bigrams;
-  const float* bins = nullptr;
-  const float* temperature = nullptr;  // of labels: what logits are divided by before they become probabilities
-  const float* bias = nullptr;         // added to logits, divided, before labels are chosen
-  bool has_hidden, normalises;
-  int64_t hidden_size;
-  const float* hidden_bias = nullptr;
-  const float* out_weights;
-  const float* out_bias;
-  int64_t num_inputs;  // of the head
-  std::vector<int64_t> group_ends;
-  PackedLayer packed{};
+  std::vector<Head> heads;
+  std::vector<int64_t> single_groups, pair_groups;  // where the parts of a head's inputs end
   std::unique_ptr<Tokenizer> tokenizer;
 
  private:
   void read_table(const Json& settings);
-  void read_head(const Json& settings);
-  void read_answers(const Json& settings);
-  void pack(const Layer& layer);
-  void set_groups();
-  void read_input(Workspace& work, const std::string_view* texts) const;
-  void head_inputs(Workspace& work, const std::string_view* texts) const;
+  void read_heads(const Json& settings);
+  std::vector<int64_t> groups_of(int64_t copies) const;
+  void read_input(Workspace& work, const std::string_view* texts, bool is_pair) const;
+  void linear_logits(Workspace& work, const Heads& asked, float* out) const;
+  void head_inputs(Workspace& work, const std::string_view* texts, bool is_pair) const;
   void represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const;
   void represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const;
   void compare(float* features) const;
-  void finish(float* numbers, float* out) const;
 
-  Aligned<uint32_t> weights_;
-  Aligned<float> weight_scales_;
-  std::vector<int32_t> corrections_;
-  std::vector<int64_t> unit_ends_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_;
 };
 
 template <class Text>
-void Student::logits(Workspace& work, int64_t count, Text text, float* out) const {
-  for (int64_t n = 0; n < count; ++n) {
-    const std::string_view texts[2] = {text(0, n), is_pair() ? text(1, n) : std::string_view()};
-    head_inputs(work, texts);
-    if (has_hidden)
-      arithmetic.prepare(packed, work.features.data(), work.units.data() + n * packed.units,
-                         work.scales.data() + n * packed.groups);
-    else
-      finish(work.features.data(), out + n * num_logits);
+void Student::logits(Workspace& work, const Heads& asked, int64_t count, Text text, float* out) const {
+  const bool is_pair = asked[0]->is_pair;
+  const Head* hidden = nullptr;
+  int64_t width = 0;
+  for (const Head* head : asked) {
+    if (head->has_hidden) hidden = head;
+    width += head->num_logits;
   }
-  if (!has_hidden) return;
-  arithmetic.multiply(packed, work.units.data(), work.scales.data(), count, work.hidden.data());
-  for (int64_t n = 0; n < count; ++n) finish(work.hidden.data() + n * packed.out, out + n * num_logits);
+  for (int64_t n = 0; n < count; ++n) {
+    const std::string_view texts[2] = {text(0, n), is_pair ? text(1, n) : std::string_view()};
+    head_inputs(work, texts, is_pair);
+    linear_logits(work, asked, out + n * width);
+    // The hidden layers of all heads read the same inputs in the same form, see `read_heads`.
+    if (hidden)
+      arithmetic.prepare(hidden->packed, work.features.data(), work.units.data() + n * hidden->packed.units,
+                         work.scales.data() + n * hidden->packed.groups);
+  }
+  float* first = out;
+  for (const Head* head : asked) {
+    if (head->has_hidden) {
+      const PackedLayer& packed = head->packed;
+      arithmetic.multiply(packed, work.units.data(), work.scales.data(), count, work.hidden.data());
+      for (int64_t n = 0; n < count; ++n)
+        head->finish(arithmetic, work.hidden.data() + n * packed.out, first + n * width);
+    }
+    first += head->num_logits;
+  }
 }

@@ -5,7 +5,8 @@
  *
  * distill_predict(file, text) gives the label, of a multi-label student its labels as a JSON array, or the score.
  * distill_scores(file, text) gives the probability of each label as a JSON object, or the score. Both take a second
- * text for a student of pairs. Where a text is null the answer is null.
+ * text for a student of pairs. Where a text is null the answer is null. Of a file with several tasks both give a JSON
+ * object with the answer of each task that takes such inputs; every text is read once.
  *
  * `python student/engine/build.py --sqlite distill_sqlite.so` builds the extension with the engine in it.
  */
@@ -61,39 +62,93 @@ static void result_json(sqlite3_context* context, sqlite3_str* out) {
     sqlite3_result_error_nomem(context);
 }
 
-static void result_scores(sqlite3_context* context, const distill_student* student, int64_t count, const float* answers) {
-  sqlite3_str* out = sqlite3_str_new(sqlite3_context_db_handle(context));
-  for (int64_t n = 0; n < count; ++n) {
+static void append_scores(sqlite3_str* out, const distill_student* student, int64_t task, const distill_info& info,
+                          const float* answers) {
+  for (int64_t n = 0; n < info.num_answers; ++n) {
     sqlite3_str_appendchar(out, 1, n ? ',' : '{');
-    append_quoted(out, distill_label(student, n));
+    append_quoted(out, distill_label(student, task, n));
     sqlite3_str_appendf(out, ":%.9g", static_cast<double>(answers[n]));
   }
   sqlite3_str_appendchar(out, 1, '}');
-  result_json(context, out);
 }
 
-static void result_labels(sqlite3_context* context, const distill_student* student, int64_t count,
+static void append_labels(sqlite3_str* out, const distill_student* student, int64_t task, const distill_info& info,
                           const unsigned char* chosen) {
-  sqlite3_str* out = sqlite3_str_new(sqlite3_context_db_handle(context));
   int is_first = 1;
   sqlite3_str_appendchar(out, 1, '[');
-  for (int64_t n = 0; n < count; ++n) {
+  for (int64_t n = 0; n < info.num_answers; ++n) {
     if (!chosen[n]) continue;
     if (!is_first) sqlite3_str_appendchar(out, 1, ',');
-    append_quoted(out, distill_label(student, n));
+    append_quoted(out, distill_label(student, task, n));
     is_first = 0;
   }
   sqlite3_str_appendchar(out, 1, ']');
+}
+
+static const char* label_of(const distill_student* student, int64_t task, const distill_info& info,
+                            const unsigned char* chosen) {
+  for (int64_t n = 0; n < info.num_answers; ++n)
+    if (chosen[n]) return distill_label(student, task, n);
+  return "";
+}
+
+/* The answer of one task as JSON. */
+static void append_answer(sqlite3_str* out, const distill_student* student, int64_t task, const distill_info& info,
+                          int wants_scores, const float* answers, const unsigned char* chosen) {
+  if (info.kind == DISTILL_SCORE)
+    sqlite3_str_appendf(out, "%.9g", static_cast<double>(answers[0]));
+  else if (wants_scores)
+    append_scores(out, student, task, info, answers);
+  else if (info.kind == DISTILL_LABELS)
+    append_labels(out, student, task, info, chosen);
+  else
+    append_quoted(out, label_of(student, task, info, chosen));
+}
+
+/* The answer of the only task of a file. */
+static void result_of_one(sqlite3_context* context, const distill_student* student, const distill_info& info,
+                          int wants_scores, const float* answers, const unsigned char* chosen) {
+  if (info.kind == DISTILL_SCORE) return sqlite3_result_double(context, static_cast<double>(answers[0]));
+  if (info.kind == DISTILL_CLASSES && !wants_scores)
+    return sqlite3_result_text(context, label_of(student, 0, info, chosen), -1, SQLITE_TRANSIENT);
+  sqlite3_str* out = sqlite3_str_new(sqlite3_context_db_handle(context));
+  append_answer(out, student, 0, info, wants_scores, answers, chosen);
   result_json(context, out);
 }
 
-static void result_label(sqlite3_context* context, const distill_student* student, int64_t count,
-                         const unsigned char* chosen) {
-  for (int64_t n = 0; n < count; ++n)
-    if (chosen[n]) {
-      sqlite3_result_text(context, distill_label(student, n), -1, SQLITE_TRANSIENT);
-      return;
-    }
+/* The tasks that take so many texts, and how many answers they have. All of a file with one task: it refuses others. */
+static int64_t fitting(const distill_student* student, int is_pair, int64_t* numbers, int64_t* num_answers) {
+  const int64_t num_tasks = distill_num_tasks(student);
+  int64_t count = 0;
+  *num_answers = 0;
+  for (int64_t task = 0; task < num_tasks; ++task) {
+    distill_info info;
+    if (distill_describe(student, task, &info) != DISTILL_OK || (num_tasks > 1 && info.is_pair != is_pair)) continue;
+    *num_answers += info.num_answers;
+    numbers[count++] = task;
+  }
+  return count;
+}
+
+static void result_of_tasks(sqlite3_context* context, const distill_student* student, const distill_tasks& tasks,
+                            int wants_scores, const float* answers, const unsigned char* chosen) {
+  distill_info info;
+  if (distill_num_tasks(student) == 1) {
+    distill_describe(student, 0, &info);
+    return result_of_one(context, student, info, wants_scores, answers, chosen);
+  }
+  sqlite3_str* out = sqlite3_str_new(sqlite3_context_db_handle(context));
+  int64_t place = 0;
+  for (int64_t k = 0; k < tasks.count; ++k) {
+    distill_describe(student, tasks.numbers[k], &info);
+    sqlite3_str_appendchar(out, 1, k ? ',' : '{');
+    append_quoted(out, info.task);
+    sqlite3_str_appendchar(out, 1, ':');
+    append_answer(out, student, tasks.numbers[k], info, wants_scores, answers + place, chosen + place);
+    place += info.num_answers;
+  }
+  sqlite3_str_appendchar(out, 1, '}');
+  result_json(context, out);
 }
 
 static void answer(sqlite3_context* context, int num_arguments, sqlite3_value** arguments, int wants_scores) {
@@ -112,29 +167,25 @@ static void answer(sqlite3_context* context, int num_arguments, sqlite3_value** 
   distill_student* student = student_of(context, arguments[FILE_ARGUMENT], &is_owned);
   if (!student) return;
   const distill_texts first = {texts[0], starts[0], 1}, second = {texts[1], starts[1], 1};
-  distill_info info;
-  distill_status status = distill_describe(student, &info);
-  const auto count = static_cast<sqlite3_uint64>(info.num_answers);
-  auto* answers = static_cast<float*>(sqlite3_malloc64(sizeof(float) * count));
-  auto* chosen = static_cast<unsigned char*>(sqlite3_malloc64(count));
-  if (!answers || !chosen) {
+  const auto num_tasks = static_cast<sqlite3_uint64>(distill_num_tasks(student));
+  auto* numbers = static_cast<int64_t*>(sqlite3_malloc64(sizeof(int64_t) * num_tasks));
+  int64_t num_answers = 0;
+  const distill_tasks tasks = {numbers, numbers ? fitting(student, num_arguments == 3, numbers, &num_answers) : 0};
+  const auto room = static_cast<sqlite3_uint64>(num_answers + 1); /* an allocation of nothing is null */
+  auto* answers = static_cast<float*>(sqlite3_malloc64(sizeof(float) * room));
+  auto* chosen = static_cast<unsigned char*>(sqlite3_malloc64(room));
+  if (!numbers || !answers || !chosen)
     sqlite3_result_error_nomem(context);
-  } else {
-    if (status == DISTILL_OK)
-      status = distill_predict(student, &first, num_arguments == 3 ? &second : nullptr, 1, answers, chosen);
-    if (status != DISTILL_OK)
-      sqlite3_result_error(context, distill_last_error(), -1);
-    else if (info.kind == DISTILL_SCORE)
-      sqlite3_result_double(context, static_cast<double>(answers[0]));
-    else if (wants_scores)
-      result_scores(context, student, info.num_answers, answers);
-    else if (info.kind == DISTILL_LABELS)
-      result_labels(context, student, info.num_answers, chosen);
-    else
-      result_label(context, student, info.num_answers, chosen);
-  }
+  else if (!tasks.count)
+    sqlite3_result_error(context, num_arguments == 3 ? "no task takes two texts" : "no task takes one text", -1);
+  else if (distill_predict(student, &tasks, &first, num_arguments == 3 ? &second : nullptr, 1, answers, chosen) !=
+           DISTILL_OK)
+    sqlite3_result_error(context, distill_last_error(), -1);
+  else
+    result_of_tasks(context, student, tasks, wants_scores, answers, chosen);
   sqlite3_free(chosen);
   sqlite3_free(answers);
+  sqlite3_free(numbers);
   if (is_owned) distill_close(student);
 }
 

@@ -1,7 +1,9 @@
 """Students of several tasks that answer from one reading: the same answers as each alone, from Python and in files."""
 
 import json
+import pickle  # noqa: TID251 - what multiprocessing does
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,28 @@ from pipeline.text.reader import TextReader
 from student.answers.file import predict_file
 from student.answers.multi_task import MultiTaskPredictor, open_predictor
 from student.answers.torch_predictor import FEW
+from student.export.export import export
 from student.predict import Predictor
-from student.run_config import PredictConfig
+from student.run_config import ExportConfig, PredictConfig
+from tests.helpers.engine import needs_engine
 from tests.helpers.messages import naming
 
 SINGLE = ("opinion", "score")
 TEXTS = ["the food was dull .", "the wine was perfect .", "", "the food was 不 [MASK] ."] * (FEW // 2)
+
+
+@pytest.fixture(scope="module")
+def file(together: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The students as one file for the engine."""
+    path = tmp_path_factory.mktemp("exported") / "together.distill"
+    export(ExportConfig(run=together, file=path))
+    return path
+
+
+@pytest.fixture(params=["folder", pytest.param("file", marks=needs_engine)])
+def run(request: pytest.FixtureRequest, together: Path) -> Path:
+    """The students in a folder and in a file."""
+    return together if request.param == "folder" else request.getfixturevalue("file")
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +50,13 @@ def predictor(together: Path) -> MultiTaskPredictor:
 
 
 @pytest.mark.parametrize("count", [0, 1, len(TEXTS)])
-def test_the_answers_are_those_of_each_student_alone(together: Path, predictor: MultiTaskPredictor, count: int) -> None:
-    texts = TEXTS[:count]
+def test_the_answers_are_those_of_each_student_alone(run: Path, together: Path, count: int) -> None:
+    texts, predictor = TEXTS[:count], MultiTaskPredictor(run, SINGLE)
     answers, logits = predictor(texts), predictor.logits(texts)
     assert len(answers) == count
     for task in SINGLE:
         alone = Predictor(together, task=task)
-        np.testing.assert_allclose(logits[task], alone.logits(texts), atol=1e-6)
+        np.testing.assert_allclose(logits[task], alone.logits(texts), atol=1e-4)
         expected = alone(texts)
         for answer, wanted in zip(answers, expected, strict=True):
             assert answer[task].keys() == wanted.keys()
@@ -67,8 +85,8 @@ def test_each_text_is_read_once(predictor: MultiTaskPredictor, monkeypatch: pyte
     assert read == [count]
 
 
-def test_the_tasks_that_take_such_inputs_answer(together: Path) -> None:
-    all_tasks = MultiTaskPredictor(together)
+def test_the_tasks_that_take_such_inputs_answer(run: Path) -> None:
+    all_tasks = MultiTaskPredictor(run)
     assert list(all_tasks(["good"])[0]) == list(SINGLE)
     assert list(all_tasks(["good"], ["bad"])[0]) == ["roles"]
 
@@ -78,29 +96,41 @@ def test_some_tasks_are_answered_in_the_order_that_is_wanted(together: Path) -> 
     assert list(MultiTaskPredictor(together, ["score"])(["good"])[0]) == ["score"]
 
 
-def test_tasks_that_take_other_inputs_are_refused_with_a_choice(together: Path) -> None:
+def test_tasks_that_take_other_inputs_are_refused_with_a_choice(run: Path) -> None:
     with pytest.raises(ConfigError, match=naming("--tasks", "roles", "opinion,score")):
-        open_predictor(together)
+        open_predictor(run)
     with pytest.raises(ConfigError, match=naming("--tasks", "opinions", "opinion")):
-        MultiTaskPredictor(together, ["opinions"])
-    with pytest.raises(ConfigError, match=naming("--tasks", "opinion")):
-        MultiTaskPredictor(together / "opinion", ["opinion"])
+        MultiTaskPredictor(run, ["opinions"])
     with pytest.raises(ConfigError, match=naming("one sentence")):
-        MultiTaskPredictor(together, SINGLE)(["a"], ["b"])
+        MultiTaskPredictor(run, SINGLE)(["a"], ["b"])
     with pytest.raises(ConfigError, match=naming("pairs")):
-        MultiTaskPredictor(together, ["roles"])(["a"])
+        MultiTaskPredictor(run, ["roles"])(["a"])
     with pytest.raises(ConfigError, match=naming("--cost", "opinion")):
-        open_predictor(together, SINGLE, costs={"good": 2})
+        open_predictor(run, SINGLE, costs={"good": 2})
 
 
-def test_a_file_gets_a_column_for_each_task(together: Path, tmp_path: Path) -> None:
+@needs_engine
+def test_one_task_of_a_file(file: Path) -> None:
+    alone = Predictor(file, task="opinion")
+    assert pickle.loads(pickle.dumps(alone))(TEXTS[:1]) == alone(TEXTS[:1])  # noqa: S301
+    for refused in (partial(Predictor, file), partial(Predictor, file, task="opinions")):
+        with pytest.raises(ConfigError, match=naming("opinion")):
+            refused()
+    with pytest.raises(ConfigError, match=naming("--abstain")):
+        MultiTaskPredictor(file, abstain=True)
+
+
+def test_a_run_of_one_task_has_no_others(opinion_run: Path) -> None:
+    with pytest.raises(ConfigError, match=naming("--tasks", opinion_run)):
+        MultiTaskPredictor(opinion_run, ["opinion"])
+
+
+def test_a_file_gets_a_column_for_each_task(run: Path, together: Path, tmp_path: Path) -> None:
     rows = pa.table({"sentence1": TEXTS[:2], "opinion": ["kept", "as well"]})
     pq.write_table(rows, tmp_path / "rows.parquet")
-    config = {"run": together, "tasks": "opinion,score", "file": tmp_path / "rows.parquet", "columns": ("opinion",)}
+    config = {"run": run, "tasks": "opinion,score", "file": tmp_path / "rows.parquet", "columns": ("opinion",)}
     for name in ("out.parquet", "out.csv"):
-        done = predict_file(
-            PredictConfig(output=tmp_path / name, **config), open_predictor(together, ("opinion", "score"))
-        )
+        done = predict_file(PredictConfig(output=tmp_path / name, **config), open_predictor(run, ("opinion", "score")))
         assert done["written"]
         assert {one["task"] for one in done["drift"]} == set(SINGLE)
     table = pq.read_table(tmp_path / "out.parquet")
@@ -113,8 +143,8 @@ def test_a_file_gets_a_column_for_each_task(together: Path, tmp_path: Path) -> N
     assert "score.score" in flat.column_names
 
 
-def test_the_command_shows_a_row_for_each_input_and_task(together: Path) -> None:
-    command = ["predict", str(together), "--tasks", "opinion,score", *TEXTS[:2]]
+def test_the_command_shows_a_row_for_each_input_and_task(run: Path) -> None:
+    command = ["predict", str(run), "--tasks", "opinion,score", *TEXTS[:2]]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.count("opinion") == shown.stdout.count("score") == 2

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.benchmarks.engine import readers
+from tests.benchmarks.engine import of_tasks, readers
 from tests.benchmarks.tokenization import lines_of_documentation
 from tests.helpers.engine import needs_engine
 
@@ -20,3 +20,11 @@ def test_all_ways_lead_to_the_same_logits(tmp_path: Path, is_pair: bool) -> None
     expected_NC = found.pop("Predictor")
     for (name, actual_NC), tolerance in zip(found.items(), (1e-4, 0.05, 0.1), strict=True):
         assert np.abs(actual_NC - expected_NC).max() < tolerance * np.ptp(expected_NC), name
+
+
+@pytest.mark.parametrize("head", ["mlp", "linear"])
+def test_one_task_and_six_are_timed(tmp_path: Path, head: str) -> None:
+    ways = of_tasks(tmp_path, head, False, 100)
+    assert len(ways) == 2
+    for run in ways.values():
+        run()

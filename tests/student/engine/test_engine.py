@@ -1,5 +1,6 @@
 """The engine against torch and `tokenizers`: the same ids, the same representations, the same answers."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -23,14 +24,14 @@ from student.export.export import export, with_small_tables
 from student.model.architecture import sequences
 from student.predict import Predictor as TorchPredictor
 from student.run_config import ExportConfig
-from tests.helpers.engine import LIBRARY, STUDENTS, by_torch, made, needs_engine, rounded, written
+from tests.helpers.engine import LIBRARY, SHAPE, STUDENTS, by_torch, made, needs_engine, rounded, write, written
 from tests.helpers.messages import naming
 from tests.helpers.tokenizers import VARIANTS, expected, texts
 from tests.helpers.toy_students import lstm_student, student
 
 pytestmark = needs_engine
 if LIBRARY.exists():
-    from student.engine.python.distill_student import DistillError, Predictor
+    from student.engine.python.distill_student import DistillError, MultiTaskPredictor, Predictor, _logits
 
 LEVELS = ("portable", "avx2", "avx512", "avx512bf16")
 ROWS = [
@@ -127,7 +128,7 @@ def of_all_dtypes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[
     for name in STUDENTS:
         for dtypes, tolerance in DTYPES:
             path = folder / f"{len(jobs)}.distill"
-            write_engine_file(*made(name), folder, path, **dtypes)
+            write(*made(name), folder, path, **dtypes)
             jobs.append(
                 (name, dtypes.get("head_dtype", "float32"), tolerance, by_torch(name, ROWS, rounded(name, path)))
             )
@@ -154,11 +155,67 @@ def test_every_level_of_instructions(of_all_dtypes: tuple[Path, list[tuple[str, 
 def test_small_tables_of_a_run_are_written(tmp_path: Path) -> None:
     one, tokenizer = made("hybrid")
     small = with_small_tables(one, "int8")
-    write_engine_file(small, tokenizer, tmp_path, tmp_path / "x.distill")
+    write(small, tokenizer, tmp_path, tmp_path / "x.distill")
     first = [a for a, _ in ROWS]
     ids = Ragged.of(expected(tokenizer, first, None, 14)[0])
     logits_NC = in_batches(small.logits, sequences(small.config, ids), 3, torch.device("cpu"))
     np.testing.assert_allclose(Predictor(tmp_path / "x.distill").logits(first), logits_NC, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def several(together: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Students of two tasks of texts and one of pairs, with one encoder."""
+    path = tmp_path_factory.mktemp("several") / "together.distill"
+    size = export(ExportConfig(run=together, file=path))["bytes"]
+    assert size["after"] == path.stat().st_size
+    return path
+
+
+@pytest.mark.parametrize("count", [0, 1, 100])
+def test_several_tasks_answer_as_each_alone(several: Path, together: Path, count: int) -> None:
+    first, second = [a for a, _ in ROWS * 2][:count], [b for _, b in ROWS * 2][:count]
+    predictor = MultiTaskPredictor(several, threads=2)
+    for tasks, given_ in ((["opinion", "score"], (first,)), (["roles"], (first, second))):
+        answers, logits = predictor.predict(*given_), predictor.logits(*given_)
+        assert list(logits) == tasks
+        for task in tasks:
+            alone = Predictor(several, task=task)
+            np.testing.assert_array_equal(logits[task], alone.logits(*given_))
+            assert [answer[task] for answer in answers] == alone.predict(*given_)
+            expected_NC = TorchPredictor(together / task).logits(*given_)
+            np.testing.assert_allclose(logits[task], expected_NC, rtol=1e-4, atol=1e-4)
+    turned = MultiTaskPredictor(several, tasks=["score", "opinion"]).logits(first)
+    assert list(turned) == ["score", "opinion"]
+    np.testing.assert_array_equal(turned["opinion"], predictor.logits(first)["opinion"])
+
+
+@pytest.mark.parametrize(("dtypes", "_"), DTYPES)
+def test_heads_with_and_without_a_hidden_layer_share_an_encoder(
+    tmp_path: Path, dtypes: dict[str, Any], _: float
+) -> None:
+    (hidden, tokenizer), linear = made("hybrid"), student(head="linear", **SHAPE)
+    linear.encoder = hidden.encoder
+    tasks = {"one": linear, "two": hidden, "three": copy.deepcopy(linear), "four": copy.deepcopy(hidden)}
+    write_engine_file({task: (one, tmp_path) for task, one in tasks.items()}, tokenizer, tmp_path / "x", **dtypes)
+    first = [a for a, _ in ROWS]
+    logits = MultiTaskPredictor(tmp_path / "x").logits(first)
+    for task, one in tasks.items():
+        write(one, tokenizer, tmp_path, tmp_path / task, **dtypes)
+        np.testing.assert_array_equal(logits[task], Predictor(tmp_path / task).logits(first))
+
+
+def test_tasks_of_a_file_are_named(several: Path, together: Path, tmp_path: Path) -> None:
+    with pytest.raises(DistillError, match=naming("task=", "opinion", "roles")):
+        Predictor(several)
+    with pytest.raises(DistillError, match=naming("opinions", "opinion")):
+        Predictor(several, task="opinions")
+    with pytest.raises(DistillError, match=naming("two texts")):
+        MultiTaskPredictor(several, tasks=["opinion"]).predict(["a"], ["b"])
+    both = list(MultiTaskPredictor(several).predictors.values())
+    with pytest.raises(DistillError, match=naming("some take one text")):
+        _logits(both, ["a"], None)
+    with pytest.raises(ConfigError, match=naming("--file", f"{together}/roles")):
+        export(ExportConfig(run=together, onnx=tmp_path / "x.onnx"))
 
 
 def test_threads_share_a_student(files: dict[str, Path]) -> None:
@@ -196,9 +253,9 @@ def test_other_students_are_told_which_export_serves_them(tmp_path: Path) -> Non
         (student(head="bilstm", hidden_size=4), "distill serve"),
     ):
         with pytest.raises(ConfigError, match=naming("--file", other)):
-            write_engine_file(one, tokenizer, tmp_path, tmp_path / "x.distill")
+            write(one, tokenizer, tmp_path, tmp_path / "x.distill")
     with pytest.raises(ConfigError, match=naming("--file", "--onnx")):
-        write_engine_file(student(), VARIANTS["added normal"](), tmp_path, tmp_path / "x.distill")
+        write(student(), VARIANTS["added normal"](), tmp_path, tmp_path / "x.distill")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -127,7 +127,11 @@ def test_headers_that_do_not_fit(
         ("labels", []),
         ("labels", ["one"]),
         ("pairing", "else"),
-        ("pairing", "compare"),
+        ("is_pair", True),
+        ("normalises", 1),
+        ("task", 3),
+        ("tasks", []),
+        ("tasks", [{}]),
         ("kind", "bins"),
         ("kind", 3),
         ("maxima", False),
@@ -136,7 +140,10 @@ def test_headers_that_do_not_fit(
     ],
 )
 def test_settings_that_do_not_fit(content: bytes, tmp_path: Path, name: str, value: object) -> None:
-    (tmp_path / "x").write_bytes(with_settings(content, lambda values: values.update({name: value})))
+    def change(values: Header) -> None:
+        (values if name in values else values["tasks"][0])[name] = value
+
+    (tmp_path / "x").write_bytes(with_settings(content, change))
     with pytest.raises(DistillError, match="x: "):
         Predictor(tmp_path / "x")
 

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from student.engine.build import COMPILE, SQLITE, X86_64
-from tests.helpers.engine import LIBRARY, STUDENTS, made, needs_engine, written
+from student.export.engine_file import write_engine_file
+from tests.helpers.engine import LIBRARY, SCORE, SHAPE, STUDENTS, made, needs_engine, written
+from tests.helpers.toy_students import student
 
 if LIBRARY.exists():
-    from student.engine.python.distill_student import Predictor
+    from student.engine.python.distill_student import MultiTaskPredictor, Predictor
 
 pytestmark = needs_engine
 ROOT = Path(__file__).parents[3]
@@ -151,7 +153,20 @@ def test_sqlite_answers_what_python_answers(tmp_path: Path) -> None:
             assert (json.loads(label) if isinstance(answer["label"], list) else label) == answer["label"]
             assert json.loads(scores) == pytest.approx(answer["probabilities"], rel=1e-6)
         assert rows(f"select distill_predict('{path.name}', null{', null' * is_pair}) as a") == [[None]]
-    for wrong in ("distill_predict('missing.distill', 'a')", f"distill_predict('{path.name}', 'a', 'b')"):
+    classes, tokenizer = made("hybrid")
+    score = student(target=SCORE, head="linear", **SHAPE)
+    score.encoder = classes.encoder
+    tasks = {"hybrid": (classes, tmp_path), "score": (score, tmp_path)}
+    write_engine_file(tasks, tokenizer, tmp_path / "tasks.distill")
+    ((label, scores),) = rows("select distill_predict('tasks.distill', 'a b'), distill_scores('tasks.distill', 'a b')")
+    (answer,) = MultiTaskPredictor(tmp_path / "tasks.distill").predict(["a b"])
+    assert json.loads(label)["hybrid"] == answer["hybrid"]["label"]
+    assert json.loads(scores)["hybrid"] == pytest.approx(answer["hybrid"]["probabilities"], rel=1e-6)
+    assert (
+        json.loads(label)["score"] == json.loads(scores)["score"] == pytest.approx(answer["score"]["score"], rel=1e-6)
+    )
+    wrongs = ["distill_predict('missing.distill', 'a')", "distill_predict('tasks.distill', 'a', 'b')"]
+    for wrong in (*wrongs, f"distill_predict('{path.name}', 'a', 'b')"):
         failed = subprocess.run(
             ["sqlite3", ":memory:", ".load ./distill_sqlite", f"select {wrong}"],
             capture_output=True,

@@ -1,6 +1,7 @@
 """A trained student that reads text, with numpy as its only dependency.
 
 ``Predictor("student.distill").predict(["what a film"])``. The file is written by ``distill export RUN --file FILE``.
+`MultiTaskPredictor` predicts for several tasks that share an encoder, and reads each text once.
 `Predictor.predict` does not use numpy, because importing numpy takes longer than opening a student and predicting.
 """
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float32]
 
-__all__ = ["DistillError", "Predictor"]
+__all__ = ["DistillError", "MultiTaskPredictor", "Predictor"]
 
 LIBRARY = Path(__file__).parent / "libdistill_student.so"
 CLASSES, LABELS, SCORE = range(3)
@@ -30,6 +31,10 @@ class DistillError(Exception):
 
 class _Texts(ctypes.Structure):
     _fields_ = (("bytes", ctypes.c_char_p), ("starts", ctypes.c_void_p), ("count", ctypes.c_int64))
+
+
+class _Tasks(ctypes.Structure):
+    _fields_ = (("numbers", ctypes.c_void_p), ("count", ctypes.c_int64))
 
 
 class _Info(ctypes.Structure):
@@ -48,22 +53,45 @@ class _Info(ctypes.Structure):
 def _load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     texts, student, address = ctypes.POINTER(_Texts), ctypes.c_void_p, ctypes.c_void_p
+    inputs: list[Any] = [student, ctypes.POINTER(_Tasks), texts, texts, ctypes.c_int32]
     for name in ("version", "level", "last_error"):
         getattr(library, f"distill_{name}").restype = ctypes.c_char_p
     library.distill_open.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)]
     library.distill_close.argtypes = [student]
     library.distill_close.restype = None
-    library.distill_describe.argtypes = [student, ctypes.POINTER(_Info)]
-    library.distill_label.argtypes = [student, ctypes.c_int64]
+    library.distill_num_tasks.argtypes = [student]
+    library.distill_num_tasks.restype = ctypes.c_int64
+    library.distill_describe.argtypes = [student, ctypes.c_int64, ctypes.POINTER(_Info)]
+    library.distill_label.argtypes = [student, ctypes.c_int64, ctypes.c_int64]
     library.distill_label.restype = ctypes.c_char_p
     library.distill_tokenise.argtypes = [student, ctypes.c_char_p, ctypes.c_int64, address, ctypes.c_int64, address]
-    library.distill_logits.argtypes = [student, texts, texts, ctypes.c_int32, address]
-    library.distill_predict.argtypes = [student, texts, texts, ctypes.c_int32, address, address]
+    library.distill_logits.argtypes = [*inputs, address]
+    library.distill_predict.argtypes = [*inputs, address, address]
     library.distill_encode.argtypes = [student, texts, ctypes.c_int32, address]
     return library
 
 
 _library = _load(LIBRARY)
+
+
+class _File:
+    """An open file: its handle, and the description of each task by name."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.handle = ctypes.c_void_p()
+        _check(_library.distill_open(os.fsencode(path), ctypes.byref(self.handle)))
+        self.tasks: dict[str, tuple[int, _Info]] = {}
+        for number in range(_library.distill_num_tasks(self.handle)):
+            info = _Info()
+            _check(_library.distill_describe(self.handle, number, ctypes.byref(info)))
+            self.tasks[info.task.decode()] = number, info
+
+    def __del__(self) -> None:
+        if self.handle:
+            _library.distill_close(self.handle)
+
+    def labels(self, number: int, count: int) -> tuple[str, ...]:
+        return tuple(_library.distill_label(self.handle, number, k).decode() for k in range(count))
 
 
 class Predictor:
@@ -72,6 +100,7 @@ class Predictor:
     Args:
         path: the student's file.
         threads: number of threads for many inputs. Default: one per processor.
+        task: the task, for a file with several.
 
     Attributes:
         task: the student's task.
@@ -81,24 +110,24 @@ class Predictor:
         num_features: the number of features that `encode` returns for a text.
 
     Raises:
-        DistillError: if the file cannot be read or is not a student's.
+        DistillError: if the file cannot be read or is not a student's, or has no such task.
     """
 
-    def __init__(self, path: str | os.PathLike[str], threads: int | None = None) -> None:
-        self._handle = ctypes.c_void_p()
-        _check(_library.distill_open(os.fsencode(path), ctypes.byref(self._handle)))
-        self.threads = threads or os.cpu_count() or 1
-        info = _Info()
-        _check(_library.distill_describe(self._handle, ctypes.byref(info)))
-        self._num_logits, self._num_answers = int(info.num_logits), int(info.num_answers)
-        self.task, self._kind, self.is_pair = info.task.decode(), int(info.kind), bool(info.is_pair)
-        self.num_features = int(info.num_features)
-        names = (_library.distill_label(self._handle, number) for number in range(self._num_answers))
-        self.labels = tuple(name.decode() for name in names)
+    def __init__(self, path: str | os.PathLike[str], threads: int | None = None, task: str | None = None) -> None:
+        file = _File(path)
+        if task is None and len(file.tasks) > 1:
+            raise DistillError(f"{path}: has several tasks. Choose one by task=: {', '.join(file.tasks)}")
+        self._open(path, file, threads, task)
 
-    def __del__(self) -> None:
-        if self._handle:
-            _library.distill_close(self._handle)
+    def _open(self, path: str | os.PathLike[str], file: _File, threads: int | None, task: str | None) -> None:
+        self._file, self.threads = file, threads or os.cpu_count() or 1
+        self.task = next(iter(file.tasks)) if task is None else task
+        if self.task not in file.tasks:
+            raise DistillError(f"{path}: has no task {task!r}. It has {', '.join(file.tasks)}")
+        self._number, info = file.tasks[self.task]
+        self._num_logits, self._num_answers = int(info.num_logits), int(info.num_answers)
+        self._kind, self.is_pair, self.num_features = int(info.kind), bool(info.is_pair), int(info.num_features)
+        self.labels = file.labels(self._number, self._num_answers)
 
     def __reduce__(self) -> Any:
         raise TypeError("a Predictor cannot be pickled. Open its file again.")
@@ -116,24 +145,11 @@ class Predictor:
         Raises:
             DistillError: if the texts do not fit the student.
         """
-        count, inputs = self._inputs(texts, seconds)
-        width = self._num_answers
-        answers, chosen = (ctypes.c_float * (count * width))(), (ctypes.c_char * (count * width))()
-        addresses = ctypes.addressof(answers), ctypes.addressof(chosen)
-        _check(_library.distill_predict(self._handle, *inputs, *addresses))
-        if self._kind == SCORE:
-            return [{"score": score} for score in answers]
-        rows, holds = range(0, count * width, width), chosen.raw
-        return [self._answer(answers[row : row + width], holds[row : row + width]) for row in rows]
+        return _predicted([self], texts, seconds)[0]
 
     def logits(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> "Floats":
         """Returns float32 logits [N, C] before softmax. See `predict` for the arguments."""
-        import numpy as np
-
-        count, inputs = self._inputs(texts, seconds)
-        logits = np.empty((count, self._num_logits), np.float32)
-        _check(_library.distill_logits(self._handle, *inputs, _address(logits)))
-        return logits
+        return _logits([self], texts, seconds)
 
     def encode(self, texts: Sequence[str]) -> "Floats":
         """Returns float32 representations [N, F] of texts, not normalised.
@@ -144,37 +160,135 @@ class Predictor:
 
         joined = _joined(texts)
         features = np.empty((len(texts), self.num_features), np.float32)
-        threads = self._threads_for(len(texts))
-        _check(_library.distill_encode(self._handle, _texts(joined, len(texts)), threads, _address(features)))
+        threads = _threads_for(self.threads, len(texts))
+        _check(_library.distill_encode(self._file.handle, _texts(joined, len(texts)), threads, _address(features)))
         return features
 
     def tokenize(self, text: str) -> list[int]:
         """Returns the token ids of a text, without special tokens and not truncated."""
         content = _encoded(text)
-        count = ctypes.c_int64()
+        handle, count = self._file.handle, ctypes.c_int64()
         ids = (ctypes.c_int32 * (2 * len(content) + 8))()
         while True:
             address, room = ctypes.addressof(ids), len(ids)
-            _check(_library.distill_tokenise(self._handle, content, len(content), address, room, ctypes.byref(count)))
+            _check(_library.distill_tokenise(handle, content, len(content), address, room, ctypes.byref(count)))
             if count.value <= room:
                 return ids[: count.value]
             ids = (ctypes.c_int32 * count.value)()
 
-    def _inputs(self, texts: Sequence[str], seconds: Sequence[str] | None) -> tuple[int, tuple[Any, ...]]:
-        count = len(texts)
-        if self.is_pair and seconds is None and not count:
-            seconds = ()
-        first, second = _joined(texts), None if seconds is None else _joined(seconds)
-        parts = _texts(first, count), None if second is None else _texts(second, len(seconds or ()))
-        return count, (*parts, self._threads_for(count))
-
-    def _threads_for(self, count: int) -> int:
-        return min(self.threads, 1 + count // INPUTS_PER_THREAD)
+    def _answers(self, answers: list[float], holds: bytes) -> list[dict[str, Any]]:
+        """Returns the answers to inputs, whose numbers lie end to end."""
+        if self._kind == SCORE:
+            return [{"score": score} for score in answers]
+        width = self._num_answers
+        rows = range(0, len(answers), width)
+        return [self._answer(answers[row : row + width], holds[row : row + width]) for row in rows]
 
     def _answer(self, probabilities: list[float], holds: bytes) -> dict[str, Any]:
         names = [name for name, is_held in zip(self.labels, holds, strict=True) if is_held]
         label = names if self._kind == LABELS else names[0]
         return {"label": label, "probabilities": dict(zip(self.labels, probabilities, strict=True))}
+
+
+class MultiTaskPredictor:
+    """Students of several tasks that share an encoder. Each text is read once.
+
+    Args:
+        path: the students' file.
+        threads: number of threads for many inputs. Default: one per processor.
+        tasks: those that answer. Default: all.
+
+    Attributes:
+        predictors: the student of each task, by its name.
+
+    Raises:
+        DistillError: if the file cannot be read or is not a student's, or has no such task.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], threads: int | None = None, tasks: Sequence[str] = ()) -> None:
+        file = _File(path)
+        self.predictors: dict[str, Predictor] = {}
+        for task in tasks or file.tasks:
+            self.predictors[task] = object.__new__(Predictor)
+            self.predictors[task]._open(path, file, threads, task)
+
+    def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[dict[str, dict[str, Any]]]:
+        """Predicts for all tasks that take such inputs.
+
+        Args:
+            texts: the (first) texts.
+            seconds: the second texts, for tasks of pairs.
+
+        Returns: One dict per input: by task what `Predictor.predict` returns for it.
+
+        Raises:
+            DistillError: if no task takes such inputs.
+        """
+        asked = self._asked(seconds)
+        answers = _predicted(list(asked.values()), texts, seconds)
+        return [dict(zip(asked, row, strict=True)) for row in zip(*answers, strict=True)]
+
+    def logits(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> "dict[str, Floats]":
+        """Returns the logits [N, C] of each task, see `predict`."""
+        asked = self._asked(seconds)
+        logits = _logits(list(asked.values()), texts, seconds)
+        ends = [0, *accumulate(one._num_logits for one in asked.values())]
+        return {task: logits[:, begin:end] for task, begin, end in zip(asked, ends[:-1], ends[1:], strict=True)}
+
+    def _asked(self, seconds: Sequence[str] | None) -> dict[str, Predictor]:
+        takes_pairs = seconds is not None
+        asked = {task: one for task, one in self.predictors.items() if one.is_pair == takes_pairs}
+        if not asked:
+            raise DistillError(f"no task takes {'two texts' if takes_pairs else 'one text'} per input")
+        return asked
+
+
+def _logits(asked: Sequence[Predictor], texts: Sequence[str], seconds: Sequence[str] | None) -> "Floats":
+    """Returns the logits of tasks side by side."""
+    import numpy as np
+
+    count, inputs = _inputs(asked, texts, seconds)
+    logits = np.empty((count, sum(one._num_logits for one in asked)), np.float32)
+    _check(_library.distill_logits(asked[0]._file.handle, *inputs, _address(logits)))
+    return logits
+
+
+def _predicted(
+    asked: Sequence[Predictor], texts: Sequence[str], seconds: Sequence[str] | None
+) -> list[list[dict[str, Any]]]:
+    """Returns the answers of each task to all inputs."""
+    count, inputs = _inputs(asked, texts, seconds)
+    widths = [one._num_answers for one in asked]
+    row = sum(widths)
+    answers, chosen = (ctypes.c_float * (count * row))(), (ctypes.c_char * (count * row))()
+    addresses = ctypes.addressof(answers), ctypes.addressof(chosen)
+    _check(_library.distill_predict(asked[0]._file.handle, *inputs, *addresses))
+    if len(asked) == 1:
+        return [asked[0]._answers(answers[:], chosen.raw)]
+    found, begin = [], 0
+    for one, width in zip(asked, widths, strict=True):
+        places = [n * row + begin + k for n in range(count) for k in range(width)]
+        found.append(one._answers([answers[place] for place in places], bytes(chosen.raw[place] for place in places)))
+        begin += width
+    return found
+
+
+def _inputs(
+    asked: Sequence[Predictor], texts: Sequence[str], seconds: Sequence[str] | None
+) -> tuple[int, tuple[Any, ...]]:
+    """Returns the number of inputs, and the arguments of the library: the tasks, the texts and the threads."""
+    count, first = len(texts), asked[0]
+    if first.is_pair and seconds is None and not count:
+        seconds = ()
+    numbers = (ctypes.c_int64 * len(asked))(*(one._number for one in asked))
+    tasks = _Tasks(ctypes.addressof(numbers), len(asked))
+    tasks.kept = numbers  # keeps the memory of the address alive
+    parts = _texts(_joined(texts), count), None if seconds is None else _texts(_joined(seconds), len(seconds))
+    return count, (ctypes.pointer(tasks), *parts, _threads_for(first.threads, count))
+
+
+def _threads_for(threads: int, count: int) -> int:
+    return min(threads, 1 + count // INPUTS_PER_THREAD)
 
 
 def _check(status: int) -> None:

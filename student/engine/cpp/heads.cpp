@@ -1,0 +1,107 @@
+// The heads of a student: from features to logits, and from logits to answers.
+#include <algorithm>
+#include <cmath>
+
+#include "student.h"
+
+namespace {
+
+constexpr int64_t MOST_WIDTH = 1 << 16;
+
+distill_kind kind_of(const std::string& name) {
+  if (name == "classes") return DISTILL_CLASSES;
+  if (name == "labels") return DISTILL_LABELS;
+  require(name == "score" || name == "bins", "the kind " + name + " is unknown");
+  return DISTILL_SCORE;
+}
+
+double sigmoid(double logit) { return logit < 0 ? std::exp(logit) / (1 + std::exp(logit)) : 1 / (1 + std::exp(-logit)); }
+
+}  // namespace
+
+Head::Head(const File& file, const Json& settings, int64_t number, int64_t inputs)
+    : task(settings.at("task").string()),
+      prefix(std::to_string(number) + "."),
+      kind(kind_of(settings.at("kind").string())),
+      is_pair(settings.at("is_pair").boolean()),
+      normalises(settings.at("normalises").boolean()),
+      num_inputs(inputs),
+      hidden_size(settings.at("hidden").integer(0, MOST_WIDTH)) {
+  const std::string& name = settings.at("kind").string();
+  for (const Json& label : settings.at("labels").values()) labels.push_back(label.string());
+  num_logits = static_cast<int64_t>(labels.size());
+  require(num_logits > 0 && (name != "score" || num_logits == 1), "there are no logits, or too many");
+  if (name == "bins") bins = file.get(prefix + "bins", FLOAT32, {num_logits}).floats();
+  if (kind != DISTILL_SCORE) {
+    temperature = file.get(prefix + "temperature", FLOAT32, {num_logits}).floats();
+    for (int64_t k = 0; k < num_logits; ++k) require(temperature[k] > 0, "a temperature is not above 0");
+  }
+  if (kind == DISTILL_LABELS) bias = file.get(prefix + "bias", FLOAT32, {num_logits}).floats();
+  has_hidden = hidden_size > 0;
+  out_weights = file.get(prefix + "out", FLOAT32, {num_logits, has_hidden ? hidden_size : num_inputs}).floats();
+  out_bias = file.get(prefix + "out.bias", FLOAT32, {num_logits}).floats();
+  if (has_hidden) hidden_bias = file.get(prefix + "hidden.bias", FLOAT32, {hidden_size}).floats();
+}
+
+void Head::pack(const Kernels& arithmetic, const File& file, const std::vector<int64_t>& group_ends) {
+  const auto groups = static_cast<int64_t>(group_ends.size());
+  const std::string name = prefix + "hidden";
+  const Tensor& weights = file.weights(name, {hidden_size, num_inputs});
+  require(weights.number != FLOAT16, "hidden has numbers of a type that heads do not have");
+  const float* scales =
+      weights.number == INT8 ? file.get(name + ".scale", FLOAT32, {groups, hidden_size}).floats() : nullptr;
+  const Layer layer{weights.data, weights.number, scales, hidden_size, num_inputs, group_ends.data(), groups};
+  packed = arithmetic.plan(layer);
+  weights_ = Aligned<uint32_t>(packed.out * packed.units);
+  unit_ends_.resize(static_cast<size_t>(packed.groups));
+  if (packed.arithmetic == PackedLayer::BYTES) {
+    weight_scales_ = Aligned<float>(packed.groups * packed.out);
+    corrections_.resize(static_cast<size_t>(packed.groups * packed.out));
+  }
+  packed.weights = weights_.data();
+  packed.unit_ends = unit_ends_.data();
+  packed.scales = weight_scales_.data();
+  packed.corrections = corrections_.data();
+  arithmetic.pack(layer, packed);
+}
+
+void Head::finish(const Kernels& arithmetic, float* numbers, float* out) const {
+  arithmetic.activate(numbers, hidden_size, hidden_bias, normalises);
+  arithmetic.linear(numbers, hidden_size, out_weights, out_bias, num_logits, out);
+}
+
+void Head::answer(const float* logits, float* answers, uint8_t* is_chosen) const {
+  if (is_chosen && kind == DISTILL_SCORE) is_chosen[0] = 0;  // a score is no label
+  if (kind == DISTILL_SCORE && !bins) {
+    answers[0] = logits[0];
+    return;
+  }
+  if (kind == DISTILL_LABELS) {
+    for (int64_t k = 0; k < num_logits; ++k) {
+      const float divided = logits[k] / temperature[k];
+      answers[k] = static_cast<float>(sigmoid(divided));
+      if (is_chosen) is_chosen[k] = divided + bias[k] > 0;
+    }
+    return;
+  }
+  // One temperature serves all classes, or none a score in bins, so the likeliest stays the likeliest.
+  const int64_t best = std::max_element(logits, logits + num_logits) - logits;
+  const float divisor = temperature ? temperature[0] : 1;
+  const auto share_of = [&](int64_t k) {
+    return std::exp(static_cast<double>(logits[k] / divisor) - static_cast<double>(logits[best] / divisor));
+  };
+  double total = 0, expected = 0;
+  for (int64_t k = 0; k < num_logits; ++k) {
+    const double share = share_of(k);
+    total += share;
+    if (bins) expected += share * bins[k];
+  }
+  if (bins) {
+    answers[0] = static_cast<float>(expected / total);
+    return;
+  }
+  for (int64_t k = 0; k < num_logits; ++k) {
+    answers[k] = static_cast<float>(share_of(k) / total);
+    if (is_chosen) is_chosen[k] = k == best;
+  }
+}
