@@ -1,4 +1,3 @@
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -158,7 +157,8 @@ def test_a_joint_student_reads_what_its_teacher_read(roles_set: ExampleSet) -> N
     texts = zip(rows.column("sentence1").to_pylist(), rows.column("sentence2").to_pylist(), strict=True)
     assert lists(examples.ids1) == [bert.encode(*pair).ids for pair in texts]
     assert examples.ids2 is None
-    assert replace(examples, ids1=stored.ids1, ids2=stored.ids2) == stored  # nothing else has changed
+    changed = {name for name, value in vars(examples).items() if value is not vars(stored)[name]}
+    assert changed == {"ids1", "ids2"}
 
 
 @cache

@@ -1,5 +1,6 @@
 import json
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,7 @@ def test_record_tells_how_to_repeat_the_run(opinion_run: Path, opinion_set: Exam
     assert [entry["epoch"] for entry in result["history"]] == [1, 2]
     assert all(set(entry["metrics"]["validation"]) == {"accuracy"} for entry in result["history"])
     assert result["best"] in result["history"]
-    assert result["versions"]["torch"] == torch.__version__
+    assert result["versions"]["torch"] == version("torch")
 
 
 def test_record_of_a_selection(store: Path, tmp_path: Path) -> None:
