@@ -91,4 +91,5 @@ def _run(program: Callable[[], object], folder: Path, environment: dict[str, str
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    os.fsync = lambda fd: None  # as in tests/conftest.py: no test cuts the power
     program()

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
@@ -123,7 +122,11 @@ class CompiledWordPiece:
         # A text has at most one id per byte, so each sentence's ids fit where its bytes stand.
         ids_T = np.empty(len(text), np.int32)
         count_N = np.empty(len(starts_S) - 1, np.int64)
-        threads = min(torch.get_num_threads(), 1 + len(text) // BYTES_PER_THREAD)
+        threads = 1 + len(text) // BYTES_PER_THREAD
+        if threads > 1:
+            import torch  # takes seconds, which reading a few texts does not
+
+            threads = min(torch.get_num_threads(), threads)
         sentences, outputs = _Strings.of(text, starts_S), (ids_T.ctypes.data, count_N.ctypes.data)
         if not self._library.wordpiece_read(self._handle, sentences, threads, *outputs):
             raise MemoryError

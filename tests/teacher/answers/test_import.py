@@ -325,9 +325,9 @@ def test_it_needs_neither_torch_nor_transformers(said: Rows, work: Path, tmp_pat
     code = f"""
 import sys
 from pathlib import Path
+sys.modules |= dict.fromkeys(("torch", "transformers", "datasets", "accelerate"))
 from teacher.answers.import_settings import ImportConfig
 from teacher.answers.import_answers import import_answers
-sys.modules |= dict.fromkeys(("torch", "transformers", "datasets", "accelerate"))
 import_answers(ImportConfig(file=Path({str(file)!r}), teacher="t", store=Path({str(tmp_path)!r}),
     manifest=Path({str(work / "opinion.yaml")!r}), data=Path({str(work / "data")!r})), "x")
 """
