@@ -64,7 +64,7 @@ def _require_one_task(config: PredictConfig, tasks: Iterable[str]) -> None:
 
 
 def _by_task(columns: dict[str, list[str]], predictions: list[dict[str, dict[str, Any]]]) -> Result:
-    """A row for each input and task, whose probabilities have the names of the task's labels in front of them."""
+    """A row for each input and task."""
     rows = []
     for *texts, answers in zip(*columns.values(), predictions, strict=True):
         rows += [[*texts, task, *_short(answer)] for task, answer in answers.items()]

@@ -37,13 +37,17 @@ class MultiTaskPredictor:
     """
 
     def __init__(self, run: str | Path, tasks: Sequence[str] = (), abstain: bool = False) -> None:
-        self.run = Path(run)
+        self.run, self._abstain = Path(run), abstain
         names = _chosen(self.run, tasks)
         if self.run.is_file():
             from student.answers.engine_predictor import open_several
         else:
             from student.answers.torch_predictor import open_several
         self.predictors, self._groups = open_several(self.run, names, abstain)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again from the folder or the file, which has to be there."""
+        return type(self), (self.run, tuple(self.predictors), self._abstain)
 
     @property
     def answer_names(self) -> Set[str]:

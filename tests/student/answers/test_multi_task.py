@@ -120,6 +120,11 @@ def test_one_task_of_a_file(file: Path) -> None:
         MultiTaskPredictor(file, abstain=True)
 
 
+def test_it_travels_to_other_processes(predictor: MultiTaskPredictor) -> None:
+    travelled = pickle.loads(pickle.dumps(predictor))  # noqa: S301
+    assert travelled(TEXTS[:2]) == predictor(TEXTS[:2])
+
+
 def test_a_run_of_one_task_has_no_others(opinion_run: Path) -> None:
     with pytest.raises(ConfigError, match=naming("--tasks", opinion_run)):
         MultiTaskPredictor(opinion_run, ["opinion"])

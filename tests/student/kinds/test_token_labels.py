@@ -21,6 +21,7 @@ from pipeline.flat_settings import narrowed
 from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.tasks.spans import spans, word_scores
 from pipeline.text.word_pieces import Pieces
+from student.answers.multi_task import MultiTaskPredictor
 from student.answers.token_labels import WORD
 from student.config import LabelSettings, TrainSettings
 from student.evaluate import evaluate
@@ -412,7 +413,12 @@ def test_a_sweep_and_several_tasks(entities: TokenLabelSet, tmp_path: Path) -> N
     assert not torch.equal(first.head.state_dict()["0.weight"], second.head.state_dict()["0.weight"])
     evaluation = json.loads(invoke("evaluate", tmp_path / "both", "--store", entities.root.parent, "--json").stdout)
     assert evaluation.keys() == {"right/validation", "entities/validation"}
-    assert Predictor(tmp_path / "both", task="right")([TEXT])[0]["words"]
+    both = MultiTaskPredictor(tmp_path / "both")
+    alone = {name: Predictor(tmp_path / "both", task=name)([TEXT])[0] for name in ("right", "entities")}
+    assert both([TEXT]) == [alone]
+    assert both.columns([TEXT])["right"].field("labels").to_pylist() == [[w["label"] for w in alone["right"]["words"]]]
+    told = invoke("predict", tmp_path / "both", TEXT, "--json")
+    assert json.loads(told.stdout)[0].keys() == {"right", "entities"}
 
 
 def test_what_it_is_made_of(run: Path) -> None:
