@@ -352,7 +352,7 @@ def _sha256(hashes: Mapping[str, str]) -> str:
 
 def _stored_answers(run: Path, target: Target) -> "Stored | None":
     """Returns the teacher's answers that a run was trained on. None for a file or a cascade, which have no record."""
-    if run.is_file() or (run / CASCADE_FILE).is_file():
+    if not run.is_dir() or (run / CASCADE_FILE).is_file():  # a file with several students has no folder for a task
         return None
     # Sets need DuckDB, which a student alone does without.
     from distill.apps.serve.stored import stored_answers

@@ -22,9 +22,12 @@ from distill.apps.serve.served import Served, name_of, names_of, open_served
 from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
+from student.export.export import export
 from student.model.embeddings import matrix_encoder
 from student.predict import Predictor
+from student.run_config import ExportConfig
 from tests.helpers.asgi import Answered, ask, asking
+from tests.helpers.engine import needs_engine
 from tests.helpers.messages import naming
 
 TEXT = "the food was lovely ."
@@ -149,6 +152,17 @@ def test_tasks_that_do_not_fit_are_refused(several: App, inputs: object, tasks: 
 def test_a_student_alone_is_one_task(app: App) -> None:
     assert post(app, "/runs/roles/tasks", PAIR).json == {"roles": post(app, "/runs/roles/predict", PAIR).json}
     assert post(app, "/tasks", PAIR).status == 422
+
+
+@needs_engine
+def test_a_file_of_several_tasks_has_no_teacher_and_needs_none(
+    together: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export(ExportConfig(run=together, file=tmp_path / "x.distill"))
+    capsys.readouterr()
+    students = open_served(tmp_path / "x.distill", Metrics(1))
+    assert [one.name for one in students] == ["opinion", "roles", "score"]
+    assert capsys.readouterr().err == ""
 
 
 def test_the_server_names_tasks_by_their_folders(together: Path, opinion_run: Path) -> None:
