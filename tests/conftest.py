@@ -63,6 +63,8 @@ LONGEST = (
     "tests/teacher/dump/test_examples.py",
     "tests/teacher/augment/test_run.py",
     "tests/teacher/unlabelled/test_dump_unlabelled.py",
+    "tests/test_torture.py",
+    "tests/test_gpu.py",
 )
 RATINGS = """
 name: ratings
