@@ -5,7 +5,6 @@ A check returns what it measured and the bound that this must not exceed, or rai
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tests.gpu.dumps import CASES, HALF, MEMORY, set_name
+from tests.gpu.dumps import main as dump_case
+from tests.helpers.forked import Forked
 
 # Of the spread of the CPU's numbers. fp32 differs by the order of sums, the others by their rounding.
 BOUNDS = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.1}
@@ -60,12 +61,14 @@ class Dumps:
         """A process that dumps a case."""
         command = [sys.executable, "-m", "tests.gpu.dumps", str(self.folder), str(store), name, json.dumps(flags)]
         everything = environment_on(device) | environment
+        if self.device == "cpu":  # The checks themselves are tried. Forked processes start at once.
+            return Forked(partial(dump_case, *command[3:]), environment=everything)
         return subprocess.Popen(command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def run(self, device: str, store: Path, name: str, environment: dict[str, str] | None = None, **flags: Any) -> str:
         """Dumps a case; returns what the process printed."""
-        with self.start(device, store, name, environment or {}, **flags) as process:
-            printed, _ = process.communicate(timeout=DUMP_SECONDS)
+        process = self.start(device, store, name, environment or {}, **flags)
+        printed, _ = process.communicate(timeout=DUMP_SECONDS)
         if process.returncode:
             raise RuntimeError(f"the dump failed: {printed[-2000:]}")
         return str(printed)
@@ -88,14 +91,14 @@ class Dumps:
     def survives_a_kill(self, name: str) -> Measured:
         """Kills a dump once it has written a shard, and repeats it."""
         store = self.folder / "killed"
-        with self.start(self.device, store, name, {}, rows_per_shard=5) as process:
-            until = time.monotonic() + DUMP_SECONDS
-            while not list((store / set_name(name)).glob("**/*.parquet")) and process.poll() is None:
-                if time.monotonic() > until:
-                    raise RuntimeError("the dump wrote no shard")
-                time.sleep(0.01)
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+        process = self.start(self.device, store, name, {}, rows_per_shard=5)
+        until = time.monotonic() + DUMP_SECONDS
+        while not list((store / set_name(name)).glob("**/*.parquet")) and process.poll() is None:
+            if time.monotonic() > until:
+                raise RuntimeError("the dump wrote no shard")
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
         self.run(self.device, store, name, rows_per_shard=5)
         return Measured(distance(self.expected(name), store, name), BOUNDS["fp32"], "of the spread")
 
