@@ -1,23 +1,35 @@
 import numpy as np
 import pytest
 
-from distill.apps.bench.readers import MAX_LENGTH, MEAN_LENGTH, PAPER_LENGTH, ROWS, made_up_tokenizer, make_sentences
+from distill.apps.bench.readers import (
+    MAX_LENGTH,
+    MEAN_LENGTH,
+    PAPER_LENGTH,
+    ROWS,
+    Sentences,
+    made_up_tokenizer,
+    make_sentences,
+)
 from pipeline.arrays import Ragged
 from pipeline.text.tokenizer import SPECIAL_TOKENS
 
 VOCABULARY = 30522
 TOKENIZER = made_up_tokenizer(VOCABULARY)
-SENTENCES = make_sentences(TOKENIZER, VOCABULARY, pad_id=0, is_pair=True)
 
 
-def test_the_paper_reads_256_times_64_uniform_ids() -> None:
-    assert SENTENCES.paper.lengths.tolist() == [PAPER_LENGTH] * ROWS
-    fifths = np.histogram(SENTENCES.paper.flat, bins=5, range=(0, VOCABULARY))[0]
+@pytest.fixture(scope="module")
+def made() -> Sentences:
+    return make_sentences(TOKENIZER, VOCABULARY, pad_id=0, is_pair=True)
+
+
+def test_the_paper_reads_256_times_64_uniform_ids(made: Sentences) -> None:
+    assert made.paper.lengths.tolist() == [PAPER_LENGTH] * ROWS
+    fifths = np.histogram(made.paper.flat, bins=5, range=(0, VOCABULARY))[0]
     np.testing.assert_allclose(fifths, ROWS * PAPER_LENGTH / 5, rtol=0.1)
 
 
-def test_realistic_lengths_are_short_on_average_and_differ() -> None:
-    lengths = SENTENCES.realistic.lengths
+def test_realistic_lengths_are_short_on_average_and_differ(made: Sentences) -> None:
+    lengths = made.realistic.lengths
     assert len(lengths) == ROWS
     assert lengths.min() >= 1
     assert lengths.max() <= MAX_LENGTH
@@ -32,26 +44,26 @@ def test_every_id_but_the_padding_occurs(pad_id: int) -> None:
         assert set(ids.flat.tolist()) == set(range(5)) - {pad_id}
 
 
-def test_texts_are_of_known_words_as_many_as_the_lengths_say() -> None:
-    assert SENTENCES.seconds is not None
-    for texts in (SENTENCES.texts, SENTENCES.seconds):
+def test_texts_are_of_known_words_as_many_as_the_lengths_say(made: Sentences) -> None:
+    assert made.seconds is not None
+    for texts in (made.texts, made.seconds):
         encodings = TOKENIZER.encode_batch(texts, add_special_tokens=False)
         lengths = Ragged.of([encoding.ids for encoding in encodings]).lengths - 1  # the full stop
         assert lengths.mean() == pytest.approx(MEAN_LENGTH, rel=0.1)
         assert all("[UNK]" not in encoding.tokens for encoding in encodings)
-    assert SENTENCES.texts != SENTENCES.seconds
+    assert made.texts != made.seconds
 
 
-def test_frequent_words_come_first() -> None:
-    words = " ".join(SENTENCES.texts).replace(".", "").split()
+def test_frequent_words_come_first(made: Sentences) -> None:
+    words = " ".join(made.texts).replace(".", "").split()
     ranks = np.array([TOKENIZER.token_to_id(word) for word in words]) - len(SPECIAL_TOKENS)
     assert (ranks <= 100).mean() == pytest.approx(np.log(100) / np.log(VOCABULARY), abs=0.08)
 
 
-def test_everybody_reads_the_same() -> None:
+def test_everybody_reads_the_same(made: Sentences) -> None:
     again = make_sentences(TOKENIZER, VOCABULARY, pad_id=0, is_pair=True)
-    assert again.texts == SENTENCES.texts
-    np.testing.assert_array_equal(again.paper.flat, SENTENCES.paper.flat)
+    assert again.texts == made.texts
+    np.testing.assert_array_equal(again.paper.flat, made.paper.flat)
 
 
 def test_a_tokenizer_without_words_still_gives_texts() -> None:
