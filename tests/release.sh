@@ -36,7 +36,7 @@ mkdir "$work/try"
 cd "$work/try"
 (
   PATH="$work/offline/bin"
-  for compiler in cc c++ gcc g++ clang; do ! command -v $compiler; done
+  for compiler in cc c++ gcc g++ clang; do if command -v $compiler; then exit 1; fi; done
   distill --version
   python -c 'import student.kernels.compiled as k, pipeline.text.wordpiece.compiled_wordpiece as w; assert k.library() and w.library()'
   distill demo

@@ -1,6 +1,7 @@
 """The engine outside of this project: as a package in an environment without torch, and from C."""
 
 import ast
+import copy
 import json
 import os
 import re
@@ -67,9 +68,16 @@ def test_one_wheel_is_for_all_pythons(wheel: Path) -> None:
 @pytest.mark.slow
 def test_a_student_answers_where_only_numpy_is(bare_python: Path, tmp_path: Path) -> None:
     written("diffcat, labels", tmp_path).rename(tmp_path / "mnli.distill")
-    [program] = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs/engine.md").read_text(), re.MULTILINE | re.DOTALL)
+    tasks = {
+        "mrpc": (made("diffcat, labels")[0], tmp_path),
+        "rte": (copy.deepcopy(made("diffcat, labels")[0]), tmp_path),
+    }
+    write_engine_file(tasks, made("diffcat, labels")[1], tmp_path / "together.distill")
+    programs = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs/engine.md").read_text(), re.MULTILINE | re.DOTALL)
     check = "\nimport sys\nassert not {'torch', 'tokenizers', 'student'} & sys.modules.keys()\n"
-    [actual] = ast.literal_eval(run(bare_python, "-I", "-c", program + check, cwd=tmp_path))
+    of_one, of_several = (run(bare_python, "-I", "-c", program + check, cwd=tmp_path) for program in programs)
+    assert "probabilities" in of_several
+    [actual] = ast.literal_eval(of_one)
     [expected] = Predictor(tmp_path / "mnli.distill").predict(["A man is eating."], ["Nobody eats."])
     assert actual["label"] == expected["label"]
     assert actual["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
