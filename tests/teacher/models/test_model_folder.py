@@ -120,6 +120,7 @@ def restored(folder: Path, change: Callable[[str, torch.Tensor], tuple[str, torc
     """Saves each of a folder's weights as what a change makes of its name and its numbers."""
     file = folder / "model.safetensors"
     weights = dict(change(key, weight) for key, weight in load_file(file).items())
+    file.unlink()  # a new file, since models that are loaded may still read the old one
     save_file(weights, file, {"format": "pt"})
 
 
