@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, raise_all
-from pipeline.files import write_atomically
+from pipeline.files import make_folder, write_atomically
 from pipeline.training.run_record import text_columns
 from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
@@ -76,17 +76,17 @@ def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
 
 
 def write_engine_file(
-    students: Mapping[str, tuple[Student, Path]],
+    placed: Mapping[str, tuple[TaskStudent, Path]],
     tokenizer: Tokenizer,
     path: Path,
     table_dtype: FileTableDtype = "float32",
     head_dtype: HeadDtype = "float32",
 ) -> None:
-    """Writes the file.
+    """Writes the file, and makes its folder.
 
     Args:
-        students: by task, in evaluation mode and on the CPU, with the folder of each, which contains its thresholds and
-            the names of its columns. All of them have the encoder of the first one.
+        placed: the students by task, in evaluation mode and on the CPU, with the folder of each, which contains its
+            thresholds and the names of its columns. All of them have the encoder of the first one.
         tokenizer: the students'.
         path: the file.
         table_dtype: the type of the stored tables.
@@ -95,8 +95,11 @@ def write_engine_file(
     Raises:
         ConfigError: if the engine does not support a student, or a number is too large for its dtype.
     """
-    problems = [problem for student, _ in students.values() for problem in engine_problems(student, tokenizer)]
+    problems = [problem for student, _ in placed.values() for problem in engine_problems(student, tokenizer)]
     raise_all(ConfigError, "--file", list(dict.fromkeys(problems)))
+    students = {task: (student, run) for task, (student, run) in placed.items() if isinstance(student, Student)}
+    assert len(students) == len(placed), "checked by engine_problems"
+    make_folder(path.parent)
     one, _ = next(iter(students.values()))
     assert {student.config.max_seq_length for student, _ in students.values()} == {one.config.max_seq_length}
     with torch.no_grad():

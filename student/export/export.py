@@ -18,7 +18,7 @@ from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record,
 from student.answers.multi_task import tasks_in
 from student.data import as_read, load_chosen
 from student.evaluate import Evaluation, dev_examples, open_evaluated
-from student.export.engine_file import engine_problems, write_engine_file
+from student.export.engine_file import write_engine_file
 from student.export.html_file import check_writable, coarse, write_html
 from student.export.onnx_file import check_exportable, write_onnx
 from student.kinds import KINDS
@@ -105,12 +105,8 @@ def _export_file(
 ) -> dict[str, Any]:
     first = next(iter(students))
     tokenizer = load_tokenizer(folders[first] / TOKENIZER_FILE, students[first].config.tokenizer_sha256)
-    problems = [problem for student in students.values() for problem in engine_problems(student, tokenizer)]
-    raise_all(ConfigError, "--file", list(dict.fromkeys(problems)))
-    make_folder(path.parent)
-    supported = {task: (one, folders[task]) for task, one in students.items() if isinstance(one, Student)}
-    assert len(supported) == len(students), "checked by engine_problems"
-    write_engine_file(supported, tokenizer, path, config.table_dtype or "float32", config.head_dtype or "float32")
+    placed = {task: (one, folders[task]) for task, one in students.items()}
+    write_engine_file(placed, tokenizer, path, config.table_dtype or "float32", config.head_dtype or "float32")
     # The encoder is counted once, as in the file.
     before = bytes_on_disk(students[first], folders[first])
     before += sum((folders[task] / WEIGHTS_FILE).stat().st_size for task in students if task != first)

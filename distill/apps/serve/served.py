@@ -362,7 +362,7 @@ def _stored_answers(run: Path, target: Target) -> "Stored | None":
 
 def names_of(run: Path) -> list[str]:
     """Returns the names under which a run is served: its tasks if it has several, otherwise that of the path."""
-    return list(tasks_in(run)) if run.exists() and tasks_in(run) else [name_of(run)]
+    return list(tasks_in(run)) or [name_of(run)]
 
 
 def name_of(run: Path) -> str:
