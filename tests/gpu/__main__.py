@@ -9,6 +9,7 @@ import argparse
 import faulthandler
 import json
 import os
+import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--short", action="store_true", help="the form that `make test` has")
-    parser.add_argument("--only", default="", help="text in the names of the checks to run")
+    parser.add_argument("--only", default="", help="regular expression for the names of the checks to run")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args(arguments)
     faulthandler.enable()
@@ -65,10 +66,10 @@ def main(arguments: list[str]) -> int:
         make_world(Path(folder), rows, hidden_size, num_layers)
         wanted = Path(folder), options.device, options.short
         dumps, trainings, speeds = (
-            [(name, check) for name, check in make(*wanted) if options.only in name]
+            [(name, check) for name, check in make(*wanted) if re.search(options.only, name)]
             for make in (checks, training_checks, speed_checks)
         )
-        # Dumps mostly start processes, so that several at once save minutes. What is timed runs alone.
+        # Dumps wait for processes, so that several at once save minutes. What is timed runs alone.
         with ThreadPoolExecutor(max(1, min(AT_ONCE, (os.cpu_count() or 1) // 2))) as pool:
             found = list(pool.map(tried, *zip(*dumps, strict=True))) if dumps else []
         found += [tried(name, check) for name, check in [*trainings, *speeds]]

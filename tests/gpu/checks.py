@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -18,14 +18,15 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.gpu.dumps import CASES, HALF, MEMORY, set_name
-from tests.gpu.dumps import main as dump_case
+from tests.gpu.dumps import CASES, HALF, MEMORY, PEAK, set_name
+from tests.gpu.dumps import main as dump_cases
 from tests.helpers.forked import Forked
 
 # Of the spread of the CPU's numbers. fp32 differs by the order of sums, the others by their rounding.
 BOUNDS = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.1}
 LAST_BIT = 4e-3  # of float16 columns: log-probabilities of -8 to -16 are 1/128 apart, and spread over 4 or more
 DUMP_SECONDS = 300
+MANY_TOKENS = 10**7  # of a batch that holds all rows
 
 
 class Measured(NamedTuple):
@@ -51,40 +52,53 @@ class Dumps:
     Args:
         folder: the world.
         device: ``cuda`` or ``cpu``.
+        names: of the cases.
     """
 
-    def __init__(self, folder: Path, device: str) -> None:
-        self.folder, self.device = folder, device
-        self.locks = {name: Lock() for name in CASES}
+    def __init__(self, folder: Path, device: str, names: Sequence[str]) -> None:
+        self.folder, self.device, self.names = folder, device, names
+        self.locks = {store: Lock() for store in ("cpu-fp32", *(f"{device}-{precision}" for precision in BOUNDS))}
+        self.printed: dict[str, str] = {}
 
-    def start(self, device: str, store: Path, name: str, environment: dict[str, str], **flags: Any) -> Any:
-        """A process that dumps a case."""
-        command = [sys.executable, "-m", "tests.gpu.dumps", str(self.folder), str(store), name, json.dumps(flags)]
+    def start(self, device: str, store: Path, names: str, environment: dict[str, str], **flags: Any) -> Any:
+        """A process that dumps cases."""
+        command = [sys.executable, "-m", "tests.gpu.dumps", str(self.folder), str(store), names, json.dumps(flags)]
         everything = environment_on(device) | environment
         if self.device == "cpu":  # The checks themselves are tried. Forked processes start at once.
-            return Forked(partial(dump_case, *command[3:]), environment=everything)
+            return Forked(partial(dump_cases, *command[3:]), environment=everything)
         return subprocess.Popen(command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    def run(self, device: str, store: Path, name: str, environment: dict[str, str] | None = None, **flags: Any) -> str:
-        """Dumps a case; returns what the process printed."""
-        process = self.start(device, store, name, environment or {}, **flags)
+    def run(self, store: Path, name: str, environment: dict[str, str] | None = None, **flags: Any) -> str:
+        """Dumps a case on the device; returns what the process printed."""
+        process = self.start(self.device, store, name, environment or {}, **flags)
         printed, _ = process.communicate(timeout=DUMP_SECONDS)
         if process.returncode:
             raise RuntimeError(f"the dump failed: {printed[-2000:]}")
         return str(printed)
 
-    def expected(self, name: str) -> Path:
-        """The store of the CPU's dump of a case in float32, which is made once."""
-        store = self.folder / "cpu"
-        with self.locks[name]:
-            if not (store / set_name(name) / "distill.json").exists():
-                self.run("cpu", store, name)
+    def made(self, device: str, precision: str, name: str) -> Path:
+        """The store of all cases on a device, which one process makes: starting takes longer than dumping.
+
+        Raises:
+            RuntimeError: if this case is not among them.
+        """
+        key = f"{device}-{precision}"
+        store = self.folder / key
+        with self.locks[key]:
+            if key not in self.printed:
+                process = self.start(device, store, ";".join(self.names), {}, precision=precision)
+                self.printed[key] = process.communicate(timeout=DUMP_SECONDS)[0]
+        if not (store / set_name(name) / "distill.json").exists():
+            raise RuntimeError(f"the dump failed: {self.printed[key][-2000:]}")
         return store
+
+    def expected(self, name: str) -> Path:
+        """The store of the CPU's dump of a case in float32."""
+        return self.made("cpu", "fp32", name)
 
     def agrees(self, name: str, precision: str) -> Measured:
         """Compares the device's numbers with the CPU's."""
-        store = self.folder / f"device-{precision}"
-        self.run(self.device, store, name, precision=precision)
+        store = self.made(self.device, precision, name)
         bound = max(BOUNDS[precision], LAST_BIT if HALF in CASES[name].columns.values() else 0)
         return Measured(distance(self.expected(name), store, name), bound, "of the spread")
 
@@ -99,7 +113,7 @@ class Dumps:
             time.sleep(0.01)
         process.kill()
         process.communicate()
-        self.run(self.device, store, name, rows_per_shard=5)
+        self.run(store, name, rows_per_shard=5)
         return Measured(distance(self.expected(name), store, name), BOUNDS["fp32"], "of the spread")
 
     def shares_the_device(self, name: str) -> Measured:
@@ -112,18 +126,23 @@ class Dumps:
         return Measured(distance(self.expected(name), store, name), BOUNDS["fp32"], "of the spread")
 
     def halves_its_batches(self, name: str) -> Measured:
-        """Dumps a case in batches that are too large for a share of the memory."""
-        store, little = self.folder / "little", {MEMORY: "0.02"}
-        printed = self.run(self.device, store, name, little, max_tokens_per_batch=10**7)
+        """Dumps a case with less memory than its batches need, and more than small ones do."""
+        peaks = []
+        for max_tokens in (64, MANY_TOKENS):
+            path = self.folder / f"peak-{max_tokens}.txt"
+            self.run(self.folder / path.stem, name, {PEAK: str(path)}, max_tokens_per_batch=max_tokens)
+            peaks.append(int(path.read_text()))
+        store, little = self.folder / "little", {MEMORY: str(sum(peaks) // 2)}
+        printed = self.run(store, name, little, max_tokens_per_batch=MANY_TOKENS)
         if "memory" not in printed:
-            raise RuntimeError("no batch was too large; the check needs a smaller share of the memory")
+            raise RuntimeError(f"no batch was too large for {sum(peaks) // 2:,} bytes, between {peaks}")
         return Measured(distance(self.expected(name), store, name), BOUNDS["fp32"], "of the spread")
 
     def rate(self, name: str) -> Measured:
         """Measures rows per second, from the start of the process to the end of the dump."""
         store = self.folder / "rate"
         start = time.monotonic()
-        self.run(self.device, store, name)
+        self.run(store, name)
         rows = sum(pq.read_metadata(path).num_rows for path in (store / set_name(name)).glob("**/*.parquet"))
         return Measured(rows / (time.monotonic() - start), None, "rows/s")
 
@@ -172,13 +191,14 @@ def checks(folder: Path, device: str, is_short: bool) -> Iterator[tuple[str, Che
         device: ``cuda`` or ``cpu``.
         is_short: whether one case and float32 are enough, as in the test suite.
     """
-    dumps = Dumps(folder, device)
-    for name in ["pairs"] if is_short else CASES:
-        for precision in ["fp32"] if is_short or not CASES[name].columns else BOUNDS:
-            yield f"{name}: {precision} agrees with the CPU", partial(dumps.agrees, name, precision)
+    names = ["pairs"] if is_short else list(CASES)
+    dumps = Dumps(folder, device, names)
+    # Those with processes of their own begin first; the others wait for the same few.
     yield "pairs: killed and repeated", partial(dumps.survives_a_kill, "pairs")
-    if is_short:
-        return
-    yield "pairs: two processes on one device", partial(dumps.shares_the_device, "pairs")
+    if not is_short:
+        yield "pairs: two processes on one device", partial(dumps.shares_the_device, "pairs")
     if device == "cuda":
         yield "pairs: too large batches are halved", partial(dumps.halves_its_batches, "pairs")
+    for name in names:
+        for precision in ["fp32"] if is_short or not CASES[name].columns else BOUNDS:
+            yield f"{name}: {precision} agrees with the CPU", partial(dumps.agrees, name, precision)

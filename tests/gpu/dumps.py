@@ -1,8 +1,9 @@
-"""Dumps of every kind of rows, each in a process of its own: ``python -m tests.gpu.dumps FOLDER STORE NAME FLAGS``."""
+"""Dumps of every kind of rows by one process: ``python -m tests.gpu.dumps FOLDER STORE NAMES FLAGS``."""
 
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,8 @@ from teacher.config import DumpSettings
 from teacher.kinds import dump
 from tests.helpers.dumps import corpus_config, dump_config, vectors_config
 
-MEMORY = "DISTILL_GPU_MEMORY"  # the share of the GPU's memory that a dump may take
+MEMORY = "DISTILL_GPU_MEMORY"  # bytes of the GPU's memory that a dump may take
+PEAK = "DISTILL_GPU_PEAK"  # a file for the most bytes that a dump reserved
 
 
 class Case(NamedTuple):
@@ -59,13 +61,25 @@ def set_name(name: str) -> str:
     return name.replace(", ", "-").replace(" ", "-")
 
 
-def main(folder: str, store: str, name: str, flags: str) -> None:
-    """Dumps a case."""
+def main(folder: str, store: str, names: str, flags: str) -> None:
+    """Dumps cases, whose names are separated by semicolons. One that fails does not hide the others."""
     if MEMORY in os.environ:
         import torch
 
-        torch.cuda.set_per_process_memory_fraction(float(os.environ[MEMORY]))
-    dump(settings_of(Path(folder), Path(store), name, json.loads(flags)), "tests.gpu")
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(int(os.environ[MEMORY]) / total)
+    failed = False
+    for name in names.split(";"):
+        try:
+            dump(settings_of(Path(folder), Path(store), name, json.loads(flags)), "tests.gpu")
+        except Exception:  # noqa: BLE001  (printed, and the exit code says so)
+            traceback.print_exc()
+            failed = True
+    if PEAK in os.environ:
+        import torch
+
+        Path(os.environ[PEAK]).write_text(str(torch.cuda.max_memory_reserved()))
+    sys.exit(int(failed))
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def speed_checks(folder: Path, device: str, is_short: bool) -> Iterator[tuple[st
     """Yields the measurements by name. See `tests.gpu.checks.checks` for the arguments."""
     speeds = Speeds(folder / "speeds", device, is_short)
     if not is_short:
-        yield "pairs: throughput with start-up", partial(Dumps(folder, device).rate, "pairs")
+        yield "pairs: throughput with start-up", partial(Dumps(folder, device, ()).rate, "pairs")
     for name in dump.NAMES:
         yield f"BERT-base, bf16: {name}", partial(speeds.rate, name)
     if device == "cuda":
