@@ -31,6 +31,7 @@ from student.layers import LayerTask, end_stage, layer_loss, learn_layers, stage
 from student.losses.layers import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.embeddings import matrix_encoder
+from student.model.heads import is_as_large, share_hidden_layers
 from student.model.model import Student, TaskStudent, default_device
 from student.model.products import IS_COMPILED
 from student.model.weights import save_sharing
@@ -130,6 +131,9 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
 
 def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
     """Trains a student for each of several tasks, or resumes the training.
+
+    The students share their encoder. Those of single texts also share the hidden layer of their heads, and so do
+    those of pairs.
 
     A step is a batch of one task, an epoch all batches of all tasks in random order. The best epoch is that of the
     best mean of the tasks' first metrics on their first dev splits.
@@ -276,6 +280,7 @@ class PrunedStudents:
         for student in students:
             # The first student's small encoder is passed on, so that all tasks train the same tables.
             small.append(prune(student, active, small[0].encoder if small else None).to(default_device()))
+        share_hidden(small)
         return cls(students, small, active)
 
     def restored(self, number: int) -> TaskStudent:
@@ -347,6 +352,12 @@ def fit(
     return [one.kind.student.load(one.folder).to(default_device()) for one in trainings], history
 
 
+def share_hidden(students: Sequence[TaskStudent]) -> None:
+    """Gives students of one kind, with representations of one size, the same hidden layer in their heads."""
+    for kind in dict.fromkeys(type(student) for student in students):
+        share_hidden_layers([student.head for student in students if type(student) is kind], is_as_large)
+
+
 def _fit_layers(
     settings: TrainSettings, num_epochs: int, small: TaskStudent, layers: LayerLoss, train: Any, run: Run
 ) -> None:
@@ -398,7 +409,7 @@ def _new_students(
     trains: Sequence[Any],
     vectors: VocabularyVectors | None,
 ) -> list[TaskStudent]:
-    """Returns initial students that share the first one's encoder."""
+    """Returns initial students that share the first one's encoder, and what they can of their heads."""
     first, start = trainings[0].settings, trainings[0].settings.start
     # All random starts follow one seed, and their order is fixed: changing it changes every student.
     seed_step(first.seed, 0)
@@ -408,6 +419,7 @@ def _new_students(
     for training in trainings:
         student_config = with_bigrams(training.student_config, len(pairs_K2))
         students.append(training.kind.student(student_config, students[0].encoder if students else None))
+    share_hidden(students)
     # Which pairs exist must be known before weights are copied, because copied pairs are matched by token.
     if len(pairs_K2):
         matrix_encoder(students[0].encoder).set_pairs(torch.from_numpy(pairs_K2))

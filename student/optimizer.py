@@ -322,6 +322,8 @@ def make_optimizer(settings: Optimizer, encoder: Encoder, *parts: nn.Module) -> 
     """Returns the optimizer of an encoder and other parts. Adam updates the tables row by row."""
     tables = [table.weight for table in encoder.trained_tables()]
     others = [*encoder.other_parameters(), *(parameter for part in parts for parameter in part.parameters())]
+    # Heads may share a layer, which has moments once.
+    others = list(dict.fromkeys(others))
     # Frozen parts, such as a teacher's filters, never get gradients and need no moments.
     others = [parameter for parameter in others if parameter.requires_grad]
     table = encoder.bigram_table()

@@ -19,7 +19,7 @@ class BatchedTask(TrainTask[list[int]]):
 
 
 class JointTask(TrainTask[TaskBatch]):
-    """Several tasks as one. A step uses a batch of one task and does not change the heads of the others.
+    """Several tasks as one. A step uses a batch of one task and changes of the others only what they share with it.
 
     Args:
         model: the model of all tasks.

@@ -30,7 +30,7 @@ from student.answers.thresholds import label_bias
 from student.kernels import compiled
 from student.model.architecture import sequences
 from student.model.embeddings import MatrixEncoder
-from student.model.heads import HEADS, PAIRINGS
+from student.model.heads import HEADS, PAIRINGS, is_equal, logits_of_heads, share_hidden_layers
 from student.model.model import Student, TaskStudent, default_device
 from student.model.products import backend
 from student.model.weights import encoder_checksum
@@ -56,12 +56,13 @@ def numpy_forward(student: Student, heads: Sequence[nn.Module] = ()) -> Forward 
     # The device comes first: numpy refuses a GPU's tensors, also those of a head that it could multiply.
     if student.device.type != "cpu" or not isinstance(encoder, MatrixEncoder) or encoder.window_size is not None:
         return None
-    layers_of_heads = [_layers(head) for head in heads or (student.head,)]
+    parts_of_heads = [_parts(head) for head in heads or (student.head,)]
     vectors, forward, backward = (None if table is None else table.detach() for table in encoder.weights())
     tables, bigrams = (vectors, forward, backward), encoder.bigrams
-    known = [layers for layers in layers_of_heads if layers is not None]
-    if len(known) < len(layers_of_heads) or backend(tables, torch.empty(0)) is not compiled:
+    known = [parts for parts in parts_of_heads if parts is not None]
+    if len(known) < len(parts_of_heads) or backend(tables, torch.empty(0)) is not compiled:
         return None
+    layers = {part: LAYERS[type(part)](part) for parts in known for part in parts}
     row_V = None if encoder.rows is None else encoder.rows.row_V.numpy()
     compare = PAIRINGS[student.config.pairing].compare if student.config.num_sequences == 2 else None
 
@@ -74,20 +75,23 @@ def numpy_forward(student: Student, heads: Sequence[nn.Module] = ()) -> Forward 
             with torch.no_grad():
                 features = torch.cat([features, bigrams(torch.from_numpy(taken.flat), starts_S)], dim=1)
         inputs: Floats = (compare(*features.chunk(2)) if compare else features).numpy()
-        logits = [reduce(lambda values, layer: layer(values), layers, inputs) for layers in known]
+        hidden: dict[nn.Module, Floats] = {}  # what heads share is computed once
+        logits = []
+        for first, *others in known:
+            if first not in hidden:
+                hidden[first] = layers[first](inputs)
+            logits.append(reduce(lambda values, part: layers[part](values), others, hidden[first]))
         return logits[0] if len(logits) == 1 else np.concatenate(logits, axis=1)
 
     return ask
 
 
-def _layers(head: nn.Module) -> list[Layer] | None:
-    """Returns the layers of a head in numpy, if all of them are supported. Dropout is off in predictions."""
+def _parts(head: nn.Module) -> list[nn.Module] | None:
+    """Returns the layers of a head, if numpy has all of them. Dropout is off in predictions."""
     if not isinstance(head, nn.Sequential):
         return None
-    layers = [layer for layer in head if not isinstance(layer, nn.Dropout)]
-    if any(type(layer) not in LAYERS for layer in layers):
-        return None
-    return [LAYERS[type(layer)](layer) for layer in layers]
+    parts = [part for part in head if not isinstance(part, nn.Dropout)]
+    return None if any(type(part) not in LAYERS for part in parts) else parts
 
 
 def _linear(layer: nn.Linear) -> Layer:
@@ -273,12 +277,13 @@ def _shared_logits(predictors: Mapping[str, TorchPredictor]) -> SharedLogits | N
     if not isinstance(student, Student):
         return None
     heads = [one.student.head for one in predictors.values()]
+    share_hidden_layers(heads, is_equal)
     ends = list(accumulate(one.student.config.target.num_logits for one in predictors.values()))
     forward = numpy_forward(student, heads)
 
     def ask(ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
         inputs = student.head_inputs(ids_T, starts_S)
-        return torch.cat([head(*inputs) for head in heads], dim=1)
+        return logits_of_heads(heads, *inputs)
 
     def logits(sentences1: Sequence[str], sentences2: Sequence[str] | None) -> dict[str, Floats]:
         parts = sequences(config, *first.reader.read(sentences1, sentences2, config.max_seq_length))

@@ -10,7 +10,7 @@ Shapes: R rows, V tokens, W numbers of a row, H hidden numbers, C logits, F feat
 
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.html_file import Runs, characters, tokenizer_problems
 from student.model.embeddings import MatrixEncoder, matrix_encoder
+from student.model.heads import is_equal, share_hidden_layers
 from student.model.model import Student, TaskStudent
 from student.run_config import FileTableDtype, HeadDtype
 
@@ -104,11 +105,17 @@ def write_engine_file(
     assert {student.config.max_seq_length for student, _ in students.values()} == {one.config.max_seq_length}
     with torch.no_grad():
         tensors = _tables(one, table_dtype)
+        # Each was loaded from its own folder, with its own copy of what they share.
+        share_hidden_layers([student.head for student, _ in students.values()], is_equal)
+        hidden_of = _hidden_of([student for student, _ in students.values()])
         for number, (student, run) in enumerate(students.values()):
-            own = _head(student, head_layers(student.head), head_dtype) | _answers(student, run)
+            layers = head_layers(student.head)
+            own = {"out": layers.weight_CH.clone(), "out.bias": layers.bias_C.clone()} | _answers(student, run)
+            if layers.hidden is not None and hidden_of[number] == number:
+                own |= _hidden(student, layers.hidden, head_dtype)
             tensors |= {f"{number}.{name}": tensor for name, tensor in own.items()}
     tensors |= _characters(tokenizer) | _pieces(tokenizer)
-    settings = _settings(one, tokenizer, {name: student for name, (student, _) in students.items()})
+    settings = _settings(one, tokenizer, {name: student for name, (student, _) in students.items()}, hidden_of)
     infos = [_info(name, student, tokenizer, run) for name, (student, run) in students.items()]
     metadata = {METADATA: json.dumps(settings, ensure_ascii=False), INFO: FILE_INFOS.dump_json(infos).decode()}
     content = save(tensors, metadata)
@@ -183,12 +190,15 @@ def _scale(values: Tensor) -> Tensor:
     return torch.where(largest > 0, largest / INT8_MAX, 1.0)
 
 
-def _head(student: Student, layers: Layers, dtype: HeadDtype) -> Tensors:
-    tensors = {"out": layers.weight_CH.clone(), "out.bias": layers.bias_C.clone()}
-    if layers.hidden is None:
-        return tensors
-    weight_HF = layers.hidden.weight
-    tensors["hidden.bias"] = layers.hidden.bias
+def _hidden_of(students: Sequence[Student]) -> list[int]:
+    """Returns for each student the number of the first one with its hidden layer, normalised alike."""
+    layers = [head_layers(student.head) for student in students]
+    shared = [(number if one.hidden is None else one.hidden, one.normalises) for number, one in enumerate(layers)]
+    return [shared.index(one) for one in shared]
+
+
+def _hidden(student: Student, hidden: nn.Linear, dtype: HeadDtype) -> Tensors:
+    weight_HF, tensors = hidden.weight, {"hidden.bias": hidden.bias}
     if dtype != "int8":
         return tensors | {"hidden": weight_HF.to(DTYPES[dtype])}
     groups = [part / scale.unsqueeze(1) for part, scale in _grouped(student, weight_HF)]
@@ -286,7 +296,9 @@ def _order_problems(tokenizer: Tokenizer) -> list[str]:
     return [] if len(marks) < 2 else ["the tokenizer's pieces contain marks whose order depends on their neighbours"]
 
 
-def _settings(one: Student, tokenizer: Tokenizer, students: Mapping[str, Student]) -> dict[str, Any]:
+def _settings(
+    one: Student, tokenizer: Tokenizer, students: Mapping[str, Student], hidden_of: Sequence[int]
+) -> dict[str, Any]:
     config, encoder = one.config, matrix_encoder(one.encoder)
     pairs = next((student.config for student in students.values() if student.config.is_pair), None)
     specials = pairs.special_ids if pairs is not None and pairs.is_joint and pairs.special_ids else ((), (), ())
@@ -295,7 +307,7 @@ def _settings(one: Student, tokenizer: Tokenizer, students: Mapping[str, Student
     length = config.max_seq_length
     return {
         "format": FORMAT_VERSION,
-        "tasks": [_task(name, student) for name, student in students.items()],
+        "tasks": [_task(*each) for each in zip(students, students.values(), hidden_of, strict=True)],
         "pairing": "none" if pairs is None else pairs.pairing,
         "num_tokens": config.num_tokens,
         "pad": config.pad_id,
@@ -319,7 +331,7 @@ def _settings(one: Student, tokenizer: Tokenizer, students: Mapping[str, Student
     }
 
 
-def _task(name: str, student: Student) -> dict[str, Any]:
+def _task(name: str, student: Student, hidden_of: int) -> dict[str, Any]:
     target, layers = student.config.target, head_layers(student.head)
     return {
         "task": name,
@@ -327,5 +339,6 @@ def _task(name: str, student: Student) -> dict[str, Any]:
         "labels": target.names,
         "is_pair": student.config.is_pair,
         "hidden": 0 if layers.hidden is None else layers.hidden.out_features,
+        "hidden_of": hidden_of,
         "normalises": layers.normalises,
     }

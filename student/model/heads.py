@@ -5,7 +5,7 @@ A new head is a function or class that makes its module, a line in `HEADS`, and 
 Shapes: B batch, L tokens, F features, I channels, D side of a square, C logits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +133,56 @@ def cnn_head(num_features: int, side: int, num_logits: int) -> nn.Sequential:
         nn.Dropout(0.4),
         nn.Linear(left**2 * wide, num_logits),
     )
+
+
+def hidden_layer(head: nn.Module) -> nn.Linear | None:
+    """Returns the layer of a head that makes hidden numbers of its input, or None for a head without one."""
+    first = head[0] if isinstance(head, nn.Sequential) else None
+    return first if isinstance(first, nn.Linear) else None
+
+
+def is_as_large(one: nn.Linear, other: nn.Linear) -> bool:
+    """Whether two layers have the same sizes."""
+    return one.weight.shape == other.weight.shape
+
+
+def is_equal(one: nn.Linear, other: nn.Linear) -> bool:
+    """Whether two layers give the same numbers."""
+    return is_as_large(one, other) and torch.equal(one.weight, other.weight) and torch.equal(one.bias, other.bias)
+
+
+def share_hidden_layers(heads: Iterable[nn.Module], can_share: Callable[[nn.Linear, nn.Linear], bool]) -> None:
+    """Gives a head the hidden layer of the first head before it that can share its own.
+
+    The hidden layer takes most of the time of an answer, so tasks that share it are answered almost as fast as one.
+    """
+    kept: list[nn.Linear] = []
+    for head in heads:
+        own = hidden_layer(head)
+        if own is None:
+            continue
+        assert isinstance(head, nn.Sequential)
+        shared = next((layer for layer in kept if can_share(layer, own)), None)
+        if shared is None:
+            kept.append(own)
+        else:
+            head[0] = shared
+
+
+def logits_of_heads(heads: Sequence[nn.Module], *inputs: torch.Tensor) -> torch.Tensor:
+    """Returns the logits of heads side by side [B, C]. What they share is computed once."""
+    hidden: dict[nn.Module, torch.Tensor] = {}
+    logits = []
+    for head in heads:
+        layer = hidden_layer(head)
+        if layer is None:
+            logits.append(head(*inputs))
+            continue
+        assert isinstance(head, nn.Sequential)
+        if layer not in hidden:
+            hidden[layer] = layer(*inputs)
+        logits.append(head[1:](hidden[layer]))
+    return torch.cat(logits, dim=1)
 
 
 class BiLstmHead(nn.Module):

@@ -19,6 +19,7 @@ from pipeline.text.tokenizer import pad_id
 from student.config import TrainSettings
 from student.engine.python import distill_student
 from student.export.engine_file import write_engine_file
+from student.model.heads import is_as_large, share_hidden_layers
 from student.model.model import Student
 from student.predict import Predictor
 from student.run_config import FileTableDtype, HeadDtype
@@ -85,6 +86,7 @@ def of_tasks(folder: Path, head: str, is_pair: bool, size: int) -> dict[str, Cal
     ways: dict[str, Callable[[], object]] = {}
     for count in (1, TASKS):
         students = [Student(one.config.model_copy(update={"is_pair": is_pair}), one.encoder) for _ in range(count)]
+        share_hidden_layers([student.head for student in students], is_as_large)  # as in training
         path = folder / f"{head}-{'pairs' if is_pair else 'texts'}-{count}.distill"
         write_engine_file({str(k): (student, folder) for k, student in enumerate(students)}, tokenizer, path)
         predictor = distill_student.MultiTaskPredictor(path, threads=1)

@@ -37,20 +37,23 @@ Head::Head(const File& file, const Json& settings, int64_t number, int64_t input
     for (int64_t k = 0; k < num_logits; ++k) require(temperature[k] > 0, "a temperature is not above 0");
   }
   if (kind == DISTILL_LABELS) bias = file.get(prefix + "bias", FLOAT32, {num_logits}).floats();
-  has_hidden = hidden_size > 0;
-  out_weights = file.get(prefix + "out", FLOAT32, {num_logits, has_hidden ? hidden_size : num_inputs}).floats();
+  out_weights = file.get(prefix + "out", FLOAT32, {num_logits, hidden_size ? hidden_size : num_inputs}).floats();
   out_bias = file.get(prefix + "out.bias", FLOAT32, {num_logits}).floats();
-  if (has_hidden) hidden_bias = file.get(prefix + "hidden.bias", FLOAT32, {hidden_size}).floats();
 }
 
-void Head::pack(const Kernels& arithmetic, const File& file, const std::vector<int64_t>& group_ends) {
+HiddenLayer::HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& prefix, int64_t hidden_size,
+                         int64_t inputs, bool is_normalised, const std::vector<int64_t>& group_ends)
+    : size(hidden_size),
+      num_inputs(inputs),
+      normalises(is_normalised),
+      bias(file.get(prefix + "hidden.bias", FLOAT32, {hidden_size}).floats()) {
   const auto groups = static_cast<int64_t>(group_ends.size());
   const std::string name = prefix + "hidden";
-  const Tensor& weights = file.weights(name, {hidden_size, num_inputs});
+  const Tensor& weights = file.weights(name, {size, num_inputs});
   require(weights.number != FLOAT16, "hidden has numbers of a type that heads do not have");
   const float* scales =
-      weights.number == INT8 ? file.get(name + ".scale", FLOAT32, {groups, hidden_size}).floats() : nullptr;
-  const Layer layer{weights.data, weights.number, scales, hidden_size, num_inputs, group_ends.data(), groups};
+      weights.number == INT8 ? file.get(name + ".scale", FLOAT32, {groups, size}).floats() : nullptr;
+  const Layer layer{weights.data, weights.number, scales, size, num_inputs, group_ends.data(), groups};
   packed = arithmetic.plan(layer);
   weights_ = Aligned<uint32_t>(packed.out * packed.units);
   unit_ends_.resize(static_cast<size_t>(packed.groups));
@@ -63,11 +66,6 @@ void Head::pack(const Kernels& arithmetic, const File& file, const std::vector<i
   packed.scales = weight_scales_.data();
   packed.corrections = corrections_.data();
   arithmetic.pack(layer, packed);
-}
-
-void Head::finish(const Kernels& arithmetic, float* numbers, float* out) const {
-  arithmetic.activate(numbers, hidden_size, hidden_bias, normalises);
-  arithmetic.linear(numbers, hidden_size, out_weights, out_bias, num_logits, out);
 }
 
 void Head::answer(const float* logits, float* answers, uint8_t* is_chosen) const {

@@ -81,9 +81,11 @@ Workspace::Workspace(const Student& student) : reader(*student.tokenizer), scrat
   int64_t inputs = 2 * student.features_of_text(), out = 0, groups = 0, room = 0;
   for (const Head& head : student.heads) {
     inputs = std::max(inputs, head.num_inputs);
-    out = std::max(out, head.packed.out);
-    groups = std::max(groups, head.packed.groups);
-    room = std::max(room, head.packed.units);
+  }
+  for (const auto& layer : student.hidden_layers) {
+    out = std::max(out, layer->packed.out);
+    groups = std::max(groups, layer->packed.groups);
+    room = std::max(room, layer->packed.units);
   }
   features = Aligned<float>(inputs + student.features_of_text());
   normalised = Aligned<float>(inputs);
@@ -136,21 +138,36 @@ void Student::read_heads(const Json& settings) {
   require(!tasks.empty() && tasks.size() <= MOST_TASKS, "there are no tasks, or too many");
   single_groups = groups_of(1);
   pair_groups = groups_of(width_of(pairing));
-  const Head* first[2] = {nullptr, nullptr};
   heads.reserve(tasks.size());
   for (const Json& task : tasks) {
     const bool is_pair = task.at("is_pair").boolean();
     require(!is_pair || pairing != Pairing::NONE, "a task of pairs has no pairing");
     const int64_t copies = is_pair ? width_of(pairing) : 1;
     Head& head = heads.emplace_back(file, task, static_cast<int64_t>(heads.size()), features_of_text() * copies);
-    if (!head.has_hidden) continue;
-    head.pack(arithmetic, file, is_pair ? pair_groups : single_groups);
-    // Inputs are made ready once for the hidden layers of all tasks.
-    const Head*& known = first[is_pair];
-    if (!known) known = &head;
-    require(known->packed.arithmetic == head.packed.arithmetic && known->packed.units == head.packed.units,
-            "hidden layers have numbers of different types");
+    const int64_t last = static_cast<int64_t>(heads.size()) - 1, hidden_of = task.at("hidden_of").integer(0, last);
+    if (head.hidden_size) read_hidden(head, hidden_of);
   }
+}
+
+void Student::read_hidden(Head& head, int64_t hidden_of) {
+  const Head& owner = heads[static_cast<size_t>(hidden_of)];
+  if (&owner != &head) {
+    head.hidden = owner.hidden;
+    require(head.hidden && head.hidden->size == head.hidden_size && head.hidden->num_inputs == head.num_inputs &&
+                head.hidden->normalises == head.normalises,
+            "a hidden layer is not that of the task it is shared with");
+    return;
+  }
+  hidden_layers.push_back(std::make_unique<HiddenLayer>(arithmetic, file, head.prefix, head.hidden_size,
+                                                        head.num_inputs, head.normalises,
+                                                        head.is_pair ? pair_groups : single_groups));
+  head.hidden = hidden_layers.back().get();
+  // Inputs are made ready once for the hidden layers of all tasks.
+  for (const Head& other : heads)
+    require(!other.hidden || other.num_inputs != head.num_inputs ||
+                (other.hidden->packed.arithmetic == head.hidden->packed.arithmetic &&
+                 other.hidden->packed.units == head.hidden->packed.units),
+            "hidden layers have numbers of different types");
 }
 
 // The parts of a representation are of different sizes, and so are those of two compared ones.
@@ -188,7 +205,7 @@ void Student::linear_logits(Workspace& work, const Heads& asked, float* out) con
   bool is_normalised = false;
   for (const Head* head : asked) {
     const float* numbers = work.features.data();
-    if (!head->has_hidden && head->normalises) {
+    if (!head->hidden && head->normalises) {
       // A copy, since hidden layers read the features as they are.
       if (!is_normalised) {
         std::copy_n(numbers, head->num_inputs, work.normalised.data());
@@ -197,9 +214,25 @@ void Student::linear_logits(Workspace& work, const Heads& asked, float* out) con
       }
       numbers = work.normalised.data();
     }
-    if (!head->has_hidden)
-      arithmetic.linear(numbers, head->num_inputs, head->out_weights, head->out_bias, head->num_logits, out);
+    if (!head->hidden) head->logits(arithmetic, numbers, out);
     out += head->num_logits;
+  }
+}
+
+// The logits of those heads that have this hidden layer, which is computed once for all of them.
+void Student::hidden_logits(Workspace& work, const HiddenLayer& hidden, const Heads& asked, int64_t count,
+                            int64_t width, float* out) const {
+  const auto has_it = [&](const Head* head) { return head->hidden == &hidden; };
+  if (std::none_of(asked.begin(), asked.end(), has_it)) return;
+  arithmetic.multiply(hidden.packed, work.units.data(), work.scales.data(), count, work.hidden.data());
+  for (int64_t n = 0; n < count; ++n) {
+    float* const numbers = work.hidden.data() + n * hidden.packed.out;
+    hidden.activate(arithmetic, numbers);
+    float* place = out + n * width;
+    for (const Head* head : asked) {
+      if (has_it(head)) head->logits(arithmetic, numbers, place);
+      place += head->num_logits;
+    }
   }
 }
 

@@ -47,28 +47,19 @@ class Bigrams {
   std::vector<std::pair<uint64_t, int32_t>> slots_;  // a row of -1 is none
 };
 
-// What makes logits and answers of one task from the features of an input.
-struct Head {
-  Head(const File& file, const Json& settings, int64_t number, int64_t num_inputs);
-
-  int64_t num_answers() const { return kind == DISTILL_SCORE ? 1 : num_logits; }
+// The layer of a head, or of several, that takes most of the time: many numbers of the features of an input.
+struct HiddenLayer {
   // `prefix`: of the names of its tensors.
-  void pack(const Kernels& arithmetic, const File& file, const std::vector<int64_t>& group_ends);
-  // Logits of the numbers that the hidden layer has given, which it changes.
-  void finish(const Kernels& arithmetic, float* numbers, float* out) const;
-  void answer(const float* logits, float* answers, uint8_t* is_chosen) const;
+  HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& prefix, int64_t size, int64_t num_inputs,
+              bool normalises, const std::vector<int64_t>& group_ends);
+  // What the last layers of its heads read, in the place of the sums of products.
+  void activate(const Kernels& arithmetic, float* numbers) const {
+    arithmetic.activate(numbers, size, bias, normalises);
+  }
 
-  std::string task, prefix;
-  distill_kind kind;
-  bool is_pair, has_hidden, normalises;
-  std::vector<std::string> labels;
-  int64_t num_logits, num_inputs, hidden_size;
-  const float* bins = nullptr;
-  const float* temperature = nullptr;  // of labels: what logits are divided by before they become probabilities
-  const float* bias = nullptr;         // added to logits, divided, before labels are chosen
-  const float* hidden_bias = nullptr;
-  const float* out_weights;
-  const float* out_bias;
+  int64_t size, num_inputs;
+  bool normalises;
+  const float* bias;
   PackedLayer packed{};
 
  private:
@@ -76,6 +67,30 @@ struct Head {
   Aligned<float> weight_scales_;
   std::vector<int32_t> corrections_;
   std::vector<int64_t> unit_ends_;
+};
+
+// What makes logits and answers of one task from the features of an input.
+struct Head {
+  Head(const File& file, const Json& settings, int64_t number, int64_t num_inputs);
+
+  int64_t num_answers() const { return kind == DISTILL_SCORE ? 1 : num_logits; }
+  // Logits of what the hidden layer has given, or of the features, normalised if it has none and normalises.
+  void logits(const Kernels& arithmetic, const float* numbers, float* out) const {
+    arithmetic.linear(numbers, hidden_size ? hidden_size : num_inputs, out_weights, out_bias, num_logits, out);
+  }
+  void answer(const float* logits, float* answers, uint8_t* is_chosen) const;
+
+  std::string task, prefix;
+  distill_kind kind;
+  bool is_pair, normalises;
+  std::vector<std::string> labels;
+  int64_t num_logits, num_inputs, hidden_size;
+  const float* bins = nullptr;
+  const float* temperature = nullptr;  // of labels: what logits are divided by before they become probabilities
+  const float* bias = nullptr;         // added to logits, divided, before labels are chosen
+  const float* out_weights;
+  const float* out_bias;
+  const HiddenLayer* hidden = nullptr;  // its own, or that of an earlier head
 };
 
 // The heads that answer, which take the same inputs.
@@ -115,6 +130,7 @@ struct Student {
   RowTable table{};
   const int32_t* row_of_token;
   Bigrams bigrams;
+  std::vector<std::unique_ptr<HiddenLayer>> hidden_layers;
   std::vector<Head> heads;
   std::vector<int64_t> single_groups, pair_groups;  // where the parts of a head's inputs end
   std::unique_ptr<Tokenizer> tokenizer;
@@ -122,9 +138,12 @@ struct Student {
  private:
   void read_table(const Json& settings);
   void read_heads(const Json& settings);
+  void read_hidden(Head& head, int64_t hidden_of);
   std::vector<int64_t> groups_of(int64_t copies) const;
   void read_input(Workspace& work, const std::string_view* texts, bool is_pair) const;
   void linear_logits(Workspace& work, const Heads& asked, float* out) const;
+  void hidden_logits(Workspace& work, const HiddenLayer& hidden, const Heads& asked, int64_t count, int64_t width,
+                     float* out) const;
   void head_inputs(Workspace& work, const std::string_view* texts, bool is_pair) const;
   void represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const;
   void represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const;
@@ -137,29 +156,20 @@ struct Student {
 template <class Text>
 void Student::logits(Workspace& work, const Heads& asked, int64_t count, Text text, float* out) const {
   const bool is_pair = asked[0]->is_pair;
-  const Head* hidden = nullptr;
+  const HiddenLayer* any = nullptr;
   int64_t width = 0;
   for (const Head* head : asked) {
-    if (head->has_hidden) hidden = head;
+    if (head->hidden) any = head->hidden;
     width += head->num_logits;
   }
   for (int64_t n = 0; n < count; ++n) {
     const std::string_view texts[2] = {text(0, n), is_pair ? text(1, n) : std::string_view()};
     head_inputs(work, texts, is_pair);
     linear_logits(work, asked, out + n * width);
-    // The hidden layers of all heads read the same inputs in the same form, see `read_heads`.
-    if (hidden)
-      arithmetic.prepare(hidden->packed, work.features.data(), work.units.data() + n * hidden->packed.units,
-                         work.scales.data() + n * hidden->packed.groups);
+    // The hidden layers of all heads read the same inputs in the same form, see `read_hidden`.
+    if (any)
+      arithmetic.prepare(any->packed, work.features.data(), work.units.data() + n * any->packed.units,
+                         work.scales.data() + n * any->packed.groups);
   }
-  float* first = out;
-  for (const Head* head : asked) {
-    if (head->has_hidden) {
-      const PackedLayer& packed = head->packed;
-      arithmetic.multiply(packed, work.units.data(), work.scales.data(), count, work.hidden.data());
-      for (int64_t n = 0; n < count; ++n)
-        head->finish(arithmetic, work.hidden.data() + n * packed.out, first + n * width);
-    }
-    first += head->num_logits;
-  }
+  for (const auto& hidden : hidden_layers) hidden_logits(work, *hidden, asked, count, width, out);
 }

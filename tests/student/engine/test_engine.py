@@ -1,6 +1,7 @@
 """The engine against torch and `tokenizers`: the same ids, the same representations, the same answers."""
 
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
@@ -195,13 +197,23 @@ def test_heads_with_and_without_a_hidden_layer_share_an_encoder(
 ) -> None:
     (hidden, tokenizer), linear = made("hybrid"), student(head="linear", **SHAPE)
     linear.encoder = hidden.encoder
-    tasks = {"one": linear, "two": hidden, "three": copy.deepcopy(linear), "four": copy.deepcopy(hidden)}
+    other = copy.deepcopy(hidden)
+    torch.nn.init.normal_(other.head[0].bias)
+    tasks = {"one": linear, "two": hidden, "three": copy.deepcopy(linear), "four": copy.deepcopy(hidden), "five": other}
     write_engine_file({task: (one, tmp_path) for task, one in tasks.items()}, tokenizer, tmp_path / "x", **dtypes)
     first = [a for a, _ in ROWS]
     logits = MultiTaskPredictor(tmp_path / "x").logits(first)
     for task, one in tasks.items():
         write(one, tokenizer, tmp_path, tmp_path / task, **dtypes)
         np.testing.assert_array_equal(logits[task], Predictor(tmp_path / task).logits(first))
+
+
+def test_a_shared_hidden_layer_is_in_the_file_once(several: Path) -> None:
+    with safe_open(several, framework="np") as file:
+        hidden = [name for name in file.keys() if name.endswith(".hidden")]  # noqa: SIM118
+        tasks = json.loads(file.metadata()["distill_student"])["tasks"]
+    assert {one["task"]: one["hidden_of"] for one in tasks} == {"opinion": 0, "roles": 1, "score": 0}
+    assert sorted(hidden) == ["0.hidden", "1.hidden"]
 
 
 def test_tasks_of_a_file_are_named(several: Path, together: Path, tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from student.export.export import export
+from student.run_config import ExportConfig
 from tests.helpers.engine import LIBRARY, needs_engine, written
 from tests.helpers.messages import naming
 
 pytestmark = needs_engine
 if LIBRARY.exists():
-    from student.engine.python.distill_student import DistillError, Predictor
+    from student.engine.python.distill_student import DistillError, MultiTaskPredictor, Predictor
 
 FLIPS = 1500
 Header = dict[str, Any]
@@ -123,6 +125,8 @@ def test_headers_that_do_not_fit(
         ("side", 4),
         ("vector_size", 2**15),
         ("hidden", 12),
+        ("hidden_of", 1),
+        ("hidden_of", -1),
         ("bigram_size", 9),
         ("labels", []),
         ("labels", ["one"]),
@@ -146,6 +150,19 @@ def test_settings_that_do_not_fit(content: bytes, tmp_path: Path, name: str, val
     (tmp_path / "x").write_bytes(with_settings(content, change))
     with pytest.raises(DistillError, match="x: "):
         Predictor(tmp_path / "x")
+
+
+@pytest.mark.parametrize("number", [0, 2])  # that of single texts, and a later one
+def test_a_hidden_layer_that_does_not_fit(together: Path, tmp_path: Path, number: int) -> None:
+    export(ExportConfig(run=together, file=tmp_path / "good"))
+
+    def change(values: Header) -> None:
+        values["tasks"][1]["hidden_of"] = number
+
+    (tmp_path / "x").write_bytes(with_settings((tmp_path / "good").read_bytes(), change))
+    with pytest.raises(DistillError, match="x: "):
+        MultiTaskPredictor(tmp_path / "x")
+    assert MultiTaskPredictor(tmp_path / "good").predictors
 
 
 @pytest.mark.parametrize("name", ["row_of_token", "pieces.ids", "pieces.ends", "bigrams.pairs", "characters.firsts"])

@@ -1,3 +1,4 @@
+import copy
 from pathlib import Path
 from typing import get_args
 
@@ -16,7 +17,19 @@ from student.model.build_config import build_config
 from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingKind
 from student.model.heads import HEADS as KINDS_OF_HEAD
-from student.model.heads import MIN_CNN_SIDE, PAIRINGS, BiLstmHead, cnn_head, linear_head, mlp_head
+from student.model.heads import (
+    MIN_CNN_SIDE,
+    PAIRINGS,
+    BiLstmHead,
+    cnn_head,
+    hidden_layer,
+    is_as_large,
+    is_equal,
+    linear_head,
+    logits_of_heads,
+    mlp_head,
+    share_hidden_layers,
+)
 from student.model.model import Student
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
@@ -235,3 +248,20 @@ def test_a_pairs_bilstm_reads_the_longer_sentence() -> None:
 )
 def test_every_choice_of_a_flag_is_in_its_table(kinds: object, table: dict[str, object]) -> None:
     assert list(get_args(kinds)) == list(table)
+
+
+def test_heads_that_share_a_layer_have_the_logits_of_each_alone() -> None:
+    torch.manual_seed(0)
+    heads = [mlp_head(6, 5, 2), linear_head(6, 3), mlp_head(6, 5, 1), mlp_head(6, 4, 2)]
+    share_hidden_layers(heads, is_as_large)
+    assert [hidden_layer(head) is hidden_layer(heads[0]) for head in heads] == [True, False, True, False]
+    features_BF = torch.randn(7, 6)
+    expected_BC = torch.cat([head(features_BF) for head in heads], dim=1)
+    torch.testing.assert_close(logits_of_heads(heads, features_BF), expected_BC)
+
+
+def test_only_equal_layers_are_shared_by_finished_students() -> None:
+    one, other = mlp_head(6, 5, 2), mlp_head(6, 5, 2)
+    copied = copy.deepcopy(one)
+    share_hidden_layers([one, other, copied], is_equal)
+    assert hidden_layer(copied) is hidden_layer(one) is not hidden_layer(other)

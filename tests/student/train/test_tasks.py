@@ -26,9 +26,10 @@ from student.config import Divergence, Loss, TrainSettings
 from student.data import load_examples
 from student.describe import describe
 from student.evaluate import evaluate
-from student.fit import train
+from student.fit import share_hidden, train
 from student.kinds.examples import ExampleTask
 from student.model.build_config import build_config
+from student.model.heads import hidden_layer
 from student.model.model import Student
 from student.model.weights import ENCODER_FILE, WEIGHTS_FILE, read_weights, save_sharing
 from student.optimizer import make_optimizer
@@ -70,6 +71,27 @@ def test_the_encoder_is_shared_and_written_once(together: Path) -> None:
     assert all(torch.equal(one[name], other[name]) for other in others for name in one)
     assert all(name.startswith("head.") for task in TASKS for name in load_file(together / task / WEIGHTS_FILE))
     assert sorted(path.name for path in together.iterdir()) == ["metrics.jsonl", *sorted((*TASKS, "run.json"))]
+
+
+def test_heads_with_the_same_inputs_share_their_hidden_layer(together: Path) -> None:
+    opinion, roles, score = (load_file(together / task / WEIGHTS_FILE) for task in TASKS)
+    for name in ("head.0.weight", "head.0.bias"):
+        assert torch.equal(opinion[name], score[name])  # trained, and saved at the same epoch
+    assert opinion["head.0.weight"].shape != roles["head.0.weight"].shape  # pairs have other inputs
+    assert not torch.equal(opinion["head.2.weight"], score["head.2.weight"])  # the LayerNorm is each task's own
+
+
+def test_a_batch_of_one_task_moves_the_hidden_layer_of_the_other(task_sets: list[Path]) -> None:
+    joint, optimizer, students = two_tasks([task_sets[0], task_sets[2]], can_share=True)
+    assert hidden_layer(students[0].head) is hidden_layer(students[1].head)
+    states = [[[p.detach().clone() for p in one.head.parameters()] for one in students]]
+    for step in range(12):
+        train_step(joint, optimizer, step)
+        states.append([[p.detach().clone() for p in one.head.parameters()] for one in students])
+    for before, after in pairwise(states):
+        moved = [[not torch.equal(a, b) for a, b in zip(*two, strict=True)] for two in zip(before, after, strict=True)]
+        assert all(one[:2] == [True, True] for one in moved)  # the hidden layer
+        assert sorted(one[2:] for one in moved) == [[False] * 4, [True] * 4]  # the rest of one task's head alone
 
 
 def test_the_mean_of_the_first_metrics_chooses_the_epoch(together: Path) -> None:
@@ -142,8 +164,8 @@ def test_the_command_prints_every_task(task_sets: list[Path], tmp_path: Path) ->
     assert "opinion, roles, score" in (tmp_path / "page.html").read_text()
 
 
-def two_tasks(task_sets: list[Path]) -> tuple[JointTask, TrainOptimizer, list[Student]]:
-    """The first two tasks as one, what moves them, and their students."""
+def two_tasks(task_sets: list[Path], can_share: bool = False) -> tuple[JointTask, TrainOptimizer, list[Student]]:
+    """The first two tasks as one, what moves them, and their students, which may share a hidden layer."""
     logit_sets = [ExampleSet.open(root) for root in task_sets[:2]]
     config = tiny_config(task_sets[0], task_sets[0], per_device_train_batch_size=16, hidden_dropout=0.0)
     torch.manual_seed(0)
@@ -151,6 +173,8 @@ def two_tasks(task_sets: list[Path]) -> tuple[JointTask, TrainOptimizer, list[St
     for logit_set in logit_sets:
         made = build_config(config, task_facts(logit_set))
         students.append(Student(made, students[0].encoder if students else None))
+    if can_share:
+        share_hidden(students)
     optimizer = make_optimizer(config.optimizer, students[0].encoder, *(one.head for one in students))
     tasks = {
         logit_set.name: ExampleTask(config, one, {"train": load_examples(logit_set, "train")}, optimizer)
