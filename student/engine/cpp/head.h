@@ -284,23 +284,27 @@ INLINE float total(const Lanes& lanes) {
   return sum;
 }
 
-// The sum of `value(i)` over all numbers; Lanes at a time.
+// The sum of `value(i)` over all numbers; Lanes at a time, in several sums, because an addition waits for the one before.
 template <class Value>
 INLINE float sum_of(const float* numbers, int64_t count, Value value) {
-  Lanes sum = {};
-  float rest = 0;
-  int64_t i = 0;
-  for (; i + LANES <= count; i += LANES) {
+  constexpr int SUMS = 4;
+  Lanes sums[SUMS] = {};
+  const auto add = [&](Lanes& sum, int64_t i) __attribute__((always_inline)) {
     Lanes lanes;
     std::memcpy(&lanes, numbers + i, sizeof lanes);
     sum += value(lanes, i);
-  }
+  };
+  float rest = 0;
+  int64_t i = 0;
+  for (; i + SUMS * LANES <= count; i += SUMS * LANES)
+    UNROLL for (int k = 0; k < SUMS; k++) add(sums[k], i + k * LANES);
+  for (; i + LANES <= count; i += LANES) add(sums[0], i);
   for (; i < count; i++) {
     Lanes lanes = {};
     lanes[0] = numbers[i];
     rest += value(lanes, -i - 1)[0];
   }
-  return total(sum) + rest;
+  return total((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest;
 }
 
 void activate(float* numbers, int64_t count, const float* bias, bool normalise) {
