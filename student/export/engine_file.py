@@ -198,7 +198,8 @@ def _hidden_of(students: Sequence[Student]) -> list[int]:
 
 
 def _hidden(student: Student, hidden: nn.Linear, dtype: HeadDtype) -> Tensors:
-    weight_HF, tensors = hidden.weight, {"hidden.bias": hidden.bias}
+    weight_HF = hidden.weight
+    tensors: Tensors = {"hidden.bias": hidden.bias}
     if dtype != "int8":
         return tensors | {"hidden": weight_HF.to(DTYPES[dtype])}
     groups = [part / scale.unsqueeze(1) for part, scale in _grouped(student, weight_HF)]

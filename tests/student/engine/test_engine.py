@@ -198,7 +198,7 @@ def test_heads_with_and_without_a_hidden_layer_share_an_encoder(
     (hidden, tokenizer), linear = made("hybrid"), student(head="linear", **SHAPE)
     linear.encoder = hidden.encoder
     other = copy.deepcopy(hidden)
-    torch.nn.init.normal_(other.head[0].bias)
+    torch.nn.init.normal_(next(other.head.parameters()))  # the weights of its hidden layer
     tasks = {"one": linear, "two": hidden, "three": copy.deepcopy(linear), "four": copy.deepcopy(hidden), "five": other}
     write_engine_file({task: (one, tmp_path) for task, one in tasks.items()}, tokenizer, tmp_path / "x", **dtypes)
     first = [a for a, _ in ROWS]
