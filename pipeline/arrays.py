@@ -1,17 +1,19 @@
 """Array types, ragged lists of ids as two flat arrays, and random numbers that are functions of a key.
 
-It imports only numpy and Arrow, so that it is quick to import. Shapes: N rows, B batch, L tokens.
+It imports only numpy, so that it is quick to import, and serving a file needs no Arrow. Shapes: N rows, B batch,
+L tokens.
 """
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Floats = npt.NDArray[np.float32]
 Floats64 = npt.NDArray[np.float64]
@@ -94,13 +96,17 @@ class Ragged:
         flat, offsets = self.flat.tolist(), self.offsets.tolist()
         return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
 
-    def column(self, kind: pa.DataType) -> pa.ListArray:
+    def column(self, kind: "pa.DataType") -> "pa.ListArray":
         """The rows as an Arrow list column with values of this type."""
+        import pyarrow as pa
+
         return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), pa.array(self.flat).cast(kind))
 
 
-def ragged(column: pa.ChunkedArray) -> Ragged:
+def ragged(column: "pa.ChunkedArray") -> Ragged:
     """A list column as flat ids and offsets."""
+    import pyarrow.compute as pc
+
     # Lengths, not the column's offsets: chunks and slices have offsets that do not start at 0, and null rows count as
     # empty.
     # A null list is an empty one: single sentences have no second ids.
@@ -154,7 +160,9 @@ def uniform(hashes: Hashes) -> Floats64:
     return ((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
-def id_type(vocabulary_size: int) -> pa.DataType:
+def id_type(vocabulary_size: int) -> "pa.DataType":
     """Returns the smallest type that holds every id of the vocabulary."""
+    import pyarrow as pa
+
     # Two bytes per id suffice for BERT's vocabulary and halve the size of a set's tokens.
     return pa.uint16() if vocabulary_size <= 2**16 else pa.uint32()

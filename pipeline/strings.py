@@ -6,9 +6,11 @@ output.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pipeline.errors import DataError
 
 MOST_SHOWN = 60  # characters
 WRITTEN = {"output", "output_dir", "parquet", "onnx", "html", "store"}  # flags with paths of outputs
@@ -18,11 +20,8 @@ def string_problem(text: str) -> str | None:
     """Returns why a text cannot be stored or passed on, with the remedy, or None."""
     if "\0" in text:
         return f"contains a NUL character, {_shown(text)}. Remove it."
-    if not text.isascii():
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            return f"contains bytes that are not UTF-8, {_shown(text)}. Write it in UTF-8."
+    if not _is_unicode(text):
+        return f"contains bytes that are not UTF-8, {_shown(text)}. Write it in UTF-8."
     return None
 
 
@@ -52,6 +51,33 @@ def strings_in(value: Any) -> Iterator[str]:
         elif isinstance(part, Mapping | list | tuple) and id(part) not in seen:
             seen.add(id(part))
             left += [*part.keys(), *part.values()] if isinstance(part, Mapping) else part
+
+
+def require_text(parts: Iterable[Sequence[Any]], first_row: int) -> None:
+    """Checks that all sentences are text.
+
+    Args:
+        parts: the first sentences, and the second ones of pairs.
+        first_row: the number of the first sentence, for messages.
+
+    Raises:
+        DataError: if a sentence is not text, naming it.
+    """
+    for sentences in parts:
+        for row, text in enumerate(sentences, first_row):
+            if not isinstance(text, str):
+                raise DataError(f"sentence {row} (from 0) is {text!r:.80}, not text")
+            if not _is_unicode(text):
+                what = "half a surrogate pair, a sign of bytes that are not UTF-8"
+                raise DataError(f"sentence {row} (from 0) has {what}: {text[:MOST_SHOWN]!r}")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_device(path: Path) -> bool:

@@ -5,9 +5,8 @@ Shapes: N inputs, F features, C logits.
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.arrays import Floats, Floats64, Ints
@@ -18,6 +17,9 @@ from pipeline.tasks.target import Target, predicted_scores, probabilities
 from student.answers.thresholds import answer_columns, chosen_names
 from student.texts import listed, unzipped
 from student.word_effects import effects, without_each_word
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BATCH_SIZE = 1024  # inputs that are read at once
 Prediction = dict[str, Any]
@@ -179,11 +181,11 @@ class Predictor:
         """The logits [N, C] of which softmax, or sigmoid of labels apart, makes calibrated probabilities."""
         return calibrated(self.logits(sentences1, sentences2), self.info.calibration)
 
-    def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
+    def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> "dict[str, pa.Array]":
         """The answers as columns: what `predict --file` writes of each input, see `answer_columns`."""
         return self.columns_of(self.logits(sentences1, sentences2))
 
-    def columns_of(self, raw_logits_NC: Floats) -> dict[str, pa.Array]:
+    def columns_of(self, raw_logits_NC: Floats) -> "dict[str, pa.Array]":
         """Returns the answers as columns, for the inputs that have these logits."""
         info = self.info
         logits_NC = calibrated(raw_logits_NC, info.calibration)
@@ -202,7 +204,7 @@ class Predictor:
         """What is wrong with an input, or None if nothing is."""
         return None if isinstance(value, str) else "not text"
 
-    def check_column(self, table: pa.Table, path: str, name: str, problems: list[str], first_row: int) -> None:
+    def check_column(self, table: "pa.Table", path: str, name: str, problems: list[str], first_row: int) -> None:
         """Adds what is wrong with a column of inputs of a table that begins with that row of its file."""
         from pipeline.sources.columns import checked_text
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.sources.columns import MAX_EXAMPLES, column_name, row_numbers, type_name
+from pipeline.tasks.gold_types import LABEL_LISTS
 from pipeline.tasks.spans import begins_inside
-from pipeline.tasks.target import LABEL_LISTS
 from pipeline.tasks.task import Task
 
 NO_GOLD: dict[Any, int | None] = {None: None, "-": None}

@@ -4,21 +4,20 @@ Shapes: N rows, C logits.
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.tasks.task import Bins, ClassMetric, LabelMetric, Metric, Objective, ScoreMetric, Task
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 TargetKind = Literal["classes", "labels", "bins", "score"]
 NO_LABEL = -1
-GOLD_TYPE = pa.int32()  # the type of a row's single label
-LABEL_LISTS = pa.list_(pa.int32())  # the type of a row's labels, if any number of them may hold
 
 
 class Target(BaseModel):
@@ -70,7 +69,7 @@ class Target(BaseModel):
     @property
     def has_label_lists(self) -> bool:
         """Whether any number of labels may hold for a row."""
-        return bool(self.type.gold_type == LABEL_LISTS)
+        return self.type.has_label_lists
 
     @property
     def is_score(self) -> bool:
@@ -100,7 +99,7 @@ class TargetType(ABC):
         meaning: the meaning of the logits, for messages.
         why_no_classes: why a row of the task has no single label, empty if it has one.
         problem_type: its name in the configs of transformers.
-        gold_type: the Arrow type of the column ``label``.
+        has_label_lists: whether a row of the column ``label`` is a list.
     """
 
     has_labels: ClassVar[bool] = False
@@ -108,7 +107,7 @@ class TargetType(ABC):
     meaning: ClassVar[str]
     why_no_classes: ClassVar[str] = "has scores and no labels"
     problem_type: ClassVar[str] = "single_label_classification"
-    gold_type: ClassVar[pa.DataType] = GOLD_TYPE
+    has_label_lists: ClassVar[bool] = False
 
     @abstractmethod
     def gold(self, target: Target, label_N: Ints, score_N: Floats) -> Ints | Floats:
@@ -122,7 +121,7 @@ class TargetType(ABC):
         """Returns the probability of each logit's label or bin."""
         return softmax(logits_NC)
 
-    def labels(self, target: Target, label: pa.Array) -> Ints:
+    def labels(self, target: Target, label: "pa.Array") -> Ints:
         """Returns the column ``label`` as an array. See `gold_arrays`."""
         return np.asarray(label.fill_null(NO_LABEL).to_numpy().astype(np.int64))
 
@@ -146,7 +145,7 @@ class _Labels(TargetType):
     meaning = "independent labels"
     why_no_classes = "may have any number of labels per row"
     problem_type = "multi_label_classification"
-    gold_type = LABEL_LISTS
+    has_label_lists = True
 
     def gold(self, target: Target, label_N: Ints, score_N: Floats) -> Ints:
         return label_N
@@ -157,7 +156,7 @@ class _Labels(TargetType):
     def probabilities(self, logits_NC: Floats) -> Floats:
         return sigmoid(logits_NC)
 
-    def labels(self, target: Target, label: pa.Array) -> Ints:
+    def labels(self, target: Target, label: "pa.Array") -> Ints:
         return _indicators(label, target.num_logits)
 
 
@@ -266,7 +265,7 @@ def predicted_scores(target: Target, logits_NC: Floats) -> Floats:
     return np.asarray(softmax(logits_NC) @ np.asarray(target.bins.values, dtype=np.float32))
 
 
-def gold_arrays(target: Target, rows: pa.Table) -> tuple[Ints, Floats]:
+def gold_arrays(target: Target, rows: "pa.Table") -> tuple[Ints, Floats]:
     """Returns the columns label (int64) and score (float32) as arrays, with ``NO_LABEL`` and NaN for missing gold.
 
     Returns:
@@ -276,12 +275,16 @@ def gold_arrays(target: Target, rows: pa.Table) -> tuple[Ints, Floats]:
     Raises:
         IntegrityError: if a list of labels contains something else.
     """
+    import pyarrow as pa
+
     score = rows.column("score").cast(pa.float32()).fill_null(float("nan")).to_numpy()
     return target.type.labels(target, rows.column("label").combine_chunks()), np.array(score, dtype=np.float32)
 
 
-def _indicators(label: pa.Array, num_labels: int) -> Ints:
+def _indicators(label: "pa.Array", num_labels: int) -> Ints:
     """Returns lists of label numbers, which may come from an untrusted file, as label_NC."""
+    import pyarrow.compute as pc
+
     numbers = pc.list_flatten(label)
     strange = [number for number in numbers.unique().to_pylist() if number is None or not 0 <= number < num_labels]
     if strange:

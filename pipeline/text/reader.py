@@ -12,7 +12,8 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from pipeline.arrays import Ints, Ragged, stacked
-from pipeline.text.tokenizer import FAILURE, Tokenized, frame_of, framed, reported, require_text, tokenize
+from pipeline.strings import require_text
+from pipeline.text.tokenizer import FAILURE, Tokenized, frame_of, framed, reported, tokenize
 from pipeline.text.wordpiece.compiled_wordpiece import (
     CompiledWordPiece,
     Int32s,

@@ -28,7 +28,6 @@ from pipeline.untrusted import parse_json
 MAX_TOKENS = 2**20
 # Chained normalizers multiply: five that each turn one character into a hundred produce ten billion.
 MAX_GROWTH = 1000
-MOST_SHOWN = 60  # characters of a text, in messages
 # Real templates add at most a handful of special tokens.
 MAX_SPECIAL_TOKENS = 64
 
@@ -382,30 +381,3 @@ def wordpiece(tokens: Iterable[str], strip_accents: bool | None = None) -> Token
         special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
     )
     return tokenizer
-
-
-def require_text(parts: Iterable[Sequence[Any]], first_row: int) -> None:
-    """Checks that all sentences are text.
-
-    Args:
-        parts: the first sentences, and the second ones of pairs.
-        first_row: the number of the first sentence, for messages.
-
-    Raises:
-        DataError: if a sentence is not text, naming it.
-    """
-    for sentences in parts:
-        for row, text in enumerate(sentences, first_row):
-            if not isinstance(text, str):
-                raise DataError(f"sentence {row} (from 0) is {text!r:.80}, not text")
-            if not _is_unicode(text):
-                what = "half a surrogate pair, a sign of bytes that are not UTF-8"
-                raise DataError(f"sentence {row} (from 0) has {what}: {text[:MOST_SHOWN]!r}")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

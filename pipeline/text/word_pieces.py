@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tokenizers import Encoding
 
 from pipeline.arrays import Bools, Ints, Ragged
 
 if TYPE_CHECKING:
+    from tokenizers import Encoding
+
     from pipeline.text.reader import TextReader
 
 
@@ -86,7 +87,7 @@ def read_pieces(reader: "TextReader", sentences: Sequence[Sequence[str]], room: 
     return Pieces(Ragged.of([ids for ids, _ in read]), Ragged.of([word_ids for _, word_ids in read]))
 
 
-def _read(encoding: Encoding, text: str, words: Sequence[str], room: int | None) -> tuple[list[int], list[int]]:
+def _read(encoding: "Encoding", text: str, words: Sequence[str], room: int | None) -> tuple[list[int], list[int]]:
     ids: list[int] = encoding.ids[:room]
     # One is added for the space between two words.
     starts = np.concatenate([[0], np.cumsum([len(word) + 1 for word in words[:-1]], dtype=np.int64)])

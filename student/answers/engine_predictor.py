@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from pipeline.arrays import Floats, Floats64, Ints, Ragged
 from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError, did_you_mean
 from pipeline.files import sha256
+from pipeline.strings import require_text
 from pipeline.tasks.drift import text_signals
-from pipeline.text.tokenizer import require_text
 from student.answers.multi_task import Opened
 from student.answers.thresholds import bias_of
 from student.predict import Predictor, StudentInfo

@@ -5,14 +5,15 @@ Shapes: N inputs, C logits.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.predict import Prediction, Predictor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # The logits of texts by task, from one reading of each text.
 SharedLogits = Callable[[Sequence[str], Sequence[str] | None], dict[str, Floats]]
@@ -101,8 +102,10 @@ class MultiTaskPredictor:
         texts = sentences1, sentences2
         return self._by_task(*texts, lambda _, logits_NC: logits_NC, lambda one, *texts: one.logits(*texts))
 
-    def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
+    def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> "dict[str, pa.Array]":
         """Returns a column of structs for each task, whose fields are the columns of `Predictor.columns`."""
+        import pyarrow as pa
+
         answers = self._by_task(sentences1, sentences2, Predictor.columns_of, lambda one, *texts: one.columns(*texts))
         return {
             task: pa.StructArray.from_arrays(list(columns.values()), names=list(columns))

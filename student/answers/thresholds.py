@@ -11,9 +11,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, IntegrityError, did_you_mean, short
@@ -21,6 +21,9 @@ from pipeline.record_file import read_record, with_checksum
 from pipeline.tasks.calibration import Calibration
 from pipeline.tasks.target import NO_LABEL, Target, margins, predicted_scores, probabilities, softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # This value replaces the label of a row whose margin is too small.
 ABSTAIN = "abstain"
@@ -38,7 +41,7 @@ def answer_columns(
     threshold: float | None = None,
     bias_C: Floats | None = None,
     calibration: Calibration | None = None,
-) -> dict[str, pa.Array]:
+) -> "dict[str, pa.Array]":
     """A student's answers by column, N rows each.
 
     Args:
@@ -53,6 +56,8 @@ def answer_columns(
         ``probabilities``. Otherwise ``score`` (float32) and, once calibrated, ``interval`` (a struct of float32,
         ``low`` and ``high``).
     """
+    import pyarrow as pa
+
     if not target.has_labels:
         return _score_columns(predicted_scores(target, logits_NC), calibration)
     p_NC = probabilities(target, logits_NC)
@@ -63,7 +68,9 @@ def answer_columns(
     return columns | ({"margin": pa.array(margins(p_NC))} if target.has_classes else {})
 
 
-def _score_columns(score_N: Floats, calibration: Calibration | None) -> dict[str, pa.Array]:
+def _score_columns(score_N: Floats, calibration: Calibration | None) -> "dict[str, pa.Array]":
+    import pyarrow as pa
+
     columns = {"score": pa.array(score_N)}
     if calibration is None or calibration.half_width is None:
         return columns
@@ -72,8 +79,12 @@ def _score_columns(score_N: Floats, calibration: Calibration | None) -> dict[str
     return columns | {"interval": pa.StructArray.from_arrays(limits, names=["low", "high"])}
 
 
-def chosen(target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None) -> pa.Array:
+def chosen(
+    target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None
+) -> "pa.Array":
     """Returns the label of each row, or for a multi-label task the list of its labels. See `answer_columns`."""
+    import pyarrow as pa
+
     if target.has_classes:
         return labels(target, _moved(logits_NC, bias_C), threshold)
     holds_NC = holding(logits_NC, bias_C)
@@ -94,8 +105,10 @@ def chosen_names(
     ]
 
 
-def labels(target: Target, p_NC: Floats, threshold: float | None = None) -> pa.Array:
+def labels(target: Target, p_NC: Floats, threshold: float | None = None) -> "pa.Array":
     """The likeliest label of each row, by its name, or `ABSTAIN` where its margin is not above the threshold."""
+    import pyarrow as pa
+
     # Taking from one array of names avoids a Python loop over the rows.
     return pa.array([*target.names, ABSTAIN]).take(pa.array(_likeliest(target, p_NC, threshold)))
 

@@ -182,6 +182,7 @@ MISTAKES: dict[str, list[Mistake]] = {
     "The machine": [
         Mistake("distill export run --onnx run.onnx", NO_EXTRA, meanwhile=without("onnxscript")),
         Mistake("distill report run", NO_EXTRA, meanwhile=without("matplotlib")),
+        Mistake("distill serve run", NO_EXTRA, meanwhile=without("torch")),
         Mistake(
             f"{TRAIN} --report-to tensorboard",
             NO_EXTRA,

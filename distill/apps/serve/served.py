@@ -32,7 +32,6 @@ from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
 from student.answers.multi_task import MultiTaskPredictor, tasks_in
 from student.cascade.cascade_file import CASCADE_FILE
-from student.cascade.cascade_predictor import CascadePredictor, log_of
 from student.predict import BATCH_SIZE, Predictor
 
 # Texts per batch, which limits how long a small request waits behind large ones.
@@ -192,6 +191,7 @@ class Served:
         # Hashed once: the files may change while this process still answers by the weights that it loaded.
         self.hashes = self.predictor.hashes()
         self.sha256 = _sha256(self.hashes)
+        self._is_cascade = (run / CASCADE_FILE).is_file()
         self._metrics = metrics
         profile = self.student.profile
         self.recent = None if profile is None else RecentInputs(self.name, self.predictor, profile, workers)
@@ -203,8 +203,12 @@ class Served:
         self.lengths = batches(self.predictor.num_tokens)
 
     def _rankings(self, scale: Scale, first: list[str], second: list[str] | None) -> list[Ranking]:
-        if not isinstance(self.predictor, CascadePredictor):
+        if not self._is_cascade:
             return self.ranked(scale, first, second, self.predictor.logits(first, second))
+        # Cascades need Arrow, which a file of a student does without.
+        from student.cascade.cascade_predictor import CascadePredictor, log_of
+
+        assert isinstance(self.predictor, CascadePredictor)
         p_NC, stage_N = self.predictor.answers(first, second)
         logits_NC = log_of(p_NC)
         self._watch(first, second, logits_NC)

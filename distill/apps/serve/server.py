@@ -4,6 +4,7 @@ Workers are forked. Uvicorn's own workers are new processes that would each load
 """
 
 import gc
+import importlib.util
 import os
 import signal
 import socket
@@ -92,6 +93,11 @@ def _problems(config: ServeConfig) -> list[str]:
         if not run.exists():
             there = [path.parent.name for path in run.parent.glob("*/config.json")]
             problems.append(f"{run}: no such folder or file. {did_you_mean(run.name, there)}")
+        elif run.is_dir() and importlib.util.find_spec("torch") is None:
+            problems.append(
+                f"{run}: is a folder, which needs torch, and torch is not installed. Serve a file of the student. "
+                f"Write it where torch is: distill export {run} --file {run.name}.distill"
+            )
     if config.workers > 1 and any(Path(run).is_dir() for run in config.runs) and _has_gpu():
         problems.append(f"--workers {config.workers}: a GPU supports one process. Use --workers 1.")
     return problems

@@ -24,7 +24,7 @@ from pipeline.sources import sentences
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
 from pipeline.sql.database import variants_view_name, view_name
 from pipeline.sql.gate import quoted
-from pipeline.tasks.target import GOLD_TYPE
+from pipeline.tasks.gold_types import GOLD_TYPE, gold_type
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
 from pipeline.text.windows import are_truncated
@@ -68,7 +68,7 @@ class ExamplesKind(RowKind):
 
     def columns(self, record: SetRecord) -> list[pa.Field]:
         """See `RowKind`. Without text there are no ids either: a tokenizer turns them back into it."""
-        columns = example_columns(record.tokenizer.vocabulary_size, record.target.type.gold_type)
+        columns = example_columns(record.tokenizer.vocabulary_size, gold_type(record.target))
         return [column for column in columns if record.has_text or column.name not in TEXT_COLUMNS]
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:

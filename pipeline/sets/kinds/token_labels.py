@@ -25,9 +25,10 @@ from pipeline.sets.verify import RowsCheck
 from pipeline.sources.source import hash_rows
 from pipeline.sql.database import words_view_name
 from pipeline.sql.gate import parquet
+from pipeline.tasks.gold_types import LABEL_LISTS
 from pipeline.tasks.metrics import confusion, confusion_by_name
 from pipeline.tasks.spans import Tallies, word_scores, word_tallies
-from pipeline.tasks.target import LABEL_LISTS, NO_LABEL
+from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import OUTSIDE
 from pipeline.text.word_pieces import Pieces, read_pieces
 

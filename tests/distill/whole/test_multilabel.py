@@ -17,8 +17,9 @@ from pipeline.errors import IntegrityError, QueryError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.kinds.examples import ExamplesCheck
 from pipeline.sets.reader import ExampleSet
+from pipeline.tasks.gold_types import LABEL_LISTS
 from pipeline.tasks.metrics import score_logits
-from pipeline.tasks.target import LABEL_LISTS, sigmoid
+from pipeline.tasks.target import sigmoid
 from pipeline.tasks.task import load_task
 from student.answers.thresholds import stored_thresholds
 from student.evaluate import evaluate

@@ -164,6 +164,29 @@ def test_no_command_on_a_file_imports_torch(files: dict[str, Path], tmp_path: Pa
     assert labels == [answer["label"] for answer in Predictor(FOLDER / "run-pairs")(TEXTS[:3])]
 
 
+SERVER = """
+import sys
+from pathlib import Path
+absent = {"torch", "pyarrow", "duckdb", "scipy", "tokenizers", "huggingface_hub", "fsspec", "jinja2"}
+sys.modules |= dict.fromkeys(absent)
+import distill.apps.serve.server
+from distill.apps.serve.prometheus import Metrics
+from distill.apps.serve.served import open_served
+for path in sys.argv[2:]:
+    (served,) = open_served(Path(path), Metrics(1))
+    texts = [sys.argv[1]], [sys.argv[1]] if served.student.is_pair else None
+    print(served.predictor(*texts)[0].get("label"), served.ranked("softmax", *texts, served.predictor.logits(*texts)))
+"""
+
+
+def test_a_server_of_files_needs_no_large_library(files: dict[str, Path]) -> None:
+    # These are missing in the image for serving.
+    command = [sys.executable, "-c", SERVER, TEXTS[0], *map(str, files.values())]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    answers = subprocess.run(command, check=True, timeout=300, env=environment, capture_output=True, text=True).stdout
+    assert len(answers.splitlines()) == len(files)
+
+
 def test_a_command_that_needs_torch_asks_for_the_folder(files: dict[str, Path], tmp_path: Path) -> None:
     shutil.copy(files["run-pairs"], tmp_path)
     result = CliRunner().invoke(app, ["bench", "--student", str(tmp_path / "run-pairs.distill")])
