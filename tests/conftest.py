@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,6 +43,7 @@ from teacher.models.classifier import new_classifier
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, corpus_config, dump_config, vectors_config
+from tests.helpers.forked import forkserver
 from tests.helpers.joint_runs import tasks_config
 from tests.helpers.layer_dumps import EVERY, write
 from tests.helpers.new_teachers import save_new_teacher
@@ -84,6 +86,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"tests/conftest.py: LONGEST names files that do not exist: {', '.join(gone)}")
     rank = {path: number for number, path in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers() -> Iterator[None]:
+    """Workers of sweeps in this process are forked and start at once. The command itself starts them as for users."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("student.sweep.workers.get_context", lambda method: forkserver())
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -255,13 +265,18 @@ def vector_store(work: Path, corpus_file: Path) -> Path:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """The address of an S3 that keeps everything in memory."""
+    import botocore.session
     from moto.server import ThreadedMotoServer
 
+    # Every connection reads the same descriptions of S3, which takes most of its time.
+    patch = pytest.MonkeyPatch()
+    patch.setattr(botocore.session, "create_loader", cache(botocore.session.create_loader))
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells every request
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
+    patch.undo()
 
 
 @pytest.fixture(scope="session")

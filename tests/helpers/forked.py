@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping
 from multiprocessing import get_context, parent_process
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,6 +36,13 @@ LIBRARIES = [
 ]
 
 
+def forkserver() -> ForkServerContext:
+    """Starts processes by forking one that has imported the libraries."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(LIBRARIES)
+    return context
+
+
 class Forked:
     """A running program, as `subprocess.Popen` has it.
 
@@ -50,10 +58,8 @@ class Forked:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        context = get_context("forkserver")
-        context.set_forkserver_preload(LIBRARIES)
         # A forked program has imported the libraries and can itself be forked.
-        start = context.Process if parent_process() is None else get_context("fork").Process
+        start = forkserver().Process if parent_process() is None else get_context("fork").Process
         self._printed = TemporaryDirectory()
         variables = dict(os.environ) | dict(environment or {})
         arguments = (program, folder or Path.cwd(), variables, Path(self._printed.name))
