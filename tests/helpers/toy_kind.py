@@ -141,7 +141,7 @@ def write_span_set(root: Path, examples: ExampleSet) -> SpanSet:
         shards=[
             shard
             for split, described in record.splits.items()
-            for shard in plan_shards(split, described.rows, 7, folder="spans")
+            for shard in plan_shards(split, described.rows, 50, folder="spans")
         ],
     )
     started = start_set(root, planned, examples.tokenizer_json())
