@@ -7,7 +7,7 @@ COMPILED = $(VENV)/.compiled
 FUZZED ?= $(patsubst tests/fuzz/readers/%.py,%,$(wildcard tests/fuzz/readers/*.py))
 FUZZ_RUNS ?= 1000000
 
-.PHONY: install demo test test-fast check fix api docs sanitize torture fuzz bench release-check clean
+.PHONY: install demo test pytest test-fast check fix api docs sanitize torture fuzz bench release-check clean
 
 install: $(INSTALLED) $(COMPILED)
 
@@ -27,7 +27,10 @@ $(COMPILED): $(INSTALLED)
 demo: install
 	$(BIN)/distill demo
 
-test: install check docs
+test: install check docs pytest
+
+# Apart from the checks, so that make -j 2 starts the tests while types are still checked.
+pytest: install
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: install
