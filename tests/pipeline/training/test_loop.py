@@ -1,7 +1,5 @@
-import os
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,17 +11,18 @@ from safetensors.torch import load_file
 from pipeline.errors import ConfigError
 from pipeline.training.loop import Schedule, fit
 from pipeline.training.run import CHECKPOINT, Progress, Run
-from tests.helpers.toy_run import EPOCHS, STEPS, ToyTask, contents, toy_run
+from tests.helpers.forked import Forked
+from tests.helpers.toy_run import EPOCHS, STEPS, ToyTask, contents, print_kills, toy_run
 
 WEIGHTS = "weights.safetensors"
 
 
 @pytest.mark.slow
 def test_killed_at_any_write_and_repeated_gives_the_same_bytes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.helpers.toy_run", str(tmp_path)]
-    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    epochs, steps = map(int, done.stdout.split())
+    process = Forked(partial(print_kills, tmp_path))
+    out, error = process.communicate()
+    assert process.returncode == 0, error
+    epochs, steps = map(int, out.split())
     assert epochs > 30  # a record, 8 checkpoints, kept weights, a record: renames, and removals after them
     assert steps > 10
 
