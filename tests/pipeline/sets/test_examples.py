@@ -43,7 +43,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
     return pa.Table.from_pylist(rows, pa.schema([*example_columns(vocabulary), LOGITS]))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=25)
 @given(table=tables())
 def test_rows_come_back_as_they_went(tmp_path_factory: pytest.TempPathFactory, table: pa.Table) -> None:
     path = tmp_path_factory.getbasetemp() / "round_trip.parquet"

@@ -109,7 +109,7 @@ def test_twenty_rows_hardly_worsen_calibrated_probabilities() -> None:
     logits, gold = flat_answers()
     logits, random, excess = 4 * logits, np.random.default_rng(0), []
     before = probability_scores(THREE, logits, gold)["log_loss"][0]
-    for _ in range(40):
+    for _ in range(12):
         rows = random.choice(len(gold), 20, replace=False)
         fitted = fit_calibration(THREE, logits[rows], gold[rows], NO_SCORES)
         excess.append(probability_scores(THREE, calibrated(logits, fitted), gold)["log_loss"][0] - before)
