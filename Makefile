@@ -6,22 +6,22 @@ INSTALLED = $(VENV)/.installed
 COMPILED = $(VENV)/.compiled
 FUZZED ?= $(patsubst tests/fuzz/readers/%.py,%,$(wildcard tests/fuzz/readers/*.py))
 FUZZ_RUNS ?= 1000000
+# The tests start many processes. Python writes what one of them compiles, so that the others only read it. Some
+# environments forbid that.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: install demo test pytest test-fast check fix api docs sanitize torture fuzz bench release-check clean
 
-install: $(INSTALLED) $(COMPILED)
+install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(shell find pipeline student -path '*/cpp/*')
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[teacher,augment,prompt,sweep,ray,onnx,s3,report,results,serve,docs,dev]'
 	touch $@
 
-# Apart from the installation, so that make -j 2 does it while types are checked. Some files are of other Pythons. The
-# project's own files are compiled, too: where PYTHONDONTWRITEBYTECODE is set, each of the many processes that tests start
-# would compile them again, which takes a second.
+# The first collection compiles the tests and the modules that they import. Otherwise both workers would do it.
 $(COMPILED): $(INSTALLED)
-	$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
-	$(BIN)/python -m compileall -qq -j 0 pipeline student teacher distill
+	$(BIN)/pytest --quiet --collect-only > $(VENV)/collected || true
 	touch $@
 
 demo: install
@@ -30,7 +30,7 @@ demo: install
 test: install check docs pytest
 
 # Apart from the checks, so that make -j 2 starts the tests while types are still checked.
-pytest: install
+pytest: install $(COMPILED)
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: install
