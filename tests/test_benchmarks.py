@@ -14,13 +14,14 @@ from tests.benchmarks.__main__ import BENCHMARKS
 
 SMALL: dict[str, dict[str, object]] = {
     "answers": {"TIMES": 1},
-    "augmentation": {"SENTENCES": 2, "VOCABULARY": 200},
+    "augmentation": {"SENTENCES": 1, "VOCABULARY": 200},
     "batching": {"ROWS": 4, "FIXED_ROWS": 2, "VOCABULARY": 1100},
     "macros": {"ROWS": 1000},
     "mlm_dump": {"ROWS": 4},
     "mlm_head": {"POSITIONS": 20, "FEATURES": 8, "VOCABULARY": 300},
     "products": {"VOCABULARY": 300, "SEQUENCES": 32},
     "storage": {},
+    "store_queries": {"ROUNDS": 1},
     "tokenization": {"SENTENCES": 50, "PROGRAMS": "json/*.py"},
     "training_step": {"VOCABULARY": 300, "BATCHES": 2},
 }

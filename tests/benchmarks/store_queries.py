@@ -27,6 +27,7 @@ from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import tokenizer_sha256
 
 ROW_KINDS, SETS, CLASSES, WORDS, ROWS_PER_SHARD = 10_000_000, 4, 3, 2000, 250_000
+ROUNDS = 3
 TARGET = Target(kind="classes", names=tuple(f"class {k}" for k in range(CLASSES)))
 SPLITS = {"train": 0.9, "validation": 0.05, "test": 0.05}
 # each query, and the condition by which files are left out
@@ -137,13 +138,13 @@ def main() -> None:
     store = (arguments.folder or Path(mkdtemp())) / "store"
     if not store.is_dir():
         write_store(store, arguments.rows)
-    seconds = interleaved(alternatives(store), rounds=3)
+    seconds = interleaved(alternatives(store), rounds=ROUNDS)
     rows = [
         [name, seconds[name] * 1000, seconds[other] * 1000 if (other := f"{name}, unpruned") in seconds else None]
         for name in QUERIES
     ]
     columns = ["query", "ms", "unpruned ms"]
-    console.print_table(columns, rows, title=f"{arguments.rows:,} rows in {SETS} sets, median of 3")
+    console.print_table(columns, rows, title=f"{arguments.rows:,} rows in {SETS} sets, median of {ROUNDS}")
     console.print_json([dict(zip(columns, row, strict=True)) for row in rows])
     if arguments.folder is None:
         shutil.rmtree(store.parent)
