@@ -10,7 +10,7 @@ FUZZ_RUNS ?= 1000000
 # environments forbid that.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: install demo test pytest test-fast check fix api docs sanitize torture fuzz bench release-check clean
+.PHONY: install demo test pytest test-fast check fix api docs sanitize torture fuzz bench release-check images clean
 
 install: $(INSTALLED)
 
@@ -72,6 +72,9 @@ fuzz: install
 release-check:
 	rm -rf build/release
 	tests/release.sh $(PYTHON) build/release
+
+images:
+	tests/images.sh $(IMAGE_FLAGS)
 
 bench: install
 	$(BIN)/python -m tests.benchmarks
