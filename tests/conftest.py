@@ -23,7 +23,9 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"
 HUB_CACHE = TemporaryDirectory()
 os.environ["HF_HOME"] = HUB_CACHE.name
-REAL_DATA = os.environ.pop("DISTILL_DATA", None)
+if "DISTILL_DATA" in os.environ:  # under another name, which the workers inherit
+    os.environ["TESTS_REAL_DATA"] = os.environ.pop("DISTILL_DATA")
+REAL_DATA = os.environ.get("TESTS_REAL_DATA")
 os.environ.pop("DISTILL_STORE", None)
 
 import duckdb
