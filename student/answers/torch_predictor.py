@@ -245,15 +245,16 @@ def open_several(path: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     """Opens the students of some tasks of a run's folder. See `MultiTaskPredictor`."""
     predictors = {task: Predictor(path, abstain, task=task) for task in tasks}
     opened = {task: one for task, one in predictors.items() if isinstance(one, TorchPredictor)}
-    _share_encoders(list(opened.values()))
+    _share_weights(list(opened.values()))
     groups: dict[Any, list[str]] = {}
     for task, one in opened.items():
         groups.setdefault(_way_of_reading(one.student), []).append(task)
     return predictors, [(names, _shared_logits({name: opened[name] for name in names})) for names in groups.values()]
 
 
-def _share_encoders(predictors: Sequence[TorchPredictor]) -> None:
-    """Makes students with the same weights of the encoder use one, so that memory holds them once."""
+def _share_weights(predictors: Sequence[TorchPredictor]) -> None:
+    """Makes students with the same encoder, or the same hidden layer, use one, so that memory holds them once."""
+    share_hidden_layers([one.student.head for one in predictors], is_equal)
     encoders: dict[str, nn.Module] = {}
     for one in predictors:
         checksum = encoder_checksum(one.folder)
@@ -277,7 +278,6 @@ def _shared_logits(predictors: Mapping[str, TorchPredictor]) -> SharedLogits | N
     if not isinstance(student, Student):
         return None
     heads = [one.student.head for one in predictors.values()]
-    share_hidden_layers(heads, is_equal)
     ends = list(accumulate(one.student.config.target.num_logits for one in predictors.values()))
     forward = numpy_forward(student, heads)
 

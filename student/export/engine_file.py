@@ -27,6 +27,7 @@ from pipeline.training.run_record import text_columns
 from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.html_file import Runs, characters, tokenizer_problems
+from student.model.architecture import StudentConfig
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.heads import is_equal, share_hidden_layers
 from student.model.model import Student, TaskStudent
@@ -107,15 +108,17 @@ def write_engine_file(
         tensors = _tables(one, table_dtype)
         # Each was loaded from its own folder, with its own copy of what they share.
         share_hidden_layers([student.head for student, _ in students.values()], is_equal)
-        hidden_of = _hidden_of([student for student, _ in students.values()])
-        for number, (student, run) in enumerate(students.values()):
-            layers = head_layers(student.head)
-            own = {"out": layers.weight_CH.clone(), "out.bias": layers.bias_C.clone()} | _answers(student, run)
-            if layers.hidden is not None and hidden_of[number] == number:
-                own |= _hidden(student, layers.hidden, head_dtype)
+        layers = [head_layers(student.head) for student, _ in students.values()]
+        hidden_of = _hidden_of(layers)
+        for number, ((student, run), own_layers) in enumerate(zip(students.values(), layers, strict=True)):
+            own = {"out": own_layers.weight_CH.clone(), "out.bias": own_layers.bias_C.clone()} | _answers(student, run)
+            if own_layers.hidden is not None and hidden_of[number] == number:
+                own |= _hidden(student, own_layers.hidden, head_dtype)
             tensors |= {f"{number}.{name}": tensor for name, tensor in own.items()}
     tensors |= _characters(tokenizer) | _pieces(tokenizer)
-    settings = _settings(one, tokenizer, {name: student for name, (student, _) in students.items()}, hidden_of)
+    configs = {name: student.config for name, (student, _) in students.items()}
+    tasks = [_task(*each) for each in zip(configs, configs.values(), layers, hidden_of, strict=True)]
+    settings = _settings(one, tokenizer, list(configs.values()), tasks)
     infos = [_info(name, student, tokenizer, run) for name, (student, run) in students.items()]
     metadata = {METADATA: json.dumps(settings, ensure_ascii=False), INFO: FILE_INFOS.dump_json(infos).decode()}
     content = save(tensors, metadata)
@@ -190,9 +193,8 @@ def _scale(values: Tensor) -> Tensor:
     return torch.where(largest > 0, largest / INT8_MAX, 1.0)
 
 
-def _hidden_of(students: Sequence[Student]) -> list[int]:
-    """Returns for each student the number of the first one with its hidden layer, normalised alike."""
-    layers = [head_layers(student.head) for student in students]
+def _hidden_of(layers: Sequence[Layers]) -> list[int]:
+    """Returns for each head the number of the first one with its hidden layer, normalised alike."""
     shared = [(number if one.hidden is None else one.hidden, one.normalises) for number, one in enumerate(layers)]
     return [shared.index(one) for one in shared]
 
@@ -298,17 +300,17 @@ def _order_problems(tokenizer: Tokenizer) -> list[str]:
 
 
 def _settings(
-    one: Student, tokenizer: Tokenizer, students: Mapping[str, Student], hidden_of: Sequence[int]
+    one: Student, tokenizer: Tokenizer, configs: Sequence[StudentConfig], tasks: list[dict[str, Any]]
 ) -> dict[str, Any]:
     config, encoder = one.config, matrix_encoder(one.encoder)
-    pairs = next((student.config for student in students.values() if student.config.is_pair), None)
+    pairs = next((own for own in configs if own.is_pair), None)
     specials = pairs.special_ids if pairs is not None and pairs.is_joint and pairs.special_ids else ((), (), ())
     content = json.loads(tokenizer.to_str())
     model, added = content["model"], content["added_tokens"]
     length = config.max_seq_length
     return {
         "format": FORMAT_VERSION,
-        "tasks": [_task(*each) for each in zip(students, students.values(), hidden_of, strict=True)],
+        "tasks": tasks,
         "pairing": "none" if pairs is None else pairs.pairing,
         "num_tokens": config.num_tokens,
         "pad": config.pad_id,
@@ -332,13 +334,12 @@ def _settings(
     }
 
 
-def _task(name: str, student: Student, hidden_of: int) -> dict[str, Any]:
-    target, layers = student.config.target, head_layers(student.head)
+def _task(name: str, config: StudentConfig, layers: Layers, hidden_of: int) -> dict[str, Any]:
     return {
         "task": name,
-        "kind": target.kind,
-        "labels": target.names,
-        "is_pair": student.config.is_pair,
+        "kind": config.target.kind,
+        "labels": config.target.names,
+        "is_pair": config.is_pair,
         "hidden": 0 if layers.hidden is None else layers.hidden.out_features,
         "hidden_of": hidden_of,
         "normalises": layers.normalises,

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from teacher.config import DumpSettings
 from teacher.kinds import dump
 from tests.helpers.dumps import corpus_config, dump_config, vectors_config
@@ -64,8 +66,6 @@ def set_name(name: str) -> str:
 def main(folder: str, store: str, names: str, flags: str) -> None:
     """Dumps cases, whose names are separated by semicolons. One that fails does not hide the others."""
     if MEMORY in os.environ:
-        import torch
-
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(int(os.environ[MEMORY]) / total)
     failed = False
@@ -76,8 +76,6 @@ def main(folder: str, store: str, names: str, flags: str) -> None:
             traceback.print_exc()
             failed = True
     if PEAK in os.environ:
-        import torch
-
         Path(os.environ[PEAK]).write_text(str(torch.cuda.max_memory_reserved()))
     sys.exit(int(failed))
 
