@@ -27,6 +27,7 @@ from pipeline.training.run_record import text_columns
 from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.html_file import Runs, characters, tokenizer_problems
+from student.model.aligned import AlignedEncoder
 from student.model.architecture import StudentConfig
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.heads import is_equal, share_hidden_layers
@@ -63,7 +64,7 @@ def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
     config = student.config
     if not isinstance(student, Student):
         return ["students of labelled words are not supported. Use --onnx"]
-    if not isinstance(student.encoder, MatrixEncoder):
+    if not isinstance(student.encoder, MatrixEncoder | AlignedEncoder):
         return [f"students with --embedding {config.embedding} are not supported. Use --onnx"]
     problems = [f"{problem}. --onnx supports any tokenizer" for problem in tokenizer_problems(tokenizer)]
     problems += [] if problems else _order_problems(tokenizer)
@@ -92,7 +93,7 @@ def write_engine_file(
         tokenizer: the students'.
         path: the file.
         table_dtype: the type of the stored tables.
-        head_dtype: the type of the heads' largest layer in the file.
+        head_dtype: the type of the heads' largest layer in the file, and of the layer that compares aligned tokens.
 
     Raises:
         ConfigError: if the engine does not support a student, or a number is too large for its dtype.
@@ -105,7 +106,7 @@ def write_engine_file(
     one, _ = next(iter(students.values()))
     assert {student.config.max_seq_length for student, _ in students.values()} == {one.config.max_seq_length}
     with torch.no_grad():
-        tensors = _tables(one, table_dtype)
+        tensors = _encoder(one, table_dtype, head_dtype)
         # Each was loaded from its own folder, with its own copy of what they share.
         share_hidden_layers([student.head for student, _ in students.values()], is_equal)
         layers = [head_layers(student.head) for student, _ in students.values()]
@@ -113,7 +114,8 @@ def write_engine_file(
         for number, ((student, run), own_layers) in enumerate(zip(students.values(), layers, strict=True)):
             own = {"out": own_layers.weight_CH.clone(), "out.bias": own_layers.bias_C.clone()} | _answers(student, run)
             if own_layers.hidden is not None and hidden_of[number] == number:
-                own |= _hidden(student, own_layers.hidden, head_dtype)
+                sizes = group_sizes(student, own_layers.hidden.in_features)
+                own |= _layer("hidden", own_layers.hidden, head_dtype, sizes)
             tensors |= {f"{number}.{name}": tensor for name, tensor in own.items()}
     tensors |= _characters(tokenizer) | _pieces(tokenizer)
     configs = {name: student.config for name, (student, _) in students.items()}
@@ -150,15 +152,28 @@ def head_layers(head: nn.Module) -> Layers:
     return Layers(hidden, True, (weight_CH * norm.weight.double()).float(), bias_C.float())
 
 
-def _tables(student: Student, dtype: FileTableDtype) -> Tensors:
+def _encoder(student: Student, table_dtype: FileTableDtype, layer_dtype: HeadDtype) -> Tensors:
+    if not isinstance(student.encoder, AlignedEncoder):
+        return _matrix_tables(student, table_dtype)
+    encoder = student.encoder
+    token_R = encoder.used_ids()
+    # A token's normalised vector never changes, so the engine need not normalise.
+    rows_RE = encoder.norm(encoder.vectors.trained.weight[token_R])
+    tensors = _row_of_token(student.config, token_R) | _stored("rows", [rows_RE], [torch.zeros(1)], table_dtype)
+    return tensors | _layer("compare", encoder.compare, layer_dtype, _comparison_sizes(encoder))
+
+
+def _comparison_sizes(encoder: AlignedEncoder) -> list[int]:
+    return [encoder.vectors.size] * (encoder.compare.in_features // encoder.vectors.size)
+
+
+def _matrix_tables(student: Student, dtype: FileTableDtype) -> Tensors:
     encoder, config = matrix_encoder(student.encoder), student.config
     token_R = encoder.used_ids() if encoder.rows is None else encoder.rows.token_R.long()
     rows = torch.arange(len(token_R)) if encoder.rows is not None else token_R
-    row_V = torch.full((config.num_tokens,), int((token_R == config.pad_id).nonzero()), dtype=torch.int32)
-    row_V[token_R] = torch.arange(len(token_R), dtype=torch.int32)
     parts = [part.table(rows) for part in encoder.parts()]
     neutral = [part.table(rows[token_R == config.pad_id])[0] for part in encoder.parts()]
-    tensors = {"row_of_token": row_V} | _stored("rows", parts, neutral, dtype)
+    tensors = _row_of_token(config, token_R) | _stored("rows", parts, neutral, dtype)
     if encoder.bigrams is not None:
         vectors_KG = encoder.bigrams.vectors()
         tensors |= {"bigrams.pairs": encoder.bigrams.pairs_K2.int()}
@@ -166,6 +181,12 @@ def _tables(student: Student, dtype: FileTableDtype) -> Tensors:
         if dtype == "int8":
             tensors["bigrams.scale"] = tensors["bigrams.scale"].flatten()
     return tensors
+
+
+def _row_of_token(config: StudentConfig, token_R: Tensor) -> Tensors:
+    row_V = torch.full((config.num_tokens,), int((token_R == config.pad_id).nonzero()), dtype=torch.int32)
+    row_V[token_R] = torch.arange(len(token_R), dtype=torch.int32)
+    return {"row_of_token": row_V}
 
 
 def _stored(name: str, parts: list[Tensor], neutral: list[Tensor], dtype: FileTableDtype) -> Tensors:
@@ -199,29 +220,32 @@ def _hidden_of(layers: Sequence[Layers]) -> list[int]:
     return [shared.index(one) for one in shared]
 
 
-def _hidden(student: Student, hidden: nn.Linear, dtype: HeadDtype) -> Tensors:
-    weight_HF = hidden.weight
-    tensors: Tensors = {"hidden.bias": hidden.bias}
+def _layer(name: str, layer: nn.Linear, dtype: HeadDtype, sizes: list[int]) -> Tensors:
+    """Returns a layer. With int8, its weights have a scale for each group of inputs, whose sizes are given."""
+    tensors: Tensors = {f"{name}.bias": layer.bias}
     if dtype != "int8":
-        return tensors | {"hidden": weight_HF.to(DTYPES[dtype])}
-    groups = [part / scale.unsqueeze(1) for part, scale in _grouped(student, weight_HF)]
-    tensors["hidden.scale"] = torch.stack([scale for _, scale in _grouped(student, weight_HF)])
-    return tensors | {"hidden": torch.cat(groups, dim=1).round().to(torch.int8)}
+        return tensors | {name: layer.weight.to(DTYPES[dtype])}
+    parts = torch.split(layer.weight, sizes, dim=1)
+    scales = [_scale(part) for part in parts]
+    groups = [part / scale.unsqueeze(1) for part, scale in zip(parts, scales, strict=True)]
+    return tensors | {name: torch.cat(groups, dim=1).round().to(torch.int8), f"{name}.scale": torch.stack(scales)}
 
 
-def group_sizes(student: Student) -> list[int]:
-    """Returns the size of each part of a representation: int8 weights have a scale for each."""
-    encoder, config = matrix_encoder(student.encoder), student.config
+def group_sizes(student: Student, num_features: int) -> list[int]:
+    """Returns the sizes of the parts of a head's inputs: int8 weights have a scale for each.
+
+    Args:
+        student: a student that is written.
+        num_features: the number of the inputs: those of a text, or several times as many if two texts are combined.
+    """
+    encoder, config = student.encoder, student.config
+    if isinstance(encoder, AlignedEncoder):
+        return [encoder.compare.out_features] * (num_features // encoder.compare.out_features)
+    encoder = matrix_encoder(encoder)
     matrices = [part for part in (encoder.forward_matrices, encoder.backward_matrices) if part is not None]
     sizes = [config.vector_size, config.vector_size * encoder.with_max, *[config.matrix_size**2 for _ in matrices]]
-    return [size for size in (*sizes, config.bigram_size if encoder.bigrams is not None else 0) if size]
-
-
-def _grouped(student: Student, weight_HF: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Returns the weights of each part of the features, and their scales."""
-    sizes = group_sizes(student)
-    parts = torch.split(weight_HF, sizes * (weight_HF.shape[1] // sum(sizes)), dim=1)
-    return [(part, _scale(part)) for part in parts]
+    sizes = [size for size in (*sizes, config.bigram_size if encoder.bigrams is not None else 0) if size]
+    return sizes * (num_features // sum(sizes))
 
 
 def _answers(student: Student, run: Path) -> Tensors:
@@ -302,7 +326,8 @@ def _order_problems(tokenizer: Tokenizer) -> list[str]:
 def _settings(
     one: Student, tokenizer: Tokenizer, configs: Sequence[StudentConfig], tasks: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    config, encoder = one.config, matrix_encoder(one.encoder)
+    config, encoder = one.config, one.encoder
+    is_matrix = isinstance(encoder, MatrixEncoder)
     pairs = next((own for own in configs if own.is_pair), None)
     specials = pairs.special_ids if pairs is not None and pairs.is_joint and pairs.special_ids else ((), (), ())
     content = json.loads(tokenizer.to_str())
@@ -321,9 +346,10 @@ def _settings(
         **dict(zip(("before", "between", "after"), specials, strict=True)),
         "vector_size": config.vector_size,
         "side": config.matrix_size,
-        "maxima": encoder.with_max,
-        "bidirectional": encoder.backward_matrices is not None,
-        "bigram_size": config.bigram_size if encoder.bigrams is not None else 0,
+        "maxima": is_matrix and encoder.with_max,
+        "bidirectional": is_matrix and encoder.backward_matrices is not None,
+        "bigram_size": config.bigram_size if is_matrix and encoder.bigrams is not None else 0,
+        "compared": encoder.compare.out_features if isinstance(encoder, AlignedEncoder) else 0,
         "tokenizer": {
             "unknown": model["vocab"][model["unk_token"]],
             "prefix": model["continuing_subword_prefix"],

@@ -19,6 +19,7 @@ from pipeline.text.tokenizer import pad_id
 from student.config import TrainSettings
 from student.engine.python import distill_student
 from student.export.engine_file import write_engine_file
+from student.model.flags import EmbeddingKind
 from student.model.heads import is_as_large, share_hidden_layers
 from student.model.model import Student
 from student.predict import Predictor
@@ -36,12 +37,13 @@ ALONE = 200  # calls, so that the clock does not matter
 Read = Callable[..., object]
 
 
-def readers(folder: Path, lines: Sequence[str], is_pair: bool) -> dict[str, Read]:
+def readers(folder: Path, lines: Sequence[str], is_pair: bool, embedding: EmbeddingKind = "hybrid") -> dict[str, Read]:
     """What makes logits of texts: `Predictor`, and the engine with files of several dtypes."""
     tokenizer = taught_tokenizer(list(lines))
     text = tokenizer.to_str()
     write_text(folder / TOKENIZER_FILE, text)
-    one = random_student(TrainSettings.from_flags(), tokenizer.get_vocab_size(), ("a", "b"), pad_id(tokenizer), text)
+    flags = TrainSettings.from_flags(embedding=embedding)
+    one = random_student(flags, tokenizer.get_vocab_size(), ("a", "b"), pad_id(tokenizer), text)
     # Saved and loaded, since rounding on disk changes the weights.
     Student(one.config.model_copy(update={"is_pair": is_pair})).save(folder)
     student = Student.load(folder)
@@ -53,12 +55,13 @@ def readers(folder: Path, lines: Sequence[str], is_pair: bool) -> dict[str, Read
     return found
 
 
-def alternatives(is_pair: bool, size: int) -> dict[str, Callable[[], object]]:
+def alternatives(is_pair: bool, size: int, embedding: EmbeddingKind = "hybrid") -> dict[str, Callable[[], object]]:
     """The ways to logits of so many lines, or of as many pairs of lines, by one thread."""
     temporary = TemporaryDirectory(prefix="distill-bench-")
     lines = lines_of_documentation()[: max(size, 2_000)]
     inputs = (lines[:size], lines[size - 1 :: -1]) if is_pair else (lines[:size],)
-    ways = {name: partial(read, *inputs) for name, read in readers(Path(temporary.name), lines, is_pair).items()}
+    found = readers(Path(temporary.name), lines, is_pair, embedding)
+    ways = {name: partial(read, *inputs) for name, read in found.items()}
     return {name: with_threads(1, lambda way=way: (temporary, way())) for name, way in ways.items()}  # type: ignore[misc]
 
 
@@ -100,6 +103,7 @@ def main(size: int = 20_000) -> None:
     tables = {
         f"{size:,} sentences": (alternatives(False, size), size),
         f"{size:,} pairs": (alternatives(True, size), size),
+        f"{size:,} pairs, aligned": (alternatives(True, size, "aligned"), size),
         f"one sentence alone, {ALONE} times": (alone("A film of great charm and very little else."), ALONE),
     }
     temporary = TemporaryDirectory(prefix="distill-bench-")

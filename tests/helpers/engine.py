@@ -17,8 +17,9 @@ from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
 from student.answers.torch_predictor import in_batches
 from student.export.engine_file import group_sizes, head_layers, write_engine_file
+from student.model.aligned import AlignedEncoder
 from student.model.architecture import sequences
-from student.model.embeddings import matrix_encoder
+from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student
 from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
 from tests.helpers.toy_students import BIGRAMS, student
@@ -33,6 +34,7 @@ SCORE = Target(kind="score", names=("score",))
 BINS = Target(kind="bins", names=("0", "1", "2"), bins=Bins(low=0, high=2, width=1))
 HOT, OF_LABELS = Calibration(temperature=(2.5,), num_rows=60), Calibration(temperature=(0.2, 1.0, 3.0), num_rows=60)
 PAIR, SPECIAL = {"is_pair": True}, ((4,), (6,), (6, 0))
+ALIGNED = {"embedding": "aligned", "pairing": "attention", "matrix_size": 0, "vector_size": 21, "bidirectional": False}
 STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "hybrid": ("uncased", {}),
     "hybrid, maxima, bigrams, linear": (
@@ -53,6 +55,8 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "joint, bins": ("not cleaned", {**PAIR, "pairing": "joint", "special_ids": SPECIAL, "target": BINS}),
     "score, short words": ("short words", {"target": SCORE, "head": "linear"}),
+    "aligned": ("uncased", {**PAIR, **ALIGNED}),
+    "aligned, single texts, linear": ("cased", {**ALIGNED, "vector_size": 9, "head": "linear"}),
 }
 
 
@@ -61,11 +65,12 @@ def made(name: str) -> tuple[Student, Tokenizer]:
     """A student whose weights all matter, some tokens of which have no row of their own."""
     variant, changes = STUDENTS[name]
     whole = student(**SHAPE | changes)
-    encoder = matrix_encoder(whole.encoder)
+    encoder = whole.encoder
     with torch.no_grad():
-        for parameter in whole.head.parameters():
+        layers = [encoder.norm, encoder.compare] if isinstance(encoder, AlignedEncoder) else []
+        for parameter in [p for layer in (whole.head, *layers) for p in layer.parameters()]:
             parameter.add_(0.3 * torch.randn(parameter.shape))
-        if encoder.bigrams is not None:
+        if isinstance(encoder, MatrixEncoder) and encoder.bigrams is not None:
             encoder.bigrams.set_pairs(torch.tensor(PAIRS))
             encoder.bigrams.take_over(encoder.bigrams.pairs_K2, torch.randn(len(PAIRS), 3))
         whole.encoder.neutralise(torch.arange(SHAPE["vocabulary_size"]) % 7 == 5)
@@ -98,25 +103,42 @@ def by_torch(name: str, rows: Sequence[tuple[str, str]], one: Student | None = N
 def rounded(name: str, path: Path) -> Student:
     """The student with the numbers that a file of it holds."""
     tensors, one = load_file(path), copy.deepcopy(made(name)[0])
-    encoder = matrix_encoder(one.encoder)
-    is_float = tensors["rows"].dtype == torch.float32
-    rows_VW, begin = tensors["rows"][tensors["row_of_token"].long()].float(), 0
+    encoder = one.encoder
+    if isinstance(encoder, AlignedEncoder):
+        encoder.vectors.trained.weight.copy_(stored_rows(tensors))
+        encoder.norm = torch.nn.Identity()  # type: ignore[assignment]
+        encoder.compare.weight.copy_(stored_layer(tensors, "compare", [encoder.vectors.size] * 4))
+    else:
+        round_tables(matrix_encoder(encoder), tensors)
+    hidden = head_layers(one.head).hidden
+    if hidden is not None:
+        hidden.weight.copy_(stored_layer(tensors, "0.hidden", group_sizes(one, hidden.in_features)))
+    return one
+
+
+def stored_rows(tensors: dict[str, torch.Tensor], part: int = 0) -> torch.Tensor:
+    """The tables' rows of each token; of int8 those of one part, since each has its own scales."""
+    row_V = tensors["row_of_token"].long()
+    rows_VW = tensors["rows"][row_V].float()
+    return rows_VW * tensors["rows.scale"][row_V, part, None] if "rows.scale" in tensors else rows_VW
+
+
+def round_tables(encoder: MatrixEncoder, tensors: dict[str, torch.Tensor]) -> None:
+    """Gives the tables the numbers of a file."""
+    begin = 0
     for number, part in enumerate(encoder.parts()):
         weight_VF = part.table.weight
-        rows = rows_VW[:, begin : begin + weight_VF.shape[1]]
-        if "rows.scale" in tensors:
-            rows = rows * tensors["rows.scale"][tensors["row_of_token"].long(), number, None]
-        weight_VF.copy_(rows if is_float else weight_VF[one.config.pad_id] + rows)
+        rows = stored_rows(tensors, number)[:, begin : begin + weight_VF.shape[1]]
+        weight_VF.copy_(rows if tensors["rows"].dtype == torch.float32 else weight_VF[encoder.pad_id] + rows)
         begin += weight_VF.shape[1]
     if encoder.bigrams is not None:
         vectors_KG = tensors["bigrams"].float() * tensors.get("bigrams.scale", torch.ones(1)).unsqueeze(1)
         encoder.bigrams.take_over(encoder.bigrams.pairs_K2, vectors_KG)
-    if "0.hidden" in tensors:
-        weight_HF = tensors["0.hidden"].float()
-        if "0.hidden.scale" in tensors:
-            sizes = torch.tensor(group_sizes(one) * (weight_HF.shape[1] // one.encoder.size))
-            weight_HF = weight_HF * tensors["0.hidden.scale"].T.repeat_interleave(sizes, dim=1)
-        hidden = head_layers(one.head).hidden
-        assert hidden is not None
-        hidden.weight.copy_(weight_HF)
-    return one
+
+
+def stored_layer(tensors: dict[str, torch.Tensor], name: str, sizes: list[int]) -> torch.Tensor:
+    """The weights of a layer, with groups of inputs of these sizes."""
+    weight_HF = tensors[name].float()
+    if f"{name}.scale" not in tensors:
+        return weight_HF
+    return weight_HF * tensors[f"{name}.scale"].T.repeat_interleave(torch.tensor(sizes), dim=1)

@@ -16,6 +16,7 @@ constexpr int SPAN_WEIGHTS = 4096;  // 16 KB: half of the smallest nearest cache
 
 typedef float Lanes __attribute__((vector_size(4 * LANES)));
 typedef int32_t Numbers __attribute__((vector_size(4 * LANES)));
+typedef uint8_t Bytes __attribute__((vector_size(LANES)));
 
 // Which arithmetic there is for layers of bfloat16 and int8; without it their weights become floats.
 #if defined(__AVX512BF16__)
@@ -144,19 +145,32 @@ void pack(const Layer& layer, PackedLayer& packed) {
   }
 }
 
+INLINE Lanes lanes_of(const float* numbers, int64_t count) {
+  Lanes lanes = {};
+  if (count >= LANES) std::memcpy(&lanes, numbers, sizeof lanes);
+  else std::memcpy(&lanes, numbers, sizeof(float) * static_cast<size_t>(count));
+  return lanes;
+}
+
 // Numbers of a group, rounded to 8 bits; returns their scale.
 INLINE float to_bytes(const float* numbers, int64_t count, uint8_t* bytes) {
-  float largest = 0;
-  for (int64_t i = 0; i < count; i++) {
-    const float size = numbers[i] < 0 ? -numbers[i] : numbers[i];
-    largest = size > largest ? size : largest;
+  Lanes sizes = {};
+  for (int64_t i = 0; i < count; i += LANES) {
+    const Lanes lanes = lanes_of(numbers + i, count - i), size = lanes < 0 ? -lanes : lanes;
+    sizes = size > sizes ? size : sizes;
   }
+  float largest = 0;
+  for (int k = 0; k < LANES; k++) largest = sizes[k] > largest ? sizes[k] : largest;
   if (!(largest > 0 && largest < std::numeric_limits<float>::infinity())) largest = 1;
   const float steps = 127 / largest;
-  for (int64_t i = 0; i < count; i++) {
-    float step = numbers[i] * steps;
-    step = step > -127 ? step < 127 ? step : 127.0f : -127.0f;  // what is no number becomes -127
-    bytes[i] = static_cast<uint8_t>(static_cast<int32_t>(step + (step < 0 ? -0.5f : 0.5f)) + OFFSET);
+  const Lanes most = Lanes{} + 127, half = Lanes{} + 0.5f;
+  for (int64_t i = 0; i < count; i += LANES) {
+    Lanes step = lanes_of(numbers + i, count - i) * steps;
+    step = step > -most ? step : -most;  // what is no number becomes -127
+    step = step < most ? step : most;
+    step += step < 0 ? -half : half;
+    const auto rounded = __builtin_convertvector(__builtin_convertvector(step, Numbers) + OFFSET, Bytes);
+    std::memcpy(bytes + i, &rounded, static_cast<size_t>(count - i < LANES ? count - i : LANES));
   }
   return largest / 127;
 }
@@ -323,15 +337,16 @@ void activate(float* numbers, int64_t count, const float* bias, bool normalise) 
   for (int64_t i = 0; i < count; i++) numbers[i] *= scale;
 }
 
+INLINE float product_of(const float* numbers, const float* others, int64_t count) {
+  return sum_of(numbers, count, [others](const Lanes& lanes, int64_t i) __attribute__((always_inline)) {
+    Lanes other = {};
+    if (i < 0) other[0] = others[-i - 1];
+    else std::memcpy(&other, others + i, sizeof other);
+    return lanes * other;
+  });
+}
+
 void linear(const float* numbers, int64_t count, const float* weights, const float* bias, int64_t out_count,
             float* out) {
-  for (int64_t k = 0; k < out_count; k++) {
-    const float* row = weights + k * count;
-    out[k] = bias[k] + sum_of(numbers, count, [row](const Lanes& lanes, int64_t i) __attribute__((always_inline)) {
-      Lanes other = {};
-      if (i < 0) other[0] = row[-i - 1];
-      else std::memcpy(&other, row + i, sizeof other);
-      return lanes * other;
-    });
-  }
+  for (int64_t k = 0; k < out_count; k++) out[k] = bias[k] + product_of(numbers, weights + k * count, count);
 }

@@ -41,16 +41,15 @@ Head::Head(const File& file, const Json& settings, int64_t number, int64_t input
   out_bias = file.get(prefix + "out.bias", FLOAT32, {num_logits}).floats();
 }
 
-HiddenLayer::HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& prefix, int64_t hidden_size,
+HiddenLayer::HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t hidden_size,
                          int64_t inputs, bool is_normalised, const std::vector<int64_t>& group_ends)
     : size(hidden_size),
       num_inputs(inputs),
       normalises(is_normalised),
-      bias(file.get(prefix + "hidden.bias", FLOAT32, {hidden_size}).floats()) {
+      bias(file.get(name + ".bias", FLOAT32, {hidden_size}).floats()) {
   const auto groups = static_cast<int64_t>(group_ends.size());
-  const std::string name = prefix + "hidden";
   const Tensor& weights = file.weights(name, {size, num_inputs});
-  require(weights.number != FLOAT16, "hidden has numbers of a type that heads do not have");
+  require(weights.number != FLOAT16, name + " has numbers of a type that layers do not have");
   const float* scales =
       weights.number == INT8 ? file.get(name + ".scale", FLOAT32, {groups, size}).floats() : nullptr;
   const Layer layer{weights.data, weights.number, scales, size, num_inputs, group_ends.data(), groups};

@@ -17,6 +17,7 @@ namespace LEVEL {
 
 #include "encoder.h"
 #include "head.h"
+#include "attend.h"
 
 bool is_supported() {
 #if defined(__AVX512BF16__)
@@ -38,6 +39,6 @@ bool is_supported() {
 #define NAME(level) NAME_OF(level)
 extern const Kernels KERNELS;
 const Kernels KERNELS{NAME(LEVEL), is_supported, plan,     pack,     encode,
-                      add_row_of,  prepare,      multiply, activate, linear};
+                      add_row_of,  prepare,      multiply, activate, linear, attend};
 
 }  // namespace LEVEL

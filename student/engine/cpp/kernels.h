@@ -59,6 +59,8 @@ struct Kernels {
   // out = weights * numbers + bias.
   void (*linear)(const float* numbers, int64_t count, const float* weights, const float* bias, int64_t out_count,
                  float* out);
+  // What a query of `size` numbers finds among `count` keys, which are also what is found; `shares` has room for each.
+  void (*attend)(const float* query, const float* keys, int64_t count, int64_t size, float* shares, float* seen);
 };
 
 const Kernels& kernels();

@@ -18,6 +18,7 @@ Pairing pairing_of(const std::string& name) {
   if (name == "none") return Pairing::NONE;
   if (name == "joint") return Pairing::JOINT;
   if (name == "diffcat") return Pairing::DIFFERENCE;
+  if (name == "attention") return Pairing::ATTENTION;
   require(name == "compare", "the pairing " + name + " is unknown");
   return Pairing::COMPARISON;
 }
@@ -92,6 +93,7 @@ Workspace::Workspace(const Student& student) : reader(*student.tokenizer), scrat
   hidden = Aligned<float>(Student::BLOCK * out);
   scales = Aligned<float>(Student::BLOCK * groups);
   units = Aligned<uint32_t>(Student::BLOCK * room);
+  if (student.alignment) alignment = student.alignment->workspace();
 }
 
 Student::Student(const std::string& path) try : file(path), arithmetic(kernels()) {
@@ -131,6 +133,12 @@ void Student::read_table(const Json& settings) {
     require(row_of_token[token] >= 0 && row_of_token[token] < rows.shape[0], "a token has a row that is not there");
   const int64_t size = settings.at("bigram_size").integer(0, MOST_WIDTH);
   if (size) bigrams = Bigrams(file, num_tokens, size);
+  const int64_t compared = settings.at("compared").integer(0, MOST_WIDTH);
+  const bool is_plain = !(table.side || table.has_maxima || size || window);
+  require(compared ? is_plain && (pairing == Pairing::NONE || pairing == Pairing::ATTENTION)
+                   : pairing != Pairing::ATTENTION,
+          "its tokens are compared and have more than a vector, or are not compared");
+  if (compared) alignment = std::make_unique<Alignment>(arithmetic, file, table.vector_size, compared);
 }
 
 void Student::read_heads(const Json& settings) {
@@ -158,7 +166,7 @@ void Student::read_hidden(Head& head, int64_t hidden_of) {
             "a hidden layer is not that of the task it is shared with");
     return;
   }
-  hidden_layers.push_back(std::make_unique<HiddenLayer>(arithmetic, file, head.prefix, head.hidden_size,
+  hidden_layers.push_back(std::make_unique<HiddenLayer>(arithmetic, file, head.prefix + "hidden", head.hidden_size,
                                                         head.num_inputs, head.normalises,
                                                         head.is_pair ? pair_groups : single_groups));
   head.hidden = hidden_layers.back().get();
@@ -172,6 +180,10 @@ void Student::read_hidden(Head& head, int64_t hidden_of) {
 
 // The parts of a representation are of different sizes, and so are those of two compared ones.
 std::vector<int64_t> Student::groups_of(int64_t copies) const {
+  if (alignment) {
+    const int64_t size = alignment->compare.size;  // sums and maxima of one text, then of the other
+    return {size, 2 * size, 3 * size, 4 * size};
+  }
   const int64_t matrix = table.side * table.side;
   const int64_t parts[] = {table.vector_size, table.vector_size * table.has_maxima, matrix,
                            matrix * table.has_backward, bigrams.size()};
@@ -264,6 +276,7 @@ void Student::head_inputs(Workspace& work, const std::string_view* texts, bool i
     work.joint.insert(work.joint.end(), after.begin(), after.end());
     return represent(work, work.joint, features);
   }
+  if (is_pair && alignment) return align(work, work.ids[0], work.ids[1], features);
   represent(work, work.ids[0], features);
   if (!is_pair) return;
   represent(work, work.ids[1], features + features_of_text());
@@ -280,7 +293,23 @@ void Student::encode(Workspace& work, std::string_view text, float* features) co
   represent(work, ids, features);
 }
 
+void Student::align(Workspace& work, const std::vector<int32_t>& first, const std::vector<int32_t>& second,
+                    float* features) const {
+  const std::vector<int32_t>* const ids[2] = {&first, &second};
+  for (int side = 0; side < 2; ++side) {
+    auto& vectors = work.alignment.vectors[side];
+    vectors.resize(ids[side]->size() * static_cast<size_t>(table.vector_size));
+    float* place = vectors.data();
+    for (const int32_t id : *ids[side]) {
+      arithmetic.encode(table, row_of_token + id, 1, place, work.scratch.data());  // the row of one token as floats
+      place += table.vector_size;
+    }
+  }
+  alignment->represent(arithmetic, work.alignment, features);
+}
+
 void Student::represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const {
+  if (alignment) return align(work, ids, ids, features);
   const auto count = static_cast<int64_t>(ids.size());
   if (!window || count <= window) return represent_window(work, ids.data(), count, features);
   const int64_t size = features_of_text(), first_max = table.vector_size;

@@ -7,7 +7,7 @@
 #include "kernels.h"
 #include "tokenizer.h"
 
-enum class Pairing { NONE, JOINT, DIFFERENCE, COMPARISON };
+enum class Pairing { NONE, JOINT, DIFFERENCE, COMPARISON, ATTENTION };
 
 // A vector of numbers that begin where cache lines do.
 template <class T>
@@ -47,10 +47,10 @@ class Bigrams {
   std::vector<std::pair<uint64_t, int32_t>> slots_;  // a row of -1 is none
 };
 
-// The layer of a head, or of several, that takes most of the time: many numbers of the features of an input.
+// A layer that takes most of the time: many numbers, of the features of an input or of a token beside another.
 struct HiddenLayer {
-  // `prefix`: of the names of its tensors.
-  HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& prefix, int64_t size, int64_t num_inputs,
+  // `name`: of the tensor of its weights.
+  HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t size, int64_t num_inputs,
               bool normalises, const std::vector<int64_t>& group_ends);
   // What the last layers of its heads read, in the place of the sums of products.
   void activate(const Kernels& arithmetic, float* numbers) const {
@@ -96,6 +96,31 @@ struct Head {
 // The heads that answer, which take the same inputs.
 using Heads = std::vector<const Head*>;
 
+// How tokens of two texts are compared, each with what it is aligned with in the other text. The rows of the table are
+// normalised. See student/model/aligned.py.
+struct Alignment {
+  struct Workspace {
+    std::vector<float> vectors[2], shares;
+    Aligned<float> inputs, scales, compared;
+    Aligned<uint32_t> units;
+  };
+
+  Alignment(const Kernels& arithmetic, const File& file, int64_t vector_size, int64_t size);
+  int64_t features() const { return 4 * compare.size; }
+  Workspace workspace() const;
+  // Sums and maxima of the comparisons of both texts' tokens, whose vectors lie in the workspace.
+  void represent(const Kernels& arithmetic, Workspace& work, float* features) const;
+
+  static constexpr int64_t BLOCK = 48;  // tokens that are multiplied at once
+
+  int64_t vector_size;
+  std::vector<int64_t> group_ends;
+  HiddenLayer compare;
+
+ private:
+  void represent_side(const Kernels& arithmetic, Workspace& work, int side, float* features) const;
+};
+
 // What a thread needs to answer; kept from call to call.
 struct Workspace {
   explicit Workspace(const struct Student& student);
@@ -103,6 +128,7 @@ struct Workspace {
   std::vector<int32_t> ids[2], rows, joint;
   Aligned<float> features, normalised, scratch, hidden, scales;
   Aligned<uint32_t> units;
+  Alignment::Workspace alignment;
 };
 
 struct Student {
@@ -111,7 +137,7 @@ struct Student {
 
   static constexpr int64_t BLOCK = 48;  // inputs whose head is multiplied at once
 
-  int64_t features_of_text() const { return table.features() + bigrams.size(); }
+  int64_t features_of_text() const { return alignment ? alignment->features() : table.features() + bigrams.size(); }
 
   // Of at most BLOCK inputs, each of which is read once: text(side, n) is a text of input n.
   template <class Text>
@@ -130,6 +156,7 @@ struct Student {
   RowTable table{};
   const int32_t* row_of_token;
   Bigrams bigrams;
+  std::unique_ptr<Alignment> alignment;  // of students whose texts see each other
   std::vector<std::unique_ptr<HiddenLayer>> hidden_layers;
   std::vector<Head> heads;
   std::vector<int64_t> single_groups, pair_groups;  // where the parts of a head's inputs end
@@ -146,6 +173,8 @@ struct Student {
                      float* out) const;
   void head_inputs(Workspace& work, const std::string_view* texts, bool is_pair) const;
   void represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const;
+  void align(Workspace& work, const std::vector<int32_t>& first, const std::vector<int32_t>& second,
+             float* features) const;
   void represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const;
   void compare(float* features) const;
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from student.model.flags import EmbeddingKind
 from tests.benchmarks.engine import of_tasks, readers
 from tests.benchmarks.tokenization import lines_of_documentation
 from tests.helpers.engine import needs_engine
@@ -12,11 +13,12 @@ from tests.helpers.engine import needs_engine
 pytestmark = [needs_engine, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("is_pair", [False, True])
-def test_all_ways_lead_to_the_same_logits(tmp_path: Path, is_pair: bool) -> None:
+@pytest.mark.parametrize(("is_pair", "embedding"), [(False, "hybrid"), (True, "hybrid"), (True, "aligned")])
+def test_all_ways_lead_to_the_same_logits(tmp_path: Path, is_pair: bool, embedding: EmbeddingKind) -> None:
     lines = lines_of_documentation()[:300]
     inputs = (lines, lines[::-1]) if is_pair else (lines,)
-    found = {name: np.asarray(read(*inputs)) for name, read in readers(tmp_path, lines, is_pair).items()}
+    ways = readers(tmp_path, lines, is_pair, embedding)
+    found = {name: np.asarray(read(*inputs)) for name, read in ways.items()}
     expected_NC = found.pop("Predictor")
     for (name, actual_NC), tolerance in zip(found.items(), (1e-4, 0.05, 0.1), strict=True):
         assert np.abs(actual_NC - expected_NC).max() < tolerance * np.ptp(expected_NC), name

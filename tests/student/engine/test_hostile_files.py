@@ -18,7 +18,7 @@ pytestmark = needs_engine
 if LIBRARY.exists():
     from student.engine.python.distill_student import DistillError, MultiTaskPredictor, Predictor
 
-FLIPS = 1500
+FLIPS = 1000
 Header = dict[str, Any]
 
 
@@ -27,6 +27,12 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("hostile")
     name = "hybrid, maxima, bigrams, linear"
     return written(name, folder, table_dtype="int8").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def aligned(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("aligned")
+    return written("aligned", folder, table_dtype="int8", head_dtype="int8").read_bytes()
 
 
 def read(path: Path) -> bool:
@@ -73,7 +79,9 @@ def test_truncated_files(content: bytes, tmp_path: Path) -> None:
             Predictor(tmp_path / "x")
 
 
-def test_flipped_bytes(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["content", "aligned"])
+def test_flipped_bytes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    content: bytes = request.getfixturevalue(name)
     header_bytes = 8 + struct.unpack("<Q", content[:8])[0]
     source = random.Random(0)  # noqa: S311
     opened = []
@@ -139,6 +147,7 @@ def test_headers_that_do_not_fit(
         ("kind", "bins"),
         ("kind", 3),
         ("maxima", False),
+        ("compared", 3),
         ("before", [10**9]),
         ("tokenizer", {}),
     ],
@@ -148,6 +157,17 @@ def test_settings_that_do_not_fit(content: bytes, tmp_path: Path, name: str, val
         (values if name in values else values["tasks"][0])[name] = value
 
     (tmp_path / "x").write_bytes(with_settings(content, change))
+    with pytest.raises(DistillError, match="x: "):
+        Predictor(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("compared", 0), ("compared", 12), ("compared", 2**17), ("maxima", True), ("window", 3), ("vector_size", 0)]
+    + [("pairing", pairing) for pairing in ("joint", "compare", "none")],
+)
+def test_settings_of_comparisons_that_do_not_fit(aligned: bytes, tmp_path: Path, name: str, value: object) -> None:
+    (tmp_path / "x").write_bytes(with_settings(aligned, lambda values: values.update({name: value})))
     with pytest.raises(DistillError, match="x: "):
         Predictor(tmp_path / "x")
 
