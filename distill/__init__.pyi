@@ -544,7 +544,7 @@ def export(
         html: HTML file to write, a page that needs no server.
         file: File to write for the engine without torch.
         table_dtype: Data type of the embedding tables of --file. Default: float32.
-        head_dtype: Data type of the head of --file. Default: float32.
+        head_dtype: Data type of the layers in --file. Default: float32.
         output_dir: Folder to write, with smaller --tables.
         tables: Data type of the embedding tables. Default: as in RUN.
         set: Logit set on which scores are measured. Default: the run's own.

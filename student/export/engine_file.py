@@ -114,8 +114,9 @@ def write_engine_file(
         for number, ((student, run), own_layers) in enumerate(zip(students.values(), layers, strict=True)):
             own = {"out": own_layers.weight_CH.clone(), "out.bias": own_layers.bias_C.clone()} | _answers(student, run)
             if own_layers.hidden is not None and hidden_of[number] == number:
-                sizes = group_sizes(student, own_layers.hidden.in_features)
-                own |= _layer("hidden", own_layers.hidden, head_dtype, sizes)
+                hidden = own_layers.hidden
+                sizes = group_sizes(student, hidden.in_features)
+                own |= _layer("hidden", hidden.weight, head_dtype, sizes) | {"hidden.bias": hidden.bias}
             tensors |= {f"{number}.{name}": tensor for name, tensor in own.items()}
     tensors |= _characters(tokenizer) | _pieces(tokenizer)
     configs = {name: student.config for name, (student, _) in students.items()}
@@ -160,11 +161,10 @@ def _encoder(student: Student, table_dtype: FileTableDtype, layer_dtype: HeadDty
     # A token's normalised vector never changes, so the engine need not normalise.
     rows_RE = encoder.norm(encoder.vectors.trained.weight[token_R])
     tensors = _row_of_token(student.config, token_R) | _stored("rows", [rows_RE], [torch.zeros(1)], table_dtype)
-    return tensors | _layer("compare", encoder.compare, layer_dtype, _comparison_sizes(encoder))
-
-
-def _comparison_sizes(encoder: AlignedEncoder) -> list[int]:
-    return [encoder.vectors.size] * (encoder.compare.in_features // encoder.vectors.size)
+    own_HE, seen_HE, *others = encoder.compare.weight.chunk(4, dim=1)
+    project_PE, compare_HX, sizes = torch.cat([seen_HE, own_HE]), torch.cat(others, dim=1), [encoder.vectors.size]
+    tensors |= _layer("project", project_PE, layer_dtype, sizes) | _layer("compare", compare_HX, layer_dtype, 2 * sizes)
+    return tensors | {"compare.bias": encoder.compare.bias}
 
 
 def _matrix_tables(student: Student, dtype: FileTableDtype) -> Tensors:
@@ -220,15 +220,14 @@ def _hidden_of(layers: Sequence[Layers]) -> list[int]:
     return [shared.index(one) for one in shared]
 
 
-def _layer(name: str, layer: nn.Linear, dtype: HeadDtype, sizes: list[int]) -> Tensors:
+def _layer(name: str, weight_HF: Tensor, dtype: HeadDtype, sizes: list[int]) -> Tensors:
     """Returns a layer. With int8, its weights have a scale for each group of inputs, whose sizes are given."""
-    tensors: Tensors = {f"{name}.bias": layer.bias}
     if dtype != "int8":
-        return tensors | {name: layer.weight.to(DTYPES[dtype])}
-    parts = torch.split(layer.weight, sizes, dim=1)
+        return {name: weight_HF.to(DTYPES[dtype]).contiguous()}
+    parts = torch.split(weight_HF, sizes, dim=1)
     scales = [_scale(part) for part in parts]
     groups = [part / scale.unsqueeze(1) for part, scale in zip(parts, scales, strict=True)]
-    return tensors | {name: torch.cat(groups, dim=1).round().to(torch.int8), f"{name}.scale": torch.stack(scales)}
+    return {name: torch.cat(groups, dim=1).round().to(torch.int8), f"{name}.scale": torch.stack(scales)}
 
 
 def group_sizes(student: Student, num_features: int) -> list[int]:

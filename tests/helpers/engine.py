@@ -107,7 +107,9 @@ def rounded(name: str, path: Path) -> Student:
     if isinstance(encoder, AlignedEncoder):
         encoder.vectors.trained.weight.copy_(stored_rows(tensors))
         encoder.norm = torch.nn.Identity()  # type: ignore[assignment]
-        encoder.compare.weight.copy_(stored_layer(tensors, "compare", [encoder.vectors.size] * 4))
+        sizes = [encoder.vectors.size]
+        seen_HE, own_HE = stored_layer(tensors, "project", sizes).chunk(2)
+        encoder.compare.weight.copy_(torch.cat([own_HE, seen_HE, stored_layer(tensors, "compare", 2 * sizes)], dim=1))
     else:
         round_tables(matrix_encoder(encoder), tensors)
     hidden = head_layers(one.head).hidden

@@ -42,17 +42,19 @@ Head::Head(const File& file, const Json& settings, int64_t number, int64_t input
 }
 
 HiddenLayer::HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t hidden_size,
-                         int64_t inputs, bool is_normalised, const std::vector<int64_t>& group_ends)
+                         int64_t inputs, bool is_normalised, const std::vector<int64_t>& group_ends,
+                         bool has_bias)
     : size(hidden_size),
       num_inputs(inputs),
       normalises(is_normalised),
-      bias(file.get(name + ".bias", FLOAT32, {hidden_size}).floats()) {
+      bias(has_bias ? file.get(name + ".bias", FLOAT32, {hidden_size}).floats() : nullptr),
+      group_ends_(group_ends) {
   const auto groups = static_cast<int64_t>(group_ends.size());
   const Tensor& weights = file.weights(name, {size, num_inputs});
   require(weights.number != FLOAT16, name + " has numbers of a type that layers do not have");
   const float* scales =
       weights.number == INT8 ? file.get(name + ".scale", FLOAT32, {groups, size}).floats() : nullptr;
-  const Layer layer{weights.data, weights.number, scales, size, num_inputs, group_ends.data(), groups};
+  const Layer layer{weights.data, weights.number, scales, size, num_inputs, group_ends_.data(), groups};
   packed = arithmetic.plan(layer);
   weights_ = Aligned<uint32_t>(packed.out * packed.units);
   unit_ends_.resize(static_cast<size_t>(packed.groups));

@@ -41,6 +41,12 @@ struct PackedLayer {
   int32_t* corrections;                // of BYTES: [groups, out], what the inputs' offset adds
 };
 
+// The tokens of a text: rows of `width` numbers that begin with a vector. Attention finds the first `found` numbers.
+struct TokenRows {
+  const float* data;
+  int64_t count, width, vector_size, found;
+};
+
 struct Kernels {
   const char* name;
   bool (*is_supported)();
@@ -59,8 +65,8 @@ struct Kernels {
   // out = weights * numbers + bias.
   void (*linear)(const float* numbers, int64_t count, const float* weights, const float* bias, int64_t out_count,
                  float* out);
-  // What a query of `size` numbers finds among `count` keys, which are also what is found; `shares` has room for each.
-  void (*attend)(const float* query, const float* keys, int64_t count, int64_t size, float* shares, float* seen);
+  // What a vector finds in the other text: `seen` has room for `rows.found` numbers, `shares` for one per row.
+  void (*attend)(const float* query, const TokenRows& rows, float* shares, float* seen);
 };
 
 const Kernels& kernels();

@@ -138,7 +138,7 @@ void Student::read_table(const Json& settings) {
   require(compared ? is_plain && (pairing == Pairing::NONE || pairing == Pairing::ATTENTION)
                    : pairing != Pairing::ATTENTION,
           "its tokens are compared and have more than a vector, or are not compared");
-  if (compared) alignment = std::make_unique<Alignment>(arithmetic, file, table.vector_size, compared);
+  if (compared) alignment = std::make_unique<Alignment>(arithmetic, file, table, rows.shape[0], compared);
 }
 
 void Student::read_heads(const Json& settings) {
@@ -276,7 +276,7 @@ void Student::head_inputs(Workspace& work, const std::string_view* texts, bool i
     work.joint.insert(work.joint.end(), after.begin(), after.end());
     return represent(work, work.joint, features);
   }
-  if (is_pair && alignment) return align(work, work.ids[0], work.ids[1], features);
+  if (alignment) return align(work, is_pair, features);
   represent(work, work.ids[0], features);
   if (!is_pair) return;
   represent(work, work.ids[1], features + features_of_text());
@@ -290,26 +290,21 @@ void Student::encode(Workspace& work, std::string_view text, float* features) co
   work.reader.read(text, room_single, ids);
   ids.resize(static_cast<size_t>(std::min(static_cast<int64_t>(ids.size()), room_single)));
   ids.erase(std::remove(ids.begin(), ids.end(), pad), ids.end());
+  if (alignment) return align(work, false, features);
   represent(work, ids, features);
 }
 
-void Student::align(Workspace& work, const std::vector<int32_t>& first, const std::vector<int32_t>& second,
-                    float* features) const {
-  const std::vector<int32_t>* const ids[2] = {&first, &second};
+// The features of the two texts that were read, or of one that sees itself.
+void Student::align(Workspace& work, bool is_pair, float* features) const {
   for (int side = 0; side < 2; ++side) {
-    auto& vectors = work.alignment.vectors[side];
-    vectors.resize(ids[side]->size() * static_cast<size_t>(table.vector_size));
-    float* place = vectors.data();
-    for (const int32_t id : *ids[side]) {
-      arithmetic.encode(table, row_of_token + id, 1, place, work.scratch.data());  // the row of one token as floats
-      place += table.vector_size;
-    }
+    work.rows.clear();
+    for (const int32_t id : work.ids[is_pair ? side : 0]) work.rows.push_back(row_of_token[id]);
+    alignment->read_tokens(arithmetic, table, work.rows, work.scratch.data(), work.alignment.rows[side]);
   }
   alignment->represent(arithmetic, work.alignment, features);
 }
 
 void Student::represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const {
-  if (alignment) return align(work, ids, ids, features);
   const auto count = static_cast<int64_t>(ids.size());
   if (!window || count <= window) return represent_window(work, ids.data(), count, features);
   const int64_t size = features_of_text(), first_max = table.vector_size;

@@ -51,7 +51,7 @@ class Bigrams {
 struct HiddenLayer {
   // `name`: of the tensor of its weights.
   HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t size, int64_t num_inputs,
-              bool normalises, const std::vector<int64_t>& group_ends);
+              bool normalises, const std::vector<int64_t>& group_ends, bool has_bias = true);
   // What the last layers of its heads read, in the place of the sums of products.
   void activate(const Kernels& arithmetic, float* numbers) const {
     arithmetic.activate(numbers, size, bias, normalises);
@@ -66,7 +66,7 @@ struct HiddenLayer {
   Aligned<uint32_t> weights_;
   Aligned<float> weight_scales_;
   std::vector<int32_t> corrections_;
-  std::vector<int64_t> unit_ends_;
+  std::vector<int64_t> group_ends_, unit_ends_;
 };
 
 // What makes logits and answers of one task from the features of an input.
@@ -98,27 +98,35 @@ using Heads = std::vector<const Head*>;
 
 // How tokens of two texts are compared, each with what it is aligned with in the other text. The rows of the table are
 // normalised. See student/model/aligned.py.
+//
+// A comparison is relu(A x + B c + D [x * c, |x - c|]) of a token x and the mean c of what it is aligned with. A x and
+// B y are computed once for each row of the table; B c is the mean of B y.
 struct Alignment {
   struct Workspace {
-    std::vector<float> vectors[2], shares;
-    Aligned<float> inputs, scales, compared;
+    std::vector<float> rows[2], shares;  // of the tokens of a text: vector, B y, A x
+    Aligned<float> seen, inputs, linear, scales, compared;
     Aligned<uint32_t> units;
   };
 
-  Alignment(const Kernels& arithmetic, const File& file, int64_t vector_size, int64_t size);
+  Alignment(const Kernels& arithmetic, const File& file, const RowTable& table, int64_t num_rows, int64_t size);
   int64_t features() const { return 4 * compare.size; }
   Workspace workspace() const;
-  // Sums and maxima of the comparisons of both texts' tokens, whose vectors lie in the workspace.
+  void read_tokens(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows, float* scratch,
+                   std::vector<float>& found) const;
+  // Sums and maxima of the comparisons of both texts' tokens.
   void represent(const Kernels& arithmetic, Workspace& work, float* features) const;
 
   static constexpr int64_t BLOCK = 48;  // tokens that are multiplied at once
 
   int64_t vector_size;
-  std::vector<int64_t> group_ends;
-  HiddenLayer compare;
+  HiddenLayer project, compare;
 
  private:
+  void project_rows(const Kernels& arithmetic, const RowTable& table, int64_t num_rows);
+  TokenRows tokens(const std::vector<float>& rows) const;
   void represent_side(const Kernels& arithmetic, Workspace& work, int side, float* features) const;
+
+  Aligned<float> projected_;  // [rows, 2 * size]: B y, A x
 };
 
 // What a thread needs to answer; kept from call to call.
@@ -173,8 +181,7 @@ struct Student {
                      float* out) const;
   void head_inputs(Workspace& work, const std::string_view* texts, bool is_pair) const;
   void represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const;
-  void align(Workspace& work, const std::vector<int32_t>& first, const std::vector<int32_t>& second,
-             float* features) const;
+  void align(Workspace& work, bool is_pair, float* features) const;
   void represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const;
   void compare(float* features) const;
 

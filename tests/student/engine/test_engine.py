@@ -239,6 +239,13 @@ def test_threads_share_a_student(files: dict[str, Path]) -> None:
             np.testing.assert_allclose(actual_NC, expected_NC, rtol=1e-4, atol=1e-4)
 
 
+def test_a_program_may_end_with_an_open_file(files: dict[str, Path]) -> None:
+    program = "import sys; from student.engine.python.distill_student import Predictor; kept = Predictor(sys.argv[1])"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-c", program, str(files["hybrid"])]
+    assert not subprocess.run(command, check=True, env=environment, capture_output=True).stderr
+
+
 def test_what_does_not_fit_is_one_message(files: dict[str, Path], tmp_path: Path) -> None:
     single, pair = Predictor(files["hybrid"]), Predictor(files["diffcat, labels"])
     for ask, message in (

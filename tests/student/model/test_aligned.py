@@ -168,7 +168,6 @@ def test_a_trained_run_is_evaluated_and_predicts_what_it_computed(
     np.testing.assert_allclose(actual_NC, softmax(expected_NC), atol=1e-6)
     assert len(np.unique(actual_NC.round(6))) > 20
     for flag, changes in (
-        ("--file", {"file": tmp_path / "x"}),
         ("--html", {"html": tmp_path / "x"}),
         ("--tables", {"output_dir": tmp_path / "x", "tables": "int8"}),
     ):

@@ -7,6 +7,7 @@
 
 import ctypes
 import os
+import weakref
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -80,15 +81,13 @@ class _File:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.handle = ctypes.c_void_p()
         _check(_library.distill_open(os.fsencode(path), ctypes.byref(self.handle)))
+        # When Python ends, threads may still read the file, and modules are gone.
+        weakref.finalize(self, _library.distill_close, self.handle).atexit = False
         self.tasks: dict[str, tuple[int, _Info]] = {}
         for number in range(_library.distill_num_tasks(self.handle)):
             info = _Info()
             _check(_library.distill_describe(self.handle, number, ctypes.byref(info)))
             self.tasks[info.task.decode()] = number, info
-
-    def __del__(self) -> None:
-        if self.handle:
-            _library.distill_close(self.handle)
 
     def labels(self, number: int, count: int) -> tuple[str, ...]:
         return tuple(_library.distill_label(self.handle, number, k).decode() for k in range(count))
