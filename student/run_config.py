@@ -188,9 +188,7 @@ class ExportConfig(RunFlags, StoreFlags, JsonFlags):
     table_dtype: FileTableDtype | None = Field(
         None, description="Data type of the embedding tables of --file. Default: float32."
     )
-    head_dtype: HeadDtype | None = Field(
-        None, description="Data type of the layers in --file. Default: float32."
-    )
+    head_dtype: HeadDtype | None = Field(None, description="Data type of the layers in --file. Default: float32.")
     output_dir: Path | None = Field(None, description="Folder to write, with smaller --tables.")
     tables: TableDtype | None = Field(None, description="Data type of the embedding tables. Default: as in RUN.")
     set: str | None = Field(
