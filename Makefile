@@ -14,8 +14,10 @@ export PYTHONDONTWRITEBYTECODE =
 
 install: $(INSTALLED)
 
+# The pip of Python 3.11 needs a minute more to find the packages.
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(shell find pipeline student -path '*/cpp/*')
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade -c $(CONSTRAINTS) pip
 	$(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[teacher,augment,prompt,sweep,ray,onnx,s3,report,results,serve,docs,dev]'
 	touch $@
 

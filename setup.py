@@ -10,6 +10,7 @@ import importlib.util
 import os
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -71,13 +72,20 @@ def _build_engine(library: Path) -> None:
 
 
 class BuildApart(build_ext):
-    """Gives each extension a folder of its own: the levels are built side by side, from files of the same names."""
+    """Builds all levels at once. Each has a folder of its own, since their files have the same names."""
+
+    def finalize_options(self) -> None:
+        """Uses all cores. An editable installation ignores the options of `setup`."""
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
 
     def run(self) -> None:
-        """Builds all extensions, and the engine."""
-        super().run()
+        """Builds all extensions, and the engine next to them."""
         root = Path() if self.inplace else Path(self.build_lib)
-        _build_engine(root / ENGINE / "python/distill_student/libdistill_student.so")
+        with ThreadPoolExecutor() as pool:
+            engine = pool.submit(_build_engine, root / ENGINE / "python/distill_student/libdistill_student.so")
+            super().run()
+            engine.result()
 
     def build_extension(self, ext: Extension) -> None:
         """Builds one extension."""
@@ -97,5 +105,4 @@ class ForAllPythons(bdist_wheel):
 setup(
     cmdclass={"bdist_wheel": ForAllPythons, "build_ext": BuildApart},
     ext_modules=[*(_kernels(level, flags) for level, flags in LEVELS.items()), _wordpiece],
-    options={"build_ext": {"parallel": os.cpu_count()}},
 )
