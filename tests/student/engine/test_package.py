@@ -88,9 +88,12 @@ WARNINGS = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
 INCLUDE: list[str | Path] = ["-I", ROOT / "student/engine"]
 LINK = [LIBRARY.name, "-Wl,-rpath,$ORIGIN"]
 RUST = ["-O", "-D", "warnings", "-L", ".", "-l", "distill_student", "-C", "link-arg=-Wl,-rpath,$ORIGIN"]
+JAVA_RELEASE = 22  # the first that calls C without more code
+CGO = {"CGO_CFLAGS": f"-I{ROOT}/student/engine", "CGO_LDFLAGS": "-L. -ldistill_student -Wl,-rpath,$ORIGIN"}
 COMPILERS: dict[str, list[str | Path]] = {
     "cc": ["cc", "-std=c11", *WARNINGS, *INCLUDE, ROOT / "examples/predict.c", "-o", "predict", *LINK],
     "rustc": ["rustc", *RUST, ROOT / "examples/predict.rs"],
+    "go": ["go", "build", ROOT / "examples/predict.go"],
 }
 
 
@@ -99,17 +102,43 @@ def test_programs_of_other_languages_print_what_python_answers(tmp_path: Path, c
     if shutil.which(compiler) is None:
         pytest.skip(f"there is no {compiler}")
     shutil.copy(LIBRARY, tmp_path)
-    run(*COMPILERS[compiler], cwd=tmp_path)
+    run(*COMPILERS[compiler], cwd=tmp_path, **CGO, GOCACHE=str(tmp_path / "go"))
+    check_program(tmp_path, tmp_path / "predict")
+
+
+def test_a_java_program_prints_what_python_answers(tmp_path: Path) -> None:
+    java = new_java()
+    if java is None:
+        pytest.skip(f"there is no Java of release {JAVA_RELEASE} or later")
+    shutil.copy(LIBRARY, tmp_path)
+    run(java.with_name("javac"), "-d", ".", ROOT / "examples/Predict.java", cwd=tmp_path)
+    check_program(tmp_path, java, "--enable-native-access=ALL-UNNAMED", "-cp", tmp_path, "Predict")
+
+
+def new_java() -> Path | None:
+    """The first Java found that is new enough, and has a compiler."""
+    for path in (shutil.which("java"), *Path("/usr/lib/jvm").glob("*/bin/java")):
+        if path is None or not Path(path).with_name("javac").exists():
+            continue
+        told = subprocess.run([path, "-version"], capture_output=True, text=True).stderr
+        release = re.search(r'version "(\d+)', told)
+        if release is not None and int(release[1]) >= JAVA_RELEASE:
+            return Path(path)
+    return None
+
+
+def check_program(folder: Path, *program: str | Path) -> None:
+    """Runs a program with inputs of several students, and with what is none."""
     for name, texts in {
-        "hybrid": ["the there é"],
+        "hybrid": ["the there é \U0001f600"],
         "diffcat, labels": ["the a", "ab ab"],
         "score, short words": ["a ab"],
     }.items():
-        path = written(name, tmp_path)
-        assert run(tmp_path / "predict", path, *texts, cwd=tmp_path).splitlines() == printed(path, texts)
-        refused = subprocess.run([tmp_path / "predict", path, "a", "b", "c"], capture_output=True, text=True)
+        path = written(name, folder)
+        assert run(*program, path, *texts, cwd=folder).splitlines() == printed(path, texts)
+        refused = subprocess.run([*program, path, "a", "b", "c"], capture_output=True, text=True, cwd=folder)
         assert (refused.returncode, "usage" in refused.stderr) == (2, True)
-        wrong = subprocess.run([tmp_path / "predict", __file__, *texts], capture_output=True, text=True)
+        wrong = subprocess.run([*program, __file__, *texts], capture_output=True, text=True, cwd=folder)
         assert (wrong.returncode, __file__ in wrong.stderr) == (2, True)
 
 
