@@ -5,7 +5,9 @@ How they are started for users is tested in tests/distill/apps/test_steps.py and
 
 import os
 import subprocess
+import threading
 from collections.abc import Sequence
+from multiprocessing import connection, parent_process
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,11 @@ def fork_steps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(plan, "subprocess", SimpleNamespace(Popen=_Step, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL))
 
 
+def fork_all_steps() -> None:
+    """The same for as long as this process lives; what `tests.helpers.commands.distill` does first."""
+    fork_steps(pytest.MonkeyPatch())
+
+
 def _run(command: Sequence[str], cwd: Path, **_: Any) -> "subprocess.CompletedProcess[str]":
     assert command[1:4] == ["-P", "-m", "distill"]
     process = distill(*command[4:], folder=cwd)
@@ -36,7 +43,7 @@ class _Step:
 
     def __init__(self, program: Sequence[str], **_: Any) -> None:
         assert program[1:4] == ["-P", "-m", "distill.commands.parent"]
-        self._process = distill(*program[4:])
+        self._process = distill(*program[4:], first=_end_with_parent)
 
     def __enter__(self) -> "_Step":
         return self
@@ -48,3 +55,16 @@ class _Step:
         _, error = self._process.communicate()
         os.write(2, error.encode())  # where the step would have written
         return self._process.returncode
+
+
+def _end_with_parent() -> None:
+    """Ends this process once the one that started it has ended, as `distill.commands.parent` does by a pipe."""
+    parent = parent_process()
+    assert parent is not None
+    sentinel = parent.sentinel
+
+    def watch() -> None:
+        connection.wait([sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

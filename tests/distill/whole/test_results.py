@@ -1,4 +1,4 @@
-"""``distill results`` on the tiny tasks: every step a process of its own, forked unless its parent is killed."""
+"""``distill results`` on the tiny tasks: every step a process of its own, which is forked."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from pipeline.training.run_record import read_run_record
 from pipeline.work import read_work_record
 from teacher.models.loaded import weights_sha256
 from tests.helpers.commands import distill, invoke, kill_when
-from tests.helpers.forked_steps import fork_steps
+from tests.helpers.forked_steps import fork_all_steps, fork_steps
 
 pytestmark = pytest.mark.slow
 SIZES = "matrix_size: 3, vector_size: 5, hidden_size: 8, num_train_epochs: 2, learning_rate: 0.01"
@@ -124,7 +124,7 @@ def is_finished(record: Path) -> bool:
 
 def test_killed_and_repeated_goes_on(work: Path, teachers: Path, tmp_path: Path) -> None:
     arguments = flags(work, tmp_path, "--teachers", teachers, "--seeds", 1)
-    process = distill(*arguments)
+    process = distill(*arguments, first=fork_all_steps)
     done = tmp_path / "out" / "cells" / "opinion" / "train-student-small-42.json"
     kill_when(process, lambda: is_finished(done))
     before = files(tmp_path / "out")
@@ -154,7 +154,7 @@ tasks: {{rte: {{teacher: {{from: mnli, learning_rate: 1.0e-3}}}}}}
     out = tmp_path / "out"
     places = ["--data", tmp_path / "data", "--experiment", tmp_path / "experiment.yaml", "--output-dir", out]
     arguments = ["results", "--tasks", "rte", "--model-name-or-path", work / "bert", "--seeds", 1, *places, "--json"]
-    process = distill(*arguments)
+    process = distill(*arguments, first=fork_all_steps)
     kill_when(process, lambda: is_finished(out / "cells" / "mnli" / "finetune-teacher-42.json"))
     before = {name: when for name, when in files(out).items() if "/mnli/" in name}
     assert "teachers/mnli/42/model.safetensors" in before
