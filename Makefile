@@ -10,7 +10,7 @@ FUZZ_RUNS ?= 1000000
 # environments forbid that.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: install demo test pytest test-fast check fix api docs sanitize torture fuzz bench release-check images clean
+.PHONY: install demo test pytest test-fast check fix api docs sanitize torture fuzz bench release-check images hosts clean
 
 install: $(INSTALLED)
 
@@ -77,6 +77,9 @@ release-check:
 
 images:
 	tests/images.sh $(IMAGE_FLAGS)
+
+hosts: install
+	tests/hosts.sh $(abspath $(BIN)/python) -m tests.hosts
 
 bench: install
 	$(BIN)/python -m tests.benchmarks
