@@ -4,19 +4,30 @@
 
 #include "student.h"
 
+namespace {
+
+constexpr int64_t MOST_NUMBERS = 1 << 28;  // a gigabyte: a small file could ask for all memory otherwise
+
+int64_t checked(int64_t rows, int64_t size) {
+  require(rows <= MOST_NUMBERS / size, "there are too many rows, or comparisons are too wide");
+  return rows * size;
+}
+
+}  // namespace
+
 Alignment::Alignment(const Kernels& arithmetic, const File& file, const RowTable& table, int64_t num_rows,
                      int64_t size)
     : vector_size(table.vector_size),
       project(arithmetic, file, "project", 2 * size, vector_size, false, {vector_size}, false),
       compare(arithmetic, file, "compare", size, 2 * vector_size, false, {vector_size, 2 * vector_size}),
-      projected_(num_rows * 2 * size) {
+      projected_(checked(num_rows, 2 * size)) {
   project_rows(arithmetic, table, num_rows);
 }
 
 void Alignment::project_rows(const Kernels& arithmetic, const RowTable& table, int64_t num_rows) {
   const PackedLayer& layer = project.packed;
-  Aligned<float> vector(vector_size), scratch(2 * table.width), scales(BLOCK * layer.groups), out(BLOCK * layer.out);
-  Aligned<uint32_t> units(BLOCK * layer.units);
+  Buffer<float> vector(vector_size), scratch(2 * table.width), scales(BLOCK * layer.groups), out(BLOCK * layer.out);
+  Buffer<uint32_t> units(BLOCK * layer.units);
   for (int64_t begin = 0; begin < num_rows; begin += BLOCK) {
     const int64_t count = std::min(BLOCK, num_rows - begin);
     for (int64_t k = 0; k < count; ++k) {
@@ -32,12 +43,12 @@ void Alignment::project_rows(const Kernels& arithmetic, const RowTable& table, i
 
 Alignment::Workspace Alignment::workspace() const {
   Workspace work;
-  work.seen = Aligned<float>(vector_size + compare.size);
-  work.inputs = Aligned<float>(2 * vector_size);
-  work.linear = Aligned<float>(BLOCK * compare.size);
-  work.units = Aligned<uint32_t>(BLOCK * compare.packed.units);
-  work.scales = Aligned<float>(BLOCK * compare.packed.groups);
-  work.compared = Aligned<float>(BLOCK * compare.packed.out);
+  work.seen = Buffer<float>(vector_size + compare.size);
+  work.inputs = Buffer<float>(2 * vector_size);
+  work.linear = Buffer<float>(BLOCK * compare.size);
+  work.units = Buffer<uint32_t>(BLOCK * compare.packed.units);
+  work.scales = Buffer<float>(BLOCK * compare.packed.groups);
+  work.compared = Buffer<float>(BLOCK * compare.packed.out);
   return work;
 }
 

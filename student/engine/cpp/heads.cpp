@@ -56,10 +56,10 @@ HiddenLayer::HiddenLayer(const Kernels& arithmetic, const File& file, const std:
       weights.number == INT8 ? file.get(name + ".scale", FLOAT32, {groups, size}).floats() : nullptr;
   const Layer layer{weights.data, weights.number, scales, size, num_inputs, group_ends_.data(), groups};
   packed = arithmetic.plan(layer);
-  weights_ = Aligned<uint32_t>(packed.out * packed.units);
+  weights_ = Buffer<uint32_t>(packed.out * packed.units);
   unit_ends_.resize(static_cast<size_t>(packed.groups));
   if (packed.arithmetic == PackedLayer::BYTES) {
-    weight_scales_ = Aligned<float>(packed.groups * packed.out);
+    weight_scales_ = Buffer<float>(packed.groups * packed.out);
     corrections_.resize(static_cast<size_t>(packed.groups * packed.out));
   }
   packed.weights = weights_.data();

@@ -88,11 +88,11 @@ Workspace::Workspace(const Student& student) : reader(*student.tokenizer), scrat
     groups = std::max(groups, layer->packed.groups);
     room = std::max(room, layer->packed.units);
   }
-  features = Aligned<float>(inputs + student.features_of_text());
-  normalised = Aligned<float>(inputs);
-  hidden = Aligned<float>(Student::BLOCK * out);
-  scales = Aligned<float>(Student::BLOCK * groups);
-  units = Aligned<uint32_t>(Student::BLOCK * room);
+  features = Buffer<float>(inputs + student.features_of_text());
+  normalised = Buffer<float>(inputs);
+  hidden = Buffer<float>(Student::BLOCK * out);
+  scales = Buffer<float>(Student::BLOCK * groups);
+  units = Buffer<uint32_t>(Student::BLOCK * room);
   if (student.alignment) alignment = student.alignment->workspace();
 }
 

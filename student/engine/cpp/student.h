@@ -11,13 +11,13 @@ enum class Pairing { NONE, JOINT, DIFFERENCE, COMPARISON, ATTENTION };
 
 // A vector of numbers that begin where cache lines do.
 template <class T>
-class Aligned {
+class Buffer {
  public:
-  explicit Aligned(int64_t size = 0)
+  explicit Buffer(int64_t size = 0)
       : size_(size), memory_(static_cast<size_t>(size) * sizeof(T) + 64),
         start_(memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64)) {}
-  Aligned(Aligned&&) = default;
-  Aligned& operator=(Aligned&&) = default;
+  Buffer(Buffer&&) = default;
+  Buffer& operator=(Buffer&&) = default;
   T* data() { return reinterpret_cast<T*>(start_); }
   const T* data() const { return reinterpret_cast<const T*>(start_); }
   int64_t size() const { return size_; }
@@ -63,8 +63,8 @@ struct HiddenLayer {
   PackedLayer packed{};
 
  private:
-  Aligned<uint32_t> weights_;
-  Aligned<float> weight_scales_;
+  Buffer<uint32_t> weights_;
+  Buffer<float> weight_scales_;
   std::vector<int32_t> corrections_;
   std::vector<int64_t> group_ends_, unit_ends_;
 };
@@ -104,8 +104,8 @@ using Heads = std::vector<const Head*>;
 struct Alignment {
   struct Workspace {
     std::vector<float> rows[2], shares;  // of the tokens of a text: vector, B y, A x
-    Aligned<float> seen, inputs, linear, scales, compared;
-    Aligned<uint32_t> units;
+    Buffer<float> seen, inputs, linear, scales, compared;
+    Buffer<uint32_t> units;
   };
 
   Alignment(const Kernels& arithmetic, const File& file, const RowTable& table, int64_t num_rows, int64_t size);
@@ -126,7 +126,7 @@ struct Alignment {
   TokenRows tokens(const std::vector<float>& rows) const;
   void represent_side(const Kernels& arithmetic, Workspace& work, int side, float* features) const;
 
-  Aligned<float> projected_;  // [rows, 2 * size]: B y, A x
+  Buffer<float> projected_;  // [rows, 2 * size]: B y, A x
 };
 
 // What a thread needs to answer; kept from call to call.
@@ -134,8 +134,8 @@ struct Workspace {
   explicit Workspace(const struct Student& student);
   TextReader reader;
   std::vector<int32_t> ids[2], rows, joint;
-  Aligned<float> features, normalised, scratch, hidden, scales;
-  Aligned<uint32_t> units;
+  Buffer<float> features, normalised, scratch, hidden, scales;
+  Buffer<uint32_t> units;
   Alignment::Workspace alignment;
 };
 
