@@ -1,57 +1,51 @@
 """What only an object store has: credentials, buckets, a server that may be gone; and processes killed half way."""
 
 import os
-import signal
-import subprocess
-import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
 from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.sets.reader import ExampleSet
 from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE
+from pipeline.sharing import set_files
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL
+from tests.helpers.commands import distill, kill_when
 from tests.helpers.places import contents, fetch, objects, send
 from tests.helpers.rewritten_shards import rewrite_logit
 
-# one file at a time, and the line is dead from the fourth on: it neither fails nor goes on
-HANGS = """
-import sys, time
-import s3fs
-from pipeline.sharing import set_files
-set_files.TRANSFERS_AT_ONCE = 1
-name, seen = sys.argv.pop(1), []
-usual = getattr(s3fs.S3FileSystem, name)
-def hanging(self, *arguments, **options):
-    seen.append(arguments)
-    if len(seen) > 3 and "parquet" in str(arguments):
-        print("hangs", flush=True)
-        time.sleep(600)
-    return usual(self, *arguments, **options)
-setattr(s3fs.S3FileSystem, name, hanging)
-from distill.commands import app
-app()
-"""
+
+def hang(method: str, mark: Path) -> None:
+    """One file at a time, and the line is dead from the fourth on: it neither fails nor goes on."""
+    set_files.TRANSFERS_AT_ONCE = 1
+    seen: list[Any] = []
+    usual = getattr(s3fs.S3FileSystem, method)
+
+    def hanging(self: Any, *arguments: Any, **options: Any) -> Any:
+        seen.append(arguments)
+        if len(seen) > 3 and "parquet" in str(arguments):
+            mark.touch()
+            time.sleep(600)
+        return usual(self, *arguments, **options)
+
+    setattr(s3fs.S3FileSystem, method, hanging)
 
 
-def kill_half_way(method: str, *arguments: object) -> None:
-    """Runs a command until a method of the file system hangs, and kills it outright."""
-    command = [sys.executable, "-c", HANGS, method, *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "hangs\n"
-        process.kill()
-    assert process.returncode == -signal.SIGKILL
+def kill_half_way(method: str, mark: Path, *arguments: object) -> None:
+    """Runs a command until a method of the file system hangs, which the file ``mark`` shows, and kills it outright."""
+    kill_when(distill(*arguments, first=partial(hang, method, mark)), mark.exists)
 
 
 @pytest.mark.slow
 def test_a_push_that_is_killed_leaves_no_set_and_goes_on(opinion_set: ExampleSet, bucket: str, tmp_path: Path) -> None:
-    kill_half_way("put_file", "push", opinion_set.root, f"{bucket}/set")
+    kill_half_way("put_file", tmp_path / "hangs", "push", opinion_set.root, f"{bucket}/set")
     arrived = objects(f"{bucket}/set").keys() - {JOURNAL}
     assert 0 < len(arrived) < len(contents(opinion_set.root)) - 1
     assert FILE_NAME not in arrived
@@ -64,20 +58,19 @@ def test_a_push_that_is_killed_leaves_no_set_and_goes_on(opinion_set: ExampleSet
 def test_a_pull_that_is_killed_leaves_nothing_usable_and_goes_on(
     opinion_set: ExampleSet, bucket: str, tmp_path: Path
 ) -> None:
+    store = tmp_path / "store"
     send(opinion_set.root, f"{bucket}/set")
-    kill_half_way("open", "pull", f"{bucket}/set", "--store", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [FOLDER]
-    arrived = {name for name in contents(tmp_path / FOLDER / "opinion") if name.endswith(".parquet")}
+    kill_half_way("open", tmp_path / "hangs", "pull", f"{bucket}/set", "--store", store)
+    assert [path.name for path in store.iterdir()] == [FOLDER]
+    arrived = {name for name in contents(store / FOLDER / "opinion") if name.endswith(".parquet")}
     assert 0 < len(arrived) < len(opinion_set.record.shards)
-    pulled = fetch(f"{bucket}/set", tmp_path)
+    pulled = fetch(f"{bucket}/set", store)
     shards = {shard.path for shard in opinion_set.record.shards}
     assert set(pulled.fetched) == (shards - arrived) | {TOKENIZER_FILE}
-    assert contents(tmp_path) == {f"opinion/{name}": data for name, data in contents(opinion_set.root).items()}
+    assert contents(store) == {f"opinion/{name}": data for name, data in contents(opinion_set.root).items()}
 
 
 def test_a_change_puts_only_what_it_changes(own_set: ExampleSet, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import s3fs
-
     send(own_set.root, f"{bucket}/set")
     path = rewrite_logit(own_set)
     put, usual = [], s3fs.S3FileSystem.put_file
