@@ -1,4 +1,4 @@
-"""``distill results`` on the tiny tasks: every step a process of its own, which is forked."""
+"""``distill results`` on the tiny tasks: every step a process of its own, forked but in one test."""
 
 import json
 from pathlib import Path
@@ -124,7 +124,7 @@ def is_finished(record: Path) -> bool:
 
 def test_killed_and_repeated_goes_on(work: Path, teachers: Path, tmp_path: Path) -> None:
     arguments = flags(work, tmp_path, "--teachers", teachers, "--seeds", 1)
-    process = distill(*arguments, first=fork_all_steps)
+    process = distill(*arguments)  # its steps start as those of users, and must end with it
     done = tmp_path / "out" / "cells" / "opinion" / "train-student-small-42.json"
     kill_when(process, lambda: is_finished(done))
     before = files(tmp_path / "out")
