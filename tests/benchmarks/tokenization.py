@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sysconfig
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -77,10 +78,15 @@ def with_threads(threads: int, run: Callable[[], object]) -> Callable[[], object
 
 def lines_of_documentation() -> list[str]:
     """Lines of Python's own documentation strings, drawn at random."""
+    return list(_drawn_lines())
+
+
+@cache  # reading all of Python's library takes ten seconds
+def _drawn_lines() -> tuple[str, ...]:
     folder = Path(sysconfig.get_path("stdlib"))
     lines = [line for path in sorted(folder.rglob(PROGRAMS)) if "test" not in path.parts for line in _doc_lines(path)]
     random = np.random.default_rng(0)
-    return [lines[k] for k in random.choice(len(lines), min(SENTENCES, len(lines)), replace=False)]
+    return tuple(lines[k] for k in random.choice(len(lines), min(SENTENCES, len(lines)), replace=False))
 
 
 def _doc_lines(path: Path) -> Iterator[str]:
