@@ -144,8 +144,6 @@ void Student::read_table(const Json& settings) {
 void Student::read_heads(const Json& settings) {
   const auto& tasks = settings.at("tasks").values();
   require(!tasks.empty() && tasks.size() <= MOST_TASKS, "there are no tasks, or too many");
-  single_groups = groups_of(1);
-  pair_groups = groups_of(width_of(pairing));
   heads.reserve(tasks.size());
   for (const Json& task : tasks) {
     const bool is_pair = task.at("is_pair").boolean();
@@ -168,7 +166,7 @@ void Student::read_hidden(Head& head, int64_t hidden_of) {
   }
   hidden_layers.push_back(std::make_unique<HiddenLayer>(arithmetic, file, head.prefix + "hidden", head.hidden_size,
                                                         head.num_inputs, head.normalises,
-                                                        head.is_pair ? pair_groups : single_groups));
+                                                        groups_of(head.is_pair ? width_of(pairing) : 1)));
   head.hidden = hidden_layers.back().get();
   // Inputs are made ready once for the hidden layers of all tasks.
   for (const Head& other : heads)
@@ -178,7 +176,7 @@ void Student::read_hidden(Head& head, int64_t hidden_of) {
             "hidden layers have numbers of different types");
 }
 
-// The parts of a representation are of different sizes, and so are those of two compared ones.
+// Where the parts of a head's inputs end: they are of different sizes, and so are those of two compared texts.
 std::vector<int64_t> Student::groups_of(int64_t copies) const {
   if (alignment) {
     const int64_t size = alignment->compare.size;  // sums and maxima of one text, then of the other

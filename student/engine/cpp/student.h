@@ -167,7 +167,6 @@ struct Student {
   std::unique_ptr<Alignment> alignment;  // of students whose texts see each other
   std::vector<std::unique_ptr<HiddenLayer>> hidden_layers;
   std::vector<Head> heads;
-  std::vector<int64_t> single_groups, pair_groups;  // where the parts of a head's inputs end
   std::unique_ptr<Tokenizer> tokenizer;
 
  private:

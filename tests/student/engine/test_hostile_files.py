@@ -20,7 +20,7 @@ pytestmark = needs_engine
 if LIBRARY.exists():
     from student.engine.python.distill_student import DistillError, MultiTaskPredictor, Predictor
 
-FLIPS = 1000
+FLIPS = 1500
 Header = dict[str, Any]
 
 

@@ -97,22 +97,37 @@ COMPILERS: dict[str, list[str | Path]] = {
 }
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("compiler", [*COMPILERS, "javac"])
 def test_programs_of_other_languages_print_what_python_answers(tmp_path: Path, compiler: str) -> None:
+    shutil.copy(LIBRARY, tmp_path)
+    program = compiled(compiler, tmp_path)
+    if program is None:
+        pytest.skip(f"there is no {compiler}, or only one of a release before {JAVA_RELEASE}")
+    for name, texts in {
+        "hybrid": ["the there é \U0001f600"],
+        "diffcat, labels": ["the a", "ab ab"],
+        "score, short words": ["a ab"],
+    }.items():
+        path = written(name, tmp_path)
+        assert run(*program, path, *texts, cwd=tmp_path).splitlines() == printed(path, texts)
+        refused = subprocess.run([*program, path, "a", "b", "c"], capture_output=True, text=True, cwd=tmp_path)
+        assert (refused.returncode, "usage" in refused.stderr) == (2, True)
+        wrong = subprocess.run([*program, __file__, *texts], capture_output=True, text=True, cwd=tmp_path)
+        assert (wrong.returncode, __file__ in wrong.stderr) == (2, True)
+
+
+def compiled(compiler: str, folder: Path) -> list[str | Path] | None:
+    """The command of an example, which is compiled into a folder; None where there is no compiler."""
+    if compiler == "javac":
+        java = new_java()
+        if java is None:
+            return None
+        run(java.with_name(compiler), "-d", ".", ROOT / "examples/Predict.java", cwd=folder)
+        return [java, "--enable-native-access=ALL-UNNAMED", "-cp", folder, "Predict"]
     if shutil.which(compiler) is None:
-        pytest.skip(f"there is no {compiler}")
-    shutil.copy(LIBRARY, tmp_path)
-    run(*COMPILERS[compiler], cwd=tmp_path, **CGO, GOCACHE=str(tmp_path / "go"))
-    check_program(tmp_path, tmp_path / "predict")
-
-
-def test_a_java_program_prints_what_python_answers(tmp_path: Path) -> None:
-    java = new_java()
-    if java is None:
-        pytest.skip(f"there is no Java of release {JAVA_RELEASE} or later")
-    shutil.copy(LIBRARY, tmp_path)
-    run(java.with_name("javac"), "-d", ".", ROOT / "examples/Predict.java", cwd=tmp_path)
-    check_program(tmp_path, java, "--enable-native-access=ALL-UNNAMED", "-cp", tmp_path, "Predict")
+        return None
+    run(*COMPILERS[compiler], cwd=folder, **CGO, GOCACHE=str(folder / "go"))
+    return [folder / "predict"]
 
 
 def new_java() -> Path | None:
@@ -125,21 +140,6 @@ def new_java() -> Path | None:
         if release is not None and int(release[1]) >= JAVA_RELEASE:
             return Path(path)
     return None
-
-
-def check_program(folder: Path, *program: str | Path) -> None:
-    """Runs a program with inputs of several students, and with what is none."""
-    for name, texts in {
-        "hybrid": ["the there é \U0001f600"],
-        "diffcat, labels": ["the a", "ab ab"],
-        "score, short words": ["a ab"],
-    }.items():
-        path = written(name, folder)
-        assert run(*program, path, *texts, cwd=folder).splitlines() == printed(path, texts)
-        refused = subprocess.run([*program, path, "a", "b", "c"], capture_output=True, text=True, cwd=folder)
-        assert (refused.returncode, "usage" in refused.stderr) == (2, True)
-        wrong = subprocess.run([*program, __file__, *texts], capture_output=True, text=True, cwd=folder)
-        assert (wrong.returncode, __file__ in wrong.stderr) == (2, True)
 
 
 def printed(path: Path, texts: list[str]) -> list[str]:
