@@ -38,7 +38,7 @@ def delimited_names(path: Path, parse: pc.ParseOptions, headerless: Sequence[str
         headerless: names for a file with so many columns and without a header.
 
     Raises:
-        DataError: if the columns have another separator.
+        DataError: if there are no columns, or they have another separator.
     """
     names: list[str] = []
     for size in BYTES_LOOKED_AT:
@@ -52,6 +52,8 @@ def delimited_names(path: Path, parse: pc.ParseOptions, headerless: Sequence[str
         names = first[0] if first else []
         if len(first) == 2:  # so that the header is not truncated
             break
+    if not names:
+        raise DataError(f"{path}: is empty, without any columns")
     is_headerless = bool(headerless) and len(names) == len(headerless)
     return (list(headerless) if is_headerless else names), not is_headerless
 
@@ -142,6 +144,6 @@ def _refuse_other_separator(path: Path, delimiter: str, text: str) -> None:
         # some separators may be within quotes
         counts = {len(fields) for fields in csv.reader(lines, delimiter=other) if fields}
         if len(counts) == 1 and counts != {1} and other != delimiter:
-            right = "tabs" if delimiter == "\t" else "commas"
-            advice = f"Save it with {right}" + (", or rename it to .tsv" if other == "\t" else "")
+            rename = {"\t": ", or rename it to .tsv", ",": ", or rename it to .csv"}.get(other, "")
+            advice = f"Save it with {SEPARATORS[delimiter]}{rename}"
             raise DataError(f"{path}, line 1: its columns seem to be separated by {name}. {advice}")

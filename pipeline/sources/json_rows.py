@@ -16,7 +16,7 @@ import pyarrow.json as pj
 
 from pipeline.errors import DataError
 from pipeline.sources.line_rows import Mark, blocks_from
-from pipeline.sources.row_bytes import open_bytes, without_bom
+from pipeline.sources.row_bytes import not_utf8, open_bytes, without_bom
 from pipeline.untrusted import parse_json
 
 ROWS_LOOKED_AT = 8192  # for the names of columns
@@ -202,11 +202,6 @@ def parsed_lines(place: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Num
             if not isinstance(row, dict):
                 raise DataError(f"{place}, line {number}: not an object with columns, but {str(row)[:60]!r}")
             yield number, row
-
-
-def not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
-    """Returns the problem of a line that is not UTF-8."""
-    return f"byte 0x{line[error.start]:02x} is not UTF-8. Save the file as UTF-8"
 
 
 def _not_json(line: bytes, error: ValueError) -> str:

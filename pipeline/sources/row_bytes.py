@@ -2,7 +2,7 @@
 
 import io
 import lzma
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, getincrementaldecoder
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -14,6 +14,8 @@ from pipeline.errors import DataError
 from pipeline.files import refuse_lfs_pointer
 
 BLOCK_BYTES, NEW_LINE = 2**20, ord("\n")
+BYTES_LOOKED_AT = 2**16  # for the type of a file
+CONTROL = {*range(0x20), 0x7F} - {*b"\t\n\v\f\r\x1a\x1b"}  # bytes that no text has in any 8-bit encoding
 
 
 def _arrow(name: str) -> Callable[[Path], Any]:
@@ -37,6 +39,8 @@ MAGIC = {  # first bytes of files that people give by mistake, and the type of t
     b"BZh": "compressed by bzip2. Let its name end in .bz2",
     b"\xfd7zXZ": "compressed by xz. Let its name end in .xz",
     b"SQLite format 3": "a SQLite database. Export the table as CSV",
+    b"\xd0\xcf\x11\xe0": "a file of Excel or Word from before 2007. Save the sheet as CSV",
+    b"%PDF": "a PDF. Give a file of rows, such as CSV",
     b"\x80\x04": "a pickle, which can run code. Save the rows as Parquet or CSV",
     b"<!DOCTYPE": "a web page, perhaps of a login. Download the file itself",
     b"<html": "a web page, perhaps of a login. Download the file itself",
@@ -89,20 +93,44 @@ def without_bom(data: bytes) -> bytes:
     return data.removeprefix(BOM_UTF8)
 
 
+def not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
+    """Returns the problem of a line that is not UTF-8, with the letter that users of Windows probably see there."""
+    byte = line[error.start : error.start + 1]
+    letter = byte.decode("cp1252", "ignore")
+    guess = f", but {letter!r} in Windows-1252" if letter else ""
+    return f"byte 0x{byte.hex()} is not UTF-8{guess}. Save the file as UTF-8"
+
+
+def foreign_type(path: Path) -> str | None:
+    """Returns the type of a file in `MAGIC` by its first bytes, and what to do about it, or None for others."""
+    with open_bytes(path) as stream:
+        first = stream.read(64)
+    return next((what for magic, what in MAGIC.items() if first.startswith(magic)), None)
+
+
 def refuse_foreign(path: Path, is_text: bool) -> None:
     """Raises DataError for a file that is recognisably of another type: a pointer of git-lfs, UTF-16, an archive.
 
     Args:
         path: the file.
         is_text: whether text is expected, so that every type in `MAGIC` is wrong.
+
+    Raises:
+        UnicodeDecodeError: if the beginning is text in another encoding than UTF-8.
     """
     refuse_lfs_pointer(path)
     if not is_text:
         return
-    with open_bytes(path) as stream:
-        first = stream.read(64)
-    found = next((what for magic, what in MAGIC.items() if first.startswith(magic)), None)
+    found = foreign_type(path)
     if found is not None:
         raise DataError(f"{path}: is {found}")
+    with open_bytes(path) as stream:
+        first = stream.read(BYTES_LOOKED_AT)
     if first.startswith(UTF16 + UTF32) or (len(first) > 3 and b"\0" in first[:4]):
-        raise DataError(f"{path}: is UTF-16 or UTF-32, not UTF-8. Save the file as UTF-8.")
+        raise DataError(f'{path}: is UTF-16 or UTF-32, not UTF-8. Save the file as UTF-8. Excel: "CSV UTF-8".')
+    try:
+        getincrementaldecoder("utf-8")().decode(first)
+    except UnicodeDecodeError:
+        if CONTROL.isdisjoint(first):
+            raise
+        raise DataError(f"{path}: is a binary file, not text. Give a text file in UTF-8, such as CSV.") from None

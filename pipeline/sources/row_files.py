@@ -32,13 +32,12 @@ from pipeline.sources.json_rows import (
     is_array,
     line_names,
     names_of,
-    not_utf8,
     object_tables,
     quick_array,
     unified,
 )
 from pipeline.sources.line_rows import BEGINNING, LABEL_LISTS, count_lines, has_labels, line_tables, mark_before, marks
-from pipeline.sources.row_bytes import codec, ending, open_bytes, refuse_foreign
+from pipeline.sources.row_bytes import codec, ending, foreign_type, not_utf8, open_bytes, refuse_foreign
 from pipeline.sources.saved_rows import row_files
 
 ROWS_PER_BATCH = 8192
@@ -144,8 +143,7 @@ def open_rows(
         raise DataError(f"{path}: no such file")
     kind = ending(path)
     if kind not in FORMATS:
-        advice = "Its labels are fastText's, so rename it to .txt" if has_labels(path) else ""
-        raise DataError(f"{path}: unknown kind of file {kind!r}. {advice or 'Known: ' + ', '.join(FORMATS)}")
+        raise DataError(f"{path}: unknown kind of file {kind!r}. {_advice(path)}")
     if not path.stat().st_size:
         raise DataError(f"{path}: is empty, without any columns")
     if codec(path) and kind in BINARY:
@@ -157,6 +155,14 @@ def open_rows(
         refuse_foreign(path, is_text=kind not in BINARY)
         opened = FORMATS[kind](path, Naming(headerless_columns, line_column, label_column))
     return RowFile(path, opened.names, opened.class_names, opened)
+
+
+def _advice(path: Path) -> str:
+    """Returns what to do about a file whose name ends in no known format."""
+    foreign = foreign_type(path)
+    if foreign is not None:
+        return f"It is {foreign}"
+    return "Its labels are fastText's, so rename it to .txt" if has_labels(path) else f"Known: {', '.join(FORMATS)}"
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import pyarrow.types as pt
 
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sources.columns import plain_table, rows_in_words, type_name
+from pipeline.sources.row_bytes import ending
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Metric, TaskType
 
@@ -76,7 +77,9 @@ def look_at(file: Path, texts: Sequence[str], label: str) -> Look:
     wanted = {"--text": texts[0], "--text2": texts[1] if len(texts) > 1 else None, "--label": label}
     missing = {flag: name for flag, name in wanted.items() if name is not None and name not in opened.names}
     problems = [f"{flag} {name}: {did_you_mean(name, opened.names)}" for flag, name in missing.items()]
-    raise_all(ConfigError, f"{file}: unknown columns", problems)
+    has_no_header = len(missing) == len(texts) + 1 and ending(file) in (".csv", ".tsv")
+    reason = ", perhaps because its first line does not name the columns" if has_no_header else ""
+    raise_all(ConfigError, f"{file}: unknown columns{reason}", problems)
     names = [name for name in wanted.values() if name is not None]
     if len(set(names)) < len(names):
         raise ConfigError(

@@ -19,7 +19,7 @@ from pipeline.errors import DataError
 from pipeline.sources import load_source
 from pipeline.sources.odd_rows import swallowed_rows
 from pipeline.sources.quotes import QuoteWatch, quote_faults
-from pipeline.sources.row_files import FORMATS, open_rows
+from pipeline.sources.row_files import BINARY, FORMATS, open_rows
 from pipeline.sources.source import load_word_source
 from pipeline.tasks.task import Task
 from tests.helpers.messages import naming
@@ -28,6 +28,7 @@ from tests.helpers.row_formats import PACKERS, WRITERS, lines, parquet
 
 TEXTS = ["a fine film", 'with "quotes", and\na line', "größer"]
 ROWS = [{"text": text, "label": k % 2, "more": k} for k, text in enumerate(TEXTS)]
+TEXT_KINDS = [kind for kind in FORMATS if kind not in (*BINARY, ".txt")]  # a folder of splits has no .txt
 TABLE = pa.Table.from_pylist(ROWS)
 
 
@@ -81,13 +82,17 @@ def test_columns_that_nobody_names_are_not_looked_at(tmp_path: Path) -> None:
         ("train.csv", b'text;label\n"a;b";0\nc;1\n', ("line 1", "';'")),
         ("train.jsonl", b'["text", "label"]\n["a", 1]\n', ("line 1", "object")),
         ("train.csv", b"text\tlabel\na\t0\n", ("line 1", "tabs", ".tsv")),
-        ("train.tsv", b"text,label\na,0\nb,1\n", ("line 1", "commas")),
+        ("train.tsv", b"text,label\na,0\nb,1\n", ("line 1", "commas", ".csv")),
+        ("train.csv", b"\n\n", ("empty",)),
         ("train.csv", b"text|label\na|0\n", ("line 1", "'|'")),
         ("train.csv", b'text,label\na,0\n"b, cut', ("quotes", "line 3")),
         ("train.csv", 'text,label\na,0\n"é\n\n'.encode(), ("quotes", "line 3")),
         ("train.csv", "text,label\na,0\n".encode("utf-16"), ("UTF-16",)),
         ("train.jsonl", '{"text": "a", "label": 0}'.encode("utf-16-le"), ("UTF-16",)),
         ("train.csv", b"text,label\na,0\nb\xff,1\n", ("line 3", "0xff")),
+        ("train.csv", "text,catégorie\na,0\n".encode("latin-1"), ("line 1", "0xe9", "'é'", "Windows-1252")),
+        *((f"train{kind}", b"\x89PNG\r\n\x1a\n\0\0", ("binary",)) for kind in TEXT_KINDS),
+        ("train.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0\0", ("Excel", "CSV")),
         ("train.jsonl", b'{"text": "a", "label": 0},\n{"text": "b", "label": 1}\n', ("line 1", "comma")),
         ("train.json", b'{\n "text": "a",\n "label": 0\n}\n', ("line 1", "[ ]")),
         ("train.json", b'[{"text": "a", "label": 0},\n', ("array",)),
@@ -112,6 +117,12 @@ def test_a_file_that_is_something_else_is_named_with_its_line(
     write(tmp_path / name, data)
     with pytest.raises(DataError, match=naming(name, *named)):
         load_source(task_of(), tmp_path)
+
+
+def test_a_spreadsheet_is_named_also_by_an_unknown_ending(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.xlsx", b"PK\x03\x04whatever")
+    with pytest.raises(DataError, match=naming("rows.xlsx", "'.xlsx'", "CSV")):
+        open_rows(path)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,13 @@ def test_columns_that_cannot_serve_are_refused_by_name(
         look_at(path, [text], label)
 
 
+def test_a_file_without_a_header_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a fine film,yes\n" * COUNT)
+    with pytest.raises(ConfigError, match=naming("rows.csv", "--text message", "first line")):
+        look_at(path, ["message"], "category")
+
+
 def test_a_null_among_labels_is_named_with_its_rows(tmp_path: Path) -> None:
     values = [["a"], None, [], ["b", None], ["a", "b"], ["c", None]]
     path = written(tmp_path, message=texts(), category=(values * COUNT)[:COUNT])
