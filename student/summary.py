@@ -1,6 +1,7 @@
 """An evaluation, and the points of a sweep, as rows of a table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import hypot, sqrt
 from typing import Any
 
 from pipeline.console import show, size
@@ -8,6 +9,8 @@ from pipeline.training.run_record import RunRecord
 
 SCORE_COLUMNS = ("split", "metric", "student", "95 % interval", "teacher", "guessing")
 CALIBRATION_COLUMNS = ("split", "probabilities", "before calibration", "after", "95 % from", "to")
+MOST_NAMED = 3  # points of a sweep in a sentence
+Point = Mapping[str, Any]
 
 
 def score_columns(evaluation: dict[str, Any]) -> list[str]:
@@ -57,6 +60,42 @@ def size_line(record: RunRecord) -> str | None:
         return None
     teacher = f". Teacher: {sizes['teacher_parameters']:,} parameters" if "teacher_parameters" in sizes else ""
     return f"student: {sizes['parameters']:,} parameters, {size(sizes['bytes'])} on disk{teacher}"
+
+
+def rank(scores: Mapping[str, Any]) -> tuple[int, float]:
+    """Returns a sort key that is greater for better scores of a point. Points with all seeds come first."""
+    # A point with a missing seed could lead by one lucky run, so complete points rank first.
+    return len(scores["scores"]), scores["mean"]
+
+
+def leading(points: Sequence[Point]) -> list[Point]:
+    """Returns the best point of a sweep, and those that may be as good.
+
+    Their mean over the seeds equals that of the best, or is below by at most the standard error of the difference.
+    """
+    best = max(points, key=rank)
+    complete = [point for point in points if len(point["scores"]) == len(best["scores"])]
+    return [point for point in complete if best["mean"] - point["mean"] <= hypot(_error(best), _error(point))]
+
+
+def _error(point: Point) -> float:
+    """Returns the standard error of a mean over seeds. With a single seed it is unknown, and only equal means tie."""
+    return (point["deviation"] or 0.0) / sqrt(len(point["scores"]))
+
+
+def tie(points: Sequence[Point]) -> str | None:
+    """Returns the leading points of a sweep in words, None if one is ahead of the others."""
+    found = leading(points)
+    if len(found) < 2:
+        return None
+    more = [f"{len(found) - MOST_NAMED} more"] if len(found) > MOST_NAMED else []
+    *names, last = [*map(point_name, found[:MOST_NAMED]), *more]
+    return f"{', '.join(names)} and {last}, whose means are equal or differ by at most the standard error"
+
+
+def point_name(point: Point) -> str:
+    """Returns the values of a point in words."""
+    return ", ".join(f"{name} {value}" for name, value in point["values"].items())
 
 
 def point_table(result: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:

@@ -11,7 +11,15 @@ from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord,
 from student.config import SweepSettings, TrainSettings
 from student.pretrain_config import FiltersConfig, PretrainSettings
 from student.run_config import DescribeConfig, EvaluateConfig, MaskedWordsConfig, ReproduceConfig
-from student.summary import CALIBRATION_COLUMNS, calibration_rows, point_table, score_columns, score_rows, size_line
+from student.summary import (
+    CALIBRATION_COLUMNS,
+    calibration_rows,
+    point_table,
+    score_columns,
+    score_rows,
+    size_line,
+    tie,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,6 +90,9 @@ def sweep(config: SweepSettings) -> Result:
     result = Result(found).table(*point_table(found), found["metric"])
     if found["best"]:
         result.pairs("best run", {found["best"]["run"]: found["best"]["score"]})
+        tied = tie(found["points"])
+        if tied is not None:
+            result.note(f"No setting is clearly the best: {tied}. Choose by size or speed, or add --seeds.")
     if "best_by_task" in found:
         result.pairs("best of each task", {one["run"]: one["score"] for one in found["best_by_task"].values()})
     return result

@@ -29,6 +29,7 @@ from student.config import SweepSettings, TrainSettings
 from student.filters import FILTERS_FILE
 from student.model.weights import WEIGHTS_FILE
 from student.start import FLAG
+from student.summary import rank
 from student.sweep.grid import (
     Trial,
     build_swept_config,
@@ -201,12 +202,6 @@ def sweep_result(trials: Sequence[Trial], failed: Mapping[str, str]) -> dict[str
 def score_of(trial: Trial) -> float:
     """Returns the score of a trial: the best epoch's first metric, or the mean over several tasks."""
     return quality(_record(trial)["result"]["best"])
-
-
-def rank(scores: Mapping[str, Any]) -> tuple[int, float]:
-    """Returns a sort key that is greater for better scores of a point. Points with all seeds come first."""
-    # A point with a missing seed could lead by one lucky run, so complete points rank first.
-    return len(scores["scores"]), scores["mean"]
 
 
 def _record(trial: Trial) -> RunRecord:

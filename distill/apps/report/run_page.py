@@ -21,9 +21,8 @@ from student.describe import describe_config
 from student.kinds import kind_of_set
 from student.model.config_file import is_pretrained, read_task_config
 from student.model.weights import CONFIG_FILE
-from student.summary import point_table
+from student.summary import leading, point_name, point_table, tie
 from student.sweep.grid import run_name
-from student.sweep.sweep import rank
 from student.trained_sets import trained_sets
 from student.word_importance import RESULT_COLUMNS, MaskedRow, MaskedWords, result_rows
 
@@ -249,23 +248,19 @@ def sweep_page(config: ReportConfig, folder: Path) -> Page:
     return Page("sweep", folder.resolve().name, _lead(result), sections)
 
 
-MOST_NAMED = 3  # equal settings in a sentence
-
-
 def _lead(result: dict[str, Any]) -> str:
     points, metric = result["points"], result["metric"]
     count = sum(len(point["scores"]) for point in points)
     if result["best"] is None:
         return f"{count} runs, of different tasks."
-    equal = [point for point in points if rank(point) == rank(points[0])]
-    named = [", ".join(f"{name} {value}" for name, value in point["values"].items()) for point in equal[:MOST_NAMED]]
-    more = [f"{len(equal) - MOST_NAMED} more"] if len(equal) > MOST_NAMED else []
-    best = " and ".join([*named, *more])
     what = "runs of several tasks" if "best_by_task" in result else "students"
+    tied = tie(points)
+    if tied is not None:
+        return f"{count} {what}. There is no clear best by {metric}: {tied}."
+    best = point_name(points[0]) or "all are alike"
     # One seed has no average.
     average = " on average" if len(points[0]["scores"]) > 1 else ""
-    each = " each" if len(equal) > 1 else ""
-    return f"{count} {what}. The best by {metric}: {best or 'all are alike'}, {points[0]['mean']:.4f}{each}{average}."
+    return f"{count} {what}. The best by {metric}: {best}, {points[0]['mean']:.4f}{average}."
 
 
 def _drawn(config: ReportConfig, folder: Path, result: dict[str, Any]) -> list[Section]:
@@ -342,9 +337,9 @@ def _cost(
         if cost is not None
     ]
     rows = [{"no.": label, xlabel: cost, metric: scores} for label, cost, scores in groups]
-    highest = max(rank(point) for point in points if point["scores"])
-    best = {str(number) for number, point in enumerate(points, 1) if point["scores"] and rank(point) == highest}
-    which = "The best is blue." if len(best) == 1 else "The best, which are equal, are blue."
+    ahead = leading([point for point in points if point["scores"]])
+    best = {str(number) for number, point in enumerate(points, 1) if point in ahead}
+    which = "The best is blue." if len(best) == 1 else "The best are blue. Their differences may be chance."
     return Picture(title, charts.points(groups, best, xlabel, metric), f"{caption} {which}", rows)
 
 

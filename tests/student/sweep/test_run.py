@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -37,6 +38,7 @@ from student.sweep.grid import Trial
 from student.sweep.optuna_study import Study, open_study
 from student.sweep.sweep import sweep
 from student.sweep.workers import train_all, train_on_cluster
+from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 
@@ -208,6 +210,18 @@ def test_the_command_shows_what_the_record_says(own_sweep: Path, rating_set: Pat
         row = next(line for line in table.stdout.splitlines() if f" {point['values']['learning_rate']:g} " in line)
         assert f"{point['mean']:.4f}".rstrip("0") in row
     assert f"{result['best']['score']:.4f}".rstrip("0") in table.stdout.split("best run")[1]
+
+
+def test_equal_settings_are_named_beside_the_best_run(own_sweep: Path, rating_set: Path) -> None:
+    for path in own_sweep.glob("*/run.json"):
+        record = json.loads(path.read_text())
+        del record["record_sha256"]
+        record["result"]["best"]["metrics"]["validation"]["pearson"] = 0.5
+        path.write_text(json.dumps(record))
+    flags = as_flags(TrainSettings.from_flags(**sweep_config(rating_set, own_sweep).student))
+    shown = invoke("sweep", *flags, "--seeds", "2", "--grid", GRID[0])
+    assert shown.exit_code == 0, shown.output
+    assert re.search("clearly.* learning_rate 0.01 and learning_rate 0.001", shown.stderr), shown.stderr
 
 
 @pytest.mark.slow
