@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from distill.apps.judge import SKEWED
 from distill.apps.results.systems import SCORE, Rows, System, each_label, input_features, predictor, read_rows
 from pipeline import console
 from pipeline.arrays import Ints
@@ -20,7 +21,7 @@ from pipeline.query.mixture import open_sets
 from pipeline.sets.reader import ExampleSet, open_set
 from pipeline.sources import sentences
 from pipeline.tasks.metrics import score_logits
-from pipeline.tasks.target import Target, gold_arrays, has_gold
+from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.run_config import EvaluateConfig
@@ -55,7 +56,7 @@ def baseline_scores(
         rows: of ``--data``, None for the dev splits of a set.
 
     Returns:
-        The metrics by split, and the bytes of the fitted model.
+        The `judged_metrics` by split, and the bytes of the fitted model.
 
     Raises:
         ConfigError: if the baseline does not suit the run's task.
@@ -73,9 +74,10 @@ def baseline_scores(
     target = logit_set.record.target
     system = fit_baseline(train, target)
     if config.data is not None and rows is not None:
-        return {config.data.name: scores_of(system, labelled_rows(target, rows), metrics)}, system.num_bytes
-    tested = open_sets(evaluated_sets(record, config.set, config.store), None, config.allow_unverified)
-    splits = {split: read_rows(tested, split) for split in tested.splits if split != TRAIN}
+        splits = {config.data.name: labelled_rows(target, rows)}
+    else:
+        tested = open_sets(evaluated_sets(record, config.set, config.store), None, config.allow_unverified)
+        splits = {split: read_rows(tested, split) for split in tested.splits if split != TRAIN}
     return {split: scores_of(system, one, metrics) for split, one in splits.items() if len(one)}, system.num_bytes
 
 
@@ -94,9 +96,22 @@ def labelled_rows(target: Target, rows: pa.Table) -> Rows:
 
 
 def scores_of(system: System, rows: Rows, metrics: tuple[Metric, ...]) -> dict[str, float]:
-    """Returns the metrics of a baseline on rows with gold."""
+    """Returns the `judged_metrics` of a baseline on rows with gold."""
+    metrics = judged_metrics(metrics, system.target, rows.label_N)
     logits_NC = system.logits(rows.texts1, rows.texts2)
     return score_logits(metrics, system.target, logits_NC, rows.label_N, rows.score_N)
+
+
+def judged_metrics(metrics: tuple[Metric, ...], target: Target, label_N: Ints) -> tuple[Metric, ...]:
+    """Returns a task's metrics, and macro F1 for more than two classes or a class of most rows.
+
+    There, accuracy hides the rare classes.
+    """
+    if not target.has_classes:
+        return metrics
+    known = label_N[label_N != NO_LABEL]
+    is_skewed = len(known) > 0 and np.bincount(known).max() >= SKEWED * len(known)
+    return tuple(dict.fromkeys((*metrics, "macro_f1"))) if is_skewed or target.num_logits > 2 else metrics
 
 
 def fit_baseline(train: Rows, target: Target, is_tuned: bool = True) -> System:

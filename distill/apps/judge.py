@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
@@ -112,7 +113,7 @@ def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:
         found.append("The teacher gives every row the same answer.")
     elif silent:
         found.append(f"The teacher never predicts {_named(silent)}.")
-    found += _below_baseline("teacher", teacher, parts)
+    found += _below_baseline("teacher", teacher, "teacher_by_label", parts)
     # Several problems of a teacher have the same remedy, which is named once.
     yield from found[:-1]
     yield from (f"{line} {TEACHER_ADVICE}" for line in found[-1:])
@@ -124,7 +125,7 @@ def _student(parts: Mapping[str, Any]) -> Iterator[str]:
     silent = [name for name in _silent(parts.get("by_label", {})) if not _silent(parts.get("teacher_by_label", {}))]
     if silent:
         yield f"The student never predicts {_named(silent)}. `train-student --class-weights balanced` may help."
-    yield from (f"{line} {STUDENT_ADVICE}" for line in _below_baseline("student", student, parts))
+    yield from (f"{line} {STUDENT_ADVICE}" for line in _below_baseline("student", student, "by_label", parts))
     first = next(iter(student), None)
     if first is not None and student[first] > teacher.get(first, 1.0):
         yield f"The student's {first} is above its teacher's. Improve the teacher before you add text."
@@ -138,8 +139,10 @@ def _skew(parts: Mapping[str, Any]) -> Iterator[str]:
             yield f"{share:.0%} of the rows have one label: judge by macro_f1, not by accuracy."
 
 
-def _below_baseline(who: str, own: Scores, parts: Mapping[str, Any]) -> Iterator[str]:
+def _below_baseline(who: str, own: Scores, by_label: str, parts: Mapping[str, Any]) -> Iterator[str]:
     baseline: Scores = parts.get("baseline", {}).get("scores", {})
+    if "macro_f1" in baseline and parts.get(by_label):
+        own = {"macro_f1": fmean(one["f1"] for one in parts[by_label].values()), **own}
     below = [
         f"{metric} ({own[metric]:.3f} against {theirs:.3f})"
         for metric, theirs in baseline.items()

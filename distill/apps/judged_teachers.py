@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from distill.apps.baseline import labelled_rows, quick_baseline, scores_of
+from distill.apps.baseline import judged_metrics, labelled_rows, quick_baseline, scores_of
 from distill.apps.results.systems import Rows, System, read_rows
 from pipeline.arrays import Floats
 from pipeline.sets.reader import ExampleSet
@@ -49,10 +49,11 @@ def judged_teacher(config: FinetuneSettings, best: Entry) -> dict[str, dict[str,
     target = make_target(task, learn.objective)
     splits = rows_of(training_source(task, learn.data), learn.held_out)
     rows = labelled_rows(target, splits[split])
-    if scores.get("labels_predicted", 0) < scores.get("labels_in_gold", 0):
-        # Only a second run over the split can name the labels, because the record stores their number.
-        rows = replace(rows, teacher_NC=_answers(config, task, target, rows))
     system = quick_baseline(labelled_rows(target, splits[TRAIN]), target)
+    is_beyond = system is not None and judged_metrics(task.metrics, target, rows.label_N) != task.metrics
+    if is_beyond or scores.get("labels_predicted", 0) < scores.get("labels_in_gold", 0):
+        # The record has neither the names of missing labels nor other metrics. Only a second run over the split has.
+        rows = replace(rows, teacher_NC=_answers(config, task, target, rows))
     return {split: _judged(task.metrics, target, rows, system, {name: scores[name] for name in task.metrics})}
 
 
@@ -74,14 +75,11 @@ def _judged(
     metrics: tuple[Metric, ...], target: Target, rows: Rows, system: System | None, teacher: Scores | None = None
 ) -> dict[str, Any]:
     """Returns what `judge` takes about a teacher, whose scores are computed from its logits if they are not given."""
-    gold, has_answers = (rows.label_N, rows.score_N), rows.teacher_NC.shape[1] > 0
-    # Of many labels, the rare ones only count in the mean F1 over labels.
-    if has_answers and target.has_classes and target.num_logits > 2:
-        metrics, teacher = tuple(dict.fromkeys((*metrics, "macro_f1"))), None
+    gold = rows.label_N, rows.score_N
     if teacher is None:
         teacher = score_logits(metrics, target, rows.teacher_NC, *gold)
     parts: dict[str, Any] = {"gold": {}, "teacher": teacher, "majority": majority_scores(metrics, target, *gold)}
-    if has_answers:
+    if rows.teacher_NC.shape[1]:
         parts["teacher_by_label"] = scores_by_label(target, rows.teacher_NC, rows.label_N)
     if system is not None:
         parts["baseline"] = {"scores": scores_of(system, rows, metrics), "bytes": system.num_bytes}

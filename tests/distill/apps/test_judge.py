@@ -29,6 +29,23 @@ def parts_of(student: float, teacher: float, baseline: float | None, **more: Any
     return {"gold": both(student), "teacher": both(teacher), "majority": both(0.5)} | bag | more
 
 
+def with_f1(rare: float) -> dict[str, dict[str, float]]:
+    """Scores by label, of a frequent and a rare one."""
+    return {"often": {"gold": 9, "predicted": 9, "f1": 1.0}, "rare": {"gold": 1, "predicted": 1, "f1": rare}}
+
+
+@pytest.mark.parametrize("who", ["teacher", "student"])
+@pytest.mark.parametrize(("rare", "is_below"), [(0.2, True), (0.6, False)])
+def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: float, is_below: bool) -> None:
+    scores = {"gold": {"accuracy": 0.9}, "teacher": {"accuracy": 0.9}, "majority": {"accuracy": 0.8}}
+    bag = {"baseline": {"scores": {"accuracy": 0.85, "macro_f1": 0.7}, "bytes": 1}}
+    labels = {"by_label": with_f1(0.9), "teacher_by_label": with_f1(0.9)}
+    labels["by_label" if who == "student" else "teacher_by_label"] = with_f1(rare)
+    found = [line for line in judge(scores | bag | labels) if "n-grams" in line]
+    expected = f"{who} by macro_f1 ({(1 + rare) / 2:.3f} against 0.700)"
+    assert [expected in line for line in found] == [True] * is_below
+
+
 @pytest.mark.parametrize(
     ("parts", "words"),
     [

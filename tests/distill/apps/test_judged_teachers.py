@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distill.apps import baseline, judged_teachers
@@ -11,6 +12,7 @@ from distill.apps.judge import judge
 from distill.apps.judged_teachers import judged_set
 from distill.apps.results.systems import Rows, read_rows
 from pipeline.sets.reader import ExampleSet
+from pipeline.tasks.target import Target
 from tests.helpers.commands import invoke
 
 
@@ -57,6 +59,23 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
         "columns: {sentence1: text, label: colour}, splits: {train: , validation: }}"
     )
     return ["--manifest", folder / "colours.yaml", "--data", folder, "--max-seq-length", 32]
+
+
+@pytest.mark.parametrize(
+    ("label", "num_classes", "expected"),
+    [
+        ([0, 1, 0, 1], 2, ("accuracy",)),
+        ([0, 0, 0, 1], 2, ("accuracy", "macro_f1")),
+        ([0, 1, -1, -1], 2, ("accuracy",)),  # two rows without gold
+        ([0, 1, 2], 3, ("accuracy", "macro_f1")),
+        ([-1], 2, ("accuracy",)),
+    ],
+)
+def test_skewed_and_several_classes_are_judged_by_macro_f1(
+    label: list[int], num_classes: int, expected: tuple[str, ...]
+) -> None:
+    target = Target(kind="classes", names=tuple("abc"[:num_classes]))
+    assert baseline.judged_metrics(("accuracy",), target, np.array(label)) == expected
 
 
 def test_a_fine_tuned_teacher_and_its_set_are_judged_alike(colours: list[object], work: Path, tmp_path: Path) -> None:
