@@ -13,7 +13,17 @@ import numpy as np
 import pyarrow as pa
 
 from distill.apps.judge import SKEWED
-from distill.apps.results.systems import SCORE, Rows, System, each_label, input_features, predictor, read_rows
+from distill.apps.results.systems import (
+    SCORE,
+    Rows,
+    System,
+    each_label,
+    input_features,
+    num_weights,
+    predictor,
+    read_rows,
+    vocabulary_size,
+)
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError
@@ -56,7 +66,7 @@ def baseline_scores(
         rows: of ``--data``, None for the dev splits of a set.
 
     Returns:
-        The `judged_metrics` by split, and the bytes of the fitted model.
+        The `judged_metrics` by split, and the bytes of the fitted model with its n-grams.
 
     Raises:
         ConfigError: if the baseline does not suit the run's task.
@@ -128,8 +138,9 @@ def fit_baseline(train: Rows, target: Target, is_tuned: bool = True) -> System:
     x_NF = vectors(train.texts1, train.texts2)
     target = target if target.has_labels else SCORE
     model = (_fit_labels if target.has_labels else _fit_scores)(x_NF, train, is_tuned)
-    size = x_NF.shape[1] * target.num_logits
-    return System(target, predictor(model, target, vectors), size, 4 * (x_NF.shape[1] + size))
+    own = num_weights(model)
+    num_terms, num_bytes = map(sum, zip(*(vocabulary_size(one) for _, one in features.transformer_list), strict=True))
+    return System(target, predictor(model, target, vectors), num_terms + own, num_bytes + 4 * own)
 
 
 def quick_baseline(train: Rows, target: Target) -> System | None:
@@ -151,8 +162,9 @@ def _fit_scores(x_NF: Any, train: Rows, is_tuned: bool) -> Any:
     from sklearn.linear_model import Ridge
     from sklearn.model_selection import GridSearchCV
 
-    model = GridSearchCV(Ridge(), {"alpha": PENALTIES}, cv=FOLDS) if is_tuned and len(train) >= LEAST_ROWS else Ridge()
-    return model.fit(x_NF, train.score_N)
+    if not is_tuned or len(train) < LEAST_ROWS:
+        return Ridge().fit(x_NF, train.score_N)
+    return GridSearchCV(Ridge(), {"alpha": PENALTIES}, cv=FOLDS).fit(x_NF, train.score_N).best_estimator_
 
 
 def _fit_labels(x_NF: Any, train: Rows, is_tuned: bool) -> Any:

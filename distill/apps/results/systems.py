@@ -163,15 +163,24 @@ def fit_regression(
     x_NP = features(train.texts1, train.texts2)
     if target.has_label_lists:
         model: Any = each_label(classifier, x_NP, train.label_N)
-        fitted = [one for one in model if not isinstance(one, bool)]
     elif target.has_classes:
         model = classifier().fit(x_NP, train.label_N)
-        fitted = [model]
     else:
         model = Ridge().fit(x_NP, train.score_N)
-        fitted = [model]
-    own = sum(one.coef_.size + np.size(one.intercept_) for one in fitted)
+    own = num_weights(model)
     return System(target, predictor(model, target, features), num_parameters + own, num_bytes + 4 * own)
+
+
+def num_weights(model: Any) -> int:
+    """Returns the number of coefficients and intercepts of a linear model, or of the models of `each_label`."""
+    models = model if isinstance(model, list) else [model]
+    return sum(one.coef_.size + np.size(one.intercept_) for one in models if not isinstance(one, bool))
+
+
+def vocabulary_size(vectorizer: Any) -> tuple[int, int]:
+    """Returns how many terms a fitted TF-IDF vectorizer has, and the bytes of their texts and weights."""
+    terms = vectorizer.vocabulary_
+    return len(terms), len("\n".join(terms).encode()) + 4 * len(terms)
 
 
 def each_label(make: Callable[[], Any], x_NP: Features, label_NC: Ints) -> list[Any]:
@@ -269,9 +278,8 @@ def tfidf(train: Rows, target: Target, _: Path = Path()) -> System:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(ngram_range=(1, 2)).fit([*train.texts1, *(train.texts2 or ())])
-    words = "\n".join(vectorizer.vocabulary_)
-    size = len(vectorizer.vocabulary_)
-    return fit_regression(train, target, vectorizer.transform, len(words.encode()) + 4 * size, size)
+    num_terms, num_bytes = vocabulary_size(vectorizer)
+    return fit_regression(train, target, vectorizer.transform, num_bytes, num_terms)
 
 
 def hashed(train: Rows, target: Target, _: Path) -> System:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from distill.apps.baseline import fit_baseline, scores_of
-from distill.apps.results.systems import read_rows
+from distill.apps.results.systems import Rows, read_rows
 from pipeline.sets.reader import ExampleSet
+from pipeline.tasks.target import Target
 from student.fit import train
 from tests.helpers.commands import invoke
 from tests.helpers.students import tiny_config
@@ -36,6 +37,23 @@ def test_a_file_of_the_splits_rows_has_its_scores(work: Path, roles_run: Path) -
     on_file, on_set = evaluated(roles_run, "--data", file), evaluated(roles_run)
     assert on_file[file.name]["baseline"] == on_set["validation"]["baseline"]
     assert on_set["validation"]["baseline"]["scores"].keys() == on_set["validation"]["gold"].keys()
+
+
+def test_its_size_is_that_of_its_n_grams_and_weights() -> None:
+    rows = Rows(
+        ["ab", "cd", "ab", "cd"],
+        None,
+        np.array([0, 1] * 2),
+        np.full(4, np.nan, np.float32),
+        np.empty((4, 0), np.float32),
+    )
+    system = fit_baseline(rows, Target(kind="classes", names=("no", "yes")))
+    words = len("ab\ncd")
+    # Characters of a word have a space before and after it.
+    grams = ["\n".join([f" {a}", a + b, f"{b} ", f" {a}{b}", f"{a}{b} ", f" {a}{b} "]) for a, b in ("ab", "cd")]
+    num_terms = 2 + 12
+    assert system.num_parameters == num_terms + num_terms + 1
+    assert system.num_bytes == words + len("\n".join(grams)) + 4 * system.num_parameters
 
 
 @pytest.mark.parametrize("kind", ["score", "bins"])
