@@ -56,6 +56,8 @@ DISTILL_API const char* distill_level(void);
 DISTILL_API const char* distill_last_error(void);
 
 DISTILL_API distill_status distill_open(const char* path, distill_student** student);
+/* A student from the bytes of its file, which begin at a multiple of 8, live until distill_close, and do not change. */
+DISTILL_API distill_status distill_open_bytes(const void* bytes, int64_t size, distill_student** student);
 DISTILL_API void distill_close(distill_student* student);
 /* How many tasks there are. They are numbered from 0. */
 DISTILL_API int64_t distill_num_tasks(const distill_student* student);

@@ -58,6 +58,27 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "aligned": ("uncased", {**PAIR, **ALIGNED}),
     "aligned, single texts, linear": ("cased", {**ALIGNED, "vector_size": 9, "head": "linear"}),
 }
+ROWS = [
+    ("a b the there", "ab"),
+    ("", ""),
+    ("The [MASK] ab! é", "the the 中 a"),
+    ("a the a the a b the there ab ab ab a a b", "b a"),
+    ("\U0001f600 ß[PAD]a", "İ"),
+]
+ROWS += [("the a " * (n % 9), "ab b " * (n % 5)) for n in range(70)]
+# What is written, and how far a level that rounds a head's inputs may be away: a share of the logits' spread.
+DTYPES: list[tuple[dict[str, Any], float]] = [
+    ({}, 0),
+    ({"table_dtype": "float16"}, 0),
+    ({"table_dtype": "bfloat16", "head_dtype": "bfloat16"}, 0.02),
+    ({"table_dtype": "int8", "head_dtype": "int8"}, 0.05),
+]
+
+
+def inputs(name: str, rows: list[tuple[str, str]]) -> tuple[Any, ...]:
+    """The first texts of rows, and the second ones for a student of pairs."""
+    first, second = [a for a, _ in rows], [b for _, b in rows]
+    return (first, second) if made(name)[0].config.is_pair else (first,)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Students in Node: HTML files of `distill export`, called as a program calls them."""
+"""Students in Node, called as a program calls them: files of the engine, and HTML files of `distill export`."""
 
 import json
 import shutil
@@ -9,49 +9,53 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = shutil.which("node")
+PACKAGE = Path(__file__).parents[2] / "student/engine/node"
 SCRIPT = r"""
-const {readFileSync} = require("node:fs");
+const {readFileSync} = await import("node:fs"), {createInterface} = await import("node:readline");
+const {open} = await import(process.argv[1]);
 const students = new Map();
 
-async function opened(file) {
+async function opened(file, task) {
+  if (!file.endsWith(".html")) return open(file, task);
   const html = readFileSync(file, "utf8");
   const part = (id) => html.match(new RegExp(`<script id="${id}"[^>]*>([^]*?)</script>`))[1];
   return new Function(`${part("api")}; return openStudent`)()(part("student"));
 }
 
-async function answer({file, inputs, texts}) {
-  if (!students.has(file)) students.set(file, await opened(file));
-  const student = students.get(file), {labels} = student.shape;
-  if (texts) return texts.map((text) => student.words.read(text));
-  const numbers = student.logits(inputs), predictions = student.predict(inputs);
-  return {logits: inputs.map((_, n) => [...numbers.slice(n * labels, (n + 1) * labels)]), predictions};
+async function answer({file, task, inputs, texts}) {
+  const key = JSON.stringify([file, task]);
+  if (students.size > 20) students.clear(); // each has the memory of an instance
+  if (!students.has(key)) students.set(key, await opened(file, task));
+  const student = students.get(key);
+  if (texts) return texts.map((text) => student.tokenize?.(text) ?? student.words.read(text));
+  const numbers = student.logits(inputs), predictions = student.predict(inputs), width = numbers.length / inputs.length;
+  return {logits: inputs.map((_, n) => [...numbers.slice(n * width, (n + 1) * width)]), predictions};
 }
 
-(async () => {
-  for await (const line of require("node:readline").createInterface({input: process.stdin})) {
-    console.log(JSON.stringify(await answer(JSON.parse(line)).catch((error) => ({error: String(error)}))));
-  }
-})();
+for await (const line of createInterface({input: process.stdin})) {
+  console.log(JSON.stringify(await answer(JSON.parse(line)).catch((error) => ({error: String(error)}))));
+}
 """
 
 Inputs = Sequence[str] | Sequence[Sequence[str]]
 
 
 class Node:
-    """A running Node."""
+    """A running Node. It keeps files open."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def ask(self, file: Path, inputs: Inputs) -> dict[str, Any]:
+    def ask(self, file: Path, inputs: Inputs, task: str | None = None) -> dict[str, Any]:
         """The ``logits`` and ``predictions`` of a file for inputs, or its ``error``."""
-        answer: dict[str, Any] = self._exchange({"file": str(file), "inputs": inputs})
+        question = {"file": str(file), "inputs": inputs} | ({} if task is None else {"task": task})
+        answer: dict[str, Any] = self._exchange(question)
         return answer
 
-    def rows(self, file: Path, texts: Sequence[str]) -> list[list[int]]:
-        """The numbers of the rows that a file reads of texts."""
-        rows: list[list[int]] = self._exchange({"file": str(file), "texts": texts})
-        return rows
+    def tokens(self, file: Path, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids that a file makes of texts."""
+        ids: list[list[int]] = self._exchange({"file": str(file), "texts": texts})
+        return ids
 
     def _exchange(self, question: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
@@ -65,7 +69,8 @@ class Node:
 def running_node() -> Iterator[Node]:
     """Starts Node, and ends it."""
     assert PROGRAM is not None
-    with subprocess.Popen([PROGRAM, "-e", SCRIPT], text=True, stdin=-1, stdout=-1) as process:
+    command = [PROGRAM, "--input-type=module", "-e", SCRIPT, (PACKAGE / "index.js").as_uri()]
+    with subprocess.Popen(command, text=True, stdin=-1, stdout=-1) as process:
         try:
             yield Node(process)
         finally:

@@ -10,23 +10,17 @@
   }
 
 DECLARE(portable)
+
 #if defined(__x86_64__)
+
 DECLARE(avx2)
 DECLARE(avx512)
 DECLARE(avx512bf16)
-#endif
 
 namespace {
 
 const Kernels& chosen() {
-  const Kernels* const levels[] = {
-      &portable::KERNELS,
-#if defined(__x86_64__)
-      &avx2::KERNELS,
-      &avx512::KERNELS,
-      &avx512bf16::KERNELS,
-#endif
-  };
+  const Kernels* const levels[] = {&portable::KERNELS, &avx2::KERNELS, &avx512::KERNELS, &avx512bf16::KERNELS};
   const char* limit = std::getenv("DISTILL_LEVEL");
   const Kernels* best = levels[0];
   for (const Kernels* level : levels) {
@@ -43,3 +37,9 @@ const Kernels& kernels() {
   static const Kernels& best = chosen();
   return best;
 }
+
+#else
+
+const Kernels& kernels() { return portable::KERNELS; }
+
+#endif

@@ -1,44 +1,15 @@
-// The C interface: no exception leaves it.
-#include <atomic>
-#include <exception>
-#include <new>
-#include <system_error>
-#include <thread>
-
-#include "student.h"
+// The C interface, see distill_student.h.
+#include "guarded.h"
+#ifndef __wasm__
+#include "mapped.h"
+#endif
 
 struct distill_student {
-  explicit distill_student(const char* path) : student(path) {}
+  explicit distill_student(Bytes bytes) : student(std::move(bytes)) {}
   Student student;
 };
 
 namespace {
-
-thread_local char last_error[512];
-
-distill_status failed(distill_status status, const char* message) {
-  const size_t length = std::min(std::strlen(message), sizeof last_error - 1);
-  std::memcpy(last_error, message, length);
-  last_error[length] = 0;
-  return status;
-}
-
-// Runs work that may throw.
-template <class Work>
-distill_status guarded(Work work) noexcept {
-  try {
-    work();
-    return DISTILL_OK;
-  } catch (const Error& error) {
-    return failed(error.status, error.what());
-  } catch (const std::bad_alloc&) {
-    return failed(DISTILL_MEMORY, "there is no memory left");
-  } catch (const std::exception& error) {
-    return failed(DISTILL_INTERNAL, error.what());
-  } catch (...) {
-    return failed(DISTILL_INTERNAL, "something failed");
-  }
-}
 
 void require_argument(bool holds, const char* message) { require(holds, message, DISTILL_ARGUMENT); }
 
@@ -83,45 +54,6 @@ void check_pair(const Heads& heads, const distill_texts* first, const distill_te
   require_argument(first->count == second->count, "there are not as many second texts as first ones");
 }
 
-// Blocks of inputs for any number of threads; the first error is kept.
-class Blocks {
- public:
-  Blocks(const Student& student, int64_t count) : student_(student), count_(count) {}
-
-  // work(workspace, first, last), from several threads.
-  template <class Work>
-  void run(int32_t threads, Work work) {
-    require_argument(threads >= 1, "threads: at least 1 is needed");
-    const auto take = [&]() noexcept {
-      try {
-        auto workspace = student_.borrow();
-        for (int64_t first; !error_taken_ && (first = next_.fetch_add(Student::BLOCK)) < count_;)
-          work(*workspace, first, std::min(first + Student::BLOCK, count_));
-        student_.give_back(std::move(workspace));
-      } catch (...) {
-        if (!error_taken_.exchange(true)) error_ = std::current_exception();
-      }
-    };
-    std::vector<std::thread> helpers;
-    try {
-      const int64_t blocks = (count_ + Student::BLOCK - 1) / Student::BLOCK;
-      while (static_cast<int64_t>(helpers.size()) + 1 < std::min<int64_t>(threads, blocks)) helpers.emplace_back(take);
-    } catch (const std::system_error&) {  // no more threads: those that there are do the work
-    } catch (const std::bad_alloc&) {
-    }
-    take();
-    for (auto& helper : helpers) helper.join();
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  const Student& student_;
-  const int64_t count_;
-  std::atomic<int64_t> next_{0};
-  std::atomic<bool> error_taken_{false};
-  std::exception_ptr error_;
-};
-
 void block_logits(const Student& student, const Heads& heads, Workspace& work, const distill_texts* first,
                   const distill_texts* second, int64_t begin, int64_t end, float* out) {
   const auto text = [=](int side, int64_t n) { return text_of(side ? *second : *first, begin + n); };
@@ -144,13 +76,28 @@ int64_t num_answers(const Heads& heads) {
 
 const char* distill_version(void) { return "0.1.0"; }
 const char* distill_level(void) { return kernels().name; }
-const char* distill_last_error(void) { return last_error; }
 
+#ifndef __wasm__  // which has no file system
 distill_status distill_open(const char* path, distill_student** student) {
   return guarded([&] {
     require_argument(path && student, "path and student must be given");
     *student = nullptr;
-    *student = new distill_student(path);
+    try {
+      *student = new distill_student(mapped(path));
+    } catch (const Error& error) {
+      fail(error.status, std::string(path) + ": " + error.what());
+    }
+  });
+}
+#endif
+
+distill_status distill_open_bytes(const void* bytes, int64_t size, distill_student** student) {
+  return guarded([&] {
+    require_argument(bytes && size >= 0 && student, "bytes and student must be given");
+    *student = nullptr;
+    // Without an owner: the bytes are the caller's.
+    const std::shared_ptr<const unsigned char> data(std::shared_ptr<void>(), static_cast<const unsigned char*>(bytes));
+    *student = new distill_student({data, size});
   });
 }
 
@@ -201,7 +148,7 @@ distill_status distill_logits(const distill_student* handle, const distill_tasks
     const Heads heads = heads_of(handle, tasks);
     check_pair(heads, first, second);
     const int64_t width = num_logits(heads);
-    Blocks(handle->student, first->count).run(threads, [&](Workspace& work, int64_t begin, int64_t end) {
+    in_blocks(handle->student, first->count, threads, [&](Workspace& work, int64_t begin, int64_t end) {
       block_logits(handle->student, heads, work, first, second, begin, end, logits + begin * width);
     });
   });
@@ -214,7 +161,7 @@ distill_status distill_predict(const distill_student* handle, const distill_task
     const Heads heads = heads_of(handle, tasks);
     check_pair(heads, first, second);
     const int64_t width = num_logits(heads), answer_width = num_answers(heads);
-    Blocks(handle->student, first->count).run(threads, [&](Workspace& work, int64_t begin, int64_t end) {
+    in_blocks(handle->student, first->count, threads, [&](Workspace& work, int64_t begin, int64_t end) {
       std::vector<float> logits(static_cast<size_t>((end - begin) * width));
       block_logits(handle->student, heads, work, first, second, begin, end, logits.data());
       const float* read = logits.data();
@@ -235,7 +182,7 @@ distill_status distill_encode(const distill_student* handle, const distill_texts
     require_argument(handle && features, "student and features must be given");
     const Student& student = handle->student;
     check(texts);
-    Blocks(student, texts->count).run(threads, [&](Workspace& work, int64_t begin, int64_t end) {
+    in_blocks(student, texts->count, threads, [&](Workspace& work, int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n)
         student.encode(work, text_of(*texts, n), features + n * student.features_of_text());
     });

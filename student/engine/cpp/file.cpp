@@ -1,12 +1,7 @@
 #include "file.h"
 
-#include <cerrno>
-#include <cstring>
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <algorithm>
+#include <utility>
 
 namespace {
 
@@ -19,15 +14,6 @@ constexpr struct {
   int64_t bytes;
 } NUMBERS[] = {{"F32", FLOAT32, 4}, {"F16", FLOAT16, 2}, {"BF16", BFLOAT16, 2},
                {"I8", INT8, 1},     {"U8", UINT8, 1},    {"I32", INT32, 4}};
-
-class Descriptor {
- public:
-  explicit Descriptor(const char* path) : number(open(path, O_RDONLY | O_CLOEXEC)) {}
-  ~Descriptor() {
-    if (number >= 0) close(number);
-  }
-  const int number;
-};
 
 int64_t little_endian(const unsigned char* bytes) {
   uint64_t value = 0;
@@ -58,34 +44,15 @@ Tensor read_tensor(const std::string& name, const Json& entry, const unsigned ch
 
 }  // namespace
 
-File::File(const std::string& path) {
-  const Descriptor file(path.c_str());
-  require(file.number >= 0, path + ": cannot be opened: " + std::strerror(errno));
-  struct stat status;
-  require(fstat(file.number, &status) == 0 && S_ISREG(status.st_mode), path + ": is not a file");
-  require(status.st_size > 8, path + ": is too short to be a student");
-  void* mapped = mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_PRIVATE, file.number, 0);
-  require(mapped != MAP_FAILED, path + ": cannot be mapped: " + std::strerror(errno));
-  bytes_ = static_cast<const unsigned char*>(mapped);
-  size_ = status.st_size;
-  try {
-    read_header();
-  } catch (const Error& error) {
-    munmap(mapped, static_cast<size_t>(size_));
-    throw Error(error.status, path + ": " + error.what());
-  } catch (...) {
-    munmap(mapped, static_cast<size_t>(size_));
-    throw;
-  }
-}
-
-File::~File() { munmap(const_cast<unsigned char*>(bytes_), static_cast<size_t>(size_)); }
+File::File(Bytes bytes) : bytes_(std::move(bytes)) { read_header(); }
 
 void File::read_header() {
-  const int64_t length = little_endian(bytes_);
-  require(length >= 2 && length <= LONGEST_HEADER && length <= size_ - 8, "not a safetensors file of a student");
-  const unsigned char* data = bytes_ + 8 + length;
-  const Json header = parse_json({reinterpret_cast<const char*>(bytes_ + 8), static_cast<size_t>(length)}, MOST_VALUES);
+  const unsigned char* const bytes = bytes_.data.get();
+  require(bytes_.size > 8, "too short to be a student");
+  const int64_t length = little_endian(bytes), most = std::min(LONGEST_HEADER, bytes_.size - 8);
+  require(length >= 2 && length <= most, "not a safetensors file of a student");
+  const unsigned char* data = bytes + 8 + length;
+  const Json header = parse_json({reinterpret_cast<const char*>(bytes + 8), static_cast<size_t>(length)}, MOST_VALUES);
   header.as(Json::OBJECT, "tensors");
   const Json* metadata = header.find(METADATA);
   const Json* ours = metadata ? metadata->find(OURS) : nullptr;
@@ -93,7 +60,7 @@ void File::read_header() {
   configuration_ = ours->string();
   for (size_t n = 0; n < header.names.size(); ++n)
     if (header.names[n] != METADATA)
-      tensors_[header.names[n]] = read_tensor(header.names[n], header.list[n], data, size_ - 8 - length);
+      tensors_[header.names[n]] = read_tensor(header.names[n], header.list[n], data, bytes_.size - 8 - length);
 }
 
 const Tensor& File::of_shape(const std::string& name, const std::vector<int64_t>& shape) const {

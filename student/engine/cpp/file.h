@@ -24,10 +24,15 @@ struct Tensor {
   const int32_t* integers() const { return reinterpret_cast<const int32_t*>(data); }
 };
 
+// Where a file is in memory, which may be of its owner.
+struct Bytes {
+  std::shared_ptr<const unsigned char> data;
+  int64_t size;
+};
+
 class File {
  public:
-  explicit File(const std::string& path);
-  ~File();
+  explicit File(Bytes bytes);
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
@@ -42,8 +47,7 @@ class File {
   void read_header();
   const Tensor& of_shape(const std::string& name, const std::vector<int64_t>& shape) const;
 
-  const unsigned char* bytes_ = nullptr;
-  int64_t size_ = 0;
+  const Bytes bytes_;
   std::string configuration_;
   std::map<std::string, Tensor> tensors_;
 };

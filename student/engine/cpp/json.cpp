@@ -92,7 +92,7 @@ class Parser {
   std::string string() {
     std::string out;
     for (++at_; peek() != '"'; ++at_) {
-      if (static_cast<unsigned char>(peek()) < 0x20) throw Error(DISTILL_FILE, "the header is no JSON");
+      require(static_cast<unsigned char>(peek()) >= 0x20, "the header is no JSON");
       if (peek() != '\\') {
         out += peek();
         continue;

@@ -96,7 +96,7 @@ Workspace::Workspace(const Student& student) : reader(*student.tokenizer), scrat
   if (student.alignment) alignment = student.alignment->workspace();
 }
 
-Student::Student(const std::string& path) try : file(path), arithmetic(kernels()) {
+Student::Student(Bytes bytes) : file(std::move(bytes)), arithmetic(kernels()) {
   const Json settings = parse_json(file.configuration(), MOST_VALUES);
   require(settings.at("format").integer(1, INT32_MAX) == 1, "is of a newer format; install a newer distill-student");
   num_tokens = settings.at("num_tokens").integer(1, MOST);
@@ -112,8 +112,6 @@ Student::Student(const std::string& path) try : file(path), arithmetic(kernels()
   tokenizer = std::make_unique<Tokenizer>(file, settings.at("tokenizer"), num_tokens);
   read_table(settings);
   read_heads(settings);
-} catch (const Error& error) {
-  throw Error(error.status, std::string(error.what()).rfind(path, 0) == 0 ? error.what() : path + ": " + error.what());
 }
 
 void Student::read_table(const Json& settings) {

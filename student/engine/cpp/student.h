@@ -7,6 +7,15 @@
 #include "kernels.h"
 #include "tokenizer.h"
 
+#ifdef __wasm__
+struct Mutex {  // there is one thread
+  void lock() {}
+  void unlock() {}
+};
+#else
+using Mutex = std::mutex;
+#endif
+
 enum class Pairing { NONE, JOINT, DIFFERENCE, COMPARISON, ATTENTION };
 
 // A vector of numbers that begin where cache lines do.
@@ -140,7 +149,7 @@ struct Workspace {
 };
 
 struct Student {
-  explicit Student(const std::string& path);
+  explicit Student(Bytes bytes);
   Student(const Student&) = delete;
 
   static constexpr int64_t BLOCK = 48;  // inputs whose head is multiplied at once
@@ -184,7 +193,7 @@ struct Student {
   void represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const;
   void compare(float* features) const;
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_;
 };
 

@@ -26,7 +26,20 @@ from student.export.export import export, with_small_tables
 from student.model.architecture import sequences
 from student.predict import Predictor as TorchPredictor
 from student.run_config import ExportConfig
-from tests.helpers.engine import LIBRARY, SHAPE, STUDENTS, by_torch, made, needs_engine, rounded, write, written
+from tests.helpers.engine import (
+    DTYPES,
+    LIBRARY,
+    ROWS,
+    SHAPE,
+    STUDENTS,
+    by_torch,
+    inputs,
+    made,
+    needs_engine,
+    rounded,
+    write,
+    written,
+)
 from tests.helpers.messages import naming
 from tests.helpers.tokenizers import VARIANTS, expected, texts
 from tests.helpers.toy_students import lstm_student, student
@@ -36,25 +49,12 @@ if LIBRARY.exists():
     from student.engine.python.distill_student import DistillError, MultiTaskPredictor, Predictor, _logits
 
 LEVELS = ("portable", "avx2", "avx512", "avx512bf16")
-ROWS = [
-    ("a b the there", "ab"),
-    ("", ""),
-    ("The [MASK] ab! é", "the the 中 a"),
-    ("a the a the a b the there ab ab ab a a b", "b a"),
-    ("\U0001f600 ß[PAD]a", "İ"),
-]
-ROWS += [("the a " * (n % 9), "ab b " * (n % 5)) for n in range(70)]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("engine")
     return {name: written(name, folder) for name in STUDENTS}
-
-
-def inputs(name: str, rows: list[tuple[str, str]]) -> tuple[Any, ...]:
-    first, second = [a for a, _ in rows], [b for _, b in rows]
-    return (first, second) if made(name)[0].config.is_pair else (first,)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -101,13 +101,6 @@ def test_answers_and_representations(files: dict[str, Path], name: str) -> None:
     np.testing.assert_allclose(predictor.encode(first), features_NF, rtol=1e-4, atol=1e-4 * np.abs(features_NF).max())
 
 
-# What is written, and how far a level that rounds a head's inputs may be away: a share of the logits' spread.
-DTYPES: list[tuple[dict[str, Any], float]] = [
-    ({}, 0),
-    ({"table_dtype": "float16"}, 0),
-    ({"table_dtype": "bfloat16", "head_dtype": "bfloat16"}, 0.02),
-    ({"table_dtype": "int8", "head_dtype": "int8"}, 0.05),
-]
 # The levels that round a head's inputs, too: to bfloat16, to 8 bits.
 ROUNDING = {"avx512bf16": {"bfloat16", "int8"}, "avx2": {"int8"}}
 PROGRAM = """

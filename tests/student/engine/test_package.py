@@ -17,6 +17,7 @@ import pytest
 from student.engine.build import COMPILE, SQLITE, X86_64
 from student.export.engine_file import write_engine_file
 from tests.helpers.engine import LIBRARY, SCORE, SHAPE, STUDENTS, made, needs_engine, written
+from tests.helpers.node import PACKAGE
 from tests.helpers.toy_students import student
 
 if LIBRARY.exists():
@@ -97,7 +98,7 @@ COMPILERS: dict[str, list[str | Path]] = {
 }
 
 
-@pytest.mark.parametrize("compiler", [*COMPILERS, "javac"])
+@pytest.mark.parametrize("compiler", [*COMPILERS, "javac", "node"])
 def test_programs_of_other_languages_print_what_python_answers(tmp_path: Path, compiler: str) -> None:
     shutil.copy(LIBRARY, tmp_path)
     program = compiled(compiler, tmp_path)
@@ -118,6 +119,8 @@ def test_programs_of_other_languages_print_what_python_answers(tmp_path: Path, c
 
 def compiled(compiler: str, folder: Path) -> list[str | Path] | None:
     """The command of an example, which is compiled into a folder; None where there is no compiler."""
+    if compiler == "node":
+        return with_package(folder)
     if compiler == "javac":
         java = new_java()
         if java is None:
@@ -128,6 +131,17 @@ def compiled(compiler: str, folder: Path) -> list[str | Path] | None:
         return None
     run(*COMPILERS[compiler], cwd=folder, **CGO, GOCACHE=str(folder / "go"))
     return [folder / "predict"]
+
+
+def with_package(folder: Path) -> list[str | Path] | None:
+    """The command of Node's example, in a folder with the files of the package that npm would publish."""
+    program, package = shutil.which("node"), folder / "node_modules/distill-student"
+    if program is None:
+        return None
+    package.mkdir(parents=True)
+    for name in ("package.json", *json.loads((PACKAGE / "package.json").read_text())["files"]):
+        shutil.copy(PACKAGE / name, package)
+    return [program, shutil.copy(ROOT / "examples/predict.mjs", folder)]
 
 
 def new_java() -> Path | None:

@@ -120,7 +120,7 @@ def test_it_reads_what_the_library_reads(
     row_of = {int(token): row for row, token in enumerate(one.ids_R, 1)} | {one.student.config.pad_id: -1}
     tokenizer.no_truncation()
     encodings = tokenizer.encode_batch(given, add_special_tokens=False)
-    assert node.rows(path, given) == [[row_of.get(token, 0) for token in encoding.ids] for encoding in encodings]
+    assert node.tokens(path, given) == [[row_of.get(token, 0) for token in encoding.ids] for encoding in encodings]
 
 
 def test_more_inputs_than_it_takes_at_once(

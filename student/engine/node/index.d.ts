@@ -1,0 +1,28 @@
+/** One text, or two for a student of pairs. */
+export type Input = string | readonly [string, string];
+
+/** The label, or all labels of a multi-label student, with the probability of each label. Or a score. */
+export interface Prediction {
+  label?: string | string[];
+  probabilities?: Record<string, number>;
+  score?: number;
+}
+
+/** A trained student. */
+export class Student {
+  /** Opens a file's content. `module` is compiled from engine.wasm. `task` is for a file with several. */
+  static open(module: WebAssembly.Module, file: Uint8Array, task?: string): Promise<Student>;
+  readonly task: string;
+  /** The names of its labels. A student of scores has none. */
+  readonly labels: string[];
+  /** Whether an input is a pair of texts. */
+  readonly isPair: boolean;
+  predict(inputs: readonly Input[]): Prediction[];
+  /** A row of numbers for each input, end to end. */
+  logits(inputs: readonly Input[]): Float32Array;
+  /** Token ids, without special tokens and not truncated. */
+  tokenize(text: string): number[];
+}
+
+/** Opens a student's file: a path, or its content. `task` is for a file with several. */
+export function open(file: string | URL | Uint8Array, task?: string): Promise<Student>;
