@@ -1,8 +1,9 @@
-"""``--help``: commands and flags by topic, never truncated on narrow screens, and examples."""
+"""``--help``: commands and flags by topic, never truncated on narrow screens, and examples. Also mistyped flags."""
 
 import copy
 from collections import defaultdict
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -53,7 +54,21 @@ class Command(TyperCommand):
         pairs = zip(args, [*args, "--"][1:], strict=True)
         # In click a flag with an optional value would take the next argument, so its default is inserted here.
         given = [f"{arg}={ALONE[arg]}" if arg in ALONE and follows.startswith("-") else arg for arg, follows in pairs]
-        return super().parse_args(ctx, given)
+        try:
+            return super().parse_args(ctx, given)
+        except Exception as error:
+            # click lists all similar names by alphabet, older ones included. typer's versions have different clicks,
+            # so its error is recognised by its attribute.
+            if getattr(error, "possibilities", None):
+                self._suggest(ctx, error)
+            raise
+
+    def _suggest(self, ctx: Any, error: Any) -> None:
+        """Changes the message about an unknown flag to suggest the most similar one."""
+        shown = [_without_aliases(parameter) for parameter in self.get_params(ctx)]
+        names = [name for parameter in shown for name in (*parameter.opts, *parameter.secondary_opts)]
+        suggestion = "".join(f". Did you mean {name}?" for name in get_close_matches(error.option_name, names, n=1))
+        error.message, error.possibilities = f"No such option: {error.option_name}{suggestion}", None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes the examples, then arguments and flags, those of a panel together."""

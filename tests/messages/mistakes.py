@@ -58,6 +58,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("distill teacher-dump --task sst2 --shard-index 3 --num-shards 3"),
         Mistake("distill teacher-dump --task sst2 --codec topk --top-k 5"),
         Mistake("distill train-student"),
+        Mistake("distill train-student --tsk opinion"),
         Mistake("distill train-student --task opinion"),
         Mistake(f"{TRAIN} --alpha 7 --temperature 0 --embedding elmo"),
         Mistake(f"{TRAIN} --embedding lstm --matrix-size 3"),
