@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.gpu.__main__ import main, tried
+from tests.gpu.__main__ import main
 from tests.gpu.checks import Measured, distance
+from tests.helpers.tried_checks import tried
 
 
 @pytest.mark.slow
@@ -47,7 +48,7 @@ def test_numbers_beyond_the_bound_and_errors_fail() -> None:
     assert tried("x", lambda: Measured(0.1, 0.1, "of the spread"))["result"] == "passed"
     assert tried("x", lambda: Measured(7, None, "rows/s"))["result"] == "passed"
     failed = tried("x", lambda: Measured(1 / 0, None, ""))
-    assert (failed["result"], "ZeroDivisionError" in failed["problem"]) == ("failed", True)
+    assert (failed["result"], failed["value"], "ZeroDivisionError" in failed["problem"]) == ("failed", None, True)
 
 
 def test_the_distance_is_a_share_of_the_spread(tmp_path: Path) -> None:

@@ -11,38 +11,21 @@ import json
 import os
 import re
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
 from pipeline import console
-from tests.gpu.checks import Check, checks
+from tests.gpu.checks import checks
 from tests.gpu.speed import speed_checks
 from tests.gpu.training import training_checks
 from tests.gpu.world import make_world
+from tests.helpers.tried_checks import tried
 
 AT_ONCE = 6
-
-
-def tried(name: str, check: Check) -> dict[str, Any]:
-    """The result of a check as a row of the table."""
-    start = time.monotonic()
-    row: dict[str, Any] = {"check": name, "value": None, "bound": None, "unit": "", "problem": ""}
-    try:
-        value, bound, unit = check()
-        is_good = bound is None or value <= bound
-        row |= {"value": value, "bound": bound, "unit": unit, "result": "passed" if is_good else "failed"}
-    except Exception as error:  # noqa: BLE001  (one failure must not hide the other checks)
-        row |= {"result": "failed", "problem": f"{type(error).__name__}: {error}"}
-    row |= {"seconds": time.monotonic() - start}
-    # At once: a crash of the process must not hide what was found before it.
-    sys.stderr.write(json.dumps(row) + "\n")
-    return row
 
 
 def main(arguments: list[str]) -> int:

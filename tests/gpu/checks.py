@@ -42,6 +42,11 @@ class Measured(NamedTuple):
     bound: float | None
     unit: str
 
+    @property
+    def is_good(self) -> bool:
+        """Whether the check passes."""
+        return self.bound is None or self.value <= self.bound
+
 
 Check = Callable[[], Measured]
 

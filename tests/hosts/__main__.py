@@ -5,33 +5,15 @@ a check fails.
 """
 
 import argparse
-import json
 import re
 import sys
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from pipeline import console
 from tests.benchmarks.cluster_kills import prepare
+from tests.helpers.tried_checks import tried
 from tests.hosts.checks import checks
-from tests.hosts.trial import Check
-
-
-def tried(name: str, check: Check) -> dict[str, Any]:
-    """The result of a check as a row of the table."""
-    start = time.monotonic()
-    row: dict[str, Any] = {"check": name, "result": "failed", "wrong": None, "files": None, "commands": None}
-    problem = ""
-    try:
-        found = check()
-        row |= found._asdict() | {"result": "failed" if found.wrong else "passed"}
-    except Exception as error:  # noqa: BLE001  (one failure must not hide the other checks)
-        problem = f"{type(error).__name__}: {error}"
-    row |= {"seconds": time.monotonic() - start, "problem": problem}
-    sys.stderr.write(json.dumps(row) + "\n")
-    return row
 
 
 def main(arguments: list[str]) -> int:

@@ -32,6 +32,11 @@ class Measured(NamedTuple):
     files: int
     commands: int
 
+    @property
+    def is_good(self) -> bool:
+        """Whether the check passes."""
+        return not self.wrong
+
 
 Check = Callable[[], Measured]
 
