@@ -272,6 +272,9 @@ class Served:
         }
 
 
+SCALES_OF_TASKS: tuple[Scale, ...] = ("softmax", "none")  # a request chooses between probabilities and raw scores
+
+
 class ServedTasks:
     """Students that answer from one reading of a text.
 
@@ -290,7 +293,7 @@ class ServedTasks:
         self._predictor = predictor
         self.rankings = {
             (scale, is_pair): Batches(partial(self._rankings, scale, is_pair), students[0].worker, metrics)
-            for scale in get_args(Scale)
+            for scale in SCALES_OF_TASKS
             for is_pair in (False, True)  # single texts and pairs cannot be in one batch
         }
 
