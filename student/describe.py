@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import make_target
@@ -47,11 +46,11 @@ def describe_config(config: TaskConfig) -> dict[str, Any]:
     with torch.device("meta"):
         student = KINDS[config.rows].student(config)
     # The row index holds no parameters, so it would be an empty line.
-    tables = {name: part for name, part in student.encoder.named_children() if name != "rows"}
-    parts: dict[str, nn.Module] = tables | {"head": student.head}
+    parts = {name: num_parameters(part) for name, part in student.encoder.named_children() if name != "rows"}
+    parts |= {name: parameter.numel() for name, parameter in student.encoder.named_parameters(recurse=False)}
     return {
         "architecture": {"task": config.task, **summary(config), "logits": str(config.target.num_logits)},
-        "parameters": {name: num_parameters(part) for name, part in parts.items()} | {"total": num_parameters(student)},
+        "parameters": parts | {"head": num_parameters(student.head), "total": num_parameters(student)},
         "bytes": num_bytes(student),
         "multiply_adds": _multiply_adds(student),
     }

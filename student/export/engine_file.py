@@ -161,10 +161,8 @@ def _encoder(student: Student, table_dtype: FileTableDtype, layer_dtype: HeadDty
     # A token's normalised vector never changes, so the engine need not normalise.
     rows_RE = encoder.norm(encoder.vectors.trained.weight[token_R])
     tensors = _row_of_token(student.config, token_R) | _stored("rows", [rows_RE], [torch.zeros(1)], table_dtype)
-    own_HE, seen_HE, *others = encoder.compare.weight.chunk(4, dim=1)
-    project_PE, compare_HX, sizes = torch.cat([seen_HE, own_HE]), torch.cat(others, dim=1), [encoder.vectors.size]
-    tensors |= _layer("project", project_PE, layer_dtype, sizes) | _layer("compare", compare_HX, layer_dtype, 2 * sizes)
-    return tensors | {"compare.bias": encoder.compare.bias}
+    tensors |= _layer("compare", encoder.compare.weight, layer_dtype, [encoder.vectors.size] * 4)
+    return tensors | {"compare.bias": encoder.compare.bias, "neighbours": encoder.neighbours}
 
 
 def _matrix_tables(student: Student, dtype: FileTableDtype) -> Tensors:

@@ -133,18 +133,28 @@ class BiattentiveEncoder(VectorEncoder):
         return torch.cat([self.first.exported(states, seen_BLD), self.second.exported(other, seen_BKD)], dim=1)
 
 
-def look(one: Padded, other: Padded, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns each token's attention to the other sentence: the mean of its states, by the softmax of ``scale`` X Yᵀ.
+def look(one: Padded, other: Padded) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns each token's attention to the other sentence: the mean of its states, see `attention`.
 
     Returns: seen_NLD for the first sentences' tokens, and seen_NKD for the second ones. 0 if the other sentence is
         empty.
+    """
+    of_y_NLK, of_x_NLK = attention(one, other)
+    return of_y_NLK @ other[0], of_x_NLK.mT @ one[0]
+
+
+def attention(one: Padded, other: Padded, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the softmax of ``scale`` X Yᵀ over each axis.
+
+    Returns: of_y_NLK, the shares of the second sentence's tokens for each token of the first one, and of_x_NLK, the
+        shares of the first one's for each token of the second one.
     """
     (x_NLD, is_x_NL), (y_NKD, is_y_NK) = one, other
     scores_NLK = x_NLD @ y_NKD.mT * scale
     # Padding is masked before both softmaxes, otherwise a pair's result would depend on its batch.
     of_x_NLK = shares(scores_NLK, is_x_NL.unsqueeze(2), dim=1)
     of_y_NLK = shares(scores_NLK, is_y_NK.unsqueeze(1), dim=2)
-    return of_y_NLK @ y_NKD, of_x_NLK.mT @ x_NLD
+    return of_y_NLK, of_x_NLK
 
 
 def shares(scores: torch.Tensor, is_token: torch.Tensor, dim: int) -> torch.Tensor:

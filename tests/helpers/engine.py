@@ -88,8 +88,9 @@ def made(name: str) -> tuple[Student, Tokenizer]:
     whole = student(**SHAPE | changes)
     encoder = whole.encoder
     with torch.no_grad():
-        layers = [encoder.norm, encoder.compare] if isinstance(encoder, AlignedEncoder) else []
-        for parameter in [p for layer in (whole.head, *layers) for p in layer.parameters()]:
+        layers = [whole.head, *([encoder.norm, encoder.compare] if isinstance(encoder, AlignedEncoder) else [])]
+        alone = [encoder.neighbours] if isinstance(encoder, AlignedEncoder) else []
+        for parameter in [*alone, *(p for layer in layers for p in layer.parameters())]:
             parameter.add_(0.3 * torch.randn(parameter.shape))
         if isinstance(encoder, MatrixEncoder) and encoder.bigrams is not None:
             encoder.bigrams.set_pairs(torch.tensor(PAIRS))
@@ -128,9 +129,7 @@ def rounded(name: str, path: Path) -> Student:
     if isinstance(encoder, AlignedEncoder):
         encoder.vectors.trained.weight.copy_(stored_rows(tensors))
         encoder.norm = torch.nn.Identity()  # type: ignore[assignment]
-        sizes = [encoder.vectors.size]
-        seen_HE, own_HE = stored_layer(tensors, "project", sizes).chunk(2)
-        encoder.compare.weight.copy_(torch.cat([own_HE, seen_HE, stored_layer(tensors, "compare", 2 * sizes)], dim=1))
+        encoder.compare.weight.copy_(stored_layer(tensors, "compare", 4 * [encoder.vectors.size]))
     else:
         round_tables(matrix_encoder(encoder), tensors)
     hidden = head_layers(one.head).hidden

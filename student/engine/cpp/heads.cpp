@@ -42,12 +42,11 @@ Head::Head(const File& file, const Json& settings, int64_t number, int64_t input
 }
 
 HiddenLayer::HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t hidden_size,
-                         int64_t inputs, bool is_normalised, const std::vector<int64_t>& group_ends,
-                         bool has_bias)
+                         int64_t inputs, bool is_normalised, const std::vector<int64_t>& group_ends)
     : size(hidden_size),
       num_inputs(inputs),
       normalises(is_normalised),
-      bias(has_bias ? file.get(name + ".bias", FLOAT32, {hidden_size}).floats() : nullptr),
+      bias(file.get(name + ".bias", FLOAT32, {hidden_size}).floats()),
       group_ends_(group_ends) {
   const auto groups = static_cast<int64_t>(group_ends.size());
   const Tensor& weights = file.weights(name, {size, num_inputs});

@@ -41,10 +41,10 @@ struct PackedLayer {
   int32_t* corrections;                // of BYTES: [groups, out], what the inputs' offset adds
 };
 
-// The tokens of a text: rows of `width` numbers that begin with a vector. Attention finds the first `found` numbers.
+// The tokens of a text: rows of `width` numbers. Attention is between vectors, which they begin with, and finds the rest.
 struct TokenRows {
   const float* data;
-  int64_t count, width, vector_size, found;
+  int64_t count, width, vector_size;
 };
 
 struct Kernels {
@@ -65,7 +65,7 @@ struct Kernels {
   // out = weights * numbers + bias.
   void (*linear)(const float* numbers, int64_t count, const float* weights, const float* bias, int64_t out_count,
                  float* out);
-  // What a vector finds in the other text: `seen` has room for `rows.found` numbers, `shares` for one per row.
+  // What a vector finds in the other text: `seen` has room for a row without its vector, `shares` for one per row.
   void (*attend)(const float* query, const TokenRows& rows, float* shares, float* seen);
 };
 

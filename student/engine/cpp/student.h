@@ -60,7 +60,7 @@ class Bigrams {
 struct HiddenLayer {
   // `name`: of the tensor of its weights.
   HiddenLayer(const Kernels& arithmetic, const File& file, const std::string& name, int64_t size, int64_t num_inputs,
-              bool normalises, const std::vector<int64_t>& group_ends, bool has_bias = true);
+              bool normalises, const std::vector<int64_t>& group_ends);
   // What the last layers of its heads read, in the place of the sums of products.
   void activate(const Kernels& arithmetic, float* numbers) const {
     arithmetic.activate(numbers, size, bias, normalises);
@@ -108,16 +108,16 @@ using Heads = std::vector<const Head*>;
 // How tokens of two texts are compared, each with what it is aligned with in the other text. The rows of the table are
 // normalised. See student/model/aligned.py.
 //
-// A comparison is relu(A x + B c + D [x * c, |x - c|]) of a token x and the mean c of what it is aligned with. A x and
-// B y are computed once for each row of the table; B c is the mean of B y.
+// A comparison is relu(W [z, c, z * c, |z - c|] + b) of a token's contextual vector z and the mean c of those that it is
+// aligned with. A contextual vector is the token's own and parts of its neighbours'.
 struct Alignment {
   struct Workspace {
-    std::vector<float> rows[2], shares;  // of the tokens of a text: vector, B y, A x
-    Buffer<float> seen, inputs, linear, scales, compared;
+    std::vector<float> rows[2], shares;  // of the tokens of a text: vector, contextual vector
+    Buffer<float> seen, inputs, scales, compared;
     Buffer<uint32_t> units;
   };
 
-  Alignment(const Kernels& arithmetic, const File& file, const RowTable& table, int64_t num_rows, int64_t size);
+  Alignment(const Kernels& arithmetic, const File& file, int64_t vector_size, int64_t size);
   int64_t features() const { return 4 * compare.size; }
   Workspace workspace() const;
   void read_tokens(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows, float* scratch,
@@ -128,14 +128,11 @@ struct Alignment {
   static constexpr int64_t BLOCK = 48;  // tokens that are multiplied at once
 
   int64_t vector_size;
-  HiddenLayer project, compare;
+  const float* neighbours;  // factors of the previous token's vector, and of the next one's
+  HiddenLayer compare;
 
  private:
-  void project_rows(const Kernels& arithmetic, const RowTable& table, int64_t num_rows);
-  TokenRows tokens(const std::vector<float>& rows) const;
   void represent_side(const Kernels& arithmetic, Workspace& work, int side, float* features) const;
-
-  Buffer<float> projected_;  // [rows, 2 * size]: B y, A x
 };
 
 // What a thread needs to answer; kept from call to call.

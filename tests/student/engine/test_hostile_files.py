@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import load, save
 
 from student.export.export import export
 from student.run_config import ExportConfig
@@ -171,22 +169,6 @@ def test_settings_that_do_not_fit(content: bytes, tmp_path: Path, name: str, val
 def test_settings_of_comparisons_that_do_not_fit(aligned: bytes, tmp_path: Path, name: str, value: object) -> None:
     (tmp_path / "x").write_bytes(with_settings(aligned, lambda values: values.update({name: value})))
     with pytest.raises(DistillError, match="x: "):
-        Predictor(tmp_path / "x")
-
-
-def test_a_small_file_cannot_ask_for_all_memory(aligned: bytes, tmp_path: Path) -> None:
-    rows, width = 2**19, 2**9
-    metadata = parts(aligned)[0]["__metadata__"]
-    settings = json.loads(metadata["distill_student"]) | {"vector_size": 1, "compared": width}
-    tensors = load(aligned) | {
-        "rows": np.zeros((rows, 1), np.int8),
-        "rows.scale": np.ones((rows, 1), np.float32),
-        "project": np.zeros((2 * width, 1), np.float32),
-        "compare": np.zeros((width, 2), np.float32),
-        "compare.bias": np.zeros(width, np.float32),
-    }
-    (tmp_path / "x").write_bytes(save(tensors, metadata | {"distill_student": json.dumps(settings)}))
-    with pytest.raises(DistillError, match=naming("x: ", "too many rows")):
         Predictor(tmp_path / "x")
 
 

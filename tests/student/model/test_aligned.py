@@ -44,7 +44,7 @@ def encoder_of(**changes: object) -> AlignedEncoder:
     encoder = aligned_student(**changes).encoder
     assert isinstance(encoder, AlignedEncoder)
     # Biases and weights of LayerNorm start at 0 and 1, where mistakes would not show.
-    for parameter in encoder.norm.parameters():
+    for parameter in (*encoder.norm.parameters(), encoder.neighbours):
         torch.nn.init.uniform_(parameter, 0.5, 1.5)
     return encoder
 
@@ -54,14 +54,26 @@ def side_alone(encoder: AlignedEncoder, own: Sequence[int], other: Sequence[int]
     size = encoder.norm.normalized_shape[0]
     norm = (encoder.norm.normalized_shape, encoder.norm.weight, encoder.norm.bias)
     x_LE, y_KE = (functional.layer_norm(encoder.vectors.trained.weight[list(ids)], *norm) for ids in (own, other))
+    own_LE, other_KE = contextual(encoder, x_LE), contextual(encoder, y_KE)
     compared = []
-    for x_E in x_LE:
-        seen_E = (torch.stack([x_E @ y_E for y_E in y_KE]) / sqrt(size)).softmax(0) @ y_KE if other else 0 * x_E
-        both = torch.cat([x_E, seen_E, x_E * seen_E, (x_E - seen_E).abs()])
+    for x_E, own_E in zip(x_LE, own_LE, strict=True):
+        seen_E = (torch.stack([x_E @ y_E for y_E in y_KE]) / sqrt(size)).softmax(0) @ other_KE if other else 0 * x_E
+        both = torch.cat([own_E, seen_E, own_E * seen_E, (own_E - seen_E).abs()])
         compared.append((encoder.compare.weight @ both + encoder.compare.bias).clamp(min=0))
     if not compared:
         return encoder.compare.bias.new_zeros(2 * encoder.compare.out_features)
     return torch.cat([torch.stack(compared).sum(0), torch.stack(compared).amax(0)])
+
+
+def contextual(encoder: AlignedEncoder, x_LE: torch.Tensor) -> torch.Tensor:
+    """Tokens with parts of their neighbours, where there are any."""
+    of_previous_E, of_next_E = encoder.neighbours
+    vectors = []
+    for number, x_E in enumerate(x_LE):
+        previous_E = x_LE[number - 1] if number else 0 * x_E
+        next_E = x_LE[number + 1] if number + 1 < len(x_LE) else 0 * x_E
+        vectors.append(x_E + of_previous_E * previous_E + of_next_E * next_E)
+    return torch.stack(vectors) if vectors else x_LE
 
 
 def stored_names(run: Path) -> list[str]:
@@ -90,6 +102,16 @@ def test_two_tokens_by_hand() -> None:
     # makes 0, and distances 0 and 2.
     expected_F = torch.tensor([*first, *first, 1, 2, 1, 2], dtype=torch.float64)
     torch.testing.assert_close(encoder.reduce_pairs(*ragged([[3], [3, 4]]))[0], expected_F)
+
+
+def test_the_order_of_words_counts_only_through_neighbours() -> None:
+    encoder, pairs = encoder_of(), ([[3, 1, 4], [5, 2]], [[4, 1, 3], [5, 2]])
+    with torch.no_grad():
+        one_F, other_F = (encoder.reduce_pairs(*ragged(pair))[0] for pair in pairs)
+        assert not torch.allclose(one_F, other_F)
+        encoder.neighbours.zero_()
+        one_F, other_F = (encoder.reduce_pairs(*ragged(pair))[0] for pair in pairs)
+    torch.testing.assert_close(one_F, other_F)
 
 
 def test_each_pair_and_its_gradients_are_those_of_the_pair_alone() -> None:
@@ -191,7 +213,13 @@ def test_flags_of_other_encoders_are_refused(flags: dict[str, object], refused: 
 
 def test_it_is_described_by_parts() -> None:
     description = describe_config(aligned_student().config)
-    parts = {"vectors": 10 * 5, "norm": 10, "compare": 20 * 3 + 3, "head": (12 * 6 + 6) + 2 * 6 + (6 * 3 + 3)}
+    parts = {
+        "vectors": 10 * 5,
+        "neighbours": 10,
+        "norm": 10,
+        "compare": 20 * 3 + 3,
+        "head": (12 * 6 + 6) + 2 * 6 + (6 * 3 + 3),
+    }
     assert description["parameters"] == parts | {"total": sum(parts.values())}
     assert description["architecture"]["embedding"] == "Aligned pairs: vectors of 5"
-    assert description["multiply_adds"] == {"per_token": 20 * 3, "per_input": 12 * 6 + 6 * 3}
+    assert description["multiply_adds"] == {"per_token": 20 * 3 + 10, "per_input": 12 * 6 + 6 * 3}
