@@ -221,7 +221,7 @@ def _findings(look: Look, num_rows: int) -> dict[str, str]:
     keys = list(map(look.key, look.rows))
     found = {"rows": f"{len(look.rows):,}", "task": look.type}
     if num_rows > len(look.rows):
-        found["left out"] = f"{num_rows - len(look.rows):,} rows without text or label"
+        found["left out"] = f"{counted(num_rows - len(look.rows), 'row')} without text or label"
     if look.type == "classification":
         counts = Counter(row[look.label] for row in look.rows)
         found["classes"] = _first([f"{name} {n / len(look.rows):.1%}" for name, n in counts.most_common()])
@@ -230,17 +230,22 @@ def _findings(look: Look, num_rows: int) -> dict[str, str]:
             answers[key].add(row[look.label])
         contradicting = sum(len(labels) > 1 for labels in answers.values())
         if contradicting:
-            found["contradictions"] = f"{contradicting:,} texts have several labels"
+            found["contradictions"] = f"{counted(contradicting, 'text')} with several labels"
     elif look.score_range is not None:
         found["scores"] = "{:g} to {:g}".format(*look.score_range)
     else:
         found["labels"] = _first(look.labels)
     repeated = len(keys) - len(set(keys))
     if repeated:
-        found["repeated texts"] = f"{repeated:,} rows. Copies of a text stay in one split"
+        found["repeated texts"] = f"{counted(repeated, 'row')}. Copies of a text stay in one split"
     lengths = sorted(sum(map(_num_words, key)) for key in keys)
     found["words"] = f"median {lengths[len(lengths) // 2]}, longest row {lengths[-1]}"
     return found
+
+
+def counted(count: int, noun: str) -> str:
+    """Returns a number with its noun."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _first(names: Sequence[str]) -> str:

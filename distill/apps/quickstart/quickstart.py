@@ -22,7 +22,7 @@ import yaml
 from distill.apps.app_settings import QuickstartConfig
 from distill.apps.baseline import NAME as BASELINE
 from distill.apps.baseline import has_baseline
-from distill.apps.quickstart.look import Look, look_at, with_scores_of
+from distill.apps.quickstart.look import Look, counted, look_at, with_scores_of
 from distill.apps.results.systems import bytes_of
 from distill.apps.steps import run_step
 from pipeline import console
@@ -86,6 +86,8 @@ def quickstart(config: QuickstartConfig) -> Found:
     if not config.has_teacher:
         console.note("teacher: none. The student learns from the labels alone, and no further text can be labelled")
     make_folder(folder / "data" / name)
+    # The commands below are repeatable in this folder.
+    console.note(f"$ cd {shlex.quote(str(folder))}")
     write_text(folder / f"{name}.yaml", manifest)
     for split, rows in splits.items():
         write_atomically(folder / "data" / name / f"{split}.parquet", partial(_write_rows, look, rows))
@@ -154,7 +156,7 @@ def _as_named(look: Look, gold: Any) -> Any:
 
 def _with_left_out(look: Look, count: int) -> Look:
     """The look with the number of rows that the test file takes out of training."""
-    taken = {"in the test file, too": f"{count:,} rows, which are left out of training"} if count else {}
+    taken = {"in the test file, too": f"{counted(count, 'row')}, left out of training"} if count else {}
     return replace(look, findings=look.findings | taken)
 
 
