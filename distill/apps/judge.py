@@ -132,11 +132,12 @@ def _student(parts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _skew(parts: Mapping[str, Any]) -> Iterator[str]:
-    counts = [sum(row.values()) for row in parts.get("confusion", {}).values()]
+    counts = {name: sum(row.values()) for name, row in parts.get("confusion", {}).items()}
     if counts and "accuracy" in parts["gold"] and "span_f1" not in parts["gold"]:
-        share = max(counts) / sum(counts)
+        most = max(counts, key=counts.__getitem__)
+        share = counts[most] / sum(counts.values())
         if share >= SKEWED:
-            yield f"{share:.0%} of the rows have one label: judge by macro_f1, not by accuracy."
+            yield f"{share:.0%} of the rows have the label {most!r}: judge by macro_f1, not by accuracy."
 
 
 def _below_baseline(who: str, own: Scores, by_label: str, parts: Mapping[str, Any]) -> Iterator[str]:

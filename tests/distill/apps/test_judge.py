@@ -59,7 +59,7 @@ def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: 
             parts_of(0.8, 0.9, None, by_label=counts(refund=0), teacher_by_label=counts(refund=0)),
             [("teacher never predicts refund",)],
         ),
-        (parts_of(0.8, 0.9, None, confusion={"a": {"a": 9}, "b": {"a": 1}}), [("90%",)]),
+        (parts_of(0.8, 0.9, None, confusion={"a": {"a": 9}, "b": {"a": 1}}), [("90%", "'a'")]),
         (parts_of(0.8, 0.9, None, confusion={"a": {"a": 5}, "b": {"b": 5}}), []),
         ({"gold": both(0.4), "teacher": {}, "majority": both(0.5)}, []),
         ({"gold": {}, "teacher": {}, "majority": {}}, []),
