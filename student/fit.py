@@ -71,8 +71,11 @@ from student.vocabulary_pruning import active_ids, neutralise_untrained, prune, 
 
 # Tables are shared by token id, so ids must come from the same tokenizer and the same truncation.
 ONE_ENCODER = {
-    "tokenizer_sha256": "tokenizer",
-    "max_seq_length": "--max-seq-length (with --doc-stride that of their longest rows)",
+    "tokenizer_sha256": ("tokenizer", "Dump them with teachers of one encoder, or import them with one --tokenizer."),
+    "max_seq_length": (
+        "--max-seq-length (with --doc-stride that of their longest rows)",
+        "Write the sets with the same value.",
+    ),
 }
 
 
@@ -244,11 +247,11 @@ def check_joint(facts: Mapping[str, Facts]) -> None:
     ``facts`` are by name of the set.
     """
     problems = []
-    for key, words in ONE_ENCODER.items():
+    for key, (words, advice) in ONE_ENCODER.items():
         values = {name: own[key] for name, own in facts.items()}
         if len(set(values.values())) > 1:
-            told = ", ".join(f"{str(value)[:12]} of {name}" for name, value in values.items())
-            problems.append(f"sets that share an encoder have the same {words}, but theirs are {told}")
+            each = ", ".join(f"{name} has {str(value)[:12]}" for name, value in values.items())
+            problems.append(f"tasks share an encoder, so their sets need the same {words}: {each}. {advice}")
     raise_all(ConfigError, "--tasks", problems)
 
 

@@ -109,7 +109,8 @@ def _inputs(config: PredictConfig, predictor: "AnyPredictor") -> tuple[list[str]
     if not predictor.is_pair:
         return list(config.texts), None
     if len(config.texts) % 2:
-        raise ConfigError(f"this student takes pairs, but {len(config.texts)} sentences are an odd number")
+        count = len(config.texts)
+        raise ConfigError(f"texts: {config.run} compares pairs, so it needs an even number of texts, not {count}.")
     return list(config.texts[0::2]), list(config.texts[1::2])
 
 
