@@ -10,9 +10,10 @@ from distill.result import Result
 from pipeline import console
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
+from pipeline.training.run_record import Entry
 from teacher.augment.augment_settings import AugmentSettings
 from teacher.config import CheckConfig, DumpSettings
-from teacher.finetune_config import FinetuneCorpus, FinetuneSettings
+from teacher.finetune_config import FinetuneCorpus, FinetuneSettings, FinetuneTasks
 
 SPLIT_COLUMNS = ("split", "rows", "files", "teacher against gold")
 
@@ -32,12 +33,8 @@ def finetune_teacher(config: FinetuneSettings) -> Result:
         record = finetune(config, called())
     if not record:
         return Result()
-    from distill.apps.judge import judge, judge_teacher
-    from distill.apps.judged_teachers import judged_teacher
-
     best, unit = record["result"]["best"], "step" if is_corpus else "epoch"
-    judged = judged_teacher(config, best)
-    judgements = [line for parts in judged.values() for line in judge(parts)] if judged else judge_teacher(best)
+    judgements = _judgements(config, best)
     result = Result(record | {"judgements": judgements})
     for line in judgements:
         result.warn(line)
@@ -53,6 +50,18 @@ def finetune_teacher(config: FinetuneSettings) -> Result:
             f"has no gold"
         )
     return result.table([unit, "split", "metric", "value", ""], rows, f"teacher {config.output_dir}")
+
+
+def _judgements(config: FinetuneSettings, best: Entry) -> list[str]:
+    """Returns advice about the best epoch, with the name of the task and the split if there are several tasks."""
+    from distill.apps.judge import judge, judge_teacher
+    from distill.apps.judged_teachers import judged_teachers
+
+    judged = judged_teachers(config, best)
+    if not judged:
+        return judge_teacher(best)
+    are_several = isinstance(config.learn, FinetuneTasks)
+    return [f"{name}: {line}" if are_several else line for name, parts in judged.items() for line in judge(parts)]
 
 
 @command(AugmentSettings)

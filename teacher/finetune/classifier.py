@@ -91,7 +91,7 @@ def finetune(config: FinetuneSettings, command: str) -> RunRecord:
     learn = config.learn
     assert not isinstance(learn, FinetuneCorpus), "handled by `finetune_mlm`"
     are_several = isinstance(learn, FinetuneTasks)
-    tasks = _load_tasks(learn)
+    tasks = load_tasks(learn)
     targets = targets_of(tasks, learn.objective) if are_several else [make_target(tasks[0], learn.objective)]
     sources = [training_source(task, learn.data) for task in tasks]
     accelerator = new_accelerator(*_handlers(are_several))
@@ -221,7 +221,7 @@ def targets_of(tasks: Sequence[Task], objective: Objective | None) -> list[Targe
     return [make_target(task, objective if own else None) for task, own in zip(tasks, is_for, strict=True)]
 
 
-def _load_tasks(learn: FinetuneTask | FinetuneTasks) -> list[Task]:
+def load_tasks(learn: FinetuneTask | FinetuneTasks) -> list[Task]:
     """Returns the one task, or several: shipped ones by name, and the user's by manifest."""
     if isinstance(learn, FinetuneTask):
         return [load_task(learn.task, learn.manifest)]

@@ -46,19 +46,27 @@ def test_scores_have_one_too(kind: str, ratings: dict[str, ExampleSet]) -> None:
 
 
 @pytest.fixture(scope="module")
-def colours(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """The flags of a task of three classes that a word decides. Most rows have the first."""
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two tasks of three classes that a word decides. Most rows have the first."""
     folder = tmp_path_factory.mktemp("colours")
     words = {"red": "anna", "green": "ben", "blue": "clara"}
-    for split, count in (("train", 60), ("validation", 30)):
-        labels = (["red"] * 8 + ["green", "blue"]) * (count // 10)
-        rows = [{"text": f"{words[label]} {words[label]} .", "colour": label} for label in labels]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "colours.yaml").write_text(
-        "{name: colours, type: classification, labels: [red, green, blue], metrics: [accuracy], "
-        "columns: {sentence1: text, label: colour}, splits: {train: , validation: }}"
-    )
-    return ["--manifest", folder / "colours.yaml", "--data", folder, "--max-seq-length", 32]
+    for name in ("colours", "shades"):
+        (folder / name).mkdir()
+        for split, count in (("train", 60), ("validation", 30)):
+            labels = (["red"] * 8 + ["green", "blue"]) * (count // 10)
+            rows = [{"text": f"{words[label]} {words[label]} .", "colour": label} for label in labels]
+            (folder / name / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / f"{name}.yaml").write_text(
+            f"{{name: {name}, type: classification, labels: [red, green, blue], metrics: [accuracy], "
+            "columns: {sentence1: text, label: colour}, splits: {train: , validation: }}"
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def colours(data: Path) -> list[object]:
+    """The flags of one of the tasks."""
+    return ["--manifest", data / "colours.yaml", "--data", data, "--max-seq-length", 32]
 
 
 @pytest.mark.parametrize(
@@ -94,3 +102,16 @@ def test_a_fine_tuned_teacher_and_its_set_are_judged_alike(colours: list[object]
     dumped = invoke("teacher-dump", *colours, "--model-name-or-path", tmp_path / "teacher", "--store", tmp_path)
     assert dumped.exit_code == 0, dumped.stderr
     assert all(f"validation: {line}" in dumped.stderr for line in lines)
+
+
+def test_teachers_of_several_tasks_are_judged_by_task(data: Path, work: Path, tmp_path: Path) -> None:
+    tasks = ["--tasks", f"{data / 'colours.yaml'},{data / 'shades.yaml'}", "--data", data, "--max-seq-length", 32]
+    steps = ["--num-train-epochs", 1, "--learning-rate", 1e-2, "--per-device-train-batch-size", 60]
+    where = ["--model-name-or-path", work / "bert", "--output-dir", tmp_path / "teachers"]
+    done = invoke("finetune-teacher", *tasks, *where, *steps, "--json")
+    assert done.exit_code == 0, done.stderr
+    lines = json.loads(done.stdout)["judgements"]
+    for name in ("colours", "shades"):
+        own = " ".join(line for line in lines if line.startswith(f"{name}/validation: "))
+        assert "same answer" in own
+        assert "macro_f1" in own
