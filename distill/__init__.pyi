@@ -156,6 +156,7 @@ def budget(
     *,
     positions: int = 2000,
     store: str | Path = ...,
+    corpus: str | None = None,
     num_copies: int = 1,
     masking: Literal["uniform", "frequency"] = "uniform",
     mlm_probability: float = 0.15,
@@ -164,7 +165,6 @@ def budget(
     model_revision: str | None = None,
     precision: Literal["fp32", "bf16", "fp16"] = "fp32",
     max_seq_length: int = 128,
-    corpus: str | None = None,
     max_documents: int | None = None,
     packing: Literal["sentences", "blocks"] = "sentences",
     min_seq_length: int = 12,
@@ -184,6 +184,7 @@ def budget(
         set: Set of masked words with codec hidden or dense: a path, or a name in the store.
         positions: Number of masked positions for the measurement.
         store: Folder of logit sets (DISTILL_STORE).
+        corpus: Corpus to use instead of a task. See `distill corpora`.
         num_copies: Masked copies of each sequence. About 1 / probability copies mask all tokens.
         masking: Selection of masked tokens: uniform, or rare ones more often (count^-0.7).
         mlm_probability: Share of masked tokens per sequence.
@@ -192,7 +193,6 @@ def budget(
         model_revision: Branch, tag or commit on the hub.
         precision: Precision of the teacher's forward pass.
         max_seq_length: Maximum input length in tokens.
-        corpus: Corpus to use instead of a task. See `distill corpora`.
         max_documents: Number of documents, from the first one. Default: all.
         packing: Sequences: sentences, or blocks filled with several sentences.
         min_seq_length: Minimum length of a sequence, including special tokens. Shorter ones are left out.
@@ -339,6 +339,7 @@ def diff(
 
 def dump_teacher(
     *,
+    task: str | None = None,
     signal: Literal["logits", "vectors", "mlm"] | None = None,
     doc_stride: int | None = None,
     augment: Literal["none", "tinybert", "mask-pos", "mask-each"] | None = None,
@@ -364,15 +365,15 @@ def dump_teacher(
     unlabelled: str | None = None,
     max_unlabelled: int | None = None,
     unlabelled_pairs: Literal["columns", "neighbours", "similar"] | None = None,
-    states_codec: str = "float16",
     states: str | None = None,
+    states_codec: str = "float16",
     layers_of: Literal["originals", "all"] = "originals",
-    cls_codec: str = "float16",
     cls: str | None = None,
-    attention_codec: Literal["u8", "float32"] = "u8",
+    cls_codec: str = "float16",
     attention: str | None = None,
-    values_codec: Literal["u8", "float32"] = "u8",
+    attention_codec: Literal["u8", "float32"] = "u8",
     values: str | None = None,
+    values_codec: Literal["u8", "float32"] = "u8",
     init_layers: str | None = None,
     teacher_labels: str | None = None,
     extend: str | None = None,
@@ -381,9 +382,9 @@ def dump_teacher(
     pooling: Literal["mean", "cls"] | None = None,
     vector_codec: Literal["int8", "float16", "pca"] = "int8",
     pca_dims: int = 128,
-    task: str | None = None,
     manifest: str | Path | None = None,
     data: str | Path | None = None,
+    corpus: str | None = None,
     codec: Literal["sampled", "topk", "dense", "hidden"] = "sampled",
     num_samples: int = 50,
     temperature: float = 1.0,
@@ -391,7 +392,6 @@ def dump_teacher(
     num_copies: int = 1,
     masking: Literal["uniform", "frequency"] = "uniform",
     mlm_probability: float = 0.15,
-    corpus: str | None = None,
     max_documents: int | None = None,
     packing: Literal["sentences", "blocks"] = "sentences",
     min_seq_length: int = 12,
@@ -410,6 +410,7 @@ def dump_teacher(
     """Run a teacher over a task or a corpus and write its outputs as a logit set.
 
     Args:
+        task: Task to dump. See `distill tasks`.
         signal: Signal to store: logits for a task, mlm for a corpus, vectors of sentences for both.
         doc_stride: Overlap of windows in tokens. Texts longer than --max-seq-length are read by windows, and the
             mean of their logits is stored. Default: truncate them.
@@ -441,15 +442,15 @@ def dump_teacher(
         max_unlabelled: Number of unlabelled rows, sampled with --seed. Required for a corpus by name. Default: all.
         unlabelled_pairs: Source of pairs: two columns, neighbouring sentences, or similar sentences. Default:
             depends on the text.
-        states_codec: Codec of states: float32, float16, int8, or pca-K (K bytes per token).
         states: Comma-separated layers whose states of every token are stored. 0: embeddings.
+        states_codec: Codec of states: float32, float16, int8, or pca-K (K bytes per token).
         layers_of: Rows with layer outputs: originals, or all, which includes variants and unlabelled rows.
-        cls_codec: Codec of the states of [CLS], as --states-codec.
         cls: Comma-separated layers whose state of [CLS] is stored, or all.
-        attention_codec: Codec of attention scores. u8: one byte per number.
+        cls_codec: Codec of the states of [CLS], as --states-codec.
         attention: Comma-separated layers whose attention scores (before softmax and mask) are stored.
-        values_codec: Codec of products of values, as --attention-codec.
+        attention_codec: Codec of attention scores. u8: one byte per number.
         values: Comma-separated layers whose products of values are stored (as in MiniLM).
+        values_codec: Codec of products of values, as --attention-codec.
         init_layers: Layers of the teacher whose weights are stored in the set, counted from 1, or all. A bert can
             then start from them without the teacher's folder.
         teacher_labels: Label order of the teacher, as comma-separated names, or in quotes. Default: from its
@@ -464,9 +465,9 @@ def dump_teacher(
             sentence-transformers folder, else mean.
         vector_codec: Codec of vectors (--signal vectors).
         pca_dims: Numbers per vector (--vector-codec pca).
-        task: Task to dump. See `distill tasks`.
         manifest: YAML file of your own task or corpus.
         data: Folder or file with its rows or its text. Default: DISTILL_DATA, then the hub.
+        corpus: Corpus to use instead of a task. See `distill corpora`.
         codec: Codec of distributions over the vocabulary.
         num_samples: Samples per position (--codec sampled).
         temperature: Temperature of the samples (--codec sampled).
@@ -474,7 +475,6 @@ def dump_teacher(
         num_copies: Masked copies of each sequence. About 1 / probability copies mask all tokens.
         masking: Selection of masked tokens: uniform, or rare ones more often (count^-0.7).
         mlm_probability: Share of masked tokens per sequence.
-        corpus: Corpus to use instead of a task. See `distill corpora`.
         max_documents: Number of documents, from the first one. Default: all.
         packing: Sequences: sentences, or blocks filled with several sentences.
         min_seq_length: Minimum length of a sequence, including special tokens. Shorter ones are left out.
@@ -612,11 +612,11 @@ def finetune_teacher(
     manifest: str | Path | None = None,
     data: str | Path | None = None,
     tasks: str | None = None,
+    corpus: str | None = None,
     max_steps: int = 10000,
     masking: Literal["uniform", "frequency"] = "uniform",
     mlm_probability: float = 0.15,
     seed: int = 42,
-    corpus: str | None = None,
     max_documents: int | None = None,
     packing: Literal["sentences", "blocks"] = "sentences",
     min_seq_length: int = 12,
@@ -644,11 +644,11 @@ def finetune_teacher(
         manifest: YAML file of your own task or corpus.
         data: Folder or file with its rows or its text. Default: DISTILL_DATA, then the hub.
         tasks: Comma-separated tasks (names or manifests) to train together, with one encoder and a head each.
+        corpus: Corpus to use instead of a task. See `distill corpora`.
         max_steps: Number of steps on a corpus.
         masking: Selection of masked tokens: uniform, or rare ones more often (count^-0.7).
         mlm_probability: Share of masked tokens per sequence.
         seed: Seed of the new layers, the order of rows and dropout.
-        corpus: Corpus to use instead of a task. See `distill corpora`.
         max_documents: Number of documents, from the first one. Default: all.
         packing: Sequences: sentences, or blocks filled with several sentences.
         min_seq_length: Minimum length of a sequence, including special tokens. Shorter ones are left out.
@@ -1033,11 +1033,11 @@ def sql(
 
 def sweep(
     *,
+    task: str | None = None,
     where: str | None = None,
     query: str | None = None,
-    task: str | None = None,
-    mix: str | None = None,
     set: str | Sequence[str] = (),
+    mix: str | None = None,
     tasks: str | None = None,
     embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"] = "hybrid",
     bidirectional: bool = True,
@@ -1102,11 +1102,11 @@ def sweep(
     """Train a student for every combination of values and seeds, and compare them.
 
     Args:
+        task: Task: train on the logit set of this name in the store.
         where: SQL condition for training rows, such as 'margin(logits) < 0.9'.
         query: SELECT that returns the training rows: source_row, variant, and optionally weight and logits.
-        task: Task: train on the logit set of this name in the store.
-        mix: Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean.
         set: Logit set to train on: a path, or a name in the store. Repeat for several teachers.
+        mix: Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean.
         tasks: Comma-separated sets (names or paths) to train on together, with one encoder and a head each.
         embedding: Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of
             vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or
@@ -1194,11 +1194,11 @@ def tasks_show(name: str | None = None, *, manifest: str | Path | None = None) -
 
 def train_student(
     *,
+    task: str | None = None,
     where: str | None = None,
     query: str | None = None,
-    task: str | None = None,
-    mix: str | None = None,
     set: str | Sequence[str] = (),
+    mix: str | None = None,
     tasks: str | None = None,
     embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"] = "hybrid",
     bidirectional: bool = True,
@@ -1256,11 +1256,11 @@ def train_student(
     """Train a student from a logit set.
 
     Args:
+        task: Task: train on the logit set of this name in the store.
         where: SQL condition for training rows, such as 'margin(logits) < 0.9'.
         query: SELECT that returns the training rows: source_row, variant, and optionally weight and logits.
-        task: Task: train on the logit set of this name in the store.
-        mix: Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean.
         set: Logit set to train on: a path, or a name in the store. Repeat for several teachers.
+        mix: Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean.
         tasks: Comma-separated sets (names or paths) to train on together, with one encoder and a head each.
         embedding: Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of
             vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or

@@ -243,7 +243,9 @@ def _walk(kind: type[Settings]) -> Iterator[Flag]:
         discriminator = field.discriminator
         for member in members:
             is_of_choice = len(members) > 1 or is_optional(field)
-            for flag in sorted(_walk(member), key=lambda flag: flag.name != discriminator):
+            deciding = (discriminator, member.chosen_by)
+            # In ``--help``, the flag that chooses a member comes before the flags that only this member has.
+            for flag in sorted(_walk(member), key=lambda flag: flag.name not in deciding):
                 if flag.name == discriminator:
                     choices = tuple(one for option in members for one in names_of_member(option, flag.name))
                     every = typing.Literal[choices]  # type: ignore[valid-type]

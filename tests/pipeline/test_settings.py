@@ -142,6 +142,22 @@ def test_other_spellings_are_accepted() -> None:
     assert build(Train, {"task": "rte", "logits": ("a",)}).names == ("a",)
 
 
+class PartOfTask(FromTask):
+    """Some rows of a task."""
+
+    share: float = Field(1.0, description="Share of the rows.")
+
+
+class OfRows(Settings):
+    """Rows."""
+
+    rows: PartOfTask | FromCorpus
+
+
+def test_the_flag_that_chooses_a_part_comes_before_the_others() -> None:
+    assert list(flags(OfRows)) == ["task", "share", "loss", "temperature", "corpus", "documents"]
+
+
 def test_flags_know_their_places() -> None:
     known = flags(Train)
     assert next(iter(known)) == "names"
