@@ -823,8 +823,7 @@ def pretrain_student(
         bidirectional: Also multiply a second set of matrices from the end to the start.
         matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
         pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.
-        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 200 for aligned, 300 for lstm
-            and biattentive, the teacher's for a bert.
+        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow.
         initializer_range: Standard deviation of the initial random tables.
         set: Set of masked words or of sentences to train on: a path, or a name in the store.
         output_dir: Folder of the run. Default: runs/NAME-OF-SET.

@@ -32,6 +32,7 @@ class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFla
     helps: ClassVar = {
         "seed": "Seed of the weights and the order of rows.",
         "embedding": "Encoder: cmow (ordered products of matrices), cbow (sums of vectors), or hybrid (both).",
+        "vector_size": "Width of token vectors. Default: 400 for hybrid, 784 for cbow.",
     }
     encoder: Hybrid | Cmow | Cbow = Field(default_factory=Hybrid, discriminator="embedding")
     set: str = Field(
