@@ -23,6 +23,7 @@ STUDENT_ADVICE = (
     "With so few labels, the bag may be the better choice. A fine-tuned teacher and unlabelled text (teacher-dump "
     "--unlabelled) help students most."
 )
+LONGER = "Train it on more rows, or for more epochs (--num-train-epochs)."
 Scores = Mapping[str, float]
 
 
@@ -127,7 +128,13 @@ def _student(parts: Mapping[str, Any]) -> Iterator[str]:
         yield f"The student never predicts {_named(silent)}. `train-student --class-weights balanced` may help."
     yield from (f"{line} {STUDENT_ADVICE}" for line in _below_baseline("student", student, "by_label", parts))
     first = next(iter(student), None)
-    if first is not None and student[first] > teacher.get(first, 1.0):
+    if first is None:
+        return
+    guessing = parts["majority"][first]
+    if student[first] <= guessing:
+        both = f"{first} ({student[first]:.3f} against {guessing:.3f})"
+        yield f"The student is not better than guessing by {both}. {LONGER}"
+    if student[first] > teacher.get(first, 1.0):
         yield f"The student's {first} is above its teacher's. Improve the teacher before you add text."
 
 

@@ -52,7 +52,7 @@ def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: 
         (parts_of(0.8, 0.9, 0.7), []),
         (parts_of(0.8, 0.9, 0.85), [("student", "accuracy", "macro_f1")]),
         (parts_of(0.8, 0.6, 0.7), [("teacher", "accuracy", "macro_f1"), ("student",)]),
-        (parts_of(0.5, 0.5, None), [("teacher",)]),
+        (parts_of(0.5, 0.5, None), [("teacher",), ("student", "guessing", "accuracy (0.500 against 0.500)")]),
         (parts_of(0.8, 0.9, None, teacher_by_label=counts(refund=0, other=9)), [("teacher never predicts refund",)]),
         (parts_of(0.8, 0.9, None, by_label=counts(refund=0, other=9)), [("student never predicts refund",)]),
         (
@@ -61,7 +61,8 @@ def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: 
         ),
         (parts_of(0.8, 0.9, None, confusion={"a": {"a": 9}, "b": {"a": 1}}), [("90%", "'a'")]),
         (parts_of(0.8, 0.9, None, confusion={"a": {"a": 5}, "b": {"b": 5}}), []),
-        ({"gold": both(0.4), "teacher": {}, "majority": both(0.5)}, []),
+        ({"gold": both(0.4), "teacher": {}, "majority": both(0.5)}, [("0.400 against 0.500",)]),
+        ({"gold": both(0.51), "teacher": {}, "majority": both(0.5)}, []),
         ({"gold": {}, "teacher": {}, "majority": {}}, []),
     ],
 )
