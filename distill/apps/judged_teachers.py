@@ -96,6 +96,7 @@ def _parts(
     """Returns what `judge` takes about a teacher, whose scores are computed from its logits if they are not given."""
     gold = rows.label_N, rows.score_N
     if teacher is None:
+        metrics = judged_metrics(metrics, target, rows.label_N)
         teacher = score_logits(metrics, target, rows.teacher_NC, *gold)
     parts: dict[str, Any] = {"gold": {}, "teacher": teacher, "majority": majority_scores(metrics, target, *gold)}
     if rows.teacher_NC.shape[1]:
