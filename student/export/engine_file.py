@@ -9,13 +9,11 @@ Shapes: R rows, V tokens, W numbers of a row, H hidden numbers, C logits, F feat
 """
 
 import json
-import unicodedata
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from safetensors.torch import save
 from tokenizers import Tokenizer
@@ -26,10 +24,11 @@ from pipeline.files import make_folder, write_atomically
 from pipeline.training.run_record import text_columns
 from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
-from student.export.html_file import Runs, characters, tokenizer_problems
+from student.export.engine_tokenizer import tokenizer_problems, tokenizer_settings, tokenizer_tensors
+from student.export.rounding import Rounding, Tensors
 from student.model.aligned import AlignedEncoder
 from student.model.architecture import StudentConfig
-from student.model.embeddings import MatrixEncoder, matrix_encoder
+from student.model.embeddings import MatrixEncoder, MatrixProduct, matrix_encoder
 from student.model.heads import is_equal, share_hidden_layers
 from student.model.model import Student, TaskStudent
 from student.run_config import FileTableDtype, HeadDtype
@@ -37,10 +36,8 @@ from student.run_config import FileTableDtype, HeadDtype
 FORMAT_VERSION = 1
 METADATA = "distill_student"
 HEADS_WRITTEN = ("mlp", "plain-mlp", "linear", "dense")
-INT8_MAX = 127
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 LARGEST_SIDE, LARGEST_WIDTH = 64, 2**16  # version of the format that the engine reads
-Tensors = dict[str, Tensor]
 
 
 class Layers(NamedTuple):
@@ -59,6 +56,14 @@ class Layers(NamedTuple):
     bias_C: Tensor
 
 
+class Part(NamedTuple):
+    """One table of several side by side: its rows, and the row of tokens without their own."""
+
+    rows_RF: Tensor
+    neutral_F: Tensor
+    is_matrix: bool = False
+
+
 def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
     """Returns why a student cannot be written, with a suitable export, or None."""
     config = student.config
@@ -67,7 +72,6 @@ def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
     if not isinstance(student.encoder, MatrixEncoder | AlignedEncoder):
         return [f"students with --embedding {config.embedding} are not supported. Use --onnx"]
     problems = [f"{problem}. --onnx supports any tokenizer" for problem in tokenizer_problems(tokenizer)]
-    problems += [] if problems else _order_problems(tokenizer)
     if config.head not in HEADS_WRITTEN:
         other = "distill serve" if config.head == "bilstm" else "--onnx"
         problems.append(f"students with a {config.head} head are not supported. Use {other}")
@@ -100,13 +104,33 @@ def write_engine_file(
     """
     problems = [problem for student, _ in placed.values() for problem in engine_problems(student, tokenizer)]
     raise_all(ConfigError, "--file", list(dict.fromkeys(problems)))
+    make_folder(path.parent)
+    content = save(*engine_tensors(placed, tokenizer, table_dtype, head_dtype, Rounding()))
+    write_atomically(path, partial(Path.write_bytes, data=content))
+
+
+def engine_tensors(
+    placed: Mapping[str, tuple[TaskStudent, Path]],
+    tokenizer: Tokenizer,
+    table_dtype: FileTableDtype,
+    head_dtype: HeadDtype,
+    rounding: Rounding,
+) -> tuple[Tensors, dict[str, str]]:
+    """Returns the tensors of the file and its metadata. See `write_engine_file`.
+
+    Args:
+        placed: students without `engine_problems`.
+        tokenizer: the students'.
+        table_dtype: the type of the stored tables.
+        head_dtype: the type of the large layers.
+        rounding: how numbers become int8.
+    """
     students = {task: (student, run) for task, (student, run) in placed.items() if isinstance(student, Student)}
     assert len(students) == len(placed), "checked by engine_problems"
-    make_folder(path.parent)
     one, _ = next(iter(students.values()))
     assert {student.config.max_seq_length for student, _ in students.values()} == {one.config.max_seq_length}
     with torch.no_grad():
-        tensors = _encoder(one, table_dtype, head_dtype)
+        tensors = _encoder(one, table_dtype, head_dtype, rounding)
         # Each was loaded from its own folder, with its own copy of what they share.
         share_hidden_layers([student.head for student, _ in students.values()], is_equal)
         layers = [head_layers(student.head) for student, _ in students.values()]
@@ -116,16 +140,14 @@ def write_engine_file(
             if own_layers.hidden is not None and hidden_of[number] == number:
                 hidden = own_layers.hidden
                 sizes = group_sizes(student, hidden.in_features)
-                own |= _layer("hidden", hidden.weight, head_dtype, sizes) | {"hidden.bias": hidden.bias}
+                own |= _layer("hidden", hidden.weight, head_dtype, sizes, rounding) | {"hidden.bias": hidden.bias}
             tensors |= {f"{number}.{name}": tensor for name, tensor in own.items()}
-    tensors |= _characters(tokenizer) | _pieces(tokenizer)
+    tensors |= tokenizer_tensors(tokenizer)
     configs = {name: student.config for name, (student, _) in students.items()}
     tasks = [_task(*each) for each in zip(configs, configs.values(), layers, hidden_of, strict=True)]
     settings = _settings(one, tokenizer, list(configs.values()), tasks)
     infos = [_info(name, student, tokenizer, run) for name, (student, run) in students.items()]
-    metadata = {METADATA: json.dumps(settings, ensure_ascii=False), INFO: FILE_INFOS.dump_json(infos).decode()}
-    content = save(tensors, metadata)
-    write_atomically(path, partial(Path.write_bytes, data=content))
+    return tensors, {METADATA: json.dumps(settings, ensure_ascii=False), INFO: FILE_INFOS.dump_json(infos).decode()}
 
 
 def _info(name: str, student: Student, tokenizer: Tokenizer, run: Path) -> FileInfo:
@@ -153,29 +175,34 @@ def head_layers(head: nn.Module) -> Layers:
     return Layers(hidden, True, (weight_CH * norm.weight.double()).float(), bias_C.float())
 
 
-def _encoder(student: Student, table_dtype: FileTableDtype, layer_dtype: HeadDtype) -> Tensors:
+def _encoder(student: Student, table_dtype: FileTableDtype, layer_dtype: HeadDtype, rounding: Rounding) -> Tensors:
     if not isinstance(student.encoder, AlignedEncoder):
-        return _matrix_tables(student, table_dtype)
+        return _matrix_tables(student, table_dtype, rounding)
     encoder = student.encoder
-    token_R = encoder.used_ids()
+    token_R = rounding.kept(encoder.used_ids(), encoder.pad_id)
     # A token's normalised vector never changes, so the engine need not normalise.
     rows_RE = encoder.norm(encoder.vectors.trained.weight[token_R])
-    tensors = _row_of_token(student.config, token_R) | _stored("rows", [rows_RE], [torch.zeros(1)], table_dtype)
-    tensors |= _layer("compare", encoder.compare.weight, layer_dtype, [encoder.vectors.size] * 4)
+    tensors = _row_of_token(student.config, token_R)
+    tensors |= _stored("rows", [Part(rows_RE, torch.zeros(1))], table_dtype, rounding, token_R)
+    tensors |= _layer("compare", encoder.compare.weight, layer_dtype, [encoder.vectors.size] * 4, rounding)
     return tensors | {"compare.bias": encoder.compare.bias, "neighbours": encoder.neighbours}
 
 
-def _matrix_tables(student: Student, dtype: FileTableDtype) -> Tensors:
+def _matrix_tables(student: Student, dtype: FileTableDtype, rounding: Rounding) -> Tensors:
     encoder, config = matrix_encoder(student.encoder), student.config
-    token_R = encoder.used_ids() if encoder.rows is None else encoder.rows.token_R.long()
-    rows = torch.arange(len(token_R)) if encoder.rows is not None else token_R
-    parts = [part.table(rows) for part in encoder.parts()]
-    neutral = [part.table(rows[token_R == config.pad_id])[0] for part in encoder.parts()]
-    tensors = _row_of_token(config, token_R) | _stored("rows", parts, neutral, dtype)
+    used_R = encoder.used_ids() if encoder.rows is None else encoder.rows.token_R.long()
+    token_R = rounding.kept(used_R, config.pad_id)
+    rows = token_R if encoder.rows is None else encoder.rows(token_R)
+    is_padding_R = token_R == config.pad_id
+    parts = [
+        Part(part.table(rows), part.table(rows[is_padding_R])[0], isinstance(part, MatrixProduct))
+        for part in encoder.parts()
+    ]
+    tensors = _row_of_token(config, token_R) | _stored("rows", parts, dtype, rounding, token_R)
     if encoder.bigrams is not None:
         vectors_KG = encoder.bigrams.vectors()
         tensors |= {"bigrams.pairs": encoder.bigrams.pairs_K2.int()}
-        tensors |= _stored("bigrams", [vectors_KG], [torch.zeros(vectors_KG.shape[1])], dtype)
+        tensors |= _stored("bigrams", [Part(vectors_KG, torch.zeros(1))], dtype, rounding)
         if dtype == "int8":
             tensors["bigrams.scale"] = tensors["bigrams.scale"].flatten()
     return tensors
@@ -187,11 +214,13 @@ def _row_of_token(config: StudentConfig, token_R: Tensor) -> Tensors:
     return {"row_of_token": row_V}
 
 
-def _stored(name: str, parts: list[Tensor], neutral: list[Tensor], dtype: FileTableDtype) -> Tensors:
+def _stored(
+    name: str, parts: list[Part], dtype: FileTableDtype, rounding: Rounding, token_R: Tensor | None = None
+) -> Tensors:
     """Returns tables side by side. Types other than float32 store differences from the neutral row."""
     if dtype == "float32":
-        return {name: torch.cat(parts, dim=1)}
-    residuals = [part_RF - neutral_F for part_RF, neutral_F in zip(parts, neutral, strict=True)]
+        return {name: torch.cat([part.rows_RF for part in parts], dim=1)}
+    residuals = [part.rows_RF - part.neutral_F for part in parts]
     if dtype != "int8":
         stored = torch.cat(residuals, dim=1).to(DTYPES[dtype])
         if not stored.isfinite().all():
@@ -199,17 +228,16 @@ def _stored(name: str, parts: list[Tensor], neutral: list[Tensor], dtype: FileTa
                 f"--table-dtype {dtype}: the tables contain numbers beyond its range. Use bfloat16 or int8."
             )
         return {name: stored}
-    scale_RP = torch.stack([_scale(residual_RF) for residual_RF in residuals], dim=1)
-    numbers = [
-        (r / scale_R.unsqueeze(1)).round().to(torch.int8) for r, scale_R in zip(residuals, scale_RP.T, strict=True)
+    scale_PR = [
+        rounding.rows(residual_RF, token_R, part.is_matrix) for part, residual_RF in zip(parts, residuals, strict=True)
     ]
-    return {name: torch.cat(numbers, dim=1), f"{name}.scale": scale_RP}
+    return {name: _int8(residuals, scale_PR), f"{name}.scale": torch.stack(scale_PR, dim=1)}
 
 
-def _scale(values: Tensor) -> Tensor:
-    """Returns the factors of int8 numbers, for the last axis."""
-    largest = values.abs().amax(dim=-1)
-    return torch.where(largest > 0, largest / INT8_MAX, 1.0)
+def _int8(parts: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
+    """Returns parts of rows side by side, divided by the scale of each row and part."""
+    divided = [part / scale.unsqueeze(1) for part, scale in zip(parts, scales, strict=True)]
+    return torch.cat(divided, dim=1).round().to(torch.int8)
 
 
 def _hidden_of(layers: Sequence[Layers]) -> list[int]:
@@ -218,14 +246,13 @@ def _hidden_of(layers: Sequence[Layers]) -> list[int]:
     return [shared.index(one) for one in shared]
 
 
-def _layer(name: str, weight_HF: Tensor, dtype: HeadDtype, sizes: list[int]) -> Tensors:
+def _layer(name: str, weight_HF: Tensor, dtype: HeadDtype, sizes: list[int], rounding: Rounding) -> Tensors:
     """Returns a layer. With int8, its weights have a scale for each group of inputs, whose sizes are given."""
     if dtype != "int8":
         return {name: weight_HF.to(DTYPES[dtype]).contiguous()}
     parts = torch.split(weight_HF, sizes, dim=1)
-    scales = [_scale(part) for part in parts]
-    groups = [part / scale.unsqueeze(1) for part, scale in zip(parts, scales, strict=True)]
-    return {name: torch.cat(groups, dim=1).round().to(torch.int8), f"{name}.scale": torch.stack(scales)}
+    scales = [rounding.layer(part) for part in parts]
+    return {name: _int8(parts, scales), f"{name}.scale": torch.stack(scales)}
 
 
 def group_sizes(student: Student, num_features: int) -> list[int]:
@@ -257,69 +284,6 @@ def _answers(student: Student, run: Path) -> Tensors:
     return {"temperature": temperature_C} | ({} if bias_C is None else {"bias": torch.from_numpy(bias_C)})
 
 
-def _characters(tokenizer: Tokenizer) -> Tensors:
-    """Returns the conversion of each character, as runs of characters with the same result."""
-    runs = _runs(tokenizer.to_str())
-    texts = [(text or "").encode() for _, text in runs]
-    strange = next((text for _, text in runs if text and text != " " and not _is_one_word(text)), None)
-    if strange is not None:
-        raise ConfigError(f"--file: the tokenizer turns one character into {strange!r}. Use --onnx.")
-    return {
-        "characters": _bytes(texts),
-        "characters.ends": _ends(texts),
-        "characters.firsts": torch.tensor([first for first, _ in runs], dtype=torch.int32),
-        "characters.selves": torch.tensor([text is None for _, text in runs], dtype=torch.uint8),
-    }
-
-
-@lru_cache(maxsize=16)  # takes a second
-def _runs(tokenizer_json: str) -> Runs:
-    tokenizer = Tokenizer.from_str(tokenizer_json)
-    return _with_space(characters(tokenizer, _alphabet(tokenizer)))
-
-
-def _with_space(runs: Runs) -> Runs:
-    """Returns the same runs, with the space character as a separator."""
-    by_first = dict(runs)
-    before, behind = (max(first for first in by_first if first <= ord(" ") + k) for k in (0, 1))
-    return sorted((by_first | {ord(" "): " ", ord(" ") + 1: by_first[behind if behind > ord(" ") else before]}).items())
-
-
-def _is_one_word(text: str) -> bool:
-    """Whether a character is part of a word, or a separate word between two spaces."""
-    word = text[1:-1] if text.startswith(" ") and text.endswith(" ") else text
-    return " " not in word and bool(word)
-
-
-def _pieces(tokenizer: Tokenizer) -> Tensors:
-    vocabulary: dict[str, int] = json.loads(tokenizer.to_str())["model"]["vocab"]
-    pieces = sorted((piece.encode(), number) for piece, number in vocabulary.items())
-    texts = [piece for piece, _ in pieces]
-    ids = torch.tensor([number for _, number in pieces], dtype=torch.int32)
-    return {"pieces": _bytes(texts), "pieces.ends": _ends(texts), "pieces.ids": ids}
-
-
-def _bytes(texts: list[bytes]) -> Tensor:
-    return torch.from_numpy(np.frombuffer(b"".join(texts), np.uint8).copy())
-
-
-def _ends(texts: list[bytes]) -> Tensor:
-    return torch.tensor([len(text) for text in texts], dtype=torch.int64).cumsum(0).int()
-
-
-def _alphabet(tokenizer: Tokenizer) -> set[str]:
-    return set("".join(json.loads(tokenizer.to_str())["model"]["vocab"]))
-
-
-def _order_problems(tokenizer: Tokenizer) -> list[str]:
-    """Unicode sorts the marks after a letter.
-
-    The engine treats characters one by one, so no piece may depend on that order.
-    """
-    marks = {unicodedata.combining(c) for c in _alphabet(tokenizer) if unicodedata.category(c) != "Mn"} - {0}
-    return [] if len(marks) < 2 else ["the tokenizer's pieces contain marks whose order depends on their neighbours"]
-
-
 def _settings(
     one: Student, tokenizer: Tokenizer, configs: Sequence[StudentConfig], tasks: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -327,8 +291,6 @@ def _settings(
     is_matrix = isinstance(encoder, MatrixEncoder)
     pairs = next((own for own in configs if own.is_pair), None)
     specials = pairs.special_ids if pairs is not None and pairs.is_joint and pairs.special_ids else ((), (), ())
-    content = json.loads(tokenizer.to_str())
-    model, added = content["model"], content["added_tokens"]
     length = config.max_seq_length
     return {
         "format": FORMAT_VERSION,
@@ -347,13 +309,7 @@ def _settings(
         "bidirectional": is_matrix and encoder.backward_matrices is not None,
         "bigram_size": config.bigram_size if is_matrix and encoder.bigrams is not None else 0,
         "compared": encoder.compare.out_features if isinstance(encoder, AlignedEncoder) else 0,
-        "tokenizer": {
-            "unknown": model["vocab"][model["unk_token"]],
-            "prefix": model["continuing_subword_prefix"],
-            "most_characters": model["max_input_chars_per_word"],
-            "added": [token["content"] for token in added],
-            "added_ids": [token["id"] for token in added],
-        },
+        "tokenizer": tokenizer_settings(tokenizer),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from safetensors.torch import save
 
 from pipeline import console
 from pipeline.arrays import Ints
@@ -18,9 +19,11 @@ from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record,
 from student.answers.multi_task import tasks_in
 from student.data import as_read, load_chosen
 from student.evaluate import Evaluation, dev_examples, open_evaluated
-from student.export.engine_file import write_engine_file
-from student.export.html_file import check_writable, coarse, write_html
+from student.export.engine_file import METADATA, engine_problems, engine_tensors, write_engine_file
+from student.export.html_file import write_html
 from student.export.onnx_file import check_exportable, write_onnx
+from student.export.rounding import CoarseRounding
+from student.export.stored import stored_student
 from student.kinds import KINDS
 from student.model.card import CARD_FILE, card_text
 from student.model.embeddings import MatrixEncoder, matrix_encoder
@@ -53,7 +56,6 @@ def export(config: ExportConfig) -> dict[str, Any]:
     if config.onnx is not None:
         check_exportable(student)
     if config.html is not None:
-        assert isinstance(student, Student), "checked by _problems"
         return _export_html(config.html, config, student, record)
     if config.file is not None:
         name = student.config.task
@@ -113,15 +115,20 @@ def _export_file(
     return {"scores": {}, "bytes": {"before": before, "after": path.stat().st_size}}
 
 
-def _export_html(path: Path, config: ExportConfig, student: Student, record: RunRecord) -> dict[str, Any]:
+def _export_html(path: Path, config: ExportConfig, student: TaskStudent, record: RunRecord) -> dict[str, Any]:
     tokenizer = load_tokenizer(config.run / TOKENIZER_FILE, student.config.tokenizer_sha256)
-    # What JavaScript cannot compute is reported before the training rows are read.
-    check_writable(student, tokenizer)
+    # What the engine cannot compute is reported before the training rows are read.
+    raise_all(ConfigError, "--html", engine_problems(student, tokenizer))
+    assert isinstance(student, Student), "checked by engine_problems"
     make_folder(path.parent)
     rows = _dev_rows(config, student, record)
-    made = coarse(student, _occurrences(config, student, record))
-    write_html(made, tokenizer, config.run.absolute().name, path, text_columns(config.run) or ())
-    scores = _compared(*_evaluations(student, made.student, rows))
+    rounding = CoarseRounding(_occurrences(config, student, record))
+    placed = {student.config.task: (student, config.run)}
+    tensors, metadata = engine_tensors(placed, tokenizer, "int8", "int8", rounding)
+    # With one key, because safetensors writes several in any order.
+    content = save(tensors, {METADATA: metadata[METADATA]})
+    write_html(content, config.run.absolute().name, path, text_columns(config.run) or ())
+    scores = _compared(*_evaluations(student, stored_student(student, tensors), rows))
     return scores | {"bytes": {"before": bytes_on_disk(student, config.run), "after": path.stat().st_size}}
 
 
@@ -216,12 +223,8 @@ def _problems(config: ExportConfig, student: TaskStudent, record: RunRecord) -> 
         problems.append("--table-dtype and --head-dtype: apply only to --file. Remove them, or add --file FILE")
     if config.html is not None and (config.onnx is not None or config.output_dir is not None or config.tables):
         problems.append("--html: has its own format of tables. Remove --tables, --onnx and --output-dir")
-    if (config.html is not None or config.tables) and not isinstance(student.encoder, MatrixEncoder):
-        problems.append(
-            f"--tables and --html: do not support --embedding {student.config.embedding}. --onnx may support it"
-        )
-    if config.html is not None and not isinstance(student, Student):
-        problems.append("--html: the page supports whole texts, but not labelled words. Use --onnx")
+    if config.tables and not isinstance(student.encoder, MatrixEncoder):
+        problems.append(f"--tables: does not support --embedding {student.config.embedding}. --onnx may support it")
     stored, wanted = student.config.table_dtype, config.tables or student.config.table_dtype
     if wanted != stored != "float32":
         problems.append(f"--tables {wanted}: the tables of {config.run} are already stored as {stored}")

@@ -3,8 +3,8 @@ const backend = {
   way: "",
   async runs() {
     this.student = await openStudent(document.getElementById("student").textContent);
-    const {name, task, labels, isPair, textColumns} = this.student;
-    return [{name, task, labels, is_pair: isPair, text_columns: textColumns ?? [], has_teacher: false, max_client_batch_size: BATCH}];
+    const {task, labels, isPair} = this.student, {name, textColumns} = JSON.parse(document.getElementById("facts").textContent);
+    return [{name, task, labels, is_pair: isPair, text_columns: textColumns, has_teacher: false, max_client_batch_size: BATCH}];
   },
   async answer(run, path, inputs) {
     await new Promise((resolve) => setTimeout(resolve)); // lets the page show what there is

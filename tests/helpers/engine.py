@@ -1,6 +1,5 @@
 """Students and their files for the engine, and what torch answers."""
 
-import copy
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +15,11 @@ from pipeline.tasks.calibration import Calibration
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
 from student.answers.torch_predictor import in_batches
-from student.export.engine_file import group_sizes, head_layers, write_engine_file
+from student.export.engine_file import write_engine_file
+from student.export.stored import stored_student
 from student.model.aligned import AlignedEncoder
 from student.model.architecture import sequences
-from student.model.embeddings import MatrixEncoder, matrix_encoder
+from student.model.embeddings import MatrixEncoder
 from student.model.model import Student
 from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
 from tests.helpers.toy_students import BIGRAMS, student
@@ -121,46 +121,6 @@ def by_torch(name: str, rows: Sequence[tuple[str, str]], one: Student | None = N
     return in_batches(one.logits, parts, one.config.target.num_logits, torch.device("cpu"))
 
 
-@torch.no_grad()
 def rounded(name: str, path: Path) -> Student:
     """The student with the numbers that a file of it holds."""
-    tensors, one = load_file(path), copy.deepcopy(made(name)[0])
-    encoder = one.encoder
-    if isinstance(encoder, AlignedEncoder):
-        encoder.vectors.trained.weight.copy_(stored_rows(tensors))
-        encoder.norm = torch.nn.Identity()  # type: ignore[assignment]
-        encoder.compare.weight.copy_(stored_layer(tensors, "compare", 4 * [encoder.vectors.size]))
-    else:
-        round_tables(matrix_encoder(encoder), tensors)
-    hidden = head_layers(one.head).hidden
-    if hidden is not None:
-        hidden.weight.copy_(stored_layer(tensors, "0.hidden", group_sizes(one, hidden.in_features)))
-    return one
-
-
-def stored_rows(tensors: dict[str, torch.Tensor], part: int = 0) -> torch.Tensor:
-    """The tables' rows of each token; of int8 those of one part, since each has its own scales."""
-    row_V = tensors["row_of_token"].long()
-    rows_VW = tensors["rows"][row_V].float()
-    return rows_VW * tensors["rows.scale"][row_V, part, None] if "rows.scale" in tensors else rows_VW
-
-
-def round_tables(encoder: MatrixEncoder, tensors: dict[str, torch.Tensor]) -> None:
-    """Gives the tables the numbers of a file."""
-    begin = 0
-    for number, part in enumerate(encoder.parts()):
-        weight_VF = part.table.weight
-        rows = stored_rows(tensors, number)[:, begin : begin + weight_VF.shape[1]]
-        weight_VF.copy_(rows if tensors["rows"].dtype == torch.float32 else weight_VF[encoder.pad_id] + rows)
-        begin += weight_VF.shape[1]
-    if encoder.bigrams is not None:
-        vectors_KG = tensors["bigrams"].float() * tensors.get("bigrams.scale", torch.ones(1)).unsqueeze(1)
-        encoder.bigrams.take_over(encoder.bigrams.pairs_K2, vectors_KG)
-
-
-def stored_layer(tensors: dict[str, torch.Tensor], name: str, sizes: list[int]) -> torch.Tensor:
-    """The weights of a layer, with groups of inputs of these sizes."""
-    weight_HF = tensors[name].float()
-    if f"{name}.scale" not in tensors:
-        return weight_HF
-    return weight_HF * tensors[f"{name}.scale"].T.repeat_interleave(torch.tensor(sizes), dim=1)
+    return stored_student(made(name)[0], load_file(path))

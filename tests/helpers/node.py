@@ -27,7 +27,7 @@ async function answer({file, task, inputs, texts}) {
   if (students.size > 20) students.clear(); // each has the memory of an instance
   if (!students.has(key)) students.set(key, await opened(file, task));
   const student = students.get(key);
-  if (texts) return texts.map((text) => student.tokenize?.(text) ?? student.words.read(text));
+  if (texts) return texts.map((text) => student.tokenize(text));
   const numbers = student.logits(inputs), predictions = student.predict(inputs), width = numbers.length / inputs.length;
   return {logits: inputs.map((_, n) => [...numbers.slice(n * width, (n + 1) * width)]), predictions};
 }

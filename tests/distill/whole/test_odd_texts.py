@@ -24,7 +24,8 @@ from pipeline.errors import DataError
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import tokenizer_sha256
-from student.export.html_file import coarse, write_html
+from student.export.engine_file import write_engine_file
+from student.export.html_file import write_html
 from student.export.onnx_file import write_onnx
 from student.model.architecture import sequences
 from student.model.model import Student
@@ -74,12 +75,9 @@ class Door:
         made, number = STUDENTS[name](), list(STUDENTS).index(name)
         content = self.tokenizer.to_str()
         made.config = made.config.model_copy(update={"tokenizer_sha256": tokenizer_sha256(content)})
-        self.has_page = name not in ("LSTMs with attention", "aligned, two texts", "windows")
+        self.has_page = name != "LSTMs with attention"
         # torch takes half a minute to export every kind; tests/student/export has one of each kind
         self.has_graph = name.startswith(("Hybrid", "CBOW"))
-        if self.has_page:
-            self.coarse = coarse(made, None)
-            made = self.coarse.student  # the page's numbers are rounded, so every door gets the rounded ones
         folder.mkdir()
         made.save(folder)
         (folder / TOKENIZER_FILE).write_text(content)
@@ -101,9 +99,14 @@ class Door:
 
     def by_page(self, node: Node) -> Floats:
         """The logits of an HTML file in Node."""
-        write_html(self.coarse, self.tokenizer, "odd", self.folder / "x.html")
+        self.write_page()
         rows = list(zip(*self.inputs, strict=True)) if self.config.is_pair else self.inputs[0]
         return np.array(node.ask(self.folder / "x.html", rows)["logits"])
+
+    def write_page(self) -> None:
+        """Writes a page with the student's numbers as they are, which the command rounds."""
+        write_engine_file({"odd": (self.predictor.student, self.folder)}, self.tokenizer, self.folder / "x.distill")
+        write_html((self.folder / "x.distill").read_bytes(), "odd", self.folder / "x.html")
 
     def by_sql(self) -> tuple[list[str], Floats]:
         """The labels and the probabilities of queries."""
@@ -157,7 +160,7 @@ def test_every_door_gives_the_same_answers(name: str, tmp_path: Path, node: Node
 
 def test_half_a_surrogate_pair_is_refused_at_every_door(tmp_path: Path, node: Node | None) -> None:
     door = Door("Hybrid, maxima, pairs of tokens", tmp_path / "run")
-    write_html(door.coarse, door.tokenizer, "odd", door.folder / "x.html")
+    door.write_page()
     app = door.server()
     with duckdb.connect() as own:
         register(own, door.folder)

@@ -1,7 +1,6 @@
-"""``distill export --html`` as a command, its page in a real browser, and its kernel as it is compiled here."""
+"""``distill export --html`` as a command, its page in a real browser, and its columns."""
 
 import json
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,14 +11,16 @@ import pytest
 from pipeline.sets.reader import ExampleSet
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import read_run_record, write_run_record
-from student.export.html_file import coarse, write_html
+from student.export.engine_file import write_engine_file
+from student.export.export import export
+from student.export.html_file import write_html
 from student.model.model import Student
+from student.run_config import ExportConfig
 from tests.helpers.browser import PROGRAM, Tab, browser_tab
 from tests.helpers.commands import invoke
 from tests.helpers.node import PROGRAM as NODE
 from tests.helpers.node import running_node
 
-EXPORT = Path(__file__).parents[3] / "student" / "export"
 HOSTILE = "lovely <script>window.broken=1</script> <img src=x onerror=window.broken=1> &amp; food"
 DESKTOP, PHONE = 1000, 375
 
@@ -57,26 +58,12 @@ def test_wrong_flags_leave_nothing(roles_run: Path, store: Path, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_compiled_kernel_is_that_of_the_source(tmp_path: Path) -> None:
-    """Another release of clang may write other bytes: then only that it compiles is seen."""
-    clang = shutil.which("clang++")
-    if clang is None or not Path("/usr/include/wasm32-wasi").exists() or shutil.which("wasm-ld") is None:
-        pytest.skip("needs clang for WebAssembly")
-    subprocess.run([EXPORT / "build.sh", tmp_path / "kernel.wasm"], check=True)
-    there, made = (path.read_bytes() for path in (EXPORT / "kernel.wasm", tmp_path / "kernel.wasm"))
-    compiler = re.compile(rb"processed-by.*", re.DOTALL)
-    if compiler.findall(there) == compiler.findall(made):
-        assert made == there, "kernel.cpp was changed: run student/export/build.sh student/export/kernel.wasm"
-
-
 @pytest.fixture(scope="module")
 def page(opinion_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Student]:
     """The page of a student, and that student."""
-    student = Student.load(opinion_run)
-    tokenizer = load_tokenizer(opinion_run / "tokenizer.json", student.config.tokenizer_sha256)
-    made, path = coarse(student, None), tmp_path_factory.mktemp("page") / "opinion.html"
-    write_html(made, tokenizer, "opinion", path)
-    return path, made.student
+    path = tmp_path_factory.mktemp("page") / "opinion.html"
+    export(ExportConfig(run=opinion_run, html=path))
+    return path, Student.load(opinion_run)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +113,7 @@ def test_markup_stays_text_at_any_width(browser: Tab, page: tuple[Path, Student]
     tab = opened(browser, page[0], width)
     type_text(tab, f"{HOSTILE} {'x' * 300}", len(HOSTILE.split()) + 1)
     assert tab.texts("#words span")[:-1] == HOSTILE.split()
-    assert tab.value("window.broken === undefined && document.querySelectorAll('script').length === 3")
+    assert tab.value("window.broken === undefined && document.querySelectorAll('script').length === 4")
     assert tab.value("document.documentElement.scrollWidth") <= width
     assert tab.complaints == []
 
@@ -148,7 +135,7 @@ const part = (id) => html.match(new RegExp(`<script id="${id}"[^>]*>([^]*?)</scr
 const functions = html.match(/function namesOfTexts[^]*?\n}\n\nfunction placesOfTexts[^]*?\n}\n/)[0];
 (async () => {
   const student = await new Function(`${part("api")}; return openStudent`)()(part("student"));
-  const run = {is_pair: student.isPair, text_columns: student.textColumns};
+  const run = {is_pair: student.isPair, text_columns: JSON.parse(part("facts")).textColumns};
   const places = new Function("run", "columns", `${functions}; return placesOfTexts(columns)`);
   console.log(JSON.stringify(JSON.parse(process.argv[2]).map((columns) => {
     try { return places(run, columns); } catch (error) { return error.message; }
@@ -159,9 +146,11 @@ const functions = html.match(/function namesOfTexts[^]*?\n}\n\nfunction placesOf
 
 @pytest.mark.skipif(NODE is None, reason="needs Node")
 def test_a_file_may_name_its_texts_as_the_task_does(opinion_run: Path, tmp_path: Path) -> None:
-    student = Student.load(opinion_run)
-    tokenizer = load_tokenizer(opinion_run / "tokenizer.json", student.config.tokenizer_sha256)
-    write_html(coarse(student, None), tokenizer, "opinion", tmp_path / "own.html", [("message", "body")])
+    tokenizer = load_tokenizer(opinion_run / "tokenizer.json", Student.load(opinion_run).config.tokenizer_sha256)
+    placed = {"opinion": (Student.load(opinion_run), opinion_run)}
+    write_engine_file(placed, tokenizer, tmp_path / "opinion.distill")
+    content = (tmp_path / "opinion.distill").read_bytes()
+    write_html(content, "opinion", tmp_path / "own.html", [("message", "body")])
     files = [["id", "message"], ["body"], ["id", "text"], ["id", "comment"]]
     assert NODE is not None
     command = [NODE, "-e", COLUMNS, str(tmp_path / "own.html"), json.dumps(files)]

@@ -1,0 +1,143 @@
+"""The tokenizer of a student in the engine's file: what each character becomes, the pieces of words, added tokens."""
+
+import json
+import unicodedata
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from pipeline.errors import ConfigError
+from pipeline.text.wordpiece.compiled_wordpiece import apply_to_characters, is_compatible
+
+# This character occurs in no piece, so a word that contains it becomes unknown.
+BEYOND = "\uffff"
+SURROGATES = range(0xD800, 0xE000)
+PLANE = 0x10000
+NUM_PLANES = 17
+# Unicode has no characters in these planes, so one code point stands for the whole plane.
+EMPTY_PLANES = range(4, 14)
+
+Runs = list[tuple[int, str | None]]
+
+
+def tokenizer_problems(tokenizer: Tokenizer) -> list[str]:
+    """Returns the reasons why the engine cannot read text as this tokenizer does."""
+    content = json.loads(tokenizer.to_str())
+    if not is_compatible(content):
+        return ["the tokenizer is not BERT's WordPiece, the only one that the engine supports"]
+    # The engine searches added tokens as plain text, which these two settings would change.
+    strange = [token["content"] for token in content["added_tokens"] if token["normalized"] or token["single_word"]]
+    problems = [f"the tokenizer finds {name!r} in text by rules that the engine does not support" for name in strange]
+    return problems or _order_problems(tokenizer)
+
+
+def tokenizer_tensors(tokenizer: Tokenizer) -> dict[str, Tensor]:
+    """Returns the tensors of the file, for a tokenizer without `tokenizer_problems`.
+
+    Raises:
+        ConfigError: if a character becomes several words.
+    """
+    return _characters(tokenizer) | _pieces(tokenizer)
+
+
+def tokenizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Returns the settings of the file."""
+    content = json.loads(tokenizer.to_str())
+    model, added = content["model"], content["added_tokens"]
+    return {
+        "unknown": model["vocab"][model["unk_token"]],
+        "prefix": model["continuing_subword_prefix"],
+        "most_characters": model["max_input_chars_per_word"],
+        "added": [token["content"] for token in added],
+        "added_ids": [token["id"] for token in added],
+    }
+
+
+def _characters(tokenizer: Tokenizer) -> dict[str, Tensor]:
+    """Returns the conversion of each character, as runs of characters with the same result."""
+    runs = _runs(tokenizer.to_str())
+    texts = [(text or "").encode() for _, text in runs]
+    strange = next((text for _, text in runs if text and text != " " and not _is_one_word(text)), None)
+    if strange is not None:
+        raise ConfigError(f"the tokenizer turns one character into {strange!r}. Use --onnx.")
+    return {
+        "characters": _bytes(texts),
+        "characters.ends": _ends(texts),
+        "characters.firsts": torch.tensor([first for first, _ in runs], dtype=torch.int32),
+        "characters.selves": torch.tensor([text is None for _, text in runs], dtype=torch.uint8),
+    }
+
+
+@lru_cache(maxsize=16)  # takes a second
+def _runs(tokenizer_json: str) -> Runs:
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    return _with_space(characters(tokenizer, _alphabet(tokenizer)))
+
+
+def _with_space(runs: Runs) -> Runs:
+    """Returns the same runs, with the space character as a separator."""
+    by_first = dict(runs)
+    before, behind = (max(first for first in by_first if first <= ord(" ") + k) for k in (0, 1))
+    return sorted((by_first | {ord(" "): " ", ord(" ") + 1: by_first[behind if behind > ord(" ") else before]}).items())
+
+
+def _is_one_word(text: str) -> bool:
+    """Whether a character is part of a word, or a separate word between two spaces."""
+    word = text[1:-1] if text.startswith(" ") and text.endswith(" ") else text
+    return " " not in word and bool(word)
+
+
+def _pieces(tokenizer: Tokenizer) -> dict[str, Tensor]:
+    vocabulary: dict[str, int] = json.loads(tokenizer.to_str())["model"]["vocab"]
+    pieces = sorted((piece.encode(), number) for piece, number in vocabulary.items())
+    texts = [piece for piece, _ in pieces]
+    ids = torch.tensor([number for _, number in pieces], dtype=torch.int32)
+    return {"pieces": _bytes(texts), "pieces.ends": _ends(texts), "pieces.ids": ids}
+
+
+def _bytes(texts: list[bytes]) -> Tensor:
+    return torch.from_numpy(np.frombuffer(b"".join(texts), np.uint8).copy())
+
+
+def _ends(texts: list[bytes]) -> Tensor:
+    return torch.tensor([len(text) for text in texts], dtype=torch.int64).cumsum(0).int()
+
+
+def _alphabet(tokenizer: Tokenizer) -> set[str]:
+    return set("".join(json.loads(tokenizer.to_str())["model"]["vocab"]))
+
+
+def _order_problems(tokenizer: Tokenizer) -> list[str]:
+    """Unicode sorts the marks after a letter.
+
+    The engine treats characters one by one, so no piece may depend on that order.
+    """
+    marks = {unicodedata.combining(c) for c in _alphabet(tokenizer) if unicodedata.category(c) != "Mn"} - {0}
+    return [] if len(marks) < 2 else ["the tokenizer's pieces contain marks whose order depends on their neighbours"]
+
+
+def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
+    """Returns the normalised text of each character, with spaces around characters that are words of their own.
+
+    Args:
+        tokenizer: its normalizer and pre-tokenizer are applied to every character.
+        alphabet: the characters of the pieces. All others are `BEYOND`.
+
+    Returns: Ascending code points at which the text of the characters changes, with that text, or None for the
+        character itself.
+    """
+    runs: Runs = []
+    for plane in range(NUM_PLANES):
+        codes = range(plane * PLANE, plane * PLANE + (1 if plane in EMPTY_PLANES else PLANE))
+        # Half a surrogate pair is no text, and the library refuses it.
+        asked = [chr(code) for code in codes if code not in SURROGATES]
+        for character, answer in zip(asked, apply_to_characters(tokenizer, asked), strict=True):
+            known = "".join(c if c in alphabet or c == " " else BEYOND for c in answer)
+            normal = None if known == character else known
+            if not runs or runs[-1][1] != normal:
+                runs.append((ord(character), normal))
+    return runs

@@ -1,0 +1,69 @@
+"""The student that a file of the engine holds, in torch: its rounded numbers are measured like those of any other.
+
+Shapes: V vocabulary, W numbers of a row, H outputs and F inputs of a layer.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from student.export.engine_file import group_sizes, head_layers
+from student.export.rounding import Tensors
+from student.model.aligned import AlignedEncoder
+from student.model.embeddings import MatrixEncoder, matrix_encoder
+from student.model.model import Student
+
+
+@torch.no_grad()
+def stored_student(student: Student, tensors: Tensors) -> Student:
+    """Returns a student with the numbers of a file, in float32.
+
+    Args:
+        student: the one that was written.
+        tensors: those of its file, where it is the first or the only one.
+    """
+    made = Student(student.config.model_copy(update={"table_dtype": "float32"})).eval()
+    made.head.load_state_dict(student.head.state_dict())
+    if isinstance(student.encoder, AlignedEncoder):
+        made.encoder.load_state_dict(student.encoder.state_dict())
+        _set_comparisons(made.encoder, tensors)
+    else:
+        _set_tables(matrix_encoder(made.encoder), matrix_encoder(student.encoder), tensors)
+    hidden = head_layers(made.head).hidden
+    if hidden is not None:
+        hidden.weight.copy_(_layer(tensors, "0.hidden", group_sizes(made, hidden.in_features)))
+    return made
+
+
+def _set_comparisons(encoder: nn.Module, tensors: Tensors) -> None:
+    assert isinstance(encoder, AlignedEncoder)
+    encoder.vectors.trained.weight.copy_(_rows(tensors))
+    encoder.norm = nn.Identity()  # type: ignore[assignment]  # stored rows are normalised
+    encoder.compare.weight.copy_(_layer(tensors, "compare", 4 * [encoder.vectors.size]))
+
+
+def _set_tables(encoder: MatrixEncoder, written: MatrixEncoder, tensors: Tensors) -> None:
+    begin, is_whole = 0, tensors["rows"].dtype == torch.float32
+    for number, part in enumerate(encoder.parts()):
+        weight_VW = part.table.weight
+        rows_VW = _rows(tensors, number)[:, begin : begin + weight_VW.shape[1]]
+        weight_VW.copy_(rows_VW if is_whole else weight_VW[encoder.pad_id] + rows_VW)
+        begin += weight_VW.shape[1]
+    if encoder.bigrams is not None and written.bigrams is not None:
+        vectors_KG = tensors["bigrams"].float() * tensors.get("bigrams.scale", torch.ones(1)).unsqueeze(1)
+        encoder.bigrams.set_pairs(written.bigrams.pairs_K2)
+        encoder.bigrams.take_over(written.bigrams.pairs_K2, vectors_KG)
+
+
+def _rows(tensors: Tensors, part: int = 0) -> Tensor:
+    """Returns the rows of all tokens [V, W]. With int8, only those of one part are right, since each has its scales."""
+    row_V = tensors["row_of_token"].long()
+    rows_VW = tensors["rows"][row_V].float()
+    return rows_VW * tensors["rows.scale"][row_V, part, None] if "rows.scale" in tensors else rows_VW
+
+
+def _layer(tensors: Tensors, name: str, sizes: list[int]) -> Tensor:
+    """Returns the weights of a layer [H, F], whose groups of inputs have these sizes."""
+    weight_HF = tensors[name].float()
+    if f"{name}.scale" not in tensors:
+        return weight_HF
+    return weight_HF * tensors[f"{name}.scale"].T.repeat_interleave(torch.tensor(sizes), dim=1)
