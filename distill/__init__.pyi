@@ -1038,7 +1038,7 @@ def sweep(
     set: str | Sequence[str] = (),
     mix: str | None = None,
     tasks: str | None = None,
-    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"] = "hybrid",
+    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"] | None = None,
     bidirectional: bool = True,
     matrix_size: int | None = None,
     pooling: Literal["sum", "sum+max"] | None = None,
@@ -1109,7 +1109,8 @@ def sweep(
         tasks: Comma-separated sets (names or paths) to train on together, with one encoder and a head each.
         embedding: Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of
             vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or
-            bert (a few layers).
+            bert (a few layers). Default: aligned for pairs, unless a flag of another encoder is given, otherwise
+            hybrid.
         bidirectional: Also multiply a second set of matrices from the end to the start.
         matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
         pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.
@@ -1199,7 +1200,7 @@ def train_student(
     set: str | Sequence[str] = (),
     mix: str | None = None,
     tasks: str | None = None,
-    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"] = "hybrid",
+    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"] | None = None,
     bidirectional: bool = True,
     matrix_size: int | None = None,
     pooling: Literal["sum", "sum+max"] | None = None,
@@ -1263,7 +1264,8 @@ def train_student(
         tasks: Comma-separated sets (names or paths) to train on together, with one encoder and a head each.
         embedding: Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of
             vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or
-            bert (a few layers).
+            bert (a few layers). Default: aligned for pairs, unless a flag of another encoder is given, otherwise
+            hybrid.
         bidirectional: Also multiply a second set of matrices from the end to the start.
         matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
         pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.

@@ -41,12 +41,14 @@ class Settings(BaseModel):
         helps: other help texts for flags that the class inherits.
         panel: the heading in ``--help`` for the flags that the class introduces.
         chosen_by: the flag whose presence chooses this member of a union, if no flag names the members.
+        open_choices: flags that name members of unions and whose default depends on the data.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
     helps: ClassVar[Mapping[str, str]] = {}
     panel: ClassVar[str] = "Options"
     chosen_by: ClassVar[str | None] = None
+    open_choices: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def from_flags(cls, /, **values: Any) -> Self:
@@ -80,7 +82,7 @@ class Flag:
         annotation: the type of its value on the command line.
         choices: for the flag that names a union's member, all names.
         is_of_choice: whether only optional parts have it.
-        is_open: for the flag that names a union's member, whether other flags decide the default member.
+        is_open: for the flag that names a union's member, whether other flags or the data decide the default member.
         text: the command's help, if it differs from that of its part.
     """
 
@@ -249,7 +251,8 @@ def _walk(kind: type[Settings]) -> Iterator[Flag]:
                 if flag.name == discriminator:
                     choices = tuple(one for option in members for one in names_of_member(option, flag.name))
                     every = typing.Literal[choices]  # type: ignore[valid-type]
-                    is_open = kind.member_for.__func__ is not Settings.member_for.__func__  # type: ignore[attr-defined]
+                    by_flags = kind.member_for.__func__ is not Settings.member_for.__func__  # type: ignore[attr-defined]
+                    is_open = by_flags or flag.name in kind.open_choices
                     yield replace(flag, annotation=every, choices=choices, is_open=is_open)
                 else:
                     yield replace(flag, is_of_choice=flag.is_of_choice or is_of_choice)

@@ -365,6 +365,8 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
     """
 
     helps: ClassVar = {"seed": "Seed of the weights, the order of rows and dropout."}
+    # See student.model.build_config.with_default_encoder.
+    open_choices: ClassVar = ("embedding",)
     source: OneTask | Sets | SeveralTasks | None = None
     encoder: AnyEncoder = Field(default_factory=HybridOfTexts, discriminator="embedding")
     start: Start = Field(default_factory=FromTeacher)

@@ -30,6 +30,7 @@ from student.data import row_weights
 from student.layers import LayerTask, end_stage, layer_loss, learn_layers, stage_history
 from student.losses.layers import LayerLoss
 from student.model.architecture import Facts, TaskConfig
+from student.model.build_config import with_default_encoder
 from student.model.embeddings import matrix_encoder
 from student.model.heads import is_as_large, share_hidden_layers
 from student.model.model import Student, TaskStudent, default_device
@@ -103,6 +104,7 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
     source = source_of(settings)
     logit_set = data[0].logit_set if data else open_training_set(source, settings.store, settings.allow_unverified)
     facts = data[0].facts if data else task_facts(logit_set)
+    settings = with_default_encoder(settings, facts)
     student_config, layers = build_student_config(settings, logit_set, facts)
     rows = data[0] if data else read_data(source, logit_set)
     folder, num_rows = settings.output_dir or Path("runs") / default_name(logit_set.sets), len(rows.splits["train"])

@@ -1,22 +1,66 @@
 """Converts flags to the architecture of a student, and refuses flags that exclude each other."""
 
+from pathlib import Path
 from typing import Any
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.settings import flag_name
 from pipeline.tasks.task import Metric
-from student.config import Head, LabelSettings, Loss, PairingKind, Start, Storage, TokenHead, TrainSettings, Weights
+from student.config import (
+    FromRun,
+    Head,
+    LabelSettings,
+    Loss,
+    PairingKind,
+    Start,
+    Storage,
+    TokenHead,
+    TrainSettings,
+    Weights,
+)
 from student.model.architecture import MOST_COMPARED, Facts, StudentConfig, TokenLabelConfig
 from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
+from student.model.config_file import read_encoder_config
 from student.model.encoders import ENCODERS
-from student.model.flags import AnyEncoder, Bert, EncoderSettings
+from student.model.flags import Aligned, AnyEncoder, Bert, EncoderSettings
 from student.model.heads import HEADS, PAIRINGS
+from student.model.weights import CONFIG_FILE
 
 # The size was chosen together with the number of pairs. See docs/experiments/bigrams.md.
 BIGRAM_SIZE = 32
 # Encoders without this setting record a fixed value, so that runs of the same student have equal records.
 NOISE = 0.01
+
+
+def with_default_encoder(settings: TrainSettings, facts: Facts) -> TrainSettings:
+    """Returns the settings with the default encoder of pairs, unless a flag is given that only other encoders have.
+
+    Args:
+        settings: the settings.
+        facts: the facts of the task and its set.
+
+    Raises:
+        IntegrityError: if the folder of ``--init-from`` holds no student.
+    """
+    head_kind = HEADS[settings.head.head or "mlp"]
+    is_settled = (
+        bool(settings.encoder.model_fields_set)
+        or settings.head.pairing is not None
+        or settings.layer_losses is not None
+        or head_kind.reads_tokens
+        or head_kind.reads_squares
+        # The embeddings of another run belong to its encoder.
+        or (isinstance(settings.start, FromRun) and not _is_aligned(settings.start.init_from))
+    )
+    if is_settled or not facts.get("is_pair") or facts["max_seq_length"] > MOST_COMPARED:
+        return settings
+    return settings.model_copy(update={"encoder": Aligned()})
+
+
+def _is_aligned(run: Path) -> bool:
+    """Whether a run is there, of a student of aligned pairs."""
+    return (run / CONFIG_FILE).is_file() and read_encoder_config(run / CONFIG_FILE).embedding == "aligned"
 
 
 def build_config(settings: TrainSettings, facts: Facts, inherited: Inherited | None = None) -> StudentConfig:

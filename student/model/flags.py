@@ -19,7 +19,7 @@ class EncoderSettings(Settings):
     helps: ClassVar = {
         "embedding": "Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of "
         "vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or bert "
-        "(a few layers)."
+        "(a few layers). Default: aligned for pairs, unless a flag of another encoder is given, otherwise hybrid."
     }
     embedding: EmbeddingKind = "hybrid"
 

@@ -23,7 +23,8 @@ from student.export.export import export
 from student.fit import train
 from student.kinds.examples import student_logits
 from student.model.aligned import PAIRS_AT_ONCE, AlignedEncoder
-from student.model.build_config import build_config
+from student.model.architecture import MOST_COMPARED
+from student.model.build_config import build_config, with_default_encoder
 from student.model.model import Student
 from student.model.rounded import NUMBERS
 from student.model.weights import WEIGHTS_FILE
@@ -219,3 +220,38 @@ def test_it_is_described_by_parts() -> None:
     assert description["parameters"] == parts | {"total": sum(parts.values())}
     assert description["architecture"]["embedding"] == "Aligned pairs: vectors of 5"
     assert description["multiply_adds"] == {"per_token": 20 * 3 + 10, "per_input": 12 * 6 + 6 * 3}
+
+
+@pytest.mark.parametrize(
+    ("task", "flags", "expected"),
+    [
+        ("mrpc", {}, "aligned"),
+        ("mrpc", {"head": "linear", "init": "noise"}, "aligned"),
+        ("mrpc", {"embedding": "hybrid"}, "hybrid"),
+        ("mrpc", {"vector_size": 100}, "hybrid"),
+        ("mrpc", {"pairing": "diffcat"}, "hybrid"),
+        ("mrpc", {"head": "bilstm"}, "hybrid"),
+        ("mrpc", {"init_from": Path("runs/words")}, "hybrid"),
+        ("mrpc", {"layer_loss": "att-mse"}, "hybrid"),
+        ("sst2", {}, "hybrid"),
+    ],
+)
+def test_it_is_the_default_of_pairs_unless_a_flag_needs_another(
+    task: str, flags: dict[str, object], expected: str
+) -> None:
+    settings = with_default_encoder(TrainSettings.from_flags(**flags), facts(task))
+    assert settings.encoder.embedding == expected
+
+
+def test_longer_texts_than_it_reads_have_another_default() -> None:
+    of_documents = facts("mrpc") | {"max_seq_length": MOST_COMPARED + 1}
+    assert with_default_encoder(TrainSettings.from_flags(), of_documents).encoder.embedding == "hybrid"
+
+
+def test_a_run_of_pairs_without_flags_is_aligned(store: Path, tmp_path: Path) -> None:
+    flags = {"set": str(store / "roles"), "store": store, "output_dir": tmp_path, "num_train_epochs": 1}
+    record = train(TrainSettings.from_flags(**flags), "")
+    assert (record["settings"]["embedding"], Student.load(tmp_path).config.embedding) == ("aligned", "aligned")
+    # A student that starts from it has its encoder.
+    flags |= {"init_from": tmp_path, "output_dir": tmp_path / "next"}
+    assert train(TrainSettings.from_flags(**flags), "")["settings"]["embedding"] == "aligned"
