@@ -8,7 +8,7 @@ distill finetune-teacher --task mrpc --model-name-or-path bert-base-uncased --ou
 distill teacher-dump --task mrpc --model-name-or-path teachers/mrpc
 distill sql "from calibration(mrpc)"
 distill train-student --task mrpc --embedding cbow --output-dir runs/mrpc-cbow
-distill train-student --task mrpc --output-dir runs/mrpc-hybrid
+distill train-student --task mrpc --embedding hybrid --output-dir runs/mrpc-hybrid
 distill evaluate runs/mrpc-cbow
 distill evaluate runs/mrpc-hybrid
 distill export runs/mrpc-hybrid --onnx mrpc.onnx --tables int8
