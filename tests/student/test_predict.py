@@ -182,7 +182,7 @@ def test_the_command_reads_lines_and_tables(opinion_run: Path, roles_run: Path, 
     [
         ([], "--file"),
         (["one", "--file", "other.txt"], "--file"),
-        (["one", "two", "three"], "3 sentences"),
+        (["one", "two", "three"], "texts: "),
         (["--file", "lines.txt"], "lines.txt: "),
     ],
 )

@@ -35,12 +35,15 @@ class Engine {
   /* What `work` returns. Whatever it puts into memory by its argument is free afterwards. */
   borrow(work) {
     const addresses = [];
-    const result = work((bytes) => {
-      addresses.push(this.put(bytes));
-      return addresses.at(-1);
-    });
-    for (const address of addresses) this.call("free", address);
-    return result;
+    try {
+      return work((bytes) => {
+        addresses.push(this.put(bytes));
+        return addresses.at(-1);
+      });
+    } finally {
+      // Also after inputs that are refused half-way.
+      if (!this.failure) for (const address of addresses) this.call("free", address);
+    }
   }
 
   /* A copy of numbers in the memory. */
