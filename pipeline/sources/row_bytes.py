@@ -89,7 +89,7 @@ def line_blocks(stream: BinaryIO, line: int = 1) -> Iterator[tuple[int, bytes]]:
 
 
 def without_bom(data: bytes) -> bytes:
-    """Opens a file and skips the byte order mark that some programs put before UTF-8."""
+    """Returns the bytes without the byte order mark that some programs put before UTF-8."""
     return data.removeprefix(BOM_UTF8)
 
 
@@ -103,8 +103,15 @@ def not_utf8(line: bytes, error: UnicodeDecodeError) -> str:
 
 def foreign_type(path: Path) -> str | None:
     """Returns the type of a file in `MAGIC` by its first bytes, and what to do about it, or None for others."""
+    return _type_of(_beginning(path))
+
+
+def _beginning(path: Path) -> bytes:
     with open_bytes(path) as stream:
-        first = stream.read(64)
+        return stream.read(BYTES_LOOKED_AT)
+
+
+def _type_of(first: bytes) -> str | None:
     return next((what for magic, what in MAGIC.items() if first.startswith(magic)), None)
 
 
@@ -121,11 +128,10 @@ def refuse_foreign(path: Path, is_text: bool) -> None:
     refuse_lfs_pointer(path)
     if not is_text:
         return
-    found = foreign_type(path)
+    first = _beginning(path)
+    found = _type_of(first)
     if found is not None:
         raise DataError(f"{path}: is {found}")
-    with open_bytes(path) as stream:
-        first = stream.read(BYTES_LOOKED_AT)
     if first.startswith(UTF16 + UTF32) or (len(first) > 3 and b"\0" in first[:4]):
         raise DataError(f'{path}: is UTF-16 or UTF-32, not UTF-8. Save the file as UTF-8. Excel: "CSV UTF-8".')
     try:
