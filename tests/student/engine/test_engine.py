@@ -38,7 +38,6 @@ from tests.helpers.engine import (
     needs_engine,
     rounded,
     write,
-    written,
 )
 from tests.helpers.messages import naming
 from tests.helpers.tokenizers import VARIANTS, expected, texts
@@ -49,12 +48,6 @@ if LIBRARY.exists():
     from student.engine.python.distill_student import DistillError, MultiTaskPredictor, Predictor, _logits
 
 LEVELS = ("portable", "avx2", "avx512", "avx512bf16")
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("engine")
-    return {name: written(name, folder) for name in STUDENTS}
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -27,7 +27,6 @@ from tests.helpers.engine import (
     needs_engine,
     rounded,
     write,
-    written,
 )
 from tests.helpers.node import PACKAGE, PROGRAM, Node, running_node
 from tests.helpers.odd_texts import HALF_PAIRS
@@ -44,12 +43,6 @@ FLIPS = 300
 def node() -> Iterator[Node]:
     with running_node() as process:
         yield process
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("wasm")
-    return {name: written(name, folder) for name in STUDENTS}
 
 
 def as_pairs(name: str, rows: list[tuple[str, str]]) -> list[Any]:
