@@ -64,9 +64,9 @@ class StudentInfo(BaseModel):
 
 
 class Predictor:
-    """A trained student that reads text: from the folder of its run by torch, from its file by the engine.
+    """A trained student that reads text: from the folder of its run, or from its file without torch.
 
-    This makes one of its subclasses, `TorchPredictor`, `TokenLabelPredictor`, `EnginePredictor` or `CascadePredictor`.
+    This makes one of its subclasses, `RunPredictor`, `TokenLabelPredictor`, `EnginePredictor` or `CascadePredictor`.
 
     Args:
         run: folder of a finished run, a file of ``distill export --file``, or the folder of a cascade.
@@ -81,7 +81,6 @@ class Predictor:
         threshold: the margin below which it abstains, or None if it never does.
         bias_C: added to the logits before labels are chosen, from thresholds of a multi-label student and costs, or
             None.
-        is_quick: whether some dozens of sentences take it a millisecond or two.
 
     Raises:
         IntegrityError: if the folder holds no student, or the file is not one's.
@@ -95,7 +94,6 @@ class Predictor:
     reader: Any
     threshold: float | None
     bias_C: Floats | None
-    is_quick: bool
 
     def __new__(cls, run: str | Path, *_: Any, task: str | None = None, **__: Any) -> "Predictor":
         """Makes the predictor for a file, or for the kind of the student in a folder."""
@@ -118,9 +116,9 @@ class Predictor:
             from student.answers.token_labels import TokenLabelPredictor
 
             return super().__new__(TokenLabelPredictor)
-        from student.answers.torch_predictor import TorchPredictor
+        from student.answers.run_predictor import RunPredictor
 
-        return super().__new__(TorchPredictor)
+        return super().__new__(RunPredictor)
 
     def __init__(
         self,
@@ -190,6 +188,11 @@ class Predictor:
         info = self.info
         logits_NC = calibrated(raw_logits_NC, info.calibration)
         return answer_columns(info.target, logits_NC, self.threshold, self.bias_C, info.calibration)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether some dozens of sentences take it a millisecond or two."""
+        return False
 
     @property
     def is_pair(self) -> bool:

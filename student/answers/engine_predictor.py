@@ -4,6 +4,7 @@ Shapes: N inputs, F features, C logits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,14 +64,14 @@ class EnginePredictor(Predictor):
             )
         if task is not None and task not in infos:
             raise ConfigError(f"{run} has no task {task!r}. {did_you_mean(task, infos)}")
-        engine = _opened(self.path, lambda module: module.Predictor(self.path, task=task))
+        engine = opened(self.path, lambda module: module.Predictor(self.path, task=task))
         self._take(engine, infos[task or next(iter(infos))], costs)
 
     def _take(self, engine: Any, info: FileInfo, costs: Mapping[str, float]) -> None:
         if (engine.task, engine.is_pair) != (info.name, info.is_pair):
             raise IntegrityError(f"{self.path}: its two descriptions of the student differ. Export it again")
         self._engine, self.info, self._costs = engine, info, dict(costs)
-        self.threshold, self.is_quick = None, True
+        self.threshold = None
         self.bias_C = bias_of(info.thresholds, info.target, self._costs)
 
     def __getattr__(self, name: str) -> Any:
@@ -81,27 +82,23 @@ class EnginePredictor(Predictor):
             )
         raise AttributeError(name)
 
+    @property
+    def is_quick(self) -> bool:
+        """See `Predictor`."""
+        return True
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again from the file, which has to be there."""
         return type(self), (self.path, False, self._costs, self.info.name)
 
     def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
         """See `Predictor`."""
-        first, second = self._texts(sentences1, sentences2)
-        try:
-            logits_NC: Floats = self._engine.logits(first, second)
-        except _engine_error() as error:
-            raise _named(error, (first,) if second is None else (first, second)) from error
+        logits_NC: Floats = logits_by(self._engine, *self._texts(sentences1, sentences2))
         return logits_NC
 
     def encode(self, sentences: Iterable[str]) -> Floats:
         """See `Predictor`."""
-        texts = listed(sentences)
-        try:
-            vectors_NF: Floats = self._engine.encode(texts)
-        except _engine_error() as error:
-            raise _named(error, (texts,)) from error
-        return vectors_NF
+        return encoded_by(self._engine, listed(sentences))
 
     def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
         """See `Predictor`."""
@@ -141,23 +138,15 @@ def open_several(path: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     if abstain:
         raise ConfigError(f"--abstain: {path} is a file, which has no certificate. Give the folder of its run")
     infos = {info.name: info for info in read_infos(path)}
-    engine = _opened(path, lambda module: module.MultiTaskPredictor(path, tasks=tasks))
+    engine = opened(path, lambda module: module.MultiTaskPredictor(path, tasks=tasks))
     predictors: dict[str, Predictor] = {}
     for task, one in engine.predictors.items():
         made: EnginePredictor = object.__new__(EnginePredictor)
         made.path = path
         made._take(one, infos[task], {})
         predictors[task] = made
-
-    def logits(first: Sequence[str], second: Sequence[str] | None) -> dict[str, Floats]:
-        try:
-            found: dict[str, Floats] = engine.logits(first, second)
-        except _engine_error() as error:
-            raise _named(error, (first,) if second is None else (first, second)) from error
-        return found
-
     groups = ([task for task, one in predictors.items() if one.is_pair == is_pair] for is_pair in (False, True))
-    return predictors, [(names, logits) for names in groups if names]
+    return predictors, [(names, partial(logits_by, engine)) for names in groups if names]
 
 
 def read_infos(path: Path) -> list[FileInfo]:
@@ -179,24 +168,66 @@ def read_infos(path: Path) -> list[FileInfo]:
         ) from error
 
 
-def _opened(path: Path, make: Callable[[Any], Any]) -> Any:
-    """Returns what is made of the engine's Python package."""
+def has_engine() -> bool:
+    """Whether the engine was built."""
     try:
-        from student.engine.python import distill_student
-    except OSError as error:
+        from student.engine.python import distill_student  # noqa: F401
+    except OSError:
+        return False
+    return True
+
+
+def opened(name: str | Path, make: Callable[[Any], Any]) -> Any:
+    """Returns what is made of the engine's Python package.
+
+    Args:
+        name: of the student in messages.
+        make: from the package to one of its predictors.
+
+    Raises:
+        MissingDependencyError: if the engine was not built.
+        IntegrityError: if it refuses the student.
+    """
+    if not has_engine():
         raise MissingDependencyError(
-            f"{path}: the engine is not built. Install a C++17 compiler, and then distill-offline again"
-        ) from error
+            f"{name}: the engine is not built. Install a C++17 compiler, and then distill-offline again"
+        )
+    from student.engine.python import distill_student
+
     try:
         return make(distill_student)
     except distill_student.DistillError as error:
         raise IntegrityError(str(error)) from error
 
 
-def _engine_error() -> type[Exception]:
+def logits_by(engine: Any, first: Sequence[str], second: Sequence[str] | None) -> Any:
+    """Returns what an engine's predictor, of one task or of several, answers to texts.
+
+    Args:
+        engine: the predictor.
+        first: the (first) texts.
+        second: the second ones, for pairs.
+
+    Raises:
+        DataError: naming the first sentence that is not text.
+    """
     from student.engine.python.distill_student import DistillError
 
-    return DistillError
+    try:
+        return engine.logits(first, second)
+    except DistillError as error:
+        raise _named(error, (first,) if second is None else (first, second)) from error
+
+
+def encoded_by(engine: Any, texts: Sequence[str]) -> Floats:
+    """Returns the vectors of texts. See `logits_by`."""
+    from student.engine.python.distill_student import DistillError
+
+    try:
+        vectors_NF: Floats = engine.encode(texts)
+    except DistillError as error:
+        raise _named(error, (texts,)) from error
+    return vectors_NF
 
 
 def _named(error: Exception, texts: tuple[Sequence[Any], ...]) -> Exception:

@@ -43,7 +43,7 @@ class MultiTaskPredictor:
         if self.run.is_file():
             from student.answers.engine_predictor import open_several
         else:
-            from student.answers.torch_predictor import open_several
+            from student.answers.run_predictor import open_several
         self.predictors, self._groups = open_several(self.run, names, abstain)
 
     def __reduce__(self) -> tuple[Any, ...]:

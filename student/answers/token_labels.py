@@ -17,7 +17,7 @@ from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.spans import spans
 from pipeline.tasks.target import softmax
 from pipeline.text.word_pieces import Pieces, read_pieces
-from student.answers.torch_predictor import TorchPredictor
+from student.answers.run_predictor import RunPredictor
 from student.model.model import TaskStudent, TokenLabelStudent
 from student.predict import BATCH_SIZE, Prediction
 from student.texts import listed
@@ -36,7 +36,7 @@ SPANS = pa.list_(pa.struct([("text", pa.string()), ("start", pa.int32()), ("end"
 ANSWERS = pa.schema([("words", pa.list_(pa.string())), ("labels", pa.list_(pa.string())), ("spans", SPANS)])
 
 
-class TokenLabelPredictor(TorchPredictor):
+class TokenLabelPredictor(RunPredictor):
     """A trained student that labels words. `Predictor` makes it from a run.
 
     Args:

@@ -64,7 +64,7 @@ class CascadePredictor(Predictor):
         # Answers come from several stages, and only the first one's were measured.
         of_texts = None if profile is None else profile.only(TEXT_SIGNALS)
         self.info: StudentInfo = self.first.info.model_copy(update={"calibration": None, "profile": of_texts})
-        self.threshold, self.bias_C, self.is_quick = None, None, False
+        self.threshold, self.bias_C = None, None
         self.counts: Counter[tuple[int, str]] = Counter()
         self._paused_until = [0.0] * len(self.stages)
         self._collector: Collector | None = None

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from tokenizers import Tokenizer
@@ -33,11 +34,11 @@ from student.model.heads import is_equal, share_hidden_layers
 from student.model.model import Student, TaskStudent
 from student.run_config import FileTableDtype, HeadDtype
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # of the files that the engine reads
 METADATA = "distill_student"
 HEADS_WRITTEN = ("mlp", "plain-mlp", "linear", "dense")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-LARGEST_SIDE, LARGEST_WIDTH = 64, 2**16  # version of the format that the engine reads
+LARGEST_SIDE, LARGEST_WIDTH = 64, 2**16  # that the engine reads
 
 
 class Layers(NamedTuple):
@@ -77,6 +78,8 @@ def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
         problems.append(f"students with a {config.head} head are not supported. Use {other}")
     if not all(tensor.isfinite().all() for tensor in student.state_dict().values() if tensor.is_floating_point()):
         problems.append("the student's weights contain numbers that are not finite")
+    if config.matrix_size > LARGEST_SIDE:
+        problems.append(f"matrices of {config.matrix_size} x {config.matrix_size} are larger than {LARGEST_SIDE}")
     if config.vector_size > LARGEST_WIDTH or (config.hidden_size or 0) > LARGEST_WIDTH:
         problems.append(f"vectors or the head are wider than {LARGEST_WIDTH:,}")
     return problems
@@ -109,8 +112,21 @@ def write_engine_file(
     write_atomically(path, partial(Path.write_bytes, data=content))
 
 
+def engine_content(students: Mapping[str, TaskStudent], tokenizer: Tokenizer) -> bytes:
+    """Returns a file's content in float32, from which the engine computes logits and vectors.
+
+    Thresholds and costs, which change labels alone, are not in it.
+
+    Args:
+        students: as of `write_engine_file`, without `engine_problems`.
+        tokenizer: the students'.
+    """
+    placed = {task: (student, None) for task, student in students.items()}
+    return save(*engine_tensors(placed, tokenizer, "float32", "float32", Rounding()))
+
+
 def engine_tensors(
-    placed: Mapping[str, tuple[TaskStudent, Path]],
+    placed: Mapping[str, tuple[TaskStudent, Path | None]],
     tokenizer: Tokenizer,
     table_dtype: FileTableDtype,
     head_dtype: HeadDtype,
@@ -119,7 +135,7 @@ def engine_tensors(
     """Returns the tensors of the file and its metadata. See `write_engine_file`.
 
     Args:
-        placed: students without `engine_problems`.
+        placed: students without `engine_problems`, and their folders. None: without what is only in a folder.
         tokenizer: the students'.
         table_dtype: the type of the stored tables.
         head_dtype: the type of the large layers.
@@ -150,15 +166,15 @@ def engine_tensors(
     return tensors, {METADATA: json.dumps(settings, ensure_ascii=False), INFO: FILE_INFOS.dump_json(infos).decode()}
 
 
-def _info(name: str, student: Student, tokenizer: Tokenizer, run: Path) -> FileInfo:
+def _info(name: str, student: Student, tokenizer: Tokenizer, run: Path | None) -> FileInfo:
     """Returns the data of `EnginePredictor` that the engine does not read."""
     config = student.config
     return FileInfo.of(
         config,
         name=name,
         num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
-        text_columns=text_columns(run),
-        thresholds=stored_thresholds(run) if config.target.has_label_lists else {},
+        text_columns=None if run is None else text_columns(run),
+        thresholds={} if run is None or not config.target.has_label_lists else stored_thresholds(run),
     )
 
 
@@ -272,7 +288,7 @@ def group_sizes(student: Student, num_features: int) -> list[int]:
     return sizes * (num_features // sum(sizes))
 
 
-def _answers(student: Student, run: Path) -> Tensors:
+def _answers(student: Student, run: Path | None) -> Tensors:
     config, target = student.config, student.config.target
     if target.bins is not None:
         return {"bins": torch.tensor(target.bins.values, dtype=torch.float32)}
@@ -280,7 +296,9 @@ def _answers(student: Student, run: Path) -> Tensors:
         return {}
     fitted = config.calibration.temperature if config.calibration is not None else (1.0,)
     temperature_C = torch.tensor(fitted, dtype=torch.float32).expand(target.num_logits).contiguous()
-    bias_C = label_bias(run, target, {})
+    # Without a folder nobody asks for labels, but the engine opens no student of several labels without thresholds.
+    no_bias_C = np.zeros(target.num_logits, np.float32) if target.has_label_lists else None
+    bias_C = no_bias_C if run is None else label_bias(run, target, {})
     return {"temperature": temperature_C} | ({} if bias_C is None else {"bias": torch.from_numpy(bias_C)})
 
 

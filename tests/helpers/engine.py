@@ -14,7 +14,7 @@ from pipeline.arrays import Floats, Ragged
 from pipeline.tasks.calibration import Calibration
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
-from student.answers.torch_predictor import in_batches
+from student.answers.run_predictor import RunPredictor, in_batches
 from student.export.engine_file import write_engine_file
 from student.export.stored import stored_student
 from student.model.aligned import AlignedEncoder
@@ -119,6 +119,13 @@ def by_torch(name: str, rows: Sequence[tuple[str, str]], one: Student | None = N
     ids = [Ragged.of(part) for part in expected(tokenizer, first, second, LENGTH)]
     parts = sequences(one.config, *ids)
     return in_batches(one.logits, parts, one.config.target.num_logits, torch.device("cpu"))
+
+
+def folder_by_torch(predictor: RunPredictor, *texts: Any) -> Floats:
+    """The logits that torch computes for the texts of a folder's student."""
+    student, config = predictor.student, predictor.student.config
+    parts = sequences(config, *predictor.reader.read(texts[0], texts[1] if texts[1:] else None, config.max_seq_length))
+    return in_batches(student.logits, parts, config.target.num_logits, torch.device("cpu"))
 
 
 def rounded(name: str, path: Path) -> Student:

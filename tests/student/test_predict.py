@@ -16,7 +16,6 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import pad_id
-from student.answers.torch_predictor import FEW
 from student.config import TrainSettings
 from student.data import load_examples
 from student.kinds.examples import student_logits
@@ -58,11 +57,11 @@ def test_logits_are_the_numbers_behind_the_answers(opinion_run: Path) -> None:
     assert predictor.logits([]).shape == (0, 2)
 
 
-def test_few_sentences_take_another_way_to_the_same_answers(roles_run: Path) -> None:
+def test_sentences_alone_have_the_answers_of_many(roles_run: Path) -> None:
     predictor = Predictor(roles_run)
     texts = [f"{name} paid ben ." for name in ("anna", "clara", "ben", "emma")] * 18
-    for first, second in zip(range(FEW - 1, FEW + 2), range(1, 4), strict=True):
-        pairs = texts[:first], texts[second : first + second]
+    for count in (63, 64, 65):
+        pairs = texts[:count], texts[count - 62 : 2 * count - 62]
         alone_NC = np.concatenate([predictor.logits([a], [b]) for a, b in zip(*pairs, strict=True)])
         np.testing.assert_allclose(alone_NC, predictor.logits(*pairs), atol=1e-5)
     assert predictor.logits([], []).shape == (0, len(predictor.student.config.target.names))

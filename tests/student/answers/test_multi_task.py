@@ -2,7 +2,6 @@
 
 import json
 import pickle  # noqa: TID251 - what multiprocessing does
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError
 from pipeline.text.reader import TextReader
+from student.answers import run_predictor
 from student.answers.file import predict_file
 from student.answers.multi_task import MultiTaskPredictor, open_predictor
-from student.answers.torch_predictor import FEW
 from student.export.export import export
 from student.predict import Predictor
 from student.run_config import ExportConfig, PredictConfig
@@ -27,7 +26,7 @@ from tests.helpers.engine import needs_engine
 from tests.helpers.messages import naming
 
 SINGLE = ("opinion", "score")
-TEXTS = ["the food was dull .", "the wine was perfect .", "", "the food was 不 [MASK] ."] * (FEW // 2)
+TEXTS = ["the food was dull .", "the wine was perfect .", "", "the food was 不 [MASK] ."] * 32
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +69,32 @@ def test_pairs_are_answered_alike(together: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, len(TEXTS)])
-def test_each_text_is_read_once(predictor: MultiTaskPredictor, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    encoders = {id(one.student.encoder) for one in predictor.predictors.values()}
-    assert len(encoders) == 1
+@pytest.mark.parametrize("reads", [pytest.param("engine", marks=needs_engine), "torch"])
+def test_each_text_is_read_once(together: Path, monkeypatch: pytest.MonkeyPatch, reads: str, count: int) -> None:
     read: list[int] = []
-    original = TextReader.read
 
-    def counted(self: TextReader, texts: Sequence[str], *others: Any) -> Any:
-        read.append(len(texts))
-        return original(self, texts, *others)
+    def counted(original: Any, place: int) -> Any:
+        def call(*arguments: Any) -> Any:
+            read.append(len(arguments[place]))
+            return original(*arguments)
 
-    monkeypatch.setattr(TextReader, "read", counted)
-    predictor(TEXTS[:count])
+        return call
+
+    if reads == "engine":
+        from student.engine.python import distill_student
+
+        monkeypatch.setattr(distill_student, "_logits", counted(distill_student._logits, 1))
+    else:
+        monkeypatch.setattr(run_predictor, "has_engine", lambda: False)  # as where it could not be compiled
+        monkeypatch.setattr(TextReader, "read", counted(TextReader.read, 1))
+    predictor = MultiTaskPredictor(together, SINGLE)
+    assert len({id(one.student.encoder) for one in predictor.predictors.values()}) == 1
+    answers = predictor(TEXTS[:count])
     assert read == [count]
+    monkeypatch.undo()
+    for task in SINGLE:
+        expected = [answer.get("label") for answer in Predictor(together, task=task)(TEXTS[:count])]
+        assert [answer[task].get("label") for answer in answers] == expected
 
 
 def test_the_tasks_that_take_such_inputs_answer(run: Path) -> None:

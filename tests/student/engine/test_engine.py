@@ -20,11 +20,10 @@ from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
 from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import predicted_scores, probabilities
-from student.answers.torch_predictor import in_batches
+from student.answers.run_predictor import RunPredictor, in_batches
 from student.export.engine_file import write_engine_file
 from student.export.export import export, with_small_tables
 from student.model.architecture import sequences
-from student.predict import Predictor as TorchPredictor
 from student.run_config import ExportConfig
 from tests.helpers.engine import (
     DTYPES,
@@ -33,6 +32,7 @@ from tests.helpers.engine import (
     SHAPE,
     STUDENTS,
     by_torch,
+    folder_by_torch,
     inputs,
     made,
     needs_engine,
@@ -170,7 +170,7 @@ def test_several_tasks_answer_as_each_alone(several: Path, together: Path, count
             alone = Predictor(several, task=task)
             np.testing.assert_array_equal(logits[task], alone.logits(*given_))
             assert [answer[task] for answer in answers] == alone.predict(*given_)
-            expected_NC = TorchPredictor(together / task).logits(*given_)
+            expected_NC = folder_by_torch(RunPredictor(together / task), *given_)
             np.testing.assert_allclose(logits[task], expected_NC, rtol=1e-4, atol=1e-4)
     turned = MultiTaskPredictor(several, tasks=["score", "opinion"]).logits(first)
     assert list(turned) == ["score", "opinion"]
@@ -268,12 +268,12 @@ def test_a_run_is_exported_by_the_command(roles_run: Path, store: Path, tmp_path
     path = tmp_path / "new" / "roles.distill"
     result = export(ExportConfig(run=roles_run, store=store, file=path))
     assert result["bytes"]["after"] == path.stat().st_size
-    reference, predictor = TorchPredictor(roles_run), Predictor(path)
+    reference, predictor = RunPredictor(roles_run), Predictor(path)
     assert predictor.task == reference.student.config.task
     sentences = ["the nurse was kind to the doctor", "", "A judge, a farmer!"]
     second = [sentences] if predictor.is_pair else []
     np.testing.assert_allclose(
-        predictor.logits(sentences, *second), reference.logits(sentences, *second), rtol=1e-4, atol=1e-4
+        predictor.logits(sentences, *second), folder_by_torch(reference, sentences, *second), rtol=1e-4, atol=1e-4
     )
     with pytest.raises(ConfigError, match=naming("--file", "--tables")):
         export(ExportConfig(run=roles_run, store=store, file=path, tables="int8"))

@@ -9,9 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.arrays import Ragged
 from pipeline.errors import IntegrityError
-from student.answers.torch_predictor import numpy_forward
 from student.describe import describe_config
 from student.export.export import with_small_tables
 from student.model.bigrams import BigramSums
@@ -94,16 +92,6 @@ def test_smaller_tables_say_nearly_the_same(dtype: str) -> None:
     rows = padded([[1, 2, 2, 6, 3], [4], []])
     torch.testing.assert_close(small(rows), whole(rows), rtol=0.03, atol=0.03)
     assert not torch.equal(small(rows), whole(rows))
-
-
-def test_a_few_texts_are_answered_as_many_are() -> None:
-    made = pair_student(is_pair=True, pairing="compare", head="linear")
-    ask, rows = numpy_forward(made), [[1, 2, 2, 6, 3], [4], [2, 1]]
-    assert ask is not None
-    others = rows[::-1]
-    expected = made(padded(rows), padded(others))
-    found = ask([Ragged.of(rows), Ragged.of(others)])
-    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_they_are_kept_with_their_pairs(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DistillError", "MultiTaskPredictor", "Predictor"]
 
+File = str | os.PathLike[str] | bytes
 LIBRARY = Path(__file__).parent / "libdistill_student.so"
 CLASSES, LABELS, SCORE = range(3)
 INPUTS_PER_THREAD = 256  # starting a thread takes longer than reading fewer texts
@@ -58,6 +59,7 @@ def _load(path: Path) -> ctypes.CDLL:
     for name in ("version", "level", "last_error"):
         getattr(library, f"distill_{name}").restype = ctypes.c_char_p
     library.distill_open.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)]
+    library.distill_open_bytes.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p)]
     library.distill_close.argtypes = [student]
     library.distill_close.restype = None
     library.distill_num_tasks.argtypes = [student]
@@ -78,9 +80,14 @@ _library = _load(LIBRARY)
 class _File:
     """An open file: its handle, and the description of each task by name."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, file: File) -> None:
         self.handle = ctypes.c_void_p()
-        _check(_library.distill_open(os.fsencode(path), ctypes.byref(self.handle)))
+        self.name = "the student" if isinstance(file, bytes) else os.fspath(file)  # in messages
+        if isinstance(file, bytes):
+            self.content = file  # the engine reads these bytes as long as it is open
+            _check(_library.distill_open_bytes(file, len(file), ctypes.byref(self.handle)))
+        else:
+            _check(_library.distill_open(os.fsencode(file), ctypes.byref(self.handle)))
         # When Python ends, threads may still read the file, and modules are gone.
         weakref.finalize(self, _library.distill_close, self.handle).atexit = False
         self.tasks: dict[str, tuple[int, _Info]] = {}
@@ -97,7 +104,7 @@ class Predictor:
     """A trained student. Several threads may use it at once.
 
     Args:
-        path: the student's file.
+        file: the student's file, or its content as bytes.
         threads: number of threads for many inputs. Default: one per processor.
         task: the task, for a file with several.
 
@@ -112,17 +119,17 @@ class Predictor:
         DistillError: if the file cannot be read or is not a student's, or has no such task.
     """
 
-    def __init__(self, path: str | os.PathLike[str], threads: int | None = None, task: str | None = None) -> None:
-        file = _File(path)
-        if task is None and len(file.tasks) > 1:
-            raise DistillError(f"{path}: has several tasks. Choose one by task=: {', '.join(file.tasks)}")
-        self._open(path, file, threads, task)
+    def __init__(self, file: File, threads: int | None = None, task: str | None = None) -> None:
+        opened = _File(file)
+        if task is None and len(opened.tasks) > 1:
+            raise DistillError(f"{opened.name}: has several tasks. Choose one by task=: {', '.join(opened.tasks)}")
+        self._open(opened, threads, task)
 
-    def _open(self, path: str | os.PathLike[str], file: _File, threads: int | None, task: str | None) -> None:
+    def _open(self, file: _File, threads: int | None, task: str | None) -> None:
         self._file, self.threads = file, threads or os.cpu_count() or 1
         self.task = next(iter(file.tasks)) if task is None else task
         if self.task not in file.tasks:
-            raise DistillError(f"{path}: has no task {task!r}. It has {', '.join(file.tasks)}")
+            raise DistillError(f"{file.name}: has no task {task!r}. It has {', '.join(file.tasks)}")
         self._number, info = file.tasks[self.task]
         self._num_logits, self._num_answers = int(info.num_logits), int(info.num_answers)
         self._kind, self.is_pair, self.num_features = int(info.kind), bool(info.is_pair), int(info.num_features)
@@ -193,7 +200,7 @@ class MultiTaskPredictor:
     """Students of several tasks that share an encoder. Each text is read once.
 
     Args:
-        path: the students' file.
+        file: the students' file, or its content as bytes.
         threads: number of threads for many inputs. Default: one per processor.
         tasks: those that answer. Default: all.
 
@@ -204,12 +211,12 @@ class MultiTaskPredictor:
         DistillError: if the file cannot be read or is not a student's, or has no such task.
     """
 
-    def __init__(self, path: str | os.PathLike[str], threads: int | None = None, tasks: Sequence[str] = ()) -> None:
-        file = _File(path)
+    def __init__(self, file: File, threads: int | None = None, tasks: Sequence[str] = ()) -> None:
+        opened = _File(file)
         self.predictors: dict[str, Predictor] = {}
-        for task in tasks or file.tasks:
+        for task in tasks or opened.tasks:
             self.predictors[task] = object.__new__(Predictor)
-            self.predictors[task]._open(path, file, threads, task)
+            self.predictors[task]._open(opened, threads, task)
 
     def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[dict[str, dict[str, Any]]]:
         """Predicts for all tasks that take such inputs.

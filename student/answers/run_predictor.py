@@ -1,12 +1,11 @@
-"""A student of texts from the folder of its run, by torch. Few inputs do not use torch's modules.
+"""A student from the folder of its run: by the engine on a CPU, by torch where the engine does not serve it.
 
-Those would take several times as long as the arithmetic. The encoder is the same compiled kernel on the same tables,
-the head is numpy's, but for products of several rows. Shapes: N and B inputs, F features, C logits.
+Shapes: N inputs, F features, C logits.
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial, reduce
+from functools import cache, cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
 from pipeline.arrays import Floats, Floats64, Ints, Ragged, stacked
 from pipeline.errors import ConfigError
@@ -25,115 +23,22 @@ from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import text_columns
 from student.answers.certificate import certified_threshold, model_hashes
+from student.answers.engine_predictor import encoded_by, has_engine, logits_by, opened
 from student.answers.multi_task import Opened, SharedLogits
 from student.answers.thresholds import label_bias
-from student.kernels import compiled
+from student.export.engine_file import engine_content, engine_problems
 from student.model.architecture import sequences
-from student.model.embeddings import MatrixEncoder
-from student.model.heads import HEADS, PAIRINGS, is_equal, logits_of_heads, share_hidden_layers
+from student.model.heads import HEADS, is_equal, logits_of_heads, share_hidden_layers
 from student.model.model import Student, TaskStudent, default_device
-from student.model.products import backend
 from student.model.weights import encoder_checksum
 from student.predict import BATCH_SIZE, Predictor, StudentInfo
 from student.texts import listed
 
-FEW = 64  # number of inputs above which the arithmetic takes the time, and torch is as fast
-
-Forward = Callable[[Sequence[Ragged]], Floats]
-Layer = Callable[[Floats], Floats]
-
-
-def numpy_forward(student: Student, heads: Sequence[nn.Module] = ()) -> Forward | None:
-    """What gives the logits [B, C] of the sequences of a few inputs, as `Student.logits` does.
-
-    None if that takes torch: on a GPU, without compiled kernels, with windows, int8 tables or a head of other layers.
-
-    Args:
-        student: reads the sequences.
-        heads: whose logits are put side by side. Default: the student's own.
-    """
-    encoder = student.encoder
-    # The device comes first: numpy refuses a GPU's tensors, also those of a head that it could multiply.
-    if student.device.type != "cpu" or not isinstance(encoder, MatrixEncoder) or encoder.window_size is not None:
-        return None
-    parts_of_heads = [_parts(head) for head in heads or (student.head,)]
-    vectors, forward, backward = (None if table is None else table.detach() for table in encoder.weights())
-    tables, bigrams = (vectors, forward, backward), encoder.bigrams
-    known = [parts for parts in parts_of_heads if parts is not None]
-    if len(known) < len(parts_of_heads) or backend(tables, torch.empty(0)) is not compiled:
-        return None
-    layers = {part: LAYERS[type(part)](part) for parts in known for part in parts}
-    row_V = None if encoder.rows is None else encoder.rows.row_V.numpy()
-    compare = PAIRINGS[student.config.pairing].compare if student.config.num_sequences == 2 else None
-
-    def ask(parts: Sequence[Ragged]) -> Floats:
-        taken = stacked(parts)
-        rows_T = taken.flat if row_V is None else row_V[taken.flat]
-        starts_S = torch.from_numpy(taken.offsets)
-        features = compiled.reduce(tables, torch.from_numpy(rows_T), starts_S, with_max=encoder.with_max)
-        if bigrams is not None:
-            with torch.no_grad():
-                features = torch.cat([features, bigrams(torch.from_numpy(taken.flat), starts_S)], dim=1)
-        inputs: Floats = (compare(*features.chunk(2)) if compare else features).numpy()
-        hidden: dict[nn.Module, Floats] = {}  # what heads share is computed once
-        logits = []
-        for first, *others in known:
-            if first not in hidden:
-                hidden[first] = layers[first](inputs)
-            logits.append(reduce(lambda values, part: layers[part](values), others, hidden[first]))
-        return logits[0] if len(logits) == 1 else np.concatenate(logits, axis=1)
-
-    return ask
-
-
-def _parts(head: nn.Module) -> list[nn.Module] | None:
-    """Returns the layers of a head, if numpy has all of them. Dropout is off in predictions."""
-    if not isinstance(head, nn.Sequential):
-        return None
-    parts = [part for part in head if not isinstance(part, nn.Dropout)]
-    return None if any(type(part) not in LAYERS for part in parts) else parts
-
-
-def _linear(layer: nn.Linear) -> Layer:
-    weight_CF, bias_C = layer.weight.detach(), layer.bias.detach()
-    weight_FC, bias = weight_CF.numpy().T, bias_C.numpy()
-
-    def product(values_BF: Floats) -> Floats:
-        if len(values_BF) == 1:  # numpy is quicker for one row, and takes four times as long as torch for two
-            return np.asarray(values_BF @ weight_FC + bias)
-        return functional.linear(torch.from_numpy(values_BF), weight_CF, bias_C).numpy()
-
-    return product
-
-
-def _layer_norm(layer: nn.LayerNorm) -> Layer:
-    weight_F, bias_F = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-    share, eps = np.float32(1 / len(weight_F)), np.float32(layer.eps)
-
-    def normalised(values_BF: Floats) -> Floats:
-        centred_BF = values_BF - values_BF.sum(axis=1, keepdims=True) * share
-        variance_B1 = np.square(centred_BF).sum(axis=1, keepdims=True) * share
-        return np.asarray(centred_BF / np.sqrt(variance_B1 + eps) * weight_F + bias_F)
-
-    return normalised
-
-
-def _relu(_: nn.ReLU) -> Layer:
-    return lambda values_BF: np.maximum(values_BF, 0)
-
-
-LAYERS: dict[type[nn.Module], Callable[..., Layer]] = {
-    nn.Linear: _linear,
-    nn.LayerNorm: _layer_norm,
-    nn.ReLU: _relu,
-}
-
-
-MADE_OF_THE_STUDENT = {"student", "is_quick", "_numpy_forward"}  # attributes of a predictor
+MADE_OF_THE_STUDENT = {"student", "engine"}  # attributes of a predictor
 Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-class TorchPredictor(Predictor):
+class RunPredictor(Predictor):
     """A student from the folder of its run. See `Predictor` for arguments and errors.
 
     Attributes:
@@ -160,9 +65,19 @@ class TorchPredictor(Predictor):
     def _answer_with(self, student: TaskStudent) -> None:
         _one_thread_after_forks()
         self.student: Any = student.to(default_device())
-        student.encoder.lay_out()
-        self._numpy_forward = numpy_forward(student) if isinstance(student, Student) else None
-        self.is_quick = self._numpy_forward is not None
+
+    @cached_property
+    def engine(self) -> Any:
+        """The student in the engine, or None if torch has to answer. Made when it is needed, which takes a copy."""
+        if not is_served(self):
+            self.student.encoder.lay_out()
+            return None
+        return _engine({self.info.task: self}).predictors[self.info.task]
+
+    @property
+    def is_quick(self) -> bool:
+        """See `Predictor`."""
+        return self.engine is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again of the student's weights, wherever its folder is: tables that lie side by side do not travel."""
@@ -174,15 +89,20 @@ class TorchPredictor(Predictor):
     def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
         """See `Predictor`."""
         texts, config = self._texts(sentences1, sentences2), self.student.config
+        if self.engine is not None:
+            self.engine.threads = torch.get_num_threads()
+            logits_NC: Floats = logits_by(self.engine, *texts)
+            return logits_NC
         parts = sequences(config, *self.reader.read(*texts, config.max_seq_length))
-        if self._numpy_forward is not None and len(parts[0]) <= FEW:
-            return self._numpy_forward(parts)
         return in_batches(self.student.logits, parts, config.target.num_logits, self.student.device)
 
     def encode(self, sentences: Iterable[str]) -> Floats:
         """See `Predictor`."""
-        student = self.student
-        parts = sequences(student.config, *self.reader.read(listed(sentences), None, student.config.max_seq_length))
+        student, texts = self.student, listed(sentences)
+        if self.engine is not None:
+            self.engine.threads = torch.get_num_threads()
+            return encoded_by(self.engine, texts)
+        parts = sequences(student.config, *self.reader.read(texts, None, student.config.max_seq_length))
         return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)
 
     def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
@@ -226,52 +146,98 @@ def _one_thread_after_forks() -> None:
 
 
 def _revived(
-    kind: type[TorchPredictor],
+    kind: type[RunPredictor],
     student: tuple[type[TaskStudent], Any, dict[str, torch.Tensor], dict[str, bytes]],
     others: dict[str, Any],
-) -> TorchPredictor:
+) -> RunPredictor:
     """The predictor that was pickled or copied, on this machine's device and with its kernels."""
     model, config, weights, companions = student
     made = model(config)
     made.load_state_dict(weights)
     made.companions = companions
-    predictor: TorchPredictor = object.__new__(kind)
+    predictor: RunPredictor = object.__new__(kind)
     vars(predictor).update(others)
     predictor._answer_with(made.eval())
     return predictor
 
 
+def is_served(predictor: RunPredictor) -> bool:
+    """Whether the engine answers for a student: in float32, on a CPU, where the engine was built."""
+    student = predictor.student
+    # Smaller tables would have to be widened, and save memory no longer.
+    if student.device.type != "cpu" or student.config.table_dtype != "float32" or not has_engine():
+        return False
+    return not engine_problems(student, predictor.reader.tokenizer)
+
+
+def _engine(predictors: Mapping[str, RunPredictor]) -> Any:
+    """Returns the engine's predictor of several tasks, for students with one encoder by their names."""
+    tokenizer = next(iter(predictors.values())).reader.tokenizer
+    content = engine_content({name: one.student for name, one in predictors.items()}, tokenizer)
+    return opened("the student", lambda module: module.MultiTaskPredictor(content))
+
+
 def open_several(path: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     """Opens the students of some tasks of a run's folder. See `MultiTaskPredictor`."""
     predictors = {task: Predictor(path, abstain, task=task) for task in tasks}
-    opened = {task: one for task, one in predictors.items() if isinstance(one, TorchPredictor)}
-    _share_weights(list(opened.values()))
+    runs = {task: one for task, one in predictors.items() if isinstance(one, RunPredictor)}
+    _share_weights(list(runs.values()))
+    engines = _share_engines(runs)
     groups: dict[Any, list[str]] = {}
-    for task, one in opened.items():
-        groups.setdefault(_way_of_reading(one.student), []).append(task)
-    return predictors, [(names, _shared_logits({name: opened[name] for name in names})) for names in groups.values()]
+    for task, one in runs.items():
+        groups.setdefault(_way_of_reading(one.student, engines.get(task)), []).append(task)
+    return predictors, [
+        (
+            names,
+            _by_engine(engines[names[0]]) if names[0] in engines else _by_torch({name: runs[name] for name in names}),
+        )
+        for names in groups.values()
+    ]
 
 
-def _share_weights(predictors: Sequence[TorchPredictor]) -> None:
+def _share_weights(predictors: Sequence[RunPredictor]) -> None:
     """Makes students with the same encoder, or the same hidden layer, use one, so that memory holds them once."""
     share_hidden_layers([one.student.head for one in predictors], is_equal)
     encoders: dict[str, nn.Module] = {}
     for one in predictors:
         checksum = encoder_checksum(one.folder)
-        if checksum is None:
-            continue
-        one.student.encoder = encoders.setdefault(checksum, one.student.encoder)
-        one._answer_with(one.student)
+        if checksum is not None:
+            one.student.encoder = encoders.setdefault(checksum, one.student.encoder)
 
 
-def _way_of_reading(student: TaskStudent) -> tuple[Any, ...]:
+def _share_engines(predictors: Mapping[str, RunPredictor]) -> dict[str, Any]:
+    """Makes students with the same encoder be answered by one engine. Returns it for each task that has one."""
+    together: dict[Any, dict[str, RunPredictor]] = {}
+    for task, one in predictors.items():
+        if is_served(one):
+            together.setdefault((id(one.student.encoder), one.info.max_seq_length), {})[task] = one
+    engines: dict[str, Any] = {}
+    for group in together.values():
+        engine = _engine(group)
+        for task, one in group.items():
+            one.engine = engine.predictors[task]
+            engines[task] = engine
+    return engines
+
+
+def _way_of_reading(student: TaskStudent, engine: Any) -> tuple[Any, ...]:
     """What heads have in common that take the same inputs."""
     config = student.config
     pairing = config.pairing if isinstance(student, Student) and config.is_pair else None
-    return type(student), id(student.encoder), pairing, HEADS[config.head].reads_tokens
+    return type(student), id(student.encoder), id(engine), pairing, HEADS[config.head].reads_tokens
 
 
-def _shared_logits(predictors: Mapping[str, TorchPredictor]) -> SharedLogits | None:
+def _by_engine(engine: Any) -> SharedLogits:
+    def logits(sentences1: Sequence[str], sentences2: Sequence[str] | None) -> dict[str, Floats]:
+        for one in engine.predictors.values():
+            one.threads = torch.get_num_threads()
+        found: dict[str, Floats] = logits_by(engine, sentences1, sentences2)
+        return found
+
+    return logits
+
+
+def _by_torch(predictors: Mapping[str, RunPredictor]) -> SharedLogits | None:
     """What gives the logits of students for texts, each of which is read once. None for students of labelled words."""
     first = next(iter(predictors.values()))
     student, config = first.student, first.student.config
@@ -279,7 +245,6 @@ def _shared_logits(predictors: Mapping[str, TorchPredictor]) -> SharedLogits | N
         return None
     heads = [one.student.head for one in predictors.values()]
     ends = list(accumulate(one.student.config.target.num_logits for one in predictors.values()))
-    forward = numpy_forward(student, heads)
 
     def ask(ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
         inputs = student.head_inputs(ids_T, starts_S)
@@ -287,10 +252,7 @@ def _shared_logits(predictors: Mapping[str, TorchPredictor]) -> SharedLogits | N
 
     def logits(sentences1: Sequence[str], sentences2: Sequence[str] | None) -> dict[str, Floats]:
         parts = sequences(config, *first.reader.read(sentences1, sentences2, config.max_seq_length))
-        if forward is not None and len(parts[0]) <= FEW:
-            logits_NC = forward(parts)
-        else:
-            logits_NC = in_batches(ask, parts, ends[-1], student.device)
+        logits_NC = in_batches(ask, parts, ends[-1], student.device)
         return dict(zip(predictors, np.split(logits_NC, ends[:-1], axis=1), strict=True))
 
     return logits
