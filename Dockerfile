@@ -55,7 +55,7 @@ CMD ["--help"]
 FROM base AS student
 COPY --from=student-files /opt/distill /opt/distill
 # Only modules that are used get bytecode. A read-only root could not store it later.
-RUN distill --version && python3 -c "import student.fit, student.answers.torch_predictor, distill.apps.serve.server"
+RUN distill --version && python3 -c "import student.fit, student.answers.run_predictor, distill.apps.serve.server"
 USER 1000
 
 FROM base AS gpu

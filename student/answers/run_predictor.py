@@ -34,7 +34,7 @@ from student.model.weights import encoder_checksum
 from student.predict import BATCH_SIZE, Predictor, StudentInfo
 from student.texts import listed
 
-MADE_OF_THE_STUDENT = {"student", "engine"}  # attributes of a predictor
+MADE_AGAIN = {"student", "reader", "engine"}  # attributes that do not travel to other processes
 Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -42,8 +42,8 @@ class RunPredictor(Predictor):
     """A student from the folder of its run. See `Predictor` for arguments and errors.
 
     Attributes:
-        student: the torch module.
-        reader: of its texts.
+        folder: of the run.
+        tokenizer: of its texts.
     """
 
     student_type: ClassVar[type[TaskStudent]] = Student
@@ -53,26 +53,39 @@ class RunPredictor(Predictor):
             raise ConfigError(
                 "costs: a certificate is about the most probable label. Remove the costs, or do not abstain"
             )
-        self.folder = folder = Path(run) / (task or "")
-        student = self.student_type.load(folder)
-        self.info = StudentInfo.of(student.config)
-        self.threshold = self.certified_threshold() if abstain else None
-        self.bias_C = label_bias(folder, student.config.target, costs)
-        tokenizer = load_tokenizer(folder / TOKENIZER_FILE, student.config.tokenizer_sha256)
-        self.reader = TextReader.of(tokenizer)
-        self._answer_with(student)
-
-    def _answer_with(self, student: TaskStudent) -> None:
         _one_thread_after_forks()
-        self.student: Any = student.to(default_device())
+        self.folder = folder = Path(run) / (task or "")
+        self.info = StudentInfo.of(self.student.config)
+        self.threshold = self.certified_threshold() if abstain else None
+        self.bias_C = label_bias(folder, self.info.target, costs)
+        self.tokenizer = load_tokenizer(folder / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
+        self._content: bytes | None = None
+
+    @cached_property
+    def student(self) -> Any:
+        """The torch module, read from the folder when it is needed."""
+        return _ready(self.student_type.load(self.folder))
+
+    @cached_property
+    def reader(self) -> TextReader:
+        """What makes ids of its texts. Takes a moment, which the engine does not need."""
+        return TextReader.of(self.tokenizer)
 
     @cached_property
     def engine(self) -> Any:
-        """The student in the engine, or None if torch has to answer. Made when it is needed, which takes a copy."""
-        if not is_served(self):
-            self.student.encoder.lay_out()
-            return None
-        return _engine({self.info.task: self}).predictors[self.info.task]
+        """The engine's predictor, or None if torch has to answer."""
+        return _serve({self.info.task: self}).predictors[self.info.task] if is_served(self) else None
+
+    def answer_by(self, content: bytes, engine: Any) -> None:
+        """Makes the engine answer.
+
+        Args:
+            content: what it was opened from.
+            engine: its predictor.
+        """
+        self._content, self.engine = content, engine
+        # The engine has its own copy of the weights, so these would only take memory.
+        vars(self).pop("student", None)
 
     @property
     def is_quick(self) -> bool:
@@ -80,35 +93,40 @@ class RunPredictor(Predictor):
         return self.engine is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Made again of the student's weights, wherever its folder is: tables that lie side by side do not travel."""
+        """Made again of the student's weights, wherever its folder is."""
+        others = {name: value for name, value in vars(self).items() if name not in MADE_AGAIN}
+        if self.engine is not None:
+            return _opened_again, (type(self), self.engine.task, others | {"_content": self._content})
+        # Tables that lie side by side do not travel.
         weights = {name: weight.cpu().clone() for name, weight in self.student.state_dict().items()}
         student = type(self.student), self.student.config, weights, self.student.companions
-        others = {name: value for name, value in vars(self).items() if name not in MADE_OF_THE_STUDENT}
         return _revived, (type(self), student, others)
 
     def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
         """See `Predictor`."""
-        texts, config = self._texts(sentences1, sentences2), self.student.config
+        texts = self._texts(sentences1, sentences2)
         if self.engine is not None:
             self.engine.threads = torch.get_num_threads()
             logits_NC: Floats = logits_by(self.engine, *texts)
             return logits_NC
+        config = self.student.config
         parts = sequences(config, *self.reader.read(*texts, config.max_seq_length))
         return in_batches(self.student.logits, parts, config.target.num_logits, self.student.device)
 
     def encode(self, sentences: Iterable[str]) -> Floats:
         """See `Predictor`."""
-        student, texts = self.student, listed(sentences)
+        texts = listed(sentences)
         if self.engine is not None:
             self.engine.threads = torch.get_num_threads()
             return encoded_by(self.engine, texts)
+        student = self.student
         parts = sequences(student.config, *self.reader.read(texts, None, student.config.max_seq_length))
         return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)
 
     def num_tokens(self, sentences1: Sequence[str], sentences2: Sequence[str] | None = None) -> Ints:
         """See `Predictor`."""
         parts = self.reader.read(sentences1, sentences2, None)
-        special = self.reader.tokenizer.num_special_tokens_to_add(sentences2 is not None)
+        special = self.tokenizer.num_special_tokens_to_add(sentences2 is not None)
         return np.asarray(special + np.sum([part.lengths for part in parts], axis=0))
 
     def text_signals(self, sentences1: Sequence[Any], sentences2: Sequence[str] | None = None) -> dict[str, Floats64]:
@@ -145,6 +163,21 @@ def _one_thread_after_forks() -> None:
         os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
+def _ready(student: TaskStudent) -> TaskStudent:
+    """The student on this machine's device, with its tables side by side."""
+    student.to(default_device()).encoder.lay_out()
+    return student
+
+
+def _opened_again(kind: type[RunPredictor], task: str, others: dict[str, Any]) -> RunPredictor:
+    """The predictor that was pickled or copied, with its engine."""
+    predictor: RunPredictor = object.__new__(kind)
+    vars(predictor).update(others)
+    content = others["_content"]
+    predictor.answer_by(content, _opened_engine(content).predictors[task])
+    return predictor
+
+
 def _revived(
     kind: type[RunPredictor],
     student: tuple[type[TaskStudent], Any, dict[str, torch.Tensor], dict[str, bytes]],
@@ -156,8 +189,7 @@ def _revived(
     made.load_state_dict(weights)
     made.companions = companions
     predictor: RunPredictor = object.__new__(kind)
-    vars(predictor).update(others)
-    predictor._answer_with(made.eval())
+    vars(predictor).update(others | {"student": _ready(made.eval())})
     return predictor
 
 
@@ -167,13 +199,20 @@ def is_served(predictor: RunPredictor) -> bool:
     # Smaller tables would have to be widened, and save memory no longer.
     if student.device.type != "cpu" or student.config.table_dtype != "float32" or not has_engine():
         return False
-    return not engine_problems(student, predictor.reader.tokenizer)
+    return not engine_problems(student, predictor.tokenizer)
 
 
-def _engine(predictors: Mapping[str, RunPredictor]) -> Any:
-    """Returns the engine's predictor of several tasks, for students with one encoder by their names."""
-    tokenizer = next(iter(predictors.values())).reader.tokenizer
+def _serve(predictors: Mapping[str, RunPredictor]) -> Any:
+    """Makes one engine answer for students with one encoder, by their names. Returns its predictor of all of them."""
+    tokenizer = next(iter(predictors.values())).tokenizer
     content = engine_content({name: one.student for name, one in predictors.items()}, tokenizer)
+    engine = _opened_engine(content)
+    for name, one in predictors.items():
+        one.answer_by(content, engine.predictors[name])
+    return engine
+
+
+def _opened_engine(content: bytes) -> Any:
     return opened("the student", lambda module: module.MultiTaskPredictor(content))
 
 
@@ -182,10 +221,11 @@ def open_several(path: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     predictors = {task: Predictor(path, abstain, task=task) for task in tasks}
     runs = {task: one for task, one in predictors.items() if isinstance(one, RunPredictor)}
     _share_weights(list(runs.values()))
+    ways = {task: _way_of_reading(one.student) for task, one in runs.items()}
     engines = _share_engines(runs)
     groups: dict[Any, list[str]] = {}
-    for task, one in runs.items():
-        groups.setdefault(_way_of_reading(one.student, engines.get(task)), []).append(task)
+    for task in runs:
+        groups.setdefault((ways[task], id(engines.get(task))), []).append(task)
     return predictors, [
         (
             names,
@@ -206,25 +246,22 @@ def _share_weights(predictors: Sequence[RunPredictor]) -> None:
 
 
 def _share_engines(predictors: Mapping[str, RunPredictor]) -> dict[str, Any]:
-    """Makes students with the same encoder be answered by one engine. Returns it for each task that has one."""
+    """Makes one engine answer for students with the same encoder. Returns its predictor for each of their tasks."""
     together: dict[Any, dict[str, RunPredictor]] = {}
     for task, one in predictors.items():
         if is_served(one):
             together.setdefault((id(one.student.encoder), one.info.max_seq_length), {})[task] = one
     engines: dict[str, Any] = {}
     for group in together.values():
-        engine = _engine(group)
-        for task, one in group.items():
-            one.engine = engine.predictors[task]
-            engines[task] = engine
+        engines |= dict.fromkeys(group, _serve(group))
     return engines
 
 
-def _way_of_reading(student: TaskStudent, engine: Any) -> tuple[Any, ...]:
+def _way_of_reading(student: TaskStudent) -> tuple[Any, ...]:
     """What heads have in common that take the same inputs."""
     config = student.config
     pairing = config.pairing if isinstance(student, Student) and config.is_pair else None
-    return type(student), id(student.encoder), id(engine), pairing, HEADS[config.head].reads_tokens
+    return type(student), id(student.encoder), pairing, HEADS[config.head].reads_tokens
 
 
 def _by_engine(engine: Any) -> SharedLogits:

@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from pipeline.errors import ConfigError
-from pipeline.text.wordpiece.compiled_wordpiece import apply_to_characters, is_compatible
+from pipeline.text.wordpiece.compiled_wordpiece import BETWEEN, apply_to_characters, is_compatible
 
 # This character occurs in no piece, so a word that contains it becomes unknown.
 BEYOND = "\uffff"
@@ -20,8 +21,10 @@ PLANE = 0x10000
 NUM_PLANES = 17
 # Unicode has no characters in these planes, so one code point stands for the whole plane.
 EMPTY_PLANES = range(4, 14)
+BLOCK = 256
 
 Runs = list[tuple[int, str | None]]
+Normals = list[tuple[str, str | None]]
 
 
 def tokenizer_problems(tokenizer: Tokenizer) -> list[str]:
@@ -131,13 +134,40 @@ def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
         character itself.
     """
     runs: Runs = []
-    for plane in range(NUM_PLANES):
-        codes = range(plane * PLANE, plane * PLANE + (1 if plane in EMPTY_PLANES else PLANE))
-        # Half a surrogate pair is no text, and the library refuses it.
-        asked = [chr(code) for code in codes if code not in SURROGATES]
-        for character, answer in zip(asked, apply_to_characters(tokenizer, asked), strict=True):
-            known = "".join(c if c in alphabet or c == " " else BEYOND for c in answer)
-            normal = None if known == character else known
+    for block in _blocks():
+        for character, normal in _uniform(tokenizer, alphabet, block) or _each(tokenizer, alphabet, block):
             if not runs or runs[-1][1] != normal:
                 runs.append((ord(character), normal))
     return runs
+
+
+def _blocks() -> Iterator[list[str]]:
+    """Yields neighbouring characters. Half a surrogate pair is no text, and the library refuses it."""
+    for start in range(0, NUM_PLANES * PLANE, BLOCK):
+        is_empty = start // PLANE in EMPTY_PLANES
+        if not is_empty or start % PLANE == 0:
+            codes = range(start, start + (1 if is_empty else BLOCK))
+            yield [chr(code) for code in codes if code not in SURROGATES]
+
+
+def _uniform(tokenizer: Tokenizer, alphabet: set[str], block: list[str]) -> Normals | None:
+    """Returns what the first character of a block becomes, if all others become the like, or None.
+
+    This finds nearly all of the million characters, which would take seconds one by one.
+    """
+    joined = "".join(block)
+    is_one_word = tokenizer.pre_tokenizer.pre_tokenize_str(joined) == [(joined, (0, len(block)))]
+    if not block or not is_one_word or not alphabet.isdisjoint(joined) or BETWEEN in joined:
+        return None
+    asked = BETWEEN + BETWEEN.join(block) + BETWEEN
+    apart = f"{BETWEEN} " + f" {BETWEEN} ".join(block) + f" {BETWEEN}"
+    removed = BETWEEN * (len(block) + 1)
+    text = {asked: BEYOND, apart: f" {BEYOND} ", removed: ""}.get(tokenizer.normalizer.normalize_str(asked))
+    return None if text is None else [(block[0], text)]
+
+
+def _each(tokenizer: Tokenizer, alphabet: set[str], block: list[str]) -> Normals:
+    known = alphabet | {" "}
+    answers = apply_to_characters(tokenizer, block)
+    normals = ["".join([c if c in known else BEYOND for c in answer]) for answer in answers]
+    return [(one, None if normal == one else normal) for one, normal in zip(block, normals, strict=True)]

@@ -1,4 +1,4 @@
-"""Text to logits on one core: the engine against `Predictor`, for students of the default size with random weights.
+"""Text to logits on one core: the engine against torch with compiled kernels, for default sizes and random weights.
 
 ``python -m tests.benchmarks.engine``: sentences, pairs, and one sentence alone.
 """
@@ -16,16 +16,17 @@ from pipeline import console
 from pipeline.files import write_text
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import pad_id
+from student.answers.run_predictor import RunPredictor
 from student.config import TrainSettings
 from student.engine.python import distill_student
 from student.export.engine_file import write_engine_file
 from student.model.flags import EmbeddingKind
 from student.model.heads import is_as_large, share_hidden_layers
 from student.model.model import Student
-from student.predict import Predictor
 from student.run_config import FileTableDtype, HeadDtype
 from tests.benchmarks.ratios import ratios
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
+from tests.helpers.engine import folder_by_torch
 
 DTYPES: tuple[tuple[FileTableDtype, HeadDtype], ...] = (
     ("float32", "float32"),
@@ -38,7 +39,7 @@ Read = Callable[..., object]
 
 
 def readers(folder: Path, lines: Sequence[str], is_pair: bool, embedding: EmbeddingKind = "hybrid") -> dict[str, Read]:
-    """What makes logits of texts: `Predictor`, and the engine with files of several dtypes."""
+    """What makes logits of texts: torch, and the engine with files of several dtypes."""
     tokenizer = taught_tokenizer(list(lines))
     text = tokenizer.to_str()
     write_text(folder / TOKENIZER_FILE, text)
@@ -47,7 +48,7 @@ def readers(folder: Path, lines: Sequence[str], is_pair: bool, embedding: Embedd
     # Saved and loaded, since rounding on disk changes the weights.
     Student(one.config.model_copy(update={"is_pair": is_pair})).save(folder)
     student = Student.load(folder)
-    found: dict[str, Read] = {"Predictor": Predictor(folder).logits}
+    found: dict[str, Read] = {"torch": partial(folder_by_torch, RunPredictor(folder))}
     for tables, head in DTYPES:
         path = folder / f"{tables}-{head}.distill"
         write_engine_file({"random": (student, folder)}, tokenizer, path, tables, head)

@@ -39,7 +39,7 @@ def test_the_engine_answers_as_torch_does(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        lstm_student(**SHAPE),
+        lstm_student("lstm", **SHAPE),
         student(**SHAPE, head="cnn", matrix_size=4, vector_size=16),
         student(**SHAPE, head="bilstm", hidden_size=4),
         with_small_tables(made("hybrid")[0], "int8"),

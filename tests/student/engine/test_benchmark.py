@@ -19,7 +19,7 @@ def test_all_ways_lead_to_the_same_logits(tmp_path: Path, is_pair: bool, embeddi
     inputs = (lines, lines[::-1]) if is_pair else (lines,)
     ways = readers(tmp_path, lines, is_pair, embedding)
     found = {name: np.asarray(read(*inputs)) for name, read in ways.items()}
-    expected_NC = found.pop("Predictor")
+    expected_NC = found.pop("torch")
     for (name, actual_NC), tolerance in zip(found.items(), (1e-4, 0.05, 0.1), strict=True):
         assert np.abs(actual_NC - expected_NC).max() < tolerance * np.ptp(expected_NC), name
 
