@@ -88,7 +88,8 @@ def test_each_text_is_read_once(together: Path, monkeypatch: pytest.MonkeyPatch,
         monkeypatch.setattr(run_predictor, "has_engine", lambda: False)  # as where it could not be compiled
         monkeypatch.setattr(TextReader, "read", counted(TextReader.read, 1))
     predictor = MultiTaskPredictor(together, SINGLE)
-    assert len({id(one.student.encoder) for one in predictor.predictors.values()}) == 1
+    if reads == "torch":
+        assert len({id(one.student.encoder) for one in predictor.predictors.values()}) == 1
     answers = predictor(TEXTS[:count])
     assert read == [count]
     monkeypatch.undo()
