@@ -1,7 +1,6 @@
 """Settings of the commands that run a teacher. The module does not import torch, so that ``--help`` is quick.
 
-`DumpSettings` and `BudgetSettings` are trees of parts: each function takes only the part that it needs. See
-`pipeline.settings`.
+`DumpSettings` is a tree of parts: each function takes only the part that it needs. See `pipeline.settings`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +28,8 @@ from pipeline.sets.record_parts import SET_NAME, UNLABELLED, WindowsRecord
 from pipeline.settings import Settings
 from pipeline.tasks.task import TRAIN, load_task
 from teacher.augment.methods import MaskEach, MaskPos, Method, SplitFlags, TinyBert, default_method
-from teacher.dump.layer_flags import InitLayers, StoredLayers, WhichLayers
-from teacher.models.config import BatchFlags, ForwardFlags, ModelFlags
+from teacher.dump.layer_flags import InitLayers, StoredLayers
+from teacher.models.config import BatchFlags, ModelFlags
 from teacher.unlabelled.flags import Unlabelled
 
 Packing = Literal["sentences", "blocks"]
@@ -404,61 +403,6 @@ class WordDumpSettings(DumpCommon):
     """The settings of ``distill teacher-dump`` for labelled words."""
 
     rows: DumpWords
-
-
-class BudgetSet(StoreFlags):
-    """A set of masked words with a lossless codec."""
-
-    chosen_by: ClassVar = "set"
-    set: str = Field(
-        description="Set of masked words with codec hidden or dense: a path, or a name in the store.",
-        json_schema_extra={"argument": True},
-    )
-    positions: int = Field(2000, ge=1, description="Number of masked positions for the measurement.")
-
-
-class BudgetCorpus(CorpusFlags):
-    """The start of a corpus."""
-
-    masking: MaskedCopies = Field(default_factory=MaskedCopies)
-    teacher: ModelFlags = Field(default_factory=ModelFlags)
-    forward: ForwardFlags = Field(default_factory=ForwardFlags)
-    positions: int = Field(2000, ge=1, description="Number of masked positions for the measurement.")
-
-
-class BudgetTask(OwnDataFlags):
-    """The outputs of layers for some rows of a task."""
-
-    chosen_by: ClassVar = "task"
-    task: str = Field(description="Task on whose rows layer codecs are measured. See `distill tasks`.")
-    layers: WhichLayers = Field(default_factory=WhichLayers)
-    teacher: ModelFlags = Field(default_factory=ModelFlags)
-    forward: ForwardFlags = Field(default_factory=ForwardFlags)
-    sample: int = Field(512, ge=1, description="Number of training rows. A fifth of them is measured.")
-
-    @model_validator(mode="after")
-    def _has_layers(self) -> Self:
-        if not self.layers.signals:
-            raise ValueError("nothing to measure: give layers with --states, --cls, --attention or --values")
-        return self
-
-
-class BudgetSettings(JsonFlags):
-    """Settings of ``distill budget``."""
-
-    helps: ClassVar = {
-        "manifest": "YAML file of your own corpus.",
-        "data": "Folder or file with the corpus. Default: DISTILL_DATA, then the hub.",
-        "model_name_or_path": "Teacher: a hub id or a folder. Default: the corpus's.",
-        "seed": "Seed of masking and samples.",
-    }
-    of: BudgetSet | BudgetCorpus | BudgetTask | None = None
-
-    @model_validator(mode="after")
-    def _something(self) -> Self:
-        if self.of is None:
-            raise ValueError("nothing to measure: give a set of masked words, --corpus or --task")
-        return self
 
 
 class CheckConfig(SetFlags, ModelFlags, SeedFlags, UnverifiedFlags, JsonFlags):

@@ -13,7 +13,7 @@ from pipeline.sets.config import RecodeConfig
 from pipeline.sharing.sharing_settings import CardConfig, JoinConfig, PullConfig, PushConfig, VerifyConfig
 from pipeline.tasks.task import TRAIN
 from teacher.answers.import_settings import ExtendConfig, ImportConfig
-from teacher.config import BudgetCorpus, BudgetSet, BudgetSettings, BudgetTask
+from teacher.dump.budget_settings import BudgetCorpus, BudgetSet, BudgetSettings, BudgetTask
 
 if TYPE_CHECKING:
     from pipeline.sets.record import SetRecord

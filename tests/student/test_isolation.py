@@ -20,6 +20,7 @@ ALLOWED = {"teacher", "teacher.config", "teacher.finetune_config", "teacher.augm
 ALLOWED |= {"teacher.models", "teacher.models.config"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
 ALLOWED |= {"teacher.answers", "teacher.answers.import_settings", "teacher.dump", "teacher.dump.layer_flags"}
+ALLOWED |= {"teacher.dump.budget_settings"}
 
 
 def absent(name):
