@@ -123,7 +123,7 @@ class PredictConfig(RunFlags, CostFlags, CollectFlags, JsonFlags):
         output, file = self.output, self.file
         problems = []
         if bool(self.texts) == (file is not None):
-            problems.append("give either sentences or --file")
+            problems.append("give either sentences or --file. --file - reads JSON lines from standard input")
         if output is not None and (file is None or self.reads_stdin):
             problems.append("--output: needs --file FILE. Predictions for standard input go to standard output")
         if output is not None and output.suffix.lower() not in OUTPUT_FORMATS:
