@@ -120,7 +120,8 @@ def _read(
     ]
     if not folder.is_file() and (others := passed_over(task, files)):
         named = ", ".join(path.name for path in others[:MOST_NAMED])
-        warnings.append(f"{folder}: other files with rows are not read: {named} (files: {len(others)})")
+        more = f", and {len(others) - MOST_NAMED:,} more" if len(others) > MOST_NAMED else ""
+        warnings.append(f"{folder}: other files with rows are not read: {named}{more}")
     return str(folder), {split: _table(task, paths) for split, paths in files.items()}, warnings
 
 

@@ -11,7 +11,6 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from pipeline.errors import ConfigError
 from pipeline.text.wordpiece.compiled_wordpiece import BETWEEN, apply_to_characters, is_compatible
 
 # This character occurs in no piece, so a word that contains it becomes unknown.
@@ -35,15 +34,11 @@ def tokenizer_problems(tokenizer: Tokenizer) -> list[str]:
     # The engine searches added tokens as plain text, which these two settings would change.
     strange = [token["content"] for token in content["added_tokens"] if token["normalized"] or token["single_word"]]
     problems = [f"the tokenizer finds {name!r} in text by rules that the engine does not support" for name in strange]
-    return problems or _order_problems(tokenizer)
+    return problems or _order_problems(tokenizer) or _word_problems(tokenizer)
 
 
 def tokenizer_tensors(tokenizer: Tokenizer) -> dict[str, Tensor]:
-    """Returns the tensors of the file, for a tokenizer without `tokenizer_problems`.
-
-    Raises:
-        ConfigError: if a character becomes several words.
-    """
+    """Returns the tensors of the file, for a tokenizer without `tokenizer_problems`."""
     return _characters(tokenizer) | _pieces(tokenizer)
 
 
@@ -64,9 +59,6 @@ def _characters(tokenizer: Tokenizer) -> dict[str, Tensor]:
     """Returns the conversion of each character, as runs of characters with the same result."""
     runs = _runs(tokenizer.to_str())
     texts = [(text or "").encode() for _, text in runs]
-    strange = next((text for _, text in runs if text and text != " " and not _is_one_word(text)), None)
-    if strange is not None:
-        raise ConfigError(f"the tokenizer turns one character into {strange!r}. Use --onnx.")
     return {
         "characters": _bytes(texts),
         "characters.ends": _ends(texts),
@@ -121,6 +113,11 @@ def _order_problems(tokenizer: Tokenizer) -> list[str]:
     """
     marks = {unicodedata.combining(c) for c in _alphabet(tokenizer) if unicodedata.category(c) != "Mn"} - {0}
     return [] if len(marks) < 2 else ["the tokenizer's pieces contain marks whose order depends on their neighbours"]
+
+
+def _word_problems(tokenizer: Tokenizer) -> list[str]:
+    texts = [text for _, text in _runs(tokenizer.to_str()) if text and text != " " and not _is_one_word(text)]
+    return [f"the tokenizer turns one character into {texts[0]!r}"] if texts else []
 
 
 def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:

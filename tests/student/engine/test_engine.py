@@ -150,6 +150,16 @@ def test_small_tables_of_a_run_are_written(tmp_path: Path) -> None:
     np.testing.assert_allclose(Predictor(tmp_path / "x.distill").logits(first), logits_NC, rtol=1e-4, atol=1e-4)
 
 
+def test_the_content_of_a_file_is_a_student_too(files: dict[str, Path]) -> None:
+    texts = inputs("hybrid", ROWS)
+    predictor = Predictor(files["hybrid"].read_bytes())
+    np.testing.assert_array_equal(predictor.logits(*texts), Predictor(files["hybrid"]).logits(*texts))
+    with pytest.raises(DistillError, match=naming("'other'", predictor.task)):
+        Predictor(files["hybrid"].read_bytes(), task="other")
+    with pytest.raises(DistillError):
+        Predictor(files["hybrid"].read_bytes()[:1000])
+
+
 @pytest.fixture(scope="module")
 def several(together: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Students of two tasks of texts and one of pairs, with one encoder."""
