@@ -2,13 +2,13 @@
 
 import json
 import unicodedata
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 from torch import Tensor
 
 from pipeline.text.wordpiece.compiled_wordpiece import BETWEEN, apply_to_characters, is_compatible
@@ -23,7 +23,9 @@ EMPTY_PLANES = range(4, 14)
 BLOCK = 256
 
 Runs = list[tuple[int, str | None]]
-Normals = list[tuple[str, str | None]]
+# Formats of what each character of a block becomes. Answers: one of them, or a text for each character.
+KEPT, APART, REMOVED = "{}", " {} ", ""
+Answers = str | list[str]
 
 
 def tokenizer_problems(tokenizer: Tokenizer) -> list[str]:
@@ -131,40 +133,54 @@ def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
         character itself.
     """
     runs: Runs = []
-    for block in _blocks():
-        for character, normal in _uniform(tokenizer, alphabet, block) or _each(tokenizer, alphabet, block):
+    decisive = Tokenizer(WordPiece())
+    decisive.normalizer, decisive.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    for block, answers in _by_block(decisive.to_str()):
+        for character, normal in _normals(block, answers, alphabet):
             if not runs or runs[-1][1] != normal:
                 runs.append((ord(character), normal))
     return runs
 
 
-def _blocks() -> Iterator[list[str]]:
-    """Yields neighbouring characters. Half a surrogate pair is no text, and the library refuses it."""
+# Takes a moment, and vocabularies differ more often than these two parts of a tokenizer.
+@lru_cache(maxsize=16)
+def _by_block(tokenizer_json: str) -> list[tuple[str, Answers]]:
+    """Returns neighbouring characters, and what they become."""
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    found: list[tuple[str, Answers]] = []
     for start in range(0, NUM_PLANES * PLANE, BLOCK):
         is_empty = start // PLANE in EMPTY_PLANES
-        if not is_empty or start % PLANE == 0:
-            codes = range(start, start + (1 if is_empty else BLOCK))
-            yield [chr(code) for code in codes if code not in SURROGATES]
+        # Half a surrogate pair is no text, and the library refuses it.
+        codes = [code for code in range(start, start + (1 if is_empty else BLOCK)) if code not in SURROGATES]
+        if codes and (not is_empty or start % PLANE == 0):
+            block = "".join(map(chr, codes))
+            alike = _alike(tokenizer, block)
+            found.append((block, apply_to_characters(tokenizer, list(block)) if alike is None else alike))
+    return found
 
 
-def _uniform(tokenizer: Tokenizer, alphabet: set[str], block: list[str]) -> Normals | None:
-    """Returns what the first character of a block becomes, if all others become the like, or None.
+def _alike(tokenizer: Tokenizer, block: str) -> str | None:
+    """Returns the format of what each character of a block becomes, or None if they differ.
 
     This finds nearly all of the million characters, which would take seconds one by one.
     """
-    joined = "".join(block)
-    is_one_word = tokenizer.pre_tokenizer.pre_tokenize_str(joined) == [(joined, (0, len(block)))]
-    if not block or not is_one_word or not alphabet.isdisjoint(joined) or BETWEEN in joined:
+    if BETWEEN in block:
         return None
     asked = BETWEEN + BETWEEN.join(block) + BETWEEN
     apart = f"{BETWEEN} " + f" {BETWEEN} ".join(block) + f" {BETWEEN}"
     removed = BETWEEN * (len(block) + 1)
-    text = {asked: BEYOND, apart: f" {BEYOND} ", removed: ""}.get(tokenizer.normalizer.normalize_str(asked))
-    return None if text is None else [(block[0], text)]
+    found = {asked: KEPT, apart: APART, removed: REMOVED}.get(tokenizer.normalizer.normalize_str(asked))
+    if found and tokenizer.pre_tokenizer.pre_tokenize_str(block) != [(block, (0, len(block)))]:
+        return None  # some of them split words
+    return found
 
 
-def _each(tokenizer: Tokenizer, alphabet: set[str], block: list[str]) -> Normals:
+def _normals(block: str, answers: Answers, alphabet: set[str]) -> list[tuple[str, str | None]]:
+    """Returns characters at which the text changes, with that text, or None for the character itself."""
+    if isinstance(answers, str):
+        if alphabet.isdisjoint(block):
+            return [(block[0], answers.format(BEYOND))]
+        answers = [answers.format(character) for character in block]
     known = alphabet | {" "}
-    answers = apply_to_characters(tokenizer, block)
     normals = ["".join([c if c in known else BEYOND for c in answer]) for answer in answers]
     return [(one, None if normal == one else normal) for one, normal in zip(block, normals, strict=True)]
