@@ -34,7 +34,7 @@ from student.model.weights import encoder_checksum
 from student.predict import BATCH_SIZE, Predictor, StudentInfo
 from student.texts import listed
 
-MADE_AGAIN = {"student", "reader", "engine"}  # attributes that do not travel to other processes
+MADE_AGAIN = {"student", "reader", "served"}  # attributes that do not travel to other processes
 Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -43,6 +43,7 @@ class RunPredictor(Predictor):
 
     Attributes:
         folder: of the run.
+        student: the torch module.
         tokenizer: of its texts.
     """
 
@@ -55,37 +56,26 @@ class RunPredictor(Predictor):
             )
         _one_thread_after_forks()
         self.folder = folder = Path(run) / (task or "")
+        self.student: Any = _ready(self.student_type.load(folder))
         self.info = StudentInfo.of(self.student.config)
         self.threshold = self.certified_threshold() if abstain else None
         self.bias_C = label_bias(folder, self.info.target, costs)
         self.tokenizer = load_tokenizer(folder / TOKENIZER_FILE, self.student.config.tokenizer_sha256)
-        self._content: bytes | None = None
-
-    @cached_property
-    def student(self) -> Any:
-        """The torch module, read from the folder when it is needed."""
-        return _ready(self.student_type.load(self.folder))
 
     @cached_property
     def reader(self) -> TextReader:
         """What makes ids of its texts. Takes a moment, which the engine does not need."""
         return TextReader.of(self.tokenizer)
 
-    @cached_property
+    @property
     def engine(self) -> Any:
-        """The engine's predictor, or None if torch has to answer."""
+        """The engine's predictor, or None if torch has to answer. The module may have been moved to a GPU since."""
+        return self.served if self.student.device.type == "cpu" else None
+
+    @cached_property
+    def served(self) -> Any:
+        """The student in the engine, which has its own copy of the weights, or None if it does not serve it."""
         return _serve({self.info.task: self}).predictors[self.info.task] if is_served(self) else None
-
-    def answer_by(self, content: bytes, engine: Any) -> None:
-        """Makes the engine answer.
-
-        Args:
-            content: what it was opened from.
-            engine: its predictor.
-        """
-        self._content, self.engine = content, engine
-        # The engine has its own copy of the weights, so these would only take memory.
-        vars(self).pop("student", None)
 
     @property
     def is_quick(self) -> bool:
@@ -95,8 +85,6 @@ class RunPredictor(Predictor):
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again of the student's weights, wherever its folder is."""
         others = {name: value for name, value in vars(self).items() if name not in MADE_AGAIN}
-        if self.engine is not None:
-            return _opened_again, (type(self), self.engine.task, others | {"_content": self._content})
         # Tables that lie side by side do not travel.
         weights = {name: weight.cpu().clone() for name, weight in self.student.state_dict().items()}
         student = type(self.student), self.student.config, weights, self.student.companions
@@ -104,10 +92,10 @@ class RunPredictor(Predictor):
 
     def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
         """See `Predictor`."""
-        texts = self._texts(sentences1, sentences2)
-        if self.engine is not None:
-            self.engine.threads = torch.get_num_threads()
-            logits_NC: Floats = logits_by(self.engine, *texts)
+        texts, engine = self._texts(sentences1, sentences2), self.engine
+        if engine is not None:
+            engine.threads = torch.get_num_threads()
+            logits_NC: Floats = logits_by(engine, *texts)
             return logits_NC
         config = self.student.config
         parts = sequences(config, *self.reader.read(*texts, config.max_seq_length))
@@ -115,10 +103,10 @@ class RunPredictor(Predictor):
 
     def encode(self, sentences: Iterable[str]) -> Floats:
         """See `Predictor`."""
-        texts = listed(sentences)
-        if self.engine is not None:
-            self.engine.threads = torch.get_num_threads()
-            return encoded_by(self.engine, texts)
+        texts, engine = listed(sentences), self.engine
+        if engine is not None:
+            engine.threads = torch.get_num_threads()
+            return encoded_by(engine, texts)
         student = self.student
         parts = sequences(student.config, *self.reader.read(texts, None, student.config.max_seq_length))
         return in_batches(student.encoder.reduce, parts, student.encoder.size, student.device)
@@ -169,15 +157,6 @@ def _ready(student: TaskStudent) -> TaskStudent:
     return student
 
 
-def _opened_again(kind: type[RunPredictor], task: str, others: dict[str, Any]) -> RunPredictor:
-    """The predictor that was pickled or copied, with its engine."""
-    predictor: RunPredictor = object.__new__(kind)
-    vars(predictor).update(others)
-    content = others["_content"]
-    predictor.answer_by(content, _opened_engine(content).predictors[task])
-    return predictor
-
-
 def _revived(
     kind: type[RunPredictor],
     student: tuple[type[TaskStudent], Any, dict[str, torch.Tensor], dict[str, bytes]],
@@ -206,14 +185,10 @@ def _serve(predictors: Mapping[str, RunPredictor]) -> Any:
     """Makes one engine answer for students with one encoder, by their names. Returns its predictor of all of them."""
     tokenizer = next(iter(predictors.values())).tokenizer
     content = engine_content({name: one.student for name, one in predictors.items()}, tokenizer)
-    engine = _opened_engine(content)
+    engine = opened("the student", lambda module: module.MultiTaskPredictor(content))
     for name, one in predictors.items():
-        one.answer_by(content, engine.predictors[name])
+        one.served = engine.predictors[name]
     return engine
-
-
-def _opened_engine(content: bytes) -> Any:
-    return opened("the student", lambda module: module.MultiTaskPredictor(content))
 
 
 def open_several(path: Path, tasks: Sequence[str], abstain: bool) -> Opened:
@@ -221,11 +196,10 @@ def open_several(path: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     predictors = {task: Predictor(path, abstain, task=task) for task in tasks}
     runs = {task: one for task, one in predictors.items() if isinstance(one, RunPredictor)}
     _share_weights(list(runs.values()))
-    ways = {task: _way_of_reading(one.student) for task, one in runs.items()}
     engines = _share_engines(runs)
     groups: dict[Any, list[str]] = {}
-    for task in runs:
-        groups.setdefault((ways[task], id(engines.get(task))), []).append(task)
+    for task, one in runs.items():
+        groups.setdefault((_way_of_reading(one.student), id(engines.get(task))), []).append(task)
     return predictors, [
         (
             names,

@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
 from torch import Tensor
 
-from pipeline.text.wordpiece.compiled_wordpiece import BETWEEN, apply_to_characters, is_compatible
+from pipeline.text.wordpiece.compiled_wordpiece import (
+    BETWEEN,
+    apply_to_characters,
+    is_compatible,
+    without_vocabulary,
+)
 
 # This character occurs in no piece, so a word that contains it becomes unknown.
 BEYOND = "\uffff"
@@ -133,9 +137,7 @@ def characters(tokenizer: Tokenizer, alphabet: set[str]) -> Runs:
         character itself.
     """
     runs: Runs = []
-    decisive = Tokenizer(WordPiece())
-    decisive.normalizer, decisive.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-    for block, answers in _by_block(decisive.to_str()):
+    for block, answers in _by_block(without_vocabulary(tokenizer)):
         for character, normal in _normals(block, answers, alphabet):
             if not runs or runs[-1][1] != normal:
                 runs.append((ord(character), normal))

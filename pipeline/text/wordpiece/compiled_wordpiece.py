@@ -209,9 +209,7 @@ def character_table(tokenizer: Tokenizer, firsts: Collection[str] = ()) -> Chara
 
     Returns: An array of `CHARACTER`, or None if there is not exactly one result per character.
     """
-    decisive = Tokenizer(WordPiece())
-    decisive.normalizer, decisive.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-    known = _results_by_character(decisive.to_str())
+    known = _results_by_character(without_vocabulary(tokenizer))
     if known is None or not firsts:
         return known and known[0]
     table = known[0].copy()
@@ -220,6 +218,13 @@ def character_table(tokenizer: Tokenizer, firsts: Collection[str] = ()) -> Chara
         if any(first in result for first in firsts):
             table[ord(character)] = UNKNOWN_ENTRY
     return table
+
+
+def without_vocabulary(tokenizer: Tokenizer) -> str:
+    """Returns what decides the conversion of characters, as JSON: the normalizer and the pre-tokenizer."""
+    decisive = Tokenizer(WordPiece())
+    decisive.normalizer, decisive.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    return str(decisive.to_str())
 
 
 # Running the tokenizer on all characters takes a hundred times as long as the rest of making a reader.

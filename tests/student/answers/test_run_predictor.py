@@ -1,6 +1,7 @@
 """A run's folder: which students the engine answers for, and that torch answers alike where it does not."""
 
 import pickle  # noqa: TID251 - what multiprocessing does
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -60,5 +61,14 @@ def test_a_tokenizer_that_the_engine_does_not_read_takes_torch(tmp_path: Path) -
 
 def test_a_gpu_takes_torch(tmp_path: Path) -> None:
     predictor = opened(*made("hybrid"), tmp_path)
+    predictor.logits(["the a"])
     predictor.student.to("meta")  # as a GPU's, these tensors are not in this machine's memory
     assert predictor.engine is None
+
+
+def test_the_torch_module_stays_when_the_folder_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    predictor = opened(*made("hybrid"), tmp_path / "run")
+    logits_NC = predictor.logits(["the a"])
+    shutil.rmtree(tmp_path / "run")  # as of a fitted classifier, or of `bench` without a run
+    np.testing.assert_allclose(folder_by_torch(predictor, ["the a"]), logits_NC, rtol=1e-4, atol=1e-4)
