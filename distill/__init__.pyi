@@ -975,8 +975,8 @@ def results(
         teachers: Folder with a teacher for each task, instead of fine-tuning.
         teacher_seeds: Number of teachers per task. The best one on held-out rows is used.
         seeds: Number of seeds per student.
-        experiment: YAML file with the sets and students to compare. Default: the default student, with the teacher
-            and on gold alone.
+        experiment: YAML file with the sets and students to compare. Default: the default student, a CBOW, and the
+            default student on gold alone.
         output_dir: Output folder with RESULTS.md.
         plan: Print the commands and stop.
     """
@@ -1138,7 +1138,7 @@ def sweep(
             attention (between both). Default: compare, for aligned and biattentive attention, for a bert joint.
         token_dropout: Share of tokens dropped in each training step.
         head: Classifier on top of the representation. Default: mlp, for a bert dense.
-        hidden_size: Width of the head. Default: 400, for bilstm the width of its input.
+        hidden_size: Width of the head. Default: 128, for bilstm the width of its input.
         hidden_dropout: Dropout of the representation, and in the layers of a bert. Default: 0.2, for a bert 0.1.
         class_weights: Weights of classes. balanced: all classes count the same. Default: all rows count the same.
         alpha: Weight of the loss to gold. The loss to the teacher has 1 - alpha.
@@ -1293,7 +1293,7 @@ def train_student(
             attention (between both). Default: compare, for aligned and biattentive attention, for a bert joint.
         token_dropout: Share of tokens dropped in each training step.
         head: Classifier on top of the representation. Default: mlp, for a bert dense.
-        hidden_size: Width of the head. Default: 400, for bilstm the width of its input.
+        hidden_size: Width of the head. Default: 128, for bilstm the width of its input.
         hidden_dropout: Dropout of the representation, and in the layers of a bert. Default: 0.2, for a bert 0.1.
         class_weights: Weights of classes. balanced: all classes count the same. Default: all rows count the same.
         alpha: Weight of the loss to gold. The loss to the teacher has 1 - alpha.

@@ -304,7 +304,7 @@ class TokenHead(Settings):
         None, description="Classifier on top of the representation. Default: mlp, for a bert dense."
     )
     hidden_size: int | None = Field(
-        None, ge=1, description="Width of the head. Default: 400, for bilstm the width of its input."
+        None, ge=1, description="Width of the head. Default: 128, for bilstm the width of its input."
     )
     hidden_dropout: float | None = Field(
         None,

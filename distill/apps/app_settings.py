@@ -125,8 +125,8 @@ class ResultsConfig(JsonFlags):
     seeds: int = Field(3, ge=1, description="Number of seeds per student.")
     experiment: Path | None = Field(
         None,
-        description="YAML file with the sets and students to compare. Default: the default student, with the teacher "
-        "and on gold alone.",
+        description="YAML file with the sets and students to compare. Default: the default student, a CBOW, and the "
+        "default student on gold alone.",
     )
     output_dir: Path = Field(Path("results"), description="Output folder with RESULTS.md.")
     plan: bool = Field(False, description="Print the commands and stop.")

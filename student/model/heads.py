@@ -307,12 +307,12 @@ def _bilstm_multiply_adds(head: BiLstmHead, num_features: int) -> tuple[int, int
 
 
 HEADS: dict[HeadKind, Head] = {
-    "mlp": Head("MLP", _make_mlp, has_width=True, default_width=400, problems=_mlp_problems),
+    "mlp": Head("MLP", _make_mlp, has_width=True, default_width=128, problems=_mlp_problems),
     "plain-mlp": Head(
         "MLP without LayerNorm",
         _make_plain_mlp,
         has_width=True,
-        default_width=400,
+        default_width=128,
         drops_itself=True,
         problems=_mlp_problems,
     ),

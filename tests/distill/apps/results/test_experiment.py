@@ -55,6 +55,7 @@ def test_the_one_of_the_package_can_be_read() -> None:
     experiment, subject = load_experiment(None)
     told = TaskParts(experiment, "mnli", subject)
     assert sorted(told.students["gold alone"]) == sorted(["--alpha", "1.0", "--where", "variant = 0"])
+    assert told.students["CBOW"] == ["--embedding", "cbow"]
     assert told.teacher == ["--held-out", "0.1"]
 
 
