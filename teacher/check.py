@@ -135,7 +135,8 @@ def _sample(logit_set: ExampleSet, num_rows: int, seed: int) -> pa.Table:
     shards = logit_set.record.shards
     require_shards(logit_set.root, logit_set.record, shards)
     query = SAMPLE.format(seed=seed, sample=num_rows, first_collected=_first_collected(logit_set.record))
-    with open_files({"examples": [logit_set.root / shard.path for shard in shards]}) as connection:
+    files = [logit_set.root / shard.path for shard in shards]
+    with open_files({"examples": files}, query=query) as connection:
         return to_arrow(select(connection, query))
 
 

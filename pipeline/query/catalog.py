@@ -30,7 +30,8 @@ from pipeline.sets.record_parts import SET_NAME
 from pipeline.sets.row_kind import SPLIT_ROWS, View
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE, columns_of
 from pipeline.sql.database import connect, disk_error, token_vectors_view_name, view_name
-from pipeline.sql.gate import add_macros, macros, open_database, parquet
+from pipeline.sql.gate import open_database, parquet
+from pipeline.sql.macros import add_macros, macros
 
 CATALOG_FILE = "catalog.duckdb"
 States = dict[str, str]  # of sets, by the names of their folders
@@ -316,7 +317,8 @@ def _teacher_rows(sets: list[tuple[Path, SetRecord]]) -> list[list[Any]]:
 
 def _statements() -> str:
     """Returns the hash of everything that determines the content of a catalog besides the sets."""
-    statements = [TABLES, VOCABULARY_VIEW, SPLIT_ROWS, parquet([]), macros()]
+    statements = [TABLES, VOCABULARY_VIEW, SPLIT_ROWS, parquet([])]
+    statements += [macro.statement for macro in macros().values()]
     statements += [template for kind in KINDS.values() for template in kind.sql_templates]
     return hashlib.sha256(json.dumps(statements).encode()).hexdigest()
 

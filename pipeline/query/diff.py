@@ -15,7 +15,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Setting
 from pipeline.sets.verify import require_shards
 from pipeline.sql.gate import open_files, select, to_arrow
-from pipeline.sql.target_macros import macros_of
+from pipeline.sql.macros import macros_of
 
 # A full join keeps every key of either set. `same` is null where only one set has the key.
 PAIRS = """

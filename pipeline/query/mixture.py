@@ -20,7 +20,7 @@ from pipeline.sets.kinds.examples import columns_with_text
 from pipeline.sets.reader import KEYS, ExampleSet, LogitSet
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sql.gate import first_row, open_files, to_arrow
-from pipeline.sql.target_macros import macros_of
+from pipeline.sql.macros import macros_of
 from pipeline.tasks.metrics import fidelity, score_logits
 from pipeline.tasks.target import Target, gold_arrays
 
@@ -63,8 +63,12 @@ class Mixture(ExampleSet):
         return f'(select "{self.view}".* replace ({self.mixed_logits} as logits) from {self.joined})'  # noqa: S608
 
     @contextmanager
-    def opened(self, split: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    def opened(self, split: str, query: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
         """Opens the rows of one split for queries: a view per set, with the labels in the first set's order.
+
+        Args:
+            split: name of the split.
+            query: the only query that will follow, if it is known.
 
         Raises:
             IntegrityError: if a file is missing or was changed.
@@ -72,7 +76,7 @@ class Mixture(ExampleSet):
         files = {one.view: one.checked_files(split) for one in self.sets}
         first = self.record.target
         columns = {one.view: columns_with_text(one.record, columns_as(first, one.record.target)) for one in self.sets}
-        with open_files(files, columns) as connection:
+        with open_files(files, columns, query) as connection:
             yield connection
 
 

@@ -100,7 +100,7 @@ class LogitSet:
             QueryError: if it is not a SELECT, or fails.
         """
         files = [file for split in self.splits for file in self.checked_files(split)]
-        with open_files({self.kind: files, self.view: files}) as connection:
+        with open_files({self.kind: files, self.view: files}, query=query) as connection:
             relation = select(connection, query)
             return Rows(relation.columns, fetch_rows(relation))
 
@@ -169,15 +169,19 @@ class ExampleSet(LogitSet):
         return f"from {self.rows_sql} where split = '{split}'{condition} order by source_row, variant"
 
     @contextmanager
-    def opened(self, split: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    def opened(self, split: str, query: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
         """Opens the rows of only one split for queries: a view with the name of the set, and ``examples``.
+
+        Args:
+            split: name of the split.
+            query: the only query that will follow, if it is known.
 
         Raises:
             IntegrityError: if a file is missing or was changed.
         """
         files = self.checked_files(split)
         # Only the files of this split are opened, so that a query cannot choose dev rows for training by accident.
-        with open_files({"examples": files, self.view: files}) as connection:
+        with open_files({"examples": files, self.view: files}, query=query) as connection:
             yield connection
 
     def read(self, split: str, columns: tuple[str, ...], where: str | None = None) -> pa.Table:
@@ -195,7 +199,7 @@ class ExampleSet(LogitSet):
         if where:
             check_condition(where)
         sql = f"select {', '.join(columns)} {self.query(split, where)}"
-        with self.opened(split) as connection:
+        with self.opened(split, sql) as connection:
             return to_arrow(select(connection, sql))
 
 

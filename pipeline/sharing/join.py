@@ -151,9 +151,10 @@ def _keys(source: Source, record: SetRecord) -> pa.Table:
 
 def _look_up(root: Path, record: SetRecord, keys: pa.Table) -> tuple[pa.Table, pa.Table, int]:
     files = [root / shard.path for shard in record.shards]
-    with open_files({"theirs": files}) as connection:
+    queries = MATCHED, MISSING, COPIES
+    with open_files({"theirs": files}, query=" ".join(queries)) as connection:
         connection.register("mine", keys)
-        matched, missing, copies = (to_arrow(select(connection, query)) for query in (MATCHED, MISSING, COPIES))
+        matched, missing, copies = (to_arrow(select(connection, query)) for query in queries)
     return matched, missing, int(copies.column("copies")[0].as_py())
 
 

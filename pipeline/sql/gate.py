@@ -13,7 +13,6 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import QueryError, did_you_mean
 from pipeline.files import write_alone
 from pipeline.sql.database import connect, view_name
+from pipeline.sql.macros import add_macros
 from pipeline.sql.statement import check_select
 from pipeline.stopping import interrupting
 from pipeline.strings import string_problem
@@ -53,20 +53,22 @@ Row = tuple[Any, ...]
 
 @contextmanager
 def open_files(
-    views: Mapping[str, Sequence[Path]], columns: Mapping[str, str] | None = None
+    views: Mapping[str, Sequence[Path]], columns: Mapping[str, str] | None = None, query: str | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Opens a locked in-memory database with one view per group of Parquet files, and the macros.
 
     Args:
         views: the files of each view.
         columns: what a view selects from its files, if not ``*``.
+        query: the only queries that will follow, if they are known. Opening is faster without the other macros.
     """
+    columns = columns or {}
     connection = connect(config=LOCKED_DOWN)
     try:
-        add_macros(connection)
+        add_macros(connection, query if query is None else " ".join([query, *columns.values()]))
         with query_errors():
             for name, paths in views.items():
-                create_view(connection, name, paths, (columns or {}).get(name, "*"))
+                create_view(connection, name, paths, columns.get(name, "*"))
         lock(connection, [path for paths in views.values() for path in paths])
         with interrupting(connection.interrupt):
             yield connection
@@ -83,17 +85,6 @@ def open_database(path: Path, readable: Sequence[Path]) -> Iterator[duckdb.DuckD
         yield connection
     finally:
         connection.close()
-
-
-def add_macros(connection: duckdb.DuckDBPyConnection) -> None:
-    """Creates the macros over logits (macros.sql) and over the rows of a set (analyses.sql)."""
-    connection.execute(macros())
-
-
-def macros() -> str:
-    """Returns the statements that create the macros."""
-    folder = files("pipeline.sql")
-    return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("macros.sql", "analyses.sql"))
 
 
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, paths: Sequence[Path], columns: str = "*") -> None:

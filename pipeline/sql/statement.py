@@ -15,6 +15,7 @@ import duckdb
 
 from pipeline.errors import QueryError, did_you_mean
 from pipeline.sql.database import connect
+from pipeline.sql.macros import macros
 
 READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 OWN = "select function_name, function_type = 'table_macro' from duckdb_functions() where not internal"
@@ -28,27 +29,42 @@ def check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     if kinds != ["SELECT"]:
         raise QueryError(f"only one SELECT is allowed, but this is: {', '.join(kinds) or 'nothing'}")
     # The tree is searched at every depth: DuckDB accepts COPY inside a WITH, which reads like a SELECT from outside.
-    nodes = list(_nodes(_syntax_tree(sql)))
+    nodes = list(_nodes(_syntax_tree(connection, sql)))
     foreign = sorted({node["type"] for node in nodes if _is_query(node)} - READING_NODES)
     if foreign:
         raise QueryError(f"only SELECT is allowed inside a SELECT, but there is: {', '.join(foreign)}")
-    own = connection.execute(OWN).fetchall()
     tables = [node["function"] for node in nodes if node.get("type") == "TABLE_FUNCTION"]
-    # An allowlist, not a blocklist: a new DuckDB version may bring functions that write or read files.
-    known = listed_functions()["tables"] | {name for name, makes_table in own if makes_table}
-    for name in sorted({table.get("function_name", "") for table in tables} - known):
-        raise QueryError(f"the function {name!r} is not allowed. {did_you_mean(name, known)}")
     # Identity, not equality: the same call may stand once as a table and once as a value, with different permissions.
     of_tables = set(map(id, tables))
     called = {node["function_name"].lower() for node in nodes if "function_name" in node and id(node) not in of_tables}
-    known = listed_functions()["values"] | {name.lower() for name, makes_table in own if not makes_table}
-    for name in sorted(called - known):
-        close = " or ".join(map(repr, get_close_matches(name, known)))
-        raise QueryError(f"there is no function {name!r}, or it is not allowed{close and f'. Did you mean {close}?'}")
+    _check_functions(connection, {table.get("function_name", "") for table in tables}, called)
     # A name of a WITH clause hides the view of that name, so the check would look at the wrong set.
     local = {part["key"] for node in nodes for part in node.get("cte_map", {}).get("map", [])}
-    questions = [table for table in tables if (table["function_name"], True) in own]
+    questions = [table for table in tables if table["function_name"] not in listed_functions()["tables"]]
     refuse_for_words(connection, questions, local)
+
+
+def _check_functions(connection: duckdb.DuckDBPyConnection, tables: set[str], values: set[str]) -> None:
+    """Raises QueryError for a function that is not known to be harmless, or does not exist.
+
+    Args:
+        connection: the database.
+        tables: names of called functions that make tables.
+        values: names of the others, in lower case.
+    """
+    # An allowlist, not a blocklist: a new DuckDB version may bring functions that write or read files.
+    known_tables = listed_functions()["tables"] | {name for name, macro in macros().items() if macro.makes_table}
+    known_values = listed_functions()["values"] | {name for name, macro in macros().items() if not macro.makes_table}
+    if tables <= known_tables and values <= known_values:
+        return  # Listing the connection's functions would take longer than most queries.
+    own = connection.execute(OWN).fetchall()
+    known_tables |= {name for name, makes_table in own if makes_table}
+    for name in sorted(tables - known_tables):
+        raise QueryError(f"the function {name!r} is not allowed. {did_you_mean(name, known_tables)}")
+    known_values |= {name.lower() for name, makes_table in own if not makes_table}
+    for name in sorted(values - known_values):
+        close = " or ".join(map(repr, get_close_matches(name, known_values)))
+        raise QueryError(f"there is no function {name!r}, or it is not allowed{close and f'. Did you mean {close}?'}")
 
 
 @cache
@@ -71,7 +87,9 @@ def first_arguments(sql: str, functions: Collection[str]) -> set[str]:
     """
     if not any(name in sql.lower() for name in functions):
         return set()
-    calls = [node for node in _nodes(_syntax_tree(sql)) if node.get("function_name") in functions]
+    with connect() as connection:
+        tree = _syntax_tree(connection, sql)
+    calls = [node for node in _nodes(tree) if node.get("function_name") in functions]
     return {_first_argument(call) for call in calls}
 
 
@@ -91,11 +109,11 @@ def _kind(statement: duckdb.Statement) -> str:
         return "another statement"
 
 
-def _syntax_tree(sql: str) -> Any:
-    with connect() as connection:
-        row = connection.execute("select json_serialize_sql(?)", [sql]).fetchone()
+def _syntax_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
+    # All rows, because an unfinished result would block the connection for the query itself.
+    [(text,)] = connection.execute("select json_serialize_sql(?)", [sql]).fetchall()
     try:
-        tree = json.loads(row[0]) if row else {}
+        tree = json.loads(text)
     except RecursionError as error:
         raise QueryError("the query is nested too deeply. Write it with fewer SELECTs inside each other.") from error
     if tree.get("error") is not False:

@@ -119,7 +119,7 @@ def answers(old: LogitSet, hashes: Sequence[TextHashes]) -> Known:
     # Built from the raw bytes, because a list of millions of Python objects would take gigabytes.
     buffers = [None, pa.py_buffer(distinct.tobytes())]
     wanted = pa.Array.from_buffers(pa.binary(TEXT_HASH_BYTES), len(distinct), buffers)
-    with open_files({"rows": files}) as connection:
+    with open_files({"rows": files}, query=ANSWERS) as connection:
         connection.register("wanted", pa.table({"text_hash": wanted}))
         table = to_arrow(select(connection, ANSWERS))
     texts, num_logits = table.column("text_hash").to_pylist(), old.record.target.num_logits

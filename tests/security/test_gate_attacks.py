@@ -9,7 +9,8 @@ import pytest
 
 from pipeline.errors import QueryError
 from pipeline.sql import gate
-from pipeline.sql.gate import add_macros, create_view, open_database, open_files, select, to_arrow
+from pipeline.sql.gate import create_view, open_database, open_files, select, to_arrow
+from pipeline.sql.macros import add_macros
 
 COPY = "copy (select 1) to '{shard}' (use_tmp_file false)"
 CTE = f"with t as materialized ({COPY}) select * from t"

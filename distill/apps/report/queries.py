@@ -8,7 +8,7 @@ import duckdb
 
 from distill.apps.report.page import Rows
 from pipeline.sql.gate import select, to_arrow
-from pipeline.sql.target_macros import macros_of
+from pipeline.sql.macros import macros_of
 from pipeline.tasks.target import Target
 
 DECIMALS = 10

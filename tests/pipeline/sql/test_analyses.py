@@ -12,7 +12,8 @@ import pytest
 from pipeline.errors import QueryError
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
 from pipeline.sets.reader import ExampleSet
-from pipeline.sql.gate import add_macros, select, to_arrow
+from pipeline.sql.gate import select, to_arrow
+from pipeline.sql.macros import add_macros
 from tests.helpers.messages import naming
 
 Row = tuple[str, int, int, int | None, Sequence[float]]  # split, source row, variant, label, probabilities

@@ -4,7 +4,7 @@ import duckdb
 import pytest
 
 from pipeline.errors import QueryError
-from pipeline.sql.gate import add_macros
+from pipeline.sql.macros import add_macros
 from pipeline.sql.statement import check_select, listed_functions
 from student.sql_functions import FUNCTIONS
 from tests.helpers.messages import naming

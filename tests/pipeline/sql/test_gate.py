@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.errors import QueryError
 from pipeline.sql.database import view_name
-from pipeline.sql.gate import add_macros, as_dicts, create_view, open_files, select, to_arrow, write_parquet
+from pipeline.sql.gate import as_dicts, create_view, open_files, select, to_arrow, write_parquet
+from pipeline.sql.macros import add_macros
 from tests.helpers.messages import naming
 
 

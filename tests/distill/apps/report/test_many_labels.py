@@ -10,7 +10,7 @@ import pytest
 from distill.apps.report.split_charts import confused, label_scores
 from distill.commands.students import MOST_LABELS, add_labels
 from distill.result import Result
-from pipeline.sql.gate import add_macros
+from pipeline.sql.macros import add_macros
 from pipeline.tasks.metrics import scores_by_label
 from pipeline.tasks.target import Target
 
