@@ -62,13 +62,15 @@ LONGEST = (
     "tests/test_docs.py",
     "tests/student/export/test_run.py",
     "tests/student/sweep/test_run.py",
-    "tests/test_examples.py",
-    "tests/distill/whole/test_results.py",
-    "tests/teacher/dump/test_examples.py",
-    "tests/teacher/augment/test_run.py",
-    "tests/teacher/unlabelled/test_dump_unlabelled.py",
+    "tests/teacher/dump/test_cluster.py",
     "tests/test_torture.py",
-    "tests/test_gpu.py",
+    "tests/distill/whole/test_results.py",
+    "tests/test_examples.py",
+    "tests/student/engine/test_package.py",
+    "tests/teacher/augment/test_run.py",
+    "tests/student/kinds/test_token_labels.py",
+    "tests/test_benchmarks.py",
+    "tests/student/cascade/test_cascade.py",
 )
 RATINGS = """
 name: ratings

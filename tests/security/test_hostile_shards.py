@@ -175,9 +175,9 @@ def test_lists_that_run_lengths_repeat(own_set: ExampleSet) -> None:
 
 
 @pytest.mark.slow
-def test_hundreds_of_thousands_of_columns(own_set: ExampleSet) -> None:
-    rewrite(own_set.root, lambda table: pa.table({f"c{k}": [1] for k in range(200_000)}))
-    assert "200,000 columns" in limited("verify", own_set.root)
+def test_tens_of_thousands_of_columns(own_set: ExampleSet) -> None:
+    rewrite(own_set.root, lambda table: pa.table({f"c{k}": [1] for k in range(50_000)}))
+    assert "50,000 columns" in limited("verify", own_set.root)
 
 
 def pipe(path: Path) -> None:

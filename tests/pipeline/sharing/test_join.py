@@ -122,7 +122,7 @@ def test_rows_are_found_by_their_text(blind: Path, opinion_set: ExampleSet, work
         assert row["logits"] == logits[row["sentence1"]]
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(picks=st.lists(st.integers(-4, TRAIN_ROWS - 1), min_size=1, max_size=40), stays=st.booleans())
 def test_any_choice_of_rows_gets_the_logits_of_its_texts(
     blind: Path,

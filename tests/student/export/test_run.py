@@ -32,6 +32,7 @@ from tests.helpers.toy_students import padded, pair_student, student
 
 JOINT = {"is_pair": True, "pairing": "joint", "special_ids": ((1,), (2,), (2,))}
 LSTM = {"embedding": "lstm", "matrix_size": 0, "bidirectional": False, "lstm": {"hidden_size": 3}}
+PAIR_LSTM = {**LSTM, "embedding": "biattentive", "is_pair": True, "pairing": "attention", "head": "plain-mlp"}
 SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
 
 
@@ -45,8 +46,8 @@ SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
         ({"is_pair": False, "matrix_size": 0, "max_seq_length": 7}, None),
         ({**SQUARE, "pooling": "sum+max"}, "int8"),
         ({**JOINT, "head": "linear", "vector_size": 0, "bidirectional": False, "pad_id": 9}, "float16"),
-        ({**LSTM, "lstm": {"hidden_size": 3, "channels": 2}, "head": "linear", "max_seq_length": 9}, None),
-        ({**LSTM, "embedding": "biattentive", "is_pair": True, "pairing": "attention", "head": "plain-mlp"}, None),
+        ({**LSTM, "lstm": {"hidden_size": 3, "channels": 2}, "head": "linear", "max_seq_length": 5}, None),
+        ({**PAIR_LSTM, "max_seq_length": 5}, None),
         ({**LSTM, "lstm": None, "embedding": "aligned", "is_pair": True, "pairing": "attention"}, None),
     ],
     ids=str,

@@ -186,7 +186,7 @@ def test_the_vectors_of_a_hybrid_follow_the_side_of_its_cnn() -> None:
 
 
 def test_default_widths_are_the_papers() -> None:
-    assert [config_of(head=head).hidden_size for head in HEADS] == [None, 400, None, None]
+    assert [config_of(head=head).hidden_size for head in HEADS] == [None, 128, None, None]
     assert config_of(head="bilstm", hidden_size=7).hidden_size == 7
     wide, narrow = (Student(student_config(head="bilstm", hidden_size=size)).head for size in (None, 7))
     assert isinstance(wide, BiLstmHead)

@@ -249,7 +249,7 @@ def test_default_tables_have_the_papers_sizes_and_the_head_a_smaller_one(
     config = architecture(roles_set, **flags)
     assert (config.matrix_size, config.vector_size, config.bidirectional) == expected
     assert config.is_pair
-    assert config.hidden_size == 400
+    assert config.hidden_size == 128
     assert config.target.names == ("different", "same")
     assert config.tokenizer_sha256 == roles_set.record.tokenizer.sha256
 

@@ -16,7 +16,7 @@ def test_the_default_student_has_the_papers_encoder_and_predicts(tmp_path: Path)
     config = predictor.student.config
     assert (config.matrix_size, config.vector_size, config.bidirectional) == (20, 400, True)
     encoder = 30522 * (400 + 2 * 20 * 20) + 16384 * 32  # of tokens and of pairs of them
-    head = 1632 * 400 + 400 + 2 * 400 + 2 * 400 + 2  # an MLP with layer norm
+    head = 1632 * 128 + 128 + 2 * 128 + 2 * 128 + 2  # an MLP with layer norm
     assert student_reader("student", predictor, CPU).num_parameters == encoder + head
     assert {row["label"] for row in predictor(["baba bebe.", "bibi"])} <= {"yes", "no"}
 
