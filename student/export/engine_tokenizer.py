@@ -22,8 +22,9 @@ BEYOND = "\uffff"
 SURROGATES = range(0xD800, 0xE000)
 PLANE = 0x10000
 NUM_PLANES = 17
-# Unicode has no characters in these planes, so one code point stands for the whole plane.
-EMPTY_PLANES = range(4, 14)
+# Unicode has no characters in these planes, or only private ones. Their last two code points are never characters. So
+# their first and last blocks stand for the whole plane.
+ALIKE_PLANES = {*range(4, 14), 15, 16}
 BLOCK = 256
 
 Runs = list[tuple[int, str | None]]
@@ -151,11 +152,11 @@ def _by_block(tokenizer_json: str) -> list[tuple[str, Answers]]:
     tokenizer = Tokenizer.from_str(tokenizer_json)
     found: list[tuple[str, Answers]] = []
     for start in range(0, NUM_PLANES * PLANE, BLOCK):
-        is_empty = start // PLANE in EMPTY_PLANES
+        if start // PLANE in ALIKE_PLANES and 0 < start % PLANE < PLANE - BLOCK:
+            continue
         # Half a surrogate pair is no text, and the library refuses it.
-        codes = [code for code in range(start, start + (1 if is_empty else BLOCK)) if code not in SURROGATES]
-        if codes and (not is_empty or start % PLANE == 0):
-            block = "".join(map(chr, codes))
+        block = "".join(chr(code) for code in range(start, start + BLOCK) if code not in SURROGATES)
+        if block:
             alike = _alike(tokenizer, block)
             found.append((block, apply_to_characters(tokenizer, list(block)) if alike is None else alike))
     return found
