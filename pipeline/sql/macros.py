@@ -27,7 +27,7 @@ class Macro(NamedTuple):
 
 @cache
 def macros() -> dict[str, Macro]:
-    """Returns the macros by their names. Those that a macro calls precede it."""
+    """Returns the macros by their names, in the order of the files."""
     folder = files("pipeline.sql")
     text = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("macros.sql", "analyses.sql"))
     starts = [*BEGINNING.finditer(text)]

@@ -44,6 +44,7 @@ def test_condition_with_macros(opinion_set: ExampleSet) -> None:
     assert rows_where(opinion_set, f"margin(logits) < {middle} and label = 1 -- the unsure ones") == expected
     right = np.flatnonzero(logits.argmax(axis=1) == label).tolist()
     assert rows_where(opinion_set, "argmax(logits) = label") == right
+    assert rows_where(opinion_set, "ArgMax(logits) = label") == right
     assert rows_where(opinion_set, "label = 0 or label = 1") == list(range(96))
 
 

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Iterator
 from math import log
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_softmax, logsumexp, softmax
 
-from pipeline.sql.macros import add_macros
+from pipeline.sql.macros import add_macros, macros
 
 logit_lists = st.integers(2, 6).flatmap(
     lambda size: st.tuples(*[st.lists(st.floats(-1000, 1000, width=32), min_size=size, max_size=size)] * 2)
@@ -20,6 +21,34 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as connection:
         add_macros(connection)
         yield connection
+
+
+CREATED = "select function_name from duckdb_functions() where not internal"
+
+
+def created(query: str) -> set[str]:
+    """The macros that a new database has for a query."""
+    with duckdb.connect() as connection:
+        add_macros(connection, query)
+        return {name for (name,) in connection.execute(CREATED).fetchall()}
+
+
+@pytest.mark.parametrize("name", macros())
+def test_a_query_has_the_macro_that_it_names_and_those_that_this_one_calls(name: str) -> None:
+    there = created(f"select {name.title()}(x) from t")
+    assert name in there
+    called = {word for one in there for word in re.findall(r"(\w+)\(", macros()[one].statement)}
+    assert called & macros().keys() <= there
+
+
+def test_a_query_that_names_no_macro_has_none() -> None:
+    assert created("select x from t") == set()
+
+
+def test_each_macro_is_known_as_a_table_or_a_value(connection: duckdb.DuckDBPyConnection) -> None:
+    kinds = CREATED.replace("function_name", "function_name, function_type")
+    found = {name: kind == "table_macro" for name, kind in connection.execute(kinds).fetchall()}
+    assert found == {name: macro.makes_table for name, macro in macros().items()}
 
 
 def values(connection: duckdb.DuckDBPyConnection, p: list[float], q: list[float]) -> dict[str, object]:
