@@ -46,7 +46,7 @@ class Case:
 
 
 CASES = {
-    "teacher-dump": Case(PLAIN, is_short=True),
+    "teacher-dump": Case(PLAIN),
     "teacher-dump, rank 0 of two": Case(PLAIN, rank=0),
     "teacher-dump, rank 1 of two": Case(PLAIN, rank=1, is_short=True),
     "teacher-dump, two jobs": Case(f"{JOB} --shard-index 0", beside=f"{JOB} --shard-index 1"),
