@@ -68,7 +68,7 @@ class Mixture(ExampleSet):
 
         Args:
             split: name of the split.
-            query: the only query that will follow, if it is known.
+            query: SQL that names all macros that will be called, if it is known. Opening is faster without the others.
 
         Raises:
             IntegrityError: if a file is missing or was changed.

@@ -33,7 +33,7 @@ def read_chosen(logit_set: ExampleSet, query: str, columns: Sequence[str]) -> pa
     Raises:
         QueryError: if the query fails or returns wrong rows, naming a row for each problem.
     """
-    with logit_set.opened("train") as connection:
+    with logit_set.opened("train", f"{query} {logit_set.rows_sql}") as connection:
         relation = select(connection, query.strip().removesuffix(";"))  # the query becomes part of another statement
         # SQL names are case-insensitive, and a query may return them in any case.
         given = [name.lower() for name in relation.columns]

@@ -174,7 +174,7 @@ class ExampleSet(LogitSet):
 
         Args:
             split: name of the split.
-            query: the only query that will follow, if it is known.
+            query: SQL that names all macros that will be called, if it is known. Opening is faster without the others.
 
         Raises:
             IntegrityError: if a file is missing or was changed.

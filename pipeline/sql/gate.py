@@ -60,7 +60,7 @@ def open_files(
     Args:
         views: the files of each view.
         columns: what a view selects from its files, if not ``*``.
-        query: the only queries that will follow, if they are known. Opening is faster without the other macros.
+        query: SQL that names all macros that will be called, if it is known. Opening is faster without the others.
     """
     columns = columns or {}
     connection = connect(config=LOCKED_DOWN)

@@ -9,7 +9,7 @@ import duckdb
 
 from pipeline.tasks.target import Target, TargetKind
 
-BEGINNING = re.compile(r"^create or replace macro (\w+)(?=\()", re.MULTILINE)
+BEGINNING = re.compile(r"^create or replace macro (\w+)", re.MULTILINE)
 MAKES_A_TABLE = re.compile(r"\) as table\b")
 
 
