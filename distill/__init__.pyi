@@ -543,7 +543,7 @@ def export(
         onnx: ONNX file to write, for any batch size and length.
         html: HTML file to write, a page that needs no server.
         file: File to write for the engine without torch.
-        table_dtype: Data type of the embedding tables of --file. Default: float32.
+        table_dtype: Data type of the embedding tables of --file. Default: that of RUN, without any rounding.
         head_dtype: Data type of the layers in --file. Default: float32.
         output_dir: Folder to write, with smaller --tables.
         tables: Data type of the embedding tables. Default: as in RUN.

@@ -186,7 +186,7 @@ class ExportConfig(RunFlags, StoreFlags, JsonFlags):
     html: Path | None = Field(None, description="HTML file to write, a page that needs no server.")
     file: Path | None = Field(None, description="File to write for the engine without torch.")
     table_dtype: FileTableDtype | None = Field(
-        None, description="Data type of the embedding tables of --file. Default: float32."
+        None, description="Data type of the embedding tables of --file. Default: that of RUN, without any rounding."
     )
     head_dtype: HeadDtype | None = Field(None, description="Data type of the layers in --file. Default: float32.")
     output_dir: Path | None = Field(None, description="Folder to write, with smaller --tables.")

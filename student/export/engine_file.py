@@ -3,6 +3,7 @@
 Students of several tasks share an encoder, and the file has one head per task.
 
 Tokens without their own row share the row of the padding. Tables of fewer bits store differences from the neutral row.
+Weights that were rounded for the disk fit into int8 as they are, which needs a quarter of the memory of float32.
 A LayerNorm's weights become part of the next layer.
 
 Shapes: R rows, V tokens, W numbers of a row, H hidden numbers, C logits, F features, K bigrams, P pieces.
@@ -26,7 +27,7 @@ from pipeline.training.run_record import text_columns
 from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.engine_tokenizer import tokenizer_problems, tokenizer_settings, tokenizer_tensors
-from student.export.rounding import Rounding, Tensors
+from student.export.rounding import Rounding, Tensors, is_exact
 from student.model.aligned import AlignedEncoder
 from student.model.architecture import StudentConfig
 from student.model.embeddings import MatrixEncoder, MatrixProduct, matrix_encoder
@@ -91,7 +92,7 @@ def write_engine_file(
     placed: Mapping[str, tuple[TaskStudent, Path]],
     tokenizer: Tokenizer,
     path: Path,
-    table_dtype: FileTableDtype = "float32",
+    table_dtype: FileTableDtype | None = None,
     head_dtype: HeadDtype = "float32",
 ) -> None:
     """Writes the file, and makes its folder.
@@ -101,7 +102,7 @@ def write_engine_file(
             thresholds and the names of its columns. All of them have the encoder of the first one.
         tokenizer: the students'.
         path: the file.
-        table_dtype: the type of the stored tables.
+        table_dtype: the type of the stored tables. None: int8 if it holds the same numbers, else float32.
         head_dtype: the type of the heads' largest layer in the file, and of the layer that compares aligned tokens.
 
     Raises:
@@ -115,7 +116,7 @@ def write_engine_file(
 
 
 def engine_content(students: Mapping[str, TaskStudent], tokenizer: Tokenizer) -> bytes:
-    """Returns a file's content in float32, from which the engine computes logits and vectors.
+    """Returns a file's content with unchanged numbers, from which the engine computes logits and vectors.
 
     Thresholds and costs, which change labels alone, are not in it.
 
@@ -124,13 +125,13 @@ def engine_content(students: Mapping[str, TaskStudent], tokenizer: Tokenizer) ->
         tokenizer: the students'.
     """
     placed = {task: (student, None) for task, student in students.items()}
-    return save(*engine_tensors(placed, tokenizer, "float32", "float32", Rounding()))
+    return save(*engine_tensors(placed, tokenizer, None, "float32", Rounding()))
 
 
 def engine_tensors(
     placed: Mapping[str, tuple[TaskStudent, Path | None]],
     tokenizer: Tokenizer,
-    table_dtype: FileTableDtype,
+    table_dtype: FileTableDtype | None,
     head_dtype: HeadDtype,
     rounding: Rounding,
 ) -> tuple[Tensors, dict[str, str]]:
@@ -139,7 +140,7 @@ def engine_tensors(
     Args:
         placed: students without `engine_problems`, and their folders. None: without what is only in a folder.
         tokenizer: the students'.
-        table_dtype: the type of the stored tables.
+        table_dtype: the type of the stored tables, or None. See `write_engine_file`.
         head_dtype: the type of the large layers.
         rounding: how numbers become int8.
     """
@@ -193,20 +194,37 @@ def head_layers(head: nn.Module) -> Layers:
     return Layers(hidden, True, (weight_CH * norm.weight.double()).float(), bias_C.float())
 
 
-def _encoder(student: Student, table_dtype: FileTableDtype, layer_dtype: HeadDtype, rounding: Rounding) -> Tensors:
+def _encoder(
+    student: Student, table_dtype: FileTableDtype | None, layer_dtype: HeadDtype, rounding: Rounding
+) -> Tensors:
     if not isinstance(student.encoder, AlignedEncoder):
         return _matrix_tables(student, table_dtype, rounding)
     encoder = student.encoder
     token_R = rounding.kept(encoder.used_ids(), encoder.pad_id)
-    # A token's normalised vector never changes, so the engine need not normalise.
-    rows_RE = encoder.norm(encoder.vectors.trained.weight[token_R])
-    tensors = _row_of_token(student.config, token_R)
-    tensors |= _stored("rows", [Part(rows_RE, torch.zeros(1))], table_dtype, rounding, token_R)
+    tensors = _row_of_token(student.config, token_R) | _aligned_rows(encoder, token_R, table_dtype, rounding)
     tensors |= _layer("compare", encoder.compare.weight, layer_dtype, [encoder.vectors.size] * 4, rounding)
     return tensors | {"compare.bias": encoder.compare.bias, "neighbours": encoder.neighbours}
 
 
-def _matrix_tables(student: Student, dtype: FileTableDtype, rounding: Rounding) -> Tensors:
+def _aligned_rows(
+    encoder: AlignedEncoder, token_R: Tensor, dtype: FileTableDtype | None, rounding: Rounding
+) -> Tensors:
+    """Returns normalised rows. The engine applies the factors and the bias of the LayerNorm, ``norm``, to them."""
+    weight_RE, norm = encoder.vectors.trained.weight[token_R], encoder.norm
+    var_R, mean_R = torch.var_mean(weight_RE.double(), dim=1, correction=0)
+    per_deviation_R = (var_R + norm.eps).rsqrt()
+    tensors = {"norm": torch.stack([norm.weight, norm.bias])}
+    if dtype != "int8" and not (dtype is None and is_exact(weight_RE)):
+        rows_RE = ((weight_RE - mean_R[:, None]) * per_deviation_R[:, None]).float()
+        return tensors | _stored("rows", [Part(rows_RE, torch.zeros(1))], dtype or "float32", rounding)
+    # Normalised rows are on no grid, but a power of two keeps the grid of the weights and makes all rows about as long.
+    power_R = torch.exp2(per_deviation_R.log2().round())
+    stored = _stored("rows", [Part(weight_RE * power_R[:, None].float(), torch.zeros(1))], "int8", rounding, token_R)
+    stored["rows.scale"] = (stored["rows.scale"] * (per_deviation_R / power_R)[:, None]).float()
+    return tensors | stored | {"rows.offset": (-mean_R * per_deviation_R).float()}
+
+
+def _matrix_tables(student: Student, dtype: FileTableDtype | None, rounding: Rounding) -> Tensors:
     encoder, config = matrix_encoder(student.encoder), student.config
     used_R = encoder.used_ids() if encoder.rows is None else encoder.rows.token_R.long()
     token_R = rounding.kept(used_R, config.pad_id)
@@ -221,7 +239,7 @@ def _matrix_tables(student: Student, dtype: FileTableDtype, rounding: Rounding) 
         vectors_KG = encoder.bigrams.vectors()
         tensors |= {"bigrams.pairs": encoder.bigrams.pairs_K2.int()}
         tensors |= _stored("bigrams", [Part(vectors_KG, torch.zeros(1))], dtype, rounding)
-        if dtype == "int8":
+        if "bigrams.scale" in tensors:
             tensors["bigrams.scale"] = tensors["bigrams.scale"].flatten()
     return tensors
 
@@ -233,12 +251,17 @@ def _row_of_token(config: StudentConfig, token_R: Tensor) -> Tensors:
 
 
 def _stored(
-    name: str, parts: list[Part], dtype: FileTableDtype, rounding: Rounding, token_R: Tensor | None = None
+    name: str, parts: list[Part], dtype: FileTableDtype | None, rounding: Rounding, token_R: Tensor | None = None
 ) -> Tensors:
-    """Returns tables side by side. Types other than float32 store differences from the neutral row."""
+    """Returns tables side by side. Types other than float32 store differences from the neutral row.
+
+    ``dtype`` None is int8 if it holds the same numbers, else float32.
+    """
+    residuals = [part.rows_RF - part.neutral_F for part in parts]
+    if dtype is None:
+        dtype = "int8" if all(map(is_exact, residuals)) else "float32"
     if dtype == "float32":
         return {name: torch.cat([part.rows_RF for part in parts], dim=1)}
-    residuals = [part.rows_RF - part.neutral_F for part in parts]
     if dtype != "int8":
         stored = torch.cat(residuals, dim=1).to(DTYPES[dtype])
         if not stored.isfinite().all():

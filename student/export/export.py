@@ -108,7 +108,7 @@ def _export_file(
     first = next(iter(students))
     tokenizer = load_tokenizer(folders[first] / TOKENIZER_FILE, students[first].config.tokenizer_sha256)
     placed = {task: (one, folders[task]) for task, one in students.items()}
-    write_engine_file(placed, tokenizer, path, config.table_dtype or "float32", config.head_dtype or "float32")
+    write_engine_file(placed, tokenizer, path, config.table_dtype, config.head_dtype or "float32")
     # The encoder is counted once, as in the file.
     before = bytes_on_disk(students[first], folders[first])
     before += sum((folders[task] / WEIGHTS_FILE).stat().st_size for task in students if task != first)

@@ -1,5 +1,7 @@
 """How numbers become int8 in the engine's file: each row is divided by a scale of its own, and rounded.
 
+Weights that were rounded for the disk (`student.model.rounded`) are such numbers already, and do not change.
+
 Shapes: R rows, F numbers of a row, V vocabulary.
 """
 
@@ -23,7 +25,7 @@ RARENESS = 0.25
 
 
 class Rounding:
-    """Eight bits: the largest number of a row becomes 127."""
+    """Eight bits: exact where a row has few different numbers, otherwise its largest number becomes 127."""
 
     def kept(self, token_R: Tensor, pad_id: int) -> Tensor:
         """Returns the tokens whose rows are stored. The others share the padding's."""
@@ -41,8 +43,23 @@ class Rounding:
 
     def layer(self, weight_RF: Tensor) -> Tensor:
         """Returns the scales of a layer's rows, one per output."""
-        largest_R = weight_RF.abs().amax(dim=-1)
-        return torch.where(largest_R > 0, largest_R / INT8_MAX, 1.0)
+        step_R, largest_R = exact_steps(weight_RF), weight_RF.abs().amax(dim=-1)
+        scale_R = torch.where(largest_R <= INT8_MAX * step_R, step_R, largest_R / INT8_MAX)
+        return torch.where(largest_R > 0, scale_R, 1.0)
+
+
+def exact_steps(value_RF: Tensor) -> Tensor:
+    """Returns the largest power of two of which all numbers of a row are multiples, float32 [R]; of zeros infinity."""
+    fraction_RF, exponent_RF = torch.frexp(value_RF)
+    # A float32 has 24 bits. The lowest bit of a whole number is the largest power of two that divides it.
+    whole_RF = (fraction_RF * 2**24).int()
+    lowest_RF = torch.ldexp((whole_RF & -whole_RF).float(), exponent_RF - 24)
+    return lowest_RF.where(whole_RF != 0, torch.inf).amin(dim=-1)
+
+
+def is_exact(value_RF: Tensor) -> bool:
+    """Whether int8 with a scale for each row holds the same numbers."""
+    return bool((value_RF.abs().amax(dim=-1) <= INT8_MAX * exact_steps(value_RF)).all())
 
 
 @dataclass(frozen=True)

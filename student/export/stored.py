@@ -36,7 +36,10 @@ def stored_student(student: Student, tensors: Tensors) -> Student:
 
 def _set_comparisons(encoder: nn.Module, tensors: Tensors) -> None:
     assert isinstance(encoder, AlignedEncoder)
-    encoder.vectors.trained.weight.copy_(_rows(tensors))
+    rows_VE = (
+        _rows(tensors) + tensors.get("rows.offset", torch.zeros(len(tensors["rows"])))[tensors["row_of_token"], None]
+    )
+    encoder.vectors.trained.weight.copy_(rows_VE * tensors["norm"][0] + tensors["norm"][1])
     encoder.norm = nn.Identity()  # type: ignore[assignment]  # stored rows are normalised
     encoder.compare.weight.copy_(_layer(tensors, "compare", 4 * [encoder.vectors.size]))
 

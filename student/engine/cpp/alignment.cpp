@@ -4,8 +4,10 @@
 
 #include "student.h"
 
-Alignment::Alignment(const Kernels& arithmetic, const File& file, int64_t vector_size, int64_t size)
+Alignment::Alignment(const Kernels& arithmetic, const File& file, int64_t num_rows, int64_t vector_size, int64_t size)
     : vector_size(vector_size),
+      offsets(file.has("rows.offset") ? file.get("rows.offset", FLOAT32, {num_rows}).floats() : nullptr),
+      norm(file.get("norm", FLOAT32, {2, vector_size}).floats()),
       neighbours(file.get("neighbours", FLOAT32, {2, vector_size}).floats()),
       compare(arithmetic, file, "compare", size, 4 * vector_size, false,
               {vector_size, 2 * vector_size, 3 * vector_size, 4 * vector_size}) {}
@@ -24,8 +26,13 @@ void Alignment::read_tokens(const Kernels& arithmetic, const RowTable& table, co
                             float* scratch, std::vector<float>& found) const {
   const auto count = static_cast<int64_t>(rows.size()), width = 2 * vector_size;
   found.resize(static_cast<size_t>(count * width));
-  // The sum of one row: its numbers as floats.
-  for (int64_t t = 0; t < count; ++t) arithmetic.encode(table, &rows[t], 1, found.data() + t * width, scratch);
+  for (int64_t t = 0; t < count; ++t) {
+    float* const vector = found.data() + t * width;
+    arithmetic.encode(table, &rows[t], 1, vector, scratch);  // the sum of one row: its numbers as floats
+    const float *factors = norm, *shifts = norm + vector_size;
+    const float offset = offsets ? offsets[rows[t]] : 0;
+    for (int64_t i = 0; i < vector_size; ++i) vector[i] = (vector[i] + offset) * factors[i] + shifts[i];
+  }
   const float *of_previous = neighbours, *of_next = neighbours + vector_size;
   for (int64_t t = 0; t < count; ++t) {
     const float* const vector = found.data() + t * width;

@@ -5,14 +5,28 @@ struct Signed8 {
   int8_t value;
 };
 
-// One part of a row as floats: where it is, or in `copy`.
-INLINE const float* part_of_row(const RowTable& table, int64_t row, int64_t begin, int64_t width, int64_t part,
-                                float* copy) {
-  const auto* numbers = static_cast<const int8_t*>(table.data) + row * table.width + begin;
+constexpr int64_t CACHE_LINE = 64;  // bytes
+
+// sum += scale * row
+INLINE void add_scaled(float* sum, const int8_t* row, float scale, int64_t width) {
+  for (int64_t i = 0; i < width; i++) sum[i] += scale * static_cast<float>(row[i]);
+}
+
+// One part of a row of int8 numbers. Fetches that of the next row.
+INLINE const int8_t* scaled_part(const RowTable& table, int64_t row, int64_t next, int64_t begin, int64_t width) {
+  const auto* numbers = static_cast<const int8_t*>(table.data) + begin;
+  for (int64_t i = 0; i < width; i += CACHE_LINE) __builtin_prefetch(numbers + next * table.width + i);
+  return numbers + row * table.width;
+}
+
+// A matrix of such a table as floats, in `copy`.
+INLINE const float* widened_matrix(const RowTable& table, int64_t row, int64_t next, int64_t begin, int64_t part,
+                                   float* copy) {
+  const int64_t size = table.side * table.side;
+  const int8_t* numbers = scaled_part(table, row, next, begin, size);
   const float scale = table.scales[row * table.parts() + part];
-  for (int64_t i = 0; i < width; i++) copy[i] = scale * static_cast<float>(numbers[i]);
-  if (part > 0 || table.vector_size == 0)
-    for (int64_t i = 0; i < width; i += table.side + 1) copy[i] += 1;
+  for (int64_t i = 0; i < size; i++) copy[i] = scale * static_cast<float>(numbers[i]);
+  for (int64_t i = 0; i < size; i += table.side + 1) copy[i] += 1;
   return copy;
 }
 
@@ -21,8 +35,8 @@ struct RowReader {
   const RowTable& table;
   float* scratch;
   INLINE const Number* vector(int64_t row) const { return start(row); }
-  INLINE const Number* forward(int64_t row) const { return start(row) + table.vector_size; }
-  INLINE const Number* backward(int64_t row) const {
+  INLINE const Number* forward(int64_t row, int64_t) const { return start(row) + table.vector_size; }
+  INLINE const Number* backward(int64_t row, int64_t) const {
     return start(row) + table.vector_size + table.side * table.side;
   }
   INLINE const Number* start(int64_t row) const { return static_cast<const Number*>(table.data) + row * table.width; }
@@ -32,23 +46,31 @@ template <>
 struct RowReader<Signed8> {
   const RowTable& table;
   float* scratch;
-  INLINE const float* vector(int64_t row) const {
-    return part_of_row(table, row, 0, table.vector_size, 0, scratch);
+  INLINE const float* forward(int64_t row, int64_t next) const {
+    return widened_matrix(table, row, next, table.vector_size, table.vector_size > 0, scratch);
   }
-  INLINE const float* forward(int64_t row) const {
-    const int64_t begin = table.vector_size, size = table.side * table.side;
-    return part_of_row(table, row, begin, size, begin > 0, scratch + begin);
-  }
-  INLINE const float* backward(int64_t row) const {
-    const int64_t size = table.side * table.side, begin = table.vector_size + size;
-    return part_of_row(table, row, begin, size, 1 + (table.vector_size > 0), scratch + begin);
+  INLINE const float* backward(int64_t row, int64_t next) const {
+    const int64_t size = table.side * table.side;
+    return widened_matrix(table, row, next, table.vector_size + size, 1 + (table.vector_size > 0), scratch + size);
   }
 };
 
-// What is fetched while a row is used: the next one, or where rows are copied this one.
+// What is fetched while a matrix is used: the next one. A copy's is not where the numbers are, so this one.
 template <class Number>
 INLINE const Number* ahead_of(const Number* current, int64_t row, int64_t next, int64_t width) {
   return current + (next - row) * width;
+}
+
+// sum += vector, and max = max(max, vector) where there are maxima, without a copy of the vector.
+INLINE void add_scaled_vector(const RowTable& table, int64_t row, int64_t next, float* sum, float* max) {
+  const int8_t* numbers = scaled_part(table, row, next, 0, table.vector_size);
+  const float scale = table.scales[row * table.parts()];
+  if (!table.has_maxima) return add_scaled(sum, numbers, scale, table.vector_size);
+  for (int64_t i = 0; i < table.vector_size; i++) {
+    const float number = scale * static_cast<float>(numbers[i]);
+    sum[i] += number;
+    max[i] = number > max[i] ? number : max[i];
+  }
 }
 
 template <class Number, class Size>
@@ -69,19 +91,23 @@ void encode_as(const RowTable& table, Size size, const int32_t* rows, int64_t co
       return IS_COPIED ? current : ahead_of(current, now, then, table.width);
     };
     if (table.side) {
-      const auto* matrix = reader.forward(row);
+      const auto* matrix = reader.forward(row, next);
       there.append(matrix, ahead(matrix, row, next));
     }
     if (table.has_backward) {
-      const auto* matrix = reader.backward(row_back);
+      const auto* matrix = reader.backward(row_back, next_back);
       back.append(matrix, ahead(matrix, row_back, next_back));
     }
     if (!table.vector_size) continue;
-    const auto* vector = reader.vector(row);
-    if (table.has_maxima)
-      add_row_and_max(features, max, vector, table.vector_size, ahead(vector, row, next));
-    else
-      add_row(features, vector, table.vector_size, ahead(vector, row, next));
+    if constexpr (IS_COPIED) {
+      add_scaled_vector(table, row, next, features, max);
+    } else {
+      const auto* vector = reader.vector(row);
+      if (table.has_maxima)
+        add_row_and_max(features, max, vector, table.vector_size, ahead(vector, row, next));
+      else
+        add_row(features, vector, table.vector_size, ahead(vector, row, next));
+    }
   }
   float* out = features + table.vector_size * (1 + table.has_maxima);
   if (table.side) there.write(out);
@@ -110,7 +136,6 @@ void add_row_of(const void* row, Number number, float scale, int64_t width, floa
     case FLOAT32: return add(static_cast<const float*>(row));
     case FLOAT16: return add(static_cast<const Half*>(row));
     case BFLOAT16: return add(static_cast<const Brain*>(row));
-    default:
-      for (int64_t i = 0; i < width; i++) sum[i] += scale * static_cast<float>(static_cast<const int8_t*>(row)[i]);
+    default: return add_scaled(sum, static_cast<const int8_t*>(row), scale, width);
   }
 }

@@ -136,7 +136,7 @@ void Student::read_table(const Json& settings) {
   require(compared ? is_plain && (pairing == Pairing::NONE || pairing == Pairing::ATTENTION)
                    : pairing != Pairing::ATTENTION,
           "its tokens are compared and have more than a vector, or are not compared");
-  if (compared) alignment = std::make_unique<Alignment>(arithmetic, file, table.vector_size, compared);
+  if (compared) alignment = std::make_unique<Alignment>(arithmetic, file, rows.shape[0], table.vector_size, compared);
 }
 
 void Student::read_heads(const Json& settings) {

@@ -105,8 +105,8 @@ struct Head {
 // The heads that answer, which take the same inputs.
 using Heads = std::vector<const Head*>;
 
-// How tokens of two texts are compared, each with what it is aligned with in the other text. The rows of the table are
-// normalised. See student/model/aligned.py.
+// How tokens of two texts are compared, each with what it is aligned with in the other text. See
+// student/model/aligned.py. A token's vector is (row + offset) * factors + shifts, with the normalised row of the table.
 //
 // A comparison is relu(W [z, c, z * c, |z - c|] + b) of a token's contextual vector z and the mean c of those that it is
 // aligned with. A contextual vector is the token's own and parts of its neighbours'.
@@ -117,7 +117,7 @@ struct Alignment {
     Buffer<uint32_t> units;
   };
 
-  Alignment(const Kernels& arithmetic, const File& file, int64_t vector_size, int64_t size);
+  Alignment(const Kernels& arithmetic, const File& file, int64_t num_rows, int64_t vector_size, int64_t size);
   int64_t features() const { return 4 * compare.size; }
   Workspace workspace() const;
   void read_tokens(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows, float* scratch,
@@ -128,6 +128,8 @@ struct Alignment {
   static constexpr int64_t BLOCK = 48;  // tokens that are multiplied at once
 
   int64_t vector_size;
+  const float* offsets;     // of the rows, or null
+  const float* norm;        // factors, then shifts
   const float* neighbours;  // factors of the previous token's vector, and of the next one's
   HiddenLayer compare;
 

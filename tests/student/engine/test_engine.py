@@ -24,6 +24,8 @@ from student.answers.run_predictor import RunPredictor, in_batches
 from student.export.engine_file import write_engine_file
 from student.export.export import export, with_small_tables
 from student.model.architecture import sequences
+from student.model.rounded import rounded as rounded_for_disk
+from student.model.rounded import widened
 from student.run_config import ExportConfig
 from tests.helpers.engine import (
     DTYPES,
@@ -148,6 +150,19 @@ def test_small_tables_of_a_run_are_written(tmp_path: Path) -> None:
     ids = Ragged.of(expected(tokenizer, first, None, 14)[0])
     logits_NC = in_batches(small.logits, sequences(small.config, ids), 3, torch.device("cpu"))
     np.testing.assert_allclose(Predictor(tmp_path / "x.distill").logits(first), logits_NC, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["hybrid", "hybrid, maxima, bigrams, linear", "compare, maxima, bigrams", "aligned"])
+def test_weights_that_were_rounded_for_the_disk_are_int8_and_the_same(tmp_path: Path, name: str) -> None:
+    (whole, tokenizer), rows = made(name), inputs(name, ROWS)
+    one = copy.deepcopy(whole)
+    one.load_state_dict(widened(rounded_for_disk(one.state_dict()), 10**6))
+    for path, dtypes in ((tmp_path / "default", {}), (tmp_path / "float32", {"table_dtype": "float32"})):
+        write(one, tokenizer, tmp_path, path, **dtypes)
+        np.testing.assert_allclose(Predictor(path).logits(*rows), by_torch(name, ROWS, one), rtol=1e-5, atol=1e-5)
+        with safe_open(path, framework="np") as file:
+            tables = {name: file.get_tensor(name).dtype for name in ("rows", "bigrams") if name in file.keys()}  # noqa: SIM118
+        assert set(tables.values()) == {np.dtype(np.float32 if dtypes else np.int8)}
 
 
 def test_the_content_of_a_file_is_a_student_too(files: dict[str, Path]) -> None:
