@@ -8,6 +8,7 @@ import torch
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
+from pipeline.training.run_record import CONFIG_FILE
 from student.config import OneTask
 from student.kinds import KINDS
 from student.model.architecture import Facts, TaskConfig
@@ -15,7 +16,7 @@ from student.model.build_config import build_config
 from student.model.card import summary
 from student.model.config_file import read_task_config
 from student.model.model import TaskStudent, num_bytes, num_parameters
-from student.model.weights import CONFIG_FILE, stored_bytes
+from student.model.weights import stored_bytes
 from student.recipe import load_recipe
 
 # A recipe names a task but no set, so the vocabulary of the usual teacher stands in for the set's.

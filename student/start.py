@@ -24,6 +24,7 @@ from pipeline.files import sha256
 from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.text.word_vectors import read_word_vectors
+from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
 from student.data import Rows
 from student.model.architecture import EncoderConfig, TaskConfig
 from student.model.config_file import read_encoder_config, why_none
@@ -32,7 +33,7 @@ from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingKind, InitKind
 from student.model.model import TaskStudent
-from student.model.weights import CONFIG_FILE, ENCODER, WEIGHTS_FILE, Tensors, read_weights
+from student.model.weights import ENCODER, Tensors, read_weights
 
 # Weights fit only an encoder of the same shape that reads the same token ids.
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "bert", "table_dtype")

@@ -18,7 +18,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import remove_temporaries, sha256, write_text
 from pipeline.record_file import read_record, with_checksum
-from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
+from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
 
 CERTIFICATE_FILE = "certificate.json"
 PERCENT = range(1, 101)

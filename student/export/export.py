@@ -15,7 +15,14 @@ from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.query.mixture import open_sets
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import load_tokenizer
-from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record, text_columns, write_run_record
+from pipeline.training.run_record import (
+    RUN_RECORD,
+    WEIGHTS_FILE,
+    RunRecord,
+    read_run_record,
+    text_columns,
+    write_run_record,
+)
 from student.answers.multi_task import tasks_in
 from student.data import as_read, load_chosen
 from student.evaluate import Evaluation, dev_examples, open_evaluated
@@ -29,7 +36,7 @@ from student.model.card import CARD_FILE, card_text
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import Student, TaskStudent, bytes_on_disk, load_student, num_bytes, num_parameters
 from student.model.tables import SmallDtype, SmallTable, TokenTable
-from student.model.weights import WEIGHTS_FILE, encoder_checksum
+from student.model.weights import encoder_checksum
 from student.run_config import ExportConfig
 from student.trained_sets import trained_sets
 

@@ -7,6 +7,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.settings import flag_name
 from pipeline.tasks.task import Metric
+from pipeline.training.run_record import CONFIG_FILE
 from student.config import (
     FromRun,
     Head,
@@ -25,7 +26,6 @@ from student.model.config_file import read_encoder_config
 from student.model.encoders import ENCODERS
 from student.model.flags import Aligned, AnyEncoder, Bert, EncoderSettings
 from student.model.heads import HEADS, PAIRINGS
-from student.model.weights import CONFIG_FILE
 
 # The size was chosen together with the number of pairs. See docs/experiments/bigrams.md.
 BIGRAM_SIZE = 32

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.training.run_record import RUN_RECORD, read_run_record
+from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, read_run_record
 from student.model.architecture import (
     BERT_KEY,
     CONFIGS,
@@ -20,7 +20,7 @@ from student.model.architecture import (
     TaskConfig,
     TokenLabelConfig,
 )
-from student.model.weights import CONFIG_FILE, students_in
+from student.model.weights import students_in
 
 
 def read_config(path: Path) -> StudentConfig:

@@ -15,6 +15,7 @@ from torch import nn
 from pipeline.files import write_atomically
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.record_parts import KindName
+from pipeline.training.run_record import CONFIG_FILE
 from student.answers.thresholds import thresholds_file
 from student.model.architecture import StudentConfig, TokenLabelConfig
 from student.model.card import CARD_FILE, card_text
@@ -30,7 +31,7 @@ from student.model.encoders import ENCODERS
 from student.model.heads import HEADS, PAIRINGS
 from student.model.products import SparseGrads
 from student.model.tables import SmallTable
-from student.model.weights import CONFIG_FILE, check_room, load_weights, save_weights, stored_bytes
+from student.model.weights import check_room, load_weights, save_weights, stored_bytes
 
 
 class TaskStudent(nn.Module, PyTorchModelHubMixin):

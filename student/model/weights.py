@@ -19,10 +19,10 @@ from pipeline.errors import IntegrityError
 from pipeline.files import link_or_copy, write_atomically, write_text
 from pipeline.record_file import with_checksum
 from pipeline.training.checkpoint import check_tensors, state_of, write_tensors
+from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
 from student.model.rounded import MOST_WIDENED, rounded, widened
 
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE, ENCODER_FILE = "model.safetensors", "encoder.safetensors"
+ENCODER_FILE = "encoder.safetensors"
 ENCODER, ENCODER_CHECKSUM = "encoder.", "encoder_sha256"
 # A BERT's file uses these prefixes, so that transformers loads it without a conversion.
 HUGGING_FACE = {ENCODER: "bert.", "head.": "classifier."}

@@ -19,6 +19,7 @@ from pipeline.training.run_record import (
     RUN_RECORD,
     STUDENTS,
     SWEEP_RECORD,
+    WEIGHTS_FILE,
     Entry,
     RunRecord,
     quality,
@@ -27,7 +28,6 @@ from pipeline.training.run_record import (
 )
 from student.config import SweepSettings, TrainSettings
 from student.filters import FILTERS_FILE
-from student.model.weights import WEIGHTS_FILE
 from student.start import FLAG
 from student.summary import rank
 from student.sweep.grid import (

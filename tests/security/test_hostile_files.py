@@ -17,10 +17,10 @@ from pipeline.sets.verify import verify_shards
 from pipeline.sources.corpus import FilePart
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Corpus, Task, load_task, own_manifest, parse_manifest
+from pipeline.training.run_record import CONFIG_FILE
 from student.model.config_file import read_config
 from student.model.model import Student
 from student.model.pretrained import MaskedWordStudent
-from student.model.weights import CONFIG_FILE
 from teacher.answers.answer_rows import read_answers
 from teacher.answers.import_settings import ImportConfig
 from tests.helpers.formats import FOLDER

@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.sets.reader import ExampleSet
+from pipeline.training.run_record import WEIGHTS_FILE
 from student.bert_start import BertStart, bert_start, copy_layers, spread_evenly, weight_files
 from student.data import as_read, load_examples
 from student.fit import train
@@ -21,7 +22,6 @@ from student.model.bert_shape import BertShape, Inherited
 from student.model.build_config import build_config
 from student.model.encoder import Encoder, EncoderShape, without_padding
 from student.model.model import Student
-from student.model.weights import WEIGHTS_FILE
 from student.predict import Predictor
 from student.pretrain_config import PretrainSettings
 from student.training_data import task_facts

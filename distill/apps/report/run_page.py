@@ -16,11 +16,10 @@ from pipeline.console import size
 from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError
 from pipeline.sets.reader import LogitSet
 from pipeline.tasks.metrics import spearmanr
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, SWEEP_RECORD, RunRecord, read_run_record
+from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, STUDENTS, SWEEP_RECORD, RunRecord, read_run_record
 from student.describe import describe_config
 from student.kinds import kind_of_set
 from student.model.config_file import is_pretrained, read_task_config
-from student.model.weights import CONFIG_FILE
 from student.summary import leading, point_name, point_table, tie
 from student.sweep.grid import run_name
 from student.trained_sets import trained_sets

@@ -5,11 +5,10 @@ import shutil
 from typing import Any
 
 from pipeline.record_file import with_checksum
-from pipeline.training.run_record import RUN_RECORD, read_run_record
+from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, read_run_record
 from student.answers.certificate import CERTIFICATE_FILE, read_certificate
 from student.model.config_file import read_encoder_config
 from student.model.model import Student
-from student.model.weights import CONFIG_FILE
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds
 
 COVERS = ("student.model.architecture", "student.answers.certificate", "pipeline.training.run_record")

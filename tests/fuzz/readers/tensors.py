@@ -5,8 +5,9 @@ import numpy as np
 from pipeline.sets.codecs.decoder import read_decoder
 from pipeline.sets.record import read_set_record
 from pipeline.sets.vector_codecs import Basis, fit_basis, read_basis
+from pipeline.training.run_record import WEIGHTS_FILE
 from student.model.model import Student
-from student.model.weights import WEIGHTS_FILE, load_weights
+from student.model.weights import load_weights
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds, written
 
 COVERS = ("pipeline.sets.codecs.decoder", "pipeline.sets.vector_codecs", "student.model.weights")

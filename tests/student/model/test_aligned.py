@@ -15,6 +15,7 @@ from torch.nn import functional
 from pipeline.errors import ConfigError
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
+from pipeline.training.run_record import WEIGHTS_FILE
 from student.config import TrainSettings
 from student.data import as_read, load_examples
 from student.describe import describe_config
@@ -27,7 +28,6 @@ from student.model.architecture import MOST_COMPARED
 from student.model.build_config import build_config, with_default_encoder
 from student.model.model import Student
 from student.model.rounded import NUMBERS
-from student.model.weights import WEIGHTS_FILE
 from student.predict import Predictor
 from student.run_config import EvaluateConfig, ExportConfig
 from tests.helpers.messages import naming

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, IntegrityError
+from pipeline.training.run_record import CONFIG_FILE
 from student.config import TrainSettings
 from student.describe import describe_config
 from student.model import bert
@@ -19,7 +20,6 @@ from student.model.bert_shape import BertShape, Inherited
 from student.model.build_config import build_config
 from student.model.encoder import without_padding
 from student.model.model import Student
-from student.model.weights import CONFIG_FILE
 from student.optimizer import RowAdam
 from student.vocabulary_pruning import active_ids, prune, renumber, restore
 from tests.helpers.messages import naming

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from pipeline.errors import IntegrityError
 from pipeline.record_file import read_record
 from pipeline.tasks.target import Target
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, write_run_record
+from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, STUDENTS, WEIGHTS_FILE, write_run_record
 from student.model.heads import diff_cat
 from student.model.model import Student
-from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from tests.helpers.messages import naming
 from tests.helpers.toy_students import padded, student, student_config
 

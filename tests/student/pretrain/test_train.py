@@ -19,12 +19,12 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.sets.reader import ExampleSet
+from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
 from student.fit import train
 from student.kinds.masked_words import evaluate_mlm, masked_batches, read_pool
 from student.model.architecture import MaskedWordConfig
 from student.model.config_file import read_encoder_config
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
-from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.pretrain import BETAS, EPS, new_student, pretrain
 from student.pretrain_config import PretrainSettings
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.training.run_record import write_run_record
+from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE, write_run_record
 from student.fit import train
 from student.model.model import Student
-from student.model.weights import CONFIG_FILE, WEIGHTS_FILE
 from student.start import copy_embeddings, source_sha256
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

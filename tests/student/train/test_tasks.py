@@ -21,7 +21,7 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import TrainOptimizer, train_step
 from pipeline.training.run import CHECKPOINT
-from pipeline.training.run_record import read_run_record
+from pipeline.training.run_record import WEIGHTS_FILE, read_run_record
 from student.config import Divergence, Loss, TrainSettings
 from student.data import load_examples
 from student.describe import describe
@@ -31,7 +31,7 @@ from student.kinds.examples import ExampleTask
 from student.model.build_config import build_config
 from student.model.heads import hidden_layer
 from student.model.model import Student
-from student.model.weights import ENCODER_FILE, WEIGHTS_FILE, read_weights, save_sharing
+from student.model.weights import ENCODER_FILE, read_weights, save_sharing
 from student.optimizer import make_optimizer
 from student.predict import Predictor
 from student.reproduce import reproduce

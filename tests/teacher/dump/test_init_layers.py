@@ -19,9 +19,9 @@ from pipeline.sets.verify import verify_shards
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
 from pipeline.sharing.sharing_settings import PullConfig, PushConfig
+from pipeline.training.run_record import WEIGHTS_FILE
 from student.bert_start import BertStart, bert_start, copy_layers
 from student.model.model import Student
-from student.model.weights import WEIGHTS_FILE
 from student.training_data import build_student_config, task_facts
 from teacher.dump.additions import check_same_init, init_bytes
 from teacher.dump.layer_flags import InitLayers
