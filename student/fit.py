@@ -45,6 +45,7 @@ from student.run_result import (
     note_start,
     result,
     write_card,
+    write_student_file,
     write_tokenizer,
 )
 from student.start import (
@@ -131,6 +132,8 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
     # The first stage's checkpoint is needed until the record is final, so it is removed last.
     record = run.finish(found)
     end_stage(folder)
+    # Thresholds of labels are read from the record.
+    write_student_file(folder, {folder: student})
     return record
 
 
@@ -190,6 +193,7 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
         record = finish_run(one.folder / RUN_RECORD, result(one, student, own, own_best) | chosen)
         write_card(one, student, record)
         evaluation |= {f"{one.name}/{split}": scores for split, scores in record["result"]["evaluation"].items()}
+    write_student_file(folder, {one.folder: student for one, student in zip(trainings, students, strict=True)})
     return run.finish({"history": history, "best": best, "evaluation": evaluation})
 
 

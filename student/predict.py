@@ -66,7 +66,8 @@ class StudentInfo(BaseModel):
 class Predictor:
     """A trained student that reads text: from the folder of its run, or from its file without torch.
 
-    This makes one of its subclasses, `RunPredictor`, `TokenLabelPredictor`, `EnginePredictor` or `CascadePredictor`.
+    This makes one of its subclasses, `EnginePredictor`, `FolderPredictor`, `RunPredictor`, `TokenLabelPredictor` or
+    `CascadePredictor`.
 
     Args:
         run: folder of a finished run, a file of ``distill export --file``, or the folder of a cascade.
@@ -110,6 +111,10 @@ class Predictor:
             from student.cascade.cascade_predictor import CascadePredictor
 
             return super().__new__(CascadePredictor)
+        from student.answers.engine_predictor import FolderPredictor, has_file
+
+        if has_file(Path(run), [task] if task else []):
+            return super().__new__(FolderPredictor)
         from student.model.config_file import labels_words
 
         if labels_words(Path(run) / (task or "")):

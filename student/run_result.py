@@ -1,7 +1,8 @@
 """The record of a run: the settings that decide its weights, and its result."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,15 @@ from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.drift import answer_signals, fit_profile, text_signals
 from pipeline.tasks.task import TRAIN
-from pipeline.text.tokenizer import unknown_id
+from pipeline.text.tokenizer import load_tokenizer, unknown_id
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry, RunRecord
 from student.answers.drift import without
+from student.answers.engine_predictor import STUDENT_FILE
 from student.answers.thresholds import as_logits, best_thresholds
 from student.config import Where, num_bigrams
+from student.export.engine_file import engine_problems, write_engine_file
 from student.layers import layer_loss_settings
 from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
@@ -169,6 +172,24 @@ def write_tokenizer(training: StudentTraining) -> None:
     if training.student_config.is_hugging_face:
         others = tokenizer_config_json(Tokenizer.from_str(tokenizer_json), training.student_config)
         write_text(training.folder / TOKENIZER_CONFIG_FILE, others)
+
+
+def write_student_file(run: Path, trained: Mapping[Path, TaskStudent]) -> None:
+    """Writes the file from which a run's folder answers without torch, if the engine serves its students.
+
+    Args:
+        run: the folder.
+        trained: the finished students, each with its folder: the run's own, or one of a task in it.
+    """
+    first = next(iter(trained))
+    tokenizer = load_tokenizer(first / TOKENIZER_FILE, trained[first].config.tokenizer_sha256)
+    placed = {
+        student.config.task if folder == run else folder.name: (student.cpu(), folder)
+        for folder, student in trained.items()
+    }
+    # Other students are answered for by torch.
+    if not any(engine_problems(student, tokenizer) for student in trained.values()):
+        write_engine_file(placed, tokenizer, run / STUDENT_FILE)
 
 
 def write_card(training: StudentTraining, student: TaskStudent, record: RunRecord) -> None:

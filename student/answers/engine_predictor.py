@@ -1,10 +1,12 @@
-"""A student from its file (`distill export --file`), by the engine: no torch is imported.
+"""A student from its file, by the engine: no torch is imported.
+
+`distill export --file` writes such a file, and `train-student` writes one into the folder of its run.
 
 Shapes: N inputs, F features, C logits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,14 +17,18 @@ from safetensors import SafetensorError, safe_open
 from pipeline.arrays import Floats, Floats64, Ints, Ragged
 from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError, did_you_mean
 from pipeline.files import sha256
+from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.strings import require_text
 from pipeline.tasks.drift import text_signals
+from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE, text_columns
+from student.answers.certificate import certified_threshold
 from student.answers.multi_task import Opened
-from student.answers.thresholds import bias_of
+from student.answers.thresholds import bias_of, label_bias
 from student.predict import Predictor, StudentInfo
 from student.texts import listed
 
 INFO = "distill"  # key of the metadata that holds a `FileInfo`
+STUDENT_FILE = "student.distill"  # in the folder of a run
 
 
 class FileInfo(StudentInfo):
@@ -33,12 +39,14 @@ class FileInfo(StudentInfo):
         num_special_tokens: that stand around the texts of an input.
         text_columns: what the task calls the columns of its texts.
         thresholds: of a multi-label student, the probability of each label above which it is predicted.
+        made_from: the SHA-256 of the run's files by name, see `student_hashes`.
     """
 
     name: str
     num_special_tokens: int = Field(ge=0)
     text_columns: tuple[tuple[str, ...], ...] | None = None
     thresholds: dict[str, float] = Field({}, max_length=2**16)
+    made_from: dict[str, str] = Field({}, max_length=8)
 
 
 FILE_INFOS: TypeAdapter[list[FileInfo]] = TypeAdapter(Annotated[list[FileInfo], Field(min_length=1, max_length=1024)])
@@ -133,17 +141,117 @@ class EnginePredictor(Predictor):
         self._engine.threads = count
 
 
-def open_several(path: Path, tasks: Sequence[str], abstain: bool) -> Opened:
-    """Opens the students of some tasks of a file. See `MultiTaskPredictor`."""
-    if abstain:
-        raise ConfigError(f"--abstain: {path} is a file, which has no certificate. Give the folder of its run")
+class FolderPredictor(EnginePredictor):
+    """A student from the folder of its run, by the file in it. See `Predictor` for arguments and errors.
+
+    Attributes:
+        folder: of the run.
+        student: the torch module, which is loaded when it is first used.
+        reader: what makes ids of its texts, likewise.
+    """
+
+    def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
+        path, folder = Path(run) / STUDENT_FILE, Path(run) / (task or "")
+        infos = {info.name: info for info in read_infos(path)}
+        engine = opened(path, lambda module: module.Predictor(path, task=task))
+        self._take_from(path, folder, engine, infos[task or next(iter(infos))], abstain, costs)
+
+    def _take_from(
+        self, path: Path, folder: Path, engine: Any, info: FileInfo, abstain: bool, costs: Mapping[str, float]
+    ) -> None:
+        check_abstains(abstain, costs)
+        self.path, self.folder = path, folder
+        self._take(engine, info, costs)
+        # Both may have changed since the file was written.
+        self.threshold = self.certified_threshold() if abstain else None
+        self.bias_C = label_bias(folder, info.target, costs)
+
+    def __getattr__(self, name: str) -> Any:
+        """What needs torch is loaded when it is first used."""
+        if name in {"student", "reader", "tokenizer"}:
+            return getattr(self._by_torch, name)
+        raise AttributeError(name)
+
+    @cached_property
+    def _by_torch(self) -> Predictor:
+        from student.answers.run_predictor import RunPredictor
+
+        return RunPredictor(self.folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The predictor without its folder, which other machines do not have."""
+        others = {name: value for name, value in vars(self).items() if name not in {"_engine", "_by_torch"}}
+        return _revived, (type(self), self.path.read_bytes(), others)
+
+    def text_columns(self) -> list[tuple[str, ...]] | None:
+        """See `Predictor`."""
+        return text_columns(self.folder)
+
+    def certified_threshold(self) -> float:
+        """See `Predictor`."""
+        return certified_threshold(self.folder)
+
+    def hashes(self) -> dict[str, str]:
+        """See `Predictor`."""
+        return dict(self.info.made_from)
+
+
+def _revived(kind: type[FolderPredictor], content: bytes, others: dict[str, Any]) -> FolderPredictor:
+    predictor = object.__new__(kind)
+    vars(predictor).update(others)
+    predictor._engine = opened(predictor.path, lambda module: module.Predictor(content, task=predictor.info.name))
+    return predictor
+
+
+def student_hashes(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of the files that decide the answers of a folder's student, by name."""
+    paths = [folder / name for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)]
+    return {path.name: sha256(path) for path in paths if path.is_file()}
+
+
+def has_file(run: Path, tasks: Sequence[str] = ()) -> bool:
+    """Whether the engine can answer from the file in a run's folder: it was made from the weights that are there.
+
+    Args:
+        run: the folder.
+        tasks: of a run of several tasks those to answer for.
+    """
+    if not (run / STUDENT_FILE).is_file() or not has_engine():
+        return False
+    try:
+        infos = {info.name: info for info in read_infos(run / STUDENT_FILE)}
+    except IntegrityError:
+        return False  # the weights beside it may be whole
+    folders = {task: run / task for task in tasks}
+    if not tasks and len(infos) == 1:
+        folders = dict.fromkeys(infos, run)
+    fits = [task in infos and infos[task].made_from == student_hashes(folder) for task, folder in folders.items()]
+    return bool(fits) and all(fits)
+
+
+def check_abstains(abstain: bool, costs: Mapping[str, float]) -> None:
+    """Raises ConfigError for a student that has costs and is to abstain."""
+    if abstain and costs:
+        raise ConfigError("costs: a certificate is about the most probable label. Remove the costs, or do not abstain")
+
+
+def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
+    """Opens the students of some tasks of a file, or of a folder that has one. See `MultiTaskPredictor`."""
+    is_file = run.is_file()
+    if abstain and is_file:
+        raise ConfigError(f"--abstain: {run} is a file, which has no certificate. Give the folder of its run")
+    path = run if is_file else run / STUDENT_FILE
     infos = {info.name: info for info in read_infos(path)}
     engine = opened(path, lambda module: module.MultiTaskPredictor(path, tasks=tasks))
     predictors: dict[str, Predictor] = {}
     for task, one in engine.predictors.items():
-        made: EnginePredictor = object.__new__(EnginePredictor)
-        made.path = path
-        made._take(one, infos[task], {})
+        if is_file:
+            made: EnginePredictor = object.__new__(EnginePredictor)
+            made.path = path
+            made._take(one, infos[task], {})
+        else:
+            made = object.__new__(FolderPredictor)
+            made._take_from(path, run / task, one, infos[task], abstain, {})
         predictors[task] = made
     groups = ([task for task, one in predictors.items() if one.is_pair == is_pair] for is_pair in (False, True))
     return predictors, [(names, partial(logits_by, engine)) for names in groups if names]

@@ -40,9 +40,9 @@ class MultiTaskPredictor:
     def __init__(self, run: str | Path, tasks: Sequence[str] = (), abstain: bool = False) -> None:
         self.run, self._abstain = Path(run), abstain
         names = _chosen(self.run, tasks)
-        if self.run.is_file():
-            from student.answers.engine_predictor import open_several
-        else:
+        from student.answers.engine_predictor import has_file, open_several
+
+        if not self.run.is_file() and not has_file(self.run, names):
             from student.answers.run_predictor import open_several
         self.predictors, self._groups = open_several(self.run, names, abstain)
 

@@ -15,15 +15,20 @@ import torch
 from torch import nn
 
 from pipeline.arrays import Floats, Floats64, Ints, Ragged, stacked
-from pipeline.errors import ConfigError
-from pipeline.files import sha256
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.tasks.drift import text_signals
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import text_columns
-from student.answers.certificate import certified_threshold, model_hashes
-from student.answers.engine_predictor import encoded_by, has_engine, logits_by, opened
+from student.answers.certificate import certified_threshold
+from student.answers.engine_predictor import (
+    check_abstains,
+    encoded_by,
+    has_engine,
+    logits_by,
+    opened,
+    student_hashes,
+)
 from student.answers.multi_task import Opened, SharedLogits
 from student.answers.thresholds import label_bias
 from student.export.engine_file import engine_content, engine_problems
@@ -50,10 +55,7 @@ class RunPredictor(Predictor):
     student_type: ClassVar[type[TaskStudent]] = Student
 
     def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
-        if abstain and costs:
-            raise ConfigError(
-                "costs: a certificate is about the most probable label. Remove the costs, or do not abstain"
-            )
+        check_abstains(abstain, costs)
         _one_thread_after_forks()
         self.folder = folder = Path(run) / (task or "")
         self.student: Any = _ready(self.student_type.load(folder))
@@ -133,7 +135,7 @@ class RunPredictor(Predictor):
 
     def hashes(self) -> dict[str, str]:
         """See `Predictor`."""
-        return model_hashes(self.folder) | {TOKENIZER_FILE: sha256(self.folder / TOKENIZER_FILE)}
+        return student_hashes(self.folder)
 
     def set_threads(self, count: int) -> None:
         """See `Predictor`."""
@@ -191,9 +193,9 @@ def _serve(predictors: Mapping[str, RunPredictor]) -> Any:
     return engine
 
 
-def open_several(path: Path, tasks: Sequence[str], abstain: bool) -> Opened:
+def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     """Opens the students of some tasks of a run's folder. See `MultiTaskPredictor`."""
-    predictors = {task: Predictor(path, abstain, task=task) for task in tasks}
+    predictors = {task: Predictor(run, abstain, task=task) for task in tasks}
     runs = {task: one for task, one in predictors.items() if isinstance(one, RunPredictor)}
     _share_weights(list(runs.values()))
     engines = _share_engines(runs)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, write_atomically
 from pipeline.training.run_record import text_columns
-from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
+from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo, student_hashes
 from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.engine_tokenizer import tokenizer_problems, tokenizer_settings, tokenizer_tensors
 from student.export.rounding import Rounding, Tensors, is_exact
@@ -112,7 +112,15 @@ def write_engine_file(
     raise_all(ConfigError, "--file", list(dict.fromkeys(problems)))
     make_folder(path.parent)
     content = save(*engine_tensors(placed, tokenizer, table_dtype, head_dtype, Rounding()))
-    write_atomically(path, partial(Path.write_bytes, data=content))
+    write_atomically(path, partial(Path.write_bytes, data=_with_sorted_header(content)))
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """Returns the content of a safetensors file with its metadata in order: safetensors writes it in any order."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # tensors are aligned
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def engine_content(students: Mapping[str, TaskStudent], tokenizer: Tokenizer) -> bytes:
@@ -178,6 +186,7 @@ def _info(name: str, student: Student, tokenizer: Tokenizer, run: Path | None) -
         num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
         text_columns=None if run is None else text_columns(run),
         thresholds={} if run is None or not config.target.has_label_lists else stored_thresholds(run),
+        made_from={} if run is None else student_hashes(run),
     )
 
 
