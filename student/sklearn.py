@@ -13,6 +13,7 @@ from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target, softmax
+from student.answers.run_predictor import RunPredictor
 from student.config import TrainSettings, Where
 from student.fit import train
 from student.predict import Predictor
@@ -80,14 +81,15 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with TemporaryDirectory(prefix="distill-sklearn-") as temporary:
             folder = Path(self.output_dir or temporary)
             train(TrainSettings.from_flags(**flags, output_dir=folder), "student.sklearn.StudentClassifier.fit")
-            self._answer_with(folder)
+            # The folder may be temporary, and this predictor has its weights in memory.
+            self._answer_by(RunPredictor(folder))
         self.classes_ = classes
         return self
 
     @classmethod
     def of_run(cls, run: str | Path) -> Self:
         """Returns a fitted classifier from a finished run."""
-        return cls(output_dir=run)._answer_with(Path(run))
+        return cls(output_dir=run)._answer_by(Predictor(run))
 
     def predict(self, X: Texts) -> np.ndarray:
         """Returns the label of each text [N], in the form of ``y`` in `fit`."""
@@ -99,8 +101,8 @@ class StudentClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return softmax(self.predictor_.calibrated_logits(*_columns(X)))
 
-    def _answer_with(self, run: Path) -> Self:
-        self.predictor_ = Predictor(run)
+    def _answer_by(self, predictor: Predictor) -> Self:
+        self.predictor_ = predictor
         target = self.predictor_.info.target
         _require_classes(target)
         self.classes_ = np.array(target.names)

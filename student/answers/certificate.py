@@ -156,11 +156,11 @@ def _most_wrong(count: int, disagreement: float, confidence: float) -> int:
 
 
 def model_hashes(run: Path) -> dict[str, str]:
-    """Returns the hashes of everything that determines a student's answers.
+    """Returns the hashes of everything that determines a student's answers, of the files that are there.
 
     Its config contains that of its tokenizer.
     """
-    return {name: sha256(run / name) for name in (CONFIG_FILE, WEIGHTS_FILE)}
+    return {name: sha256(run / name) for name in (CONFIG_FILE, WEIGHTS_FILE) if (run / name).is_file()}
 
 
 def write_certificate(run: Path, certificate: Certificate) -> None:

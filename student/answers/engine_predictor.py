@@ -17,11 +17,10 @@ from safetensors import SafetensorError, safe_open
 from pipeline.arrays import Floats, Floats64, Ints, Ragged
 from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError, did_you_mean
 from pipeline.files import sha256
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.strings import require_text
 from pipeline.tasks.drift import text_signals
-from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE, text_columns
-from student.answers.certificate import certified_threshold
+from pipeline.training.run_record import text_columns
+from student.answers.certificate import certified_threshold, model_hashes
 from student.answers.multi_task import Opened
 from student.answers.thresholds import bias_of, label_bias
 from student.predict import Predictor, StudentInfo
@@ -39,7 +38,7 @@ class FileInfo(StudentInfo):
         num_special_tokens: that stand around the texts of an input.
         text_columns: what the task calls the columns of its texts.
         thresholds: of a multi-label student, the probability of each label above which it is predicted.
-        made_from: the SHA-256 of the run's files by name, see `student_hashes`.
+        made_from: the SHA-256 of the run's files by name, see `model_hashes`.
     """
 
     name: str
@@ -146,8 +145,8 @@ class FolderPredictor(EnginePredictor):
 
     Attributes:
         folder: of the run.
-        student: the torch module, which is loaded when it is first used.
-        reader: what makes ids of its texts, likewise.
+        student: the torch module, which like the reader is loaded when it is first used.
+        reader: what makes ids of its texts.
     """
 
     def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
@@ -193,7 +192,9 @@ class FolderPredictor(EnginePredictor):
 
     def hashes(self) -> dict[str, str]:
         """See `Predictor`."""
-        return dict(self.info.made_from)
+        from pipeline.sets.record import TOKENIZER_FILE  # imports libraries that answers do not need
+
+        return self.info.made_from | {TOKENIZER_FILE: sha256(self.folder / TOKENIZER_FILE)}
 
 
 def _revived(kind: type[FolderPredictor], content: bytes, others: dict[str, Any]) -> FolderPredictor:
@@ -201,12 +202,6 @@ def _revived(kind: type[FolderPredictor], content: bytes, others: dict[str, Any]
     vars(predictor).update(others)
     predictor._engine = opened(predictor.path, lambda module: module.Predictor(content, task=predictor.info.name))
     return predictor
-
-
-def student_hashes(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of the files that decide the answers of a folder's student, by name."""
-    paths = [folder / name for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)]
-    return {path.name: sha256(path) for path in paths if path.is_file()}
 
 
 def has_file(run: Path, tasks: Sequence[str] = ()) -> bool:
@@ -225,7 +220,7 @@ def has_file(run: Path, tasks: Sequence[str] = ()) -> bool:
     folders = {task: run / task for task in tasks}
     if not tasks and len(infos) == 1:
         folders = dict.fromkeys(infos, run)
-    fits = [task in infos and infos[task].made_from == student_hashes(folder) for task, folder in folders.items()]
+    fits = [task in infos and infos[task].made_from == model_hashes(folder) for task, folder in folders.items()]
     return bool(fits) and all(fits)
 
 

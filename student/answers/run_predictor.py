@@ -15,19 +15,19 @@ import torch
 from torch import nn
 
 from pipeline.arrays import Floats, Floats64, Ints, Ragged, stacked
+from pipeline.files import sha256
 from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.tasks.drift import text_signals
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import text_columns
-from student.answers.certificate import certified_threshold
+from student.answers.certificate import certified_threshold, model_hashes
 from student.answers.engine_predictor import (
     check_abstains,
     encoded_by,
     has_engine,
     logits_by,
     opened,
-    student_hashes,
 )
 from student.answers.multi_task import Opened, SharedLogits
 from student.answers.thresholds import label_bias
@@ -135,7 +135,7 @@ class RunPredictor(Predictor):
 
     def hashes(self) -> dict[str, str]:
         """See `Predictor`."""
-        return student_hashes(self.folder)
+        return model_hashes(self.folder) | {TOKENIZER_FILE: sha256(self.folder / TOKENIZER_FILE)}
 
     def set_threads(self, count: int) -> None:
         """See `Predictor`."""

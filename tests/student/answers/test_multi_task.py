@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError
 from pipeline.text.reader import TextReader
-from student.answers import run_predictor
+from student.answers import engine_predictor, run_predictor
 from student.answers.file import predict_file
 from student.answers.multi_task import MultiTaskPredictor, open_predictor
 from student.export.export import export
@@ -85,7 +85,8 @@ def test_each_text_is_read_once(together: Path, monkeypatch: pytest.MonkeyPatch,
 
         monkeypatch.setattr(distill_student, "_logits", counted(distill_student._logits, 1))
     else:
-        monkeypatch.setattr(run_predictor, "has_engine", lambda: False)  # as where it could not be compiled
+        for module in (run_predictor, engine_predictor):
+            monkeypatch.setattr(module, "has_engine", lambda: False)  # as where it could not be compiled
         monkeypatch.setattr(TextReader, "read", counted(TextReader.read, 1))
     predictor = MultiTaskPredictor(together, SINGLE)
     if reads == "torch":

@@ -22,6 +22,7 @@ from pipeline.training.joint import JointTask
 from pipeline.training.loop import TrainOptimizer, train_step
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import WEIGHTS_FILE, read_run_record
+from student.answers.engine_predictor import STUDENT_FILE
 from student.config import Divergence, Loss, TrainSettings
 from student.data import load_examples
 from student.describe import describe
@@ -70,7 +71,10 @@ def test_the_encoder_is_shared_and_written_once(together: Path) -> None:
     assert len(one) == 3 + 2  # tables of tokens; pairs of them, and their table
     assert all(torch.equal(one[name], other[name]) for other in others for name in one)
     assert all(name.startswith("head.") for task in TASKS for name in load_file(together / task / WEIGHTS_FILE))
-    assert sorted(path.name for path in together.iterdir()) == ["metrics.jsonl", *sorted((*TASKS, "run.json"))]
+    assert sorted(path.name for path in together.iterdir()) == [
+        "metrics.jsonl",
+        *sorted((*TASKS, "run.json", STUDENT_FILE)),
+    ]
 
 
 def test_heads_with_the_same_inputs_share_their_hidden_layer(together: Path) -> None:

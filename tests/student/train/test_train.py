@@ -34,7 +34,15 @@ def same_weights(one: Path, other: Path) -> bool:
 
 def test_run_folder_holds_all_that_is_needed(opinion_run: Path, opinion_set: ExampleSet) -> None:
     names = sorted(path.name for path in opinion_run.iterdir())
-    assert names == ["README.md", "config.json", "metrics.jsonl", "model.safetensors", "run.json", "tokenizer.json"]
+    assert names == [
+        "README.md",
+        "config.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "run.json",
+        "student.distill",
+        "tokenizer.json",
+    ]
     assert (opinion_run / "tokenizer.json").read_bytes() == (opinion_set.root / "tokenizer.json").read_bytes()
 
 
