@@ -24,11 +24,10 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import read_small_file, sha256
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.reader import ExampleSet
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.signals.init import INIT_FILE
 from pipeline.text.tokenizer import example
 from pipeline.training.checkpoint import check_tensors, tensors_sha256
-from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
+from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from pipeline.untrusted import parse_json
 from student.config import Start
 from student.model.bert import BertEncoder

@@ -85,7 +85,8 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
     """Trains the student that settings describe, or the students of their ``tasks``, or resumes the training.
 
     The run folder holds ``run.json`` (settings, query, hashes, metrics per epoch), the best epoch's weights by the
-    first metric on the first dev split, the tokenizer and a card. See `train_tasks` for several tasks.
+    first metric on the first dev split, the tokenizer, a card and, if the engine serves the student, its file. See
+    `train_tasks` for several tasks.
 
     Args:
         settings: everything that decides the student.
@@ -128,12 +129,14 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
     calibrate(training, student)
     keep_profile(training, student)
     found = result(training, student, history, best_of(history)) | stage_history(folder)
-    write_card(training, student, run.record() | {"result": found})
+    unfinished = run.record() | {"result": found}
+    write_card(training, student, unfinished)
+    # The file gets the thresholds in the record. The run is finished after it, so that a killed one writes it again.
+    write_run_record(folder / RUN_RECORD, unfinished)
+    write_student_file(folder, {folder: student})
     # The first stage's checkpoint is needed until the record is final, so it is removed last.
     record = run.finish(found)
     end_stage(folder)
-    # Thresholds of labels are read from the record.
-    write_student_file(folder, {folder: student})
     return record
 
 

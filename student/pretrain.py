@@ -20,14 +20,14 @@ from pipeline.files import write_text
 from pipeline.flat_settings import deciding
 from pipeline.sets.card import hub_metadata
 from pipeline.sets.reader import Group, GroupedSet, find_set
-from pipeline.sets.record import TOKENIZER_FILE, SetRecord
+from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import B, Schedule, TrainTask, fit, seed_step
 from pipeline.training.run import Run
-from pipeline.training.run_record import RunRecord
+from pipeline.training.run_record import TOKENIZER_FILE, RunRecord
 from student.model.card import CARD_FILE, embedding_summary, filled, used_summary
 from student.model.pretrained import PretrainedStudent
 from student.optimizer import RowAdam, RowOptimizer

@@ -15,7 +15,6 @@ from pipeline.flat_settings import deciding
 from pipeline.query.mixture import mix_of
 from pipeline.sets.card import hub_metadata
 from pipeline.sets.reader import LogitSet
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.drift import answer_signals, fit_profile, text_signals
@@ -23,7 +22,7 @@ from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import load_tokenizer, unknown_id
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
-from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry, RunRecord
+from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, TOKENIZER_FILE, Entry, RunRecord
 from student.answers.drift import without
 from student.answers.engine_predictor import STUDENT_FILE
 from student.answers.thresholds import as_logits, best_thresholds

@@ -14,11 +14,12 @@ from pipeline.arrays import Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
 from pipeline.sets.kinds.examples import text_hash
 from pipeline.sets.reader import find_set
-from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
+from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.verify import require_shards
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.text.tokenizer import load_tokenizer
+from pipeline.training.run_record import TOKENIZER_FILE
 
 # The digits are limited to what int64 and int32 hold, so that no address overflows a comparison in Arrow.
 ADDRESS = re.compile(r"(?P<name>.+?):(?P<split>[^:]+):(?P<row>\d{1,18})(?::(?P<variant>\d{1,9}))?")

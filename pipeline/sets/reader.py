@@ -16,7 +16,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
 from pipeline.parquet import read_metadata
-from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, Scores, SetRecord, read_record_of, read_set_record
+from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_record_of, read_set_record
 from pipeline.sets.record_parts import KindName, Shard, TokenizerRecord
 from pipeline.sets.shard_file import read_groups, read_statistics
 from pipeline.sets.signals.logits import logits_of
@@ -27,6 +27,7 @@ from pipeline.sql.gate import check_condition, fetch_rows, open_files, select, t
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays
 from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size
+from pipeline.training.run_record import TOKENIZER_FILE
 
 KEYS = ("split", "source_row", "variant")
 # Variant 0 is the unchanged row. Only these rows have gold labels.

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from pipeline.sets.row_kind import RowKind
 
 FILE_NAME = "distill.json"
-TOKENIZER_FILE = "tokenizer.json"
 FORMAT_VERSION: Final = 1
 MAX_VALUES, MAX_SHARDS = 100_000, 2**16
 State = Literal["staged", "complete", "verified"]

@@ -22,13 +22,14 @@ from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, make_folder, remove_temporaries, sha256, write_atomically
 from pipeline.parquet import Footer, parquet_writer, read_footer, read_metadata
 from pipeline.sets.card import write_card_and_record
-from pipeline.sets.record import TOKENIZER_FILE, SetRecord, changed
+from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.record_parts import FileRecord
 from pipeline.sets.shard_file import bomb_problem
 from pipeline.sets.signals import TokenVectors
 from pipeline.sets.signals.token_vectors import MAX_WIDTH, VOCABULARY_FILE, TokenVectorSource, columns_of
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import load_tokenizer
+from pipeline.training.run_record import TOKENIZER_FILE
 
 Vectors = Floats | npt.NDArray[np.float16]
 ROWS_AT_ONCE = 4096

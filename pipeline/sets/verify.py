@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 from pipeline.arrays import Ints
 from pipeline.errors import IntegrityError, raise_all
 from pipeline.parquet import Footer, read_metadata
-from pipeline.sets.record import TOKENIZER_FILE, SetRecord
+from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.shard_file import check_bytes, footer_of, frame_problem, read_groups
 from pipeline.sets.signals import LayerSignal
 from pipeline.sets.token_vectors import check_token_vectors
 from pipeline.text.tokenizer import load_tokenizer
+from pipeline.training.run_record import TOKENIZER_FILE
 
 Key = tuple[int, ...]  # key of a row, without its split
 EXAMPLE_COLUMNS = ["source_row", "variant", "origin", "ids1", "ids2"]

@@ -16,21 +16,14 @@ from pipeline.files import make_folder, remove_temporaries, sha256, write_atomic
 from pipeline.parquet import Footer, read_footer, read_metadata
 from pipeline.sets.card import write_card_and_record
 from pipeline.sets.reader import load_set_tokenizer
-from pipeline.sets.record import (
-    FILE_NAME,
-    TOKENIZER_FILE,
-    Scores,
-    SetRecord,
-    read_record_of,
-    to_json,
-    write_set_record,
-)
+from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_record_of, to_json, write_set_record
 from pipeline.sets.record_parts import KindName, Shard, shared_settings
 from pipeline.sets.shard_file import Statistics, check_bytes, footer_of, write_rows
 from pipeline.sets.signals import LayerSignal, Signals
 from pipeline.sets.verify import verify_shards
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import is_tokenizer
+from pipeline.training.run_record import TOKENIZER_FILE
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: KindName = "examples") -> list[Shard]:

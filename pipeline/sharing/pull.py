@@ -18,7 +18,7 @@ from pipeline.files import is_plain, link_or_copy, locked, make_folder, require_
 from pipeline.query.catalog import CATALOG_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.reader import load_set_tokenizer
-from pipeline.sets.record import FILE_NAME, TOKENIZER_FILE, SetRecord, parse_set_record, read_set_record
+from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, read_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.shard_file import check_bytes
 from pipeline.sets.writer import finish_set
@@ -28,6 +28,7 @@ from pipeline.sharing.push import JOURNAL
 from pipeline.sharing.set_files import all_at_once, other_files, paths_of
 from pipeline.sharing.sharing_settings import PullConfig
 from pipeline.text.tokenizer import is_tokenizer
+from pipeline.training.run_record import TOKENIZER_FILE
 
 # A folder of the store for sets that have not been verified yet.
 FOLDER = ".pull"

@@ -27,15 +27,7 @@ from pipeline.errors import ConfigError, DistillError, IntegrityError
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.card import is_open
 from pipeline.sets.reader import find_set
-from pipeline.sets.record import (
-    FILE_NAME,
-    TOKENIZER_FILE,
-    SetRecord,
-    parse_set_record,
-    read_set_record,
-    staged,
-    to_json,
-)
+from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, read_set_record, staged, to_json
 from pipeline.sets.token_vectors import take_over_token_vectors
 from pipeline.sets.verify import require_shards
 from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
@@ -44,6 +36,7 @@ from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.set_files import SetFile, all_at_once, files_of, paths_of
 from pipeline.sharing.sharing_settings import PushConfig
 from pipeline.text.tokenizer import read_tokenizer_json
+from pipeline.training.run_record import TOKENIZER_FILE
 
 JOURNAL = "distill.push.json"
 # Smaller files are downloaded and compared instead of being sent again.

@@ -10,10 +10,11 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.sets.card import CARD_FILE
 from pipeline.sets.reader import find_set, load_set_tokenizer
-from pipeline.sets.record import TOKENIZER_FILE, SetRecord, read_set_record
+from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.verify import require_shards, verify_shards
 from pipeline.sharing.sharing_settings import VerifyConfig
 from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, read_tokenizer_json
+from pipeline.training.run_record import TOKENIZER_FILE
 
 # Transfers wait for the network most of the time, so several at once use the bandwidth better.
 TRANSFERS_AT_ONCE = 8

@@ -13,7 +13,7 @@ from pipeline.record_file import read_record, write_record
 
 RUN_RECORD, SWEEP_RECORD, FINETUNE_RECORD = "run.json", "sweep.json", "finetune.json"
 # What transformers calls the files of a model.
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "model.safetensors", "tokenizer.json"
 # A run records the names of the columns, so that `predict --file` and `evaluate --data` need no manifest.
 TEXT_COLUMNS, LABEL_COLUMNS = "text_columns", "label_columns"
 # A run of several tasks lists the folders of its students here. Other runs lack this key.

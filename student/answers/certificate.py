@@ -18,7 +18,7 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import remove_temporaries, sha256, write_text
 from pipeline.record_file import read_record, with_checksum
-from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
+from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 
 CERTIFICATE_FILE = "certificate.json"
 PERCENT = range(1, 101)
@@ -156,11 +156,17 @@ def _most_wrong(count: int, disagreement: float, confidence: float) -> int:
 
 
 def model_hashes(run: Path) -> dict[str, str]:
-    """Returns the hashes of everything that determines a student's answers, of the files that are there.
+    """Returns the hashes of everything that determines a student's answers.
 
     Its config contains that of its tokenizer.
     """
-    return {name: sha256(run / name) for name in (CONFIG_FILE, WEIGHTS_FILE) if (run / name).is_file()}
+    return {name: sha256(run / name) for name in (CONFIG_FILE, WEIGHTS_FILE)}
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """Returns the hashes of all files of a student that are there: its config, its weights and its tokenizer."""
+    paths = [folder / name for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)]
+    return {path.name: sha256(path) for path in paths if path.is_file()}
 
 
 def write_certificate(run: Path, certificate: Certificate) -> None:

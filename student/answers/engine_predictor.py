@@ -20,7 +20,7 @@ from pipeline.files import sha256
 from pipeline.strings import require_text
 from pipeline.tasks.drift import text_signals
 from pipeline.training.run_record import text_columns
-from student.answers.certificate import certified_threshold, model_hashes
+from student.answers.certificate import certified_threshold, file_hashes
 from student.answers.multi_task import Opened
 from student.answers.thresholds import bias_of, label_bias
 from student.predict import Predictor, StudentInfo
@@ -38,7 +38,7 @@ class FileInfo(StudentInfo):
         num_special_tokens: that stand around the texts of an input.
         text_columns: what the task calls the columns of its texts.
         thresholds: of a multi-label student, the probability of each label above which it is predicted.
-        made_from: the SHA-256 of the run's files by name, see `model_hashes`.
+        made_from: the SHA-256 of the run's files by name, see `file_hashes`.
     """
 
     name: str
@@ -192,9 +192,7 @@ class FolderPredictor(EnginePredictor):
 
     def hashes(self) -> dict[str, str]:
         """See `Predictor`."""
-        from pipeline.sets.record import TOKENIZER_FILE  # imports libraries that answers do not need
-
-        return self.info.made_from | {TOKENIZER_FILE: sha256(self.folder / TOKENIZER_FILE)}
+        return dict(self.info.made_from)
 
 
 def _revived(kind: type[FolderPredictor], content: bytes, others: dict[str, Any]) -> FolderPredictor:
@@ -220,7 +218,7 @@ def has_file(run: Path, tasks: Sequence[str] = ()) -> bool:
     folders = {task: run / task for task in tasks}
     if not tasks and len(infos) == 1:
         folders = dict.fromkeys(infos, run)
-    fits = [task in infos and infos[task].made_from == model_hashes(folder) for task, folder in folders.items()]
+    fits = [task in infos and infos[task].made_from == file_hashes(folder) for task, folder in folders.items()]
     return bool(fits) and all(fits)
 
 

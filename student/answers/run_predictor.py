@@ -15,13 +15,11 @@ import torch
 from torch import nn
 
 from pipeline.arrays import Floats, Floats64, Ints, Ragged, stacked
-from pipeline.files import sha256
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.tasks.drift import text_signals
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
-from pipeline.training.run_record import text_columns
-from student.answers.certificate import certified_threshold, model_hashes
+from pipeline.training.run_record import TOKENIZER_FILE, text_columns
+from student.answers.certificate import certified_threshold, file_hashes
 from student.answers.engine_predictor import (
     check_abstains,
     encoded_by,
@@ -33,6 +31,7 @@ from student.answers.multi_task import Opened, SharedLogits
 from student.answers.thresholds import label_bias
 from student.export.engine_file import engine_content, engine_problems
 from student.model.architecture import sequences
+from student.model.config_file import labels_words
 from student.model.heads import HEADS, is_equal, logits_of_heads, share_hidden_layers
 from student.model.model import Student, TaskStudent, default_device
 from student.model.weights import encoder_checksum
@@ -135,7 +134,7 @@ class RunPredictor(Predictor):
 
     def hashes(self) -> dict[str, str]:
         """See `Predictor`."""
-        return model_hashes(self.folder) | {TOKENIZER_FILE: sha256(self.folder / TOKENIZER_FILE)}
+        return file_hashes(self.folder)
 
     def set_threads(self, count: int) -> None:
         """See `Predictor`."""
@@ -195,14 +194,19 @@ def _serve(predictors: Mapping[str, RunPredictor]) -> Any:
 
 def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     """Opens the students of some tasks of a run's folder. See `MultiTaskPredictor`."""
-    predictors = {task: Predictor(run, abstain, task=task) for task in tasks}
-    runs = {task: one for task, one in predictors.items() if isinstance(one, RunPredictor)}
+    from student.answers.token_labels import TokenLabelPredictor  # which imports this module
+
+    # Not `Predictor`, which could take the run's file for some of them: these are to share their weights.
+    runs = {
+        task: (TokenLabelPredictor if labels_words(run / task) else RunPredictor)(run, abstain, task=task)
+        for task in tasks
+    }
     _share_weights(list(runs.values()))
     engines = _share_engines(runs)
     groups: dict[Any, list[str]] = {}
     for task, one in runs.items():
         groups.setdefault((_way_of_reading(one.student), id(engines.get(task))), []).append(task)
-    return predictors, [
+    return dict(runs), [
         (
             names,
             _by_engine(engines[names[0]]) if names[0] in engines else _by_torch({name: runs[name] for name in names}),

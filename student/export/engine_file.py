@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, write_atomically
 from pipeline.training.run_record import text_columns
-from student.answers.certificate import model_hashes
+from student.answers.certificate import file_hashes
 from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.engine_tokenizer import tokenizer_problems, tokenizer_settings, tokenizer_tensors
@@ -187,7 +187,7 @@ def _info(name: str, student: Student, tokenizer: Tokenizer, run: Path | None) -
         num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
         text_columns=None if run is None else text_columns(run),
         thresholds={} if run is None or not config.target.has_label_lists else stored_thresholds(run),
-        made_from={} if run is None else model_hashes(run),
+        made_from={} if run is None else file_hashes(run),
     )
 
 

@@ -13,10 +13,10 @@ from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError, raise_all
 from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.query.mixture import open_sets
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import (
     RUN_RECORD,
+    TOKENIZER_FILE,
     WEIGHTS_FILE,
     RunRecord,
     read_run_record,

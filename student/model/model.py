@@ -13,9 +13,8 @@ from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from torch import nn
 
 from pipeline.files import write_atomically
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sets.record_parts import KindName
-from pipeline.training.run_record import CONFIG_FILE
+from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE
 from student.answers.thresholds import thresholds_file
 from student.model.architecture import StudentConfig, TokenLabelConfig
 from student.model.card import CARD_FILE, card_text

@@ -21,7 +21,7 @@ from pipeline.config import as_names
 from pipeline.errors import ConfigError
 from pipeline.files import read_small_file, require_space, sha256
 from pipeline.sets.kinds.examples import shard_table, text_hashes
-from pipeline.sets.record import TOKENIZER_FILE, SetRecord, staged
+from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import Setting, Shard, TeacherRecord
 from pipeline.sets.shard_file import Statistics
 from pipeline.sets.signals import Logits, Signals
@@ -38,6 +38,7 @@ from pipeline.text.tokenizer import (
     wordpiece,
 )
 from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
+from pipeline.training.run_record import TOKENIZER_FILE
 from teacher.answers.answer_rows import FLOOR, Answers, read_answers
 from teacher.answers.import_settings import ImportConfig
 from teacher.answers.matching import Matched, match

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from distill.apps.bench.readers import random_student
 from pipeline.files import write_text
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import pad_id
+from pipeline.training.run_record import TOKENIZER_FILE
 from student.answers.file import predict_file
 from student.config import TrainSettings
 from student.predict import Predictor

@@ -14,8 +14,8 @@ from distill.apps.bench.readers import random_student
 from distill.apps.bench.timing import interleaved
 from pipeline import console
 from pipeline.files import write_text
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import pad_id
+from pipeline.training.run_record import TOKENIZER_FILE
 from student.answers.run_predictor import RunPredictor
 from student.config import TrainSettings
 from student.engine.python import distill_student

@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.sets.reader import ExampleSet
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.sharing.pull import FOLDER
+from pipeline.training.run_record import TOKENIZER_FILE
 from tests.helpers.messages import naming
 from tests.helpers.places import contents, edit_record, fetch, objects, remove, replace, send
 

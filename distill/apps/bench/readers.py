@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from pipeline.arrays import Ints, Ragged
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import write_text
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import SPECIAL_TOKENS, pad_id, tokenizer_sha256, wordpiece
+from pipeline.training.run_record import TOKENIZER_FILE
 from student.config import TrainSettings
 from student.model.build_config import build_config
 from student.model.model import Student, num_parameters

@@ -9,9 +9,10 @@ import pytest
 
 from pipeline.sets.layer_files import open_layers
 from pipeline.sets.reader import ExampleSet
-from pipeline.sets.record import TOKENIZER_FILE, changed, read_set_record, write_set_record
+from pipeline.sets.record import changed, read_set_record, write_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.writer import measured
+from pipeline.training.run_record import TOKENIZER_FILE
 from tests.helpers.commands import invoke
 from tests.helpers.damage import damage
 from tests.helpers.layer_dumps import write

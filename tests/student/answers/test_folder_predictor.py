@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
+from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from student.answers.engine_predictor import STUDENT_FILE, EnginePredictor, FolderPredictor
 from student.answers.multi_task import MultiTaskPredictor
 from student.answers.run_predictor import RunPredictor
@@ -54,9 +54,12 @@ def test_torch_is_not_imported(opinion_run: Path, together: Path) -> None:
     assert process.stdout.split()[1] == "False"
 
 
-@pytest.mark.parametrize("name", [CONFIG_FILE, WEIGHTS_FILE])
+@pytest.mark.parametrize("name", [CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE])
 def test_a_file_of_other_weights_is_not_used(run: Path, roles_run: Path, name: str) -> None:
-    shutil.copy(roles_run / name, run / name)
+    if name == TOKENIZER_FILE:
+        (run / name).write_text((run / name).read_text().replace("food", "foot"))  # both runs have the same
+    else:
+        shutil.copy(roles_run / name, run / name)
     with pytest.raises(IntegrityError, match=naming(str(run))):
         Predictor(run)
 
@@ -76,6 +79,17 @@ def test_tasks_have_one_file(together: Path) -> None:
             np.testing.assert_allclose(one.logits(TEXTS), other.logits(TEXTS), rtol=1e-5, atol=1e-5)
             assert one.hashes() == other.hashes()
         assert isinstance(other, FolderPredictor)
+
+
+def test_tasks_whose_weights_have_changed_are_answered_by_torch(together: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(together, tmp_path / "together")
+    config = run / "opinion" / CONFIG_FILE
+    config.write_text(config.read_text() + "\n")
+    predictor = MultiTaskPredictor(run, ["opinion", "score"])
+    assert {type(one) for one in predictor.predictors.values()} == {RunPredictor}
+    expected = MultiTaskPredictor(together, ["opinion", "score"]).logits(TEXTS)
+    for task, logits_NC in predictor.logits(TEXTS).items():
+        np.testing.assert_allclose(logits_NC, expected[task], rtol=1e-5, atol=1e-5)
 
 
 def test_a_predictor_travels_without_its_folder(run: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.files import write_text
-from pipeline.sets.record import TOKENIZER_FILE
 from pipeline.text.tokenizer import tokenizer_sha256
+from pipeline.training.run_record import TOKENIZER_FILE
 from student.answers.run_predictor import RunPredictor
 from student.export.export import with_small_tables
 from student.model.model import Student
