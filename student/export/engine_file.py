@@ -210,7 +210,8 @@ def _encoder(
     if not isinstance(student.encoder, AlignedEncoder):
         return _matrix_tables(student, table_dtype, rounding)
     encoder = student.encoder
-    token_R = rounding.kept(encoder.used_ids(), encoder.pad_id)
+    # All of them, also where a rounding keeps fewer: without its vector, a token is not even aligned with itself.
+    token_R = encoder.used_ids()
     tensors = _row_of_token(student.config, token_R) | _aligned_rows(encoder, token_R, table_dtype, rounding)
     tensors |= _layer("compare", encoder.compare.weight, layer_dtype, [encoder.vectors.size] * 4, rounding)
     return tensors | {"compare.bias": encoder.compare.bias, "neighbours": encoder.neighbours}

@@ -13,7 +13,7 @@ JOB = f"{PLAIN} --num-shards 2"
 SEVERAL = "--tasks W/opinion.yaml,W/roles.yaml --data W/data"
 LAYERS = "--states 1 --states-codec pca-8 --values 1"
 CORPUS = "--corpus tiny --data W/corpus.txt --max-seq-length 32 --min-seq-length 4 --validation-every 5"
-TOKENS = f"{CORPUS} --model-name-or-path W/teachers/mlm --rows-per-shard 12 --num-samples 5"
+TOKENS = f"{CORPUS} --model-name-or-path W/teachers/mlm --rows-per-shard 12"
 STUDENT = "--matrix-size 3 --vector-size 5 --hidden-size 8 --num-train-epochs 2 --learning-rate 0.01"
 HELD_OUT = "source_row % 2 = 0"
 MASKED = "--pos-probability 0 --mask-probability 0.3 --num-variants 2"
@@ -58,7 +58,7 @@ CASES = {
         f"teacher-dump {DUMP} --data W/fewer --store O --no-token-vectors --values 1", before="short"
     ),
     "teacher-dump --augment mask-each": Case(f"{PLAIN} --augment mask-each --sentences 6"),
-    "teacher-dump --corpus": Case(f"teacher-dump {TOKENS} --signal mlm --store O"),
+    "teacher-dump --corpus": Case(f"teacher-dump {TOKENS} --signal mlm --num-samples 5 --store O"),
     "teacher-dump --signal vectors": Case(
         f"teacher-dump {CORPUS} --signal vectors --vector-codec pca --pca-dims 8 --rows-per-shard 12 "
         "--model-name-or-path W/bert --store O"
