@@ -41,7 +41,7 @@ SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
     ("changes", "dtype"),
     [
         ({"is_pair": False, "head": "linear", "max_seq_length": 11}, None),
-        ({"is_pair": True, "max_seq_length": 9, "bidirectional": False}, "int8"),
+        ({"is_pair": True, "max_seq_length": 20, "bidirectional": False}, "int8"),
         ({"is_pair": True, "pairing": "compare", "matrix_size": 0}, "float16"),
         ({"is_pair": False, "matrix_size": 0, "max_seq_length": 7}, None),
         ({**SQUARE, "pooling": "sum+max"}, "int8"),
