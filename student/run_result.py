@@ -1,6 +1,7 @@
 """The record of a run: the settings that decide its weights, and its result."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer
 
 from pipeline import console
 from pipeline.devices import has_fast_bf16
+from pipeline.errors import ConfigError
 from pipeline.files import write_text
 from pipeline.flat_settings import deciding
 from pipeline.query.mixture import mix_of
@@ -27,7 +29,7 @@ from student.answers.drift import without
 from student.answers.engine_predictor import STUDENT_FILE
 from student.answers.thresholds import as_logits, best_thresholds
 from student.config import Where, num_bigrams
-from student.export.engine_file import engine_problems, write_engine_file
+from student.export.engine_file import write_engine_file
 from student.layers import layer_loss_settings
 from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
@@ -186,8 +188,7 @@ def write_student_file(run: Path, trained: Mapping[Path, TaskStudent]) -> None:
         student.config.task if folder == run else folder.name: (student.cpu(), folder)
         for folder, student in trained.items()
     }
-    # Other students are answered for by torch.
-    if not any(engine_problems(student, tokenizer) for student in trained.values()):
+    with suppress(ConfigError):  # torch answers for students that the engine does not serve
         write_engine_file(placed, tokenizer, run / STUDENT_FILE)
 
 

@@ -150,24 +150,19 @@ class FolderPredictor(EnginePredictor):
     """
 
     def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
-        path, folder = Path(run) / STUDENT_FILE, Path(run) / (task or "")
-        infos = {info.name: info for info in read_infos(path)}
-        engine = opened(path, lambda module: module.Predictor(path, task=task))
-        self._take_from(path, folder, engine, infos[task or next(iter(infos))], abstain, costs)
-
-    def _take_from(
-        self, path: Path, folder: Path, engine: Any, info: FileInfo, abstain: bool, costs: Mapping[str, float]
-    ) -> None:
         check_abstains(abstain, costs)
-        self.path, self.folder = path, folder
-        self._take(engine, info, costs)
+        super()._open(Path(run) / STUDENT_FILE, False, costs, task)
+        self._belong_to(Path(run) / (task or ""), abstain)
+
+    def _belong_to(self, folder: Path, abstain: bool) -> None:
+        self.folder = folder
         # Both may have changed since the file was written.
         self.threshold = self.certified_threshold() if abstain else None
-        self.bias_C = label_bias(folder, info.target, costs)
+        self.bias_C = label_bias(folder, self.info.target, self._costs)
 
     def __getattr__(self, name: str) -> Any:
         """What needs torch is loaded when it is first used."""
-        if name in {"student", "reader", "tokenizer"}:
+        if name in {"student", "reader"}:
             return getattr(self._by_torch, name)
         raise AttributeError(name)
 
@@ -238,13 +233,11 @@ def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     engine = opened(path, lambda module: module.MultiTaskPredictor(path, tasks=tasks))
     predictors: dict[str, Predictor] = {}
     for task, one in engine.predictors.items():
-        if is_file:
-            made: EnginePredictor = object.__new__(EnginePredictor)
-            made.path = path
-            made._take(one, infos[task], {})
-        else:
-            made = object.__new__(FolderPredictor)
-            made._take_from(path, run / task, one, infos[task], abstain, {})
+        made: EnginePredictor = object.__new__(EnginePredictor if is_file else FolderPredictor)
+        made.path = path
+        made._take(one, infos[task], {})
+        if isinstance(made, FolderPredictor):
+            made._belong_to(run / task, abstain)
         predictors[task] = made
     groups = ([task for task, one in predictors.items() if one.is_pair == is_pair] for is_pair in (False, True))
     return predictors, [(names, partial(logits_by, engine)) for names in groups if names]
