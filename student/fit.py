@@ -5,7 +5,6 @@ task. Each of these is a normal folder of a run, which commands accept.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from torch import nn
 
 from pipeline import console
-from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, remove_temporaries
 from pipeline.sets.reader import LogitSet
@@ -32,10 +30,8 @@ from student.losses.layers import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import with_default_encoder
 from student.model.embeddings import matrix_encoder
-from student.model.heads import is_as_large, share_hidden_layers
-from student.model.model import Student, TaskStudent, default_device
+from student.model.model import Student, TaskStudent, default_device, share_hidden
 from student.model.products import IS_COMPILED
-from student.model.weights import save_sharing
 from student.optimizer import make_optimizer
 from student.run_result import (
     calibrate,
@@ -69,7 +65,7 @@ from student.training_data import (
     source_of,
     task_facts,
 )
-from student.vocabulary_pruning import active_ids, neutralise_untrained, prune, restore, with_used_rows
+from student.vocabulary_pruning import PrunedStudents, neutralise_untrained
 
 # Tables are shared by token id, so ids must come from the same tokenizer and the same truncation.
 ONE_ENCODER = {
@@ -269,55 +265,6 @@ def vectors_source(sets: Sequence[LogitSet]) -> int:
     return next((k for k, one in enumerate(sets) if one.sets[0].record.signals.token_vectors is not None), 0)
 
 
-@dataclass(frozen=True)
-class PrunedStudents:
-    """Students, and for each a small one with only the used rows of the tables, which is trained instead.
-
-    Attributes:
-        students: the students with the whole vocabulary, which are saved.
-        small: the small students in the same order. They share the first one's encoder.
-        active: the token ids of the small tables' rows.
-    """
-
-    students: list[TaskStudent]
-    small: list[TaskStudent]
-    active: Ints
-
-    @classmethod
-    def of_rows(cls, students: list[TaskStudent], splits: Sequence[Mapping[str, Any]]) -> "PrunedStudents":
-        """Returns the students together with small ones for the rows of all splits of each training."""
-        # Dev rows count, too, because the small student must be able to read them during training.
-        active = active_ids((rows for part in splits for rows in part.values()), students[0].config.pad_id)
-        small: list[TaskStudent] = []
-        for student in students:
-            # The first student's small encoder is passed on, so that all tasks train the same tables.
-            small.append(prune(student, active, small[0].encoder if small else None).to(default_device()))
-        share_hidden(small)
-        return cls(students, small, active)
-
-    def restored(self, number: int) -> TaskStudent:
-        """Returns a student with the weights of its small one."""
-        student = self.students[number]
-        restore(student, self.small[number], self.active)
-        student.config = with_used_rows(student.config, student.encoder)
-        return student
-
-    def write(self, number: int, folder: Path) -> None:
-        """Saves one student."""
-        self.restored(number).save(folder)
-
-    def write_all(self, folders: Sequence[Path]) -> None:
-        """Saves every student, in the order of the folders."""
-        whole = {folder: self.restored(number) for number, folder in enumerate(folders)}
-        # transformers cannot read a shared encoder file, so each BERT's folder holds all of its weights.
-        if self.students[0].config.is_hugging_face:
-            for folder, student in whole.items():
-                student.save(folder)
-        else:
-            is_rounded = self.students[0].config.weights == "rounded"
-            save_sharing({folder: (student.config_json, student) for folder, student in whole.items()}, is_rounded)
-
-
 def fit(
     trainings: Sequence[StudentTraining], vectors: VocabularyVectors | None, run: Run
 ) -> tuple[list[TaskStudent], list[Entry]]:
@@ -362,12 +309,6 @@ def fit(
         history = loop.fit(run, joint, optimizer, schedule, first.report_to)
     # The best weights are those on disk. The students in memory hold the last epoch's.
     return [one.kind.student.load(one.folder).to(default_device()) for one in trainings], history
-
-
-def share_hidden(students: Sequence[TaskStudent]) -> None:
-    """Gives students of one kind, with representations of one size, the same hidden layer in their heads."""
-    for kind in dict.fromkeys(type(student) for student in students):
-        share_hidden_layers([student.head for student in students if type(student) is kind], is_as_large)
 
 
 def _fit_layers(

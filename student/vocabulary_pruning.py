@@ -8,8 +8,9 @@ The initial noise of an unused row would change the products of new texts, so su
 start from the teacher or a file stay, because they have the token's meaning.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +21,8 @@ from pipeline.sets.token_vectors import VocabularyVectors
 from student.data import Examples, Rows
 from student.model.architecture import EncoderConfig
 from student.model.encoder import Encoder
-from student.model.model import TaskStudent
+from student.model.model import TaskStudent, default_device, share_hidden
+from student.model.weights import save_sharing
 from student.start import start_from_teacher
 
 C = TypeVar("C", bound=EncoderConfig)
@@ -105,3 +107,52 @@ def restore(student: TaskStudent, small: TaskStudent, active: Ints) -> None:
     """Copies the weights of the small student to the whole one."""
     student.encoder.copy_rows(small.encoder, slice(None), torch.from_numpy(active))
     student.head.load_state_dict(small.head.state_dict())
+
+
+@dataclass(frozen=True)
+class PrunedStudents:
+    """Students, and for each a small one with only the used rows of the tables, which is trained instead.
+
+    Attributes:
+        students: the students with the whole vocabulary, which are saved.
+        small: the small students in the same order. They share the first one's encoder.
+        active: the token ids of the small tables' rows.
+    """
+
+    students: list[TaskStudent]
+    small: list[TaskStudent]
+    active: Ints
+
+    @classmethod
+    def of_rows(cls, students: list[TaskStudent], splits: Sequence[Mapping[str, Any]]) -> "PrunedStudents":
+        """Returns the students together with small ones for the rows of all splits of each training."""
+        # Dev rows count, too, because the small student must be able to read them during training.
+        active = active_ids((rows for part in splits for rows in part.values()), students[0].config.pad_id)
+        small: list[TaskStudent] = []
+        for student in students:
+            # The first student's small encoder is passed on, so that all tasks train the same tables.
+            small.append(prune(student, active, small[0].encoder if small else None).to(default_device()))
+        share_hidden(small)
+        return cls(students, small, active)
+
+    def restored(self, number: int) -> TaskStudent:
+        """Returns a student with the weights of its small one."""
+        student = self.students[number]
+        restore(student, self.small[number], self.active)
+        student.config = with_used_rows(student.config, student.encoder)
+        return student
+
+    def write(self, number: int, folder: Path) -> None:
+        """Saves one student."""
+        self.restored(number).save(folder)
+
+    def write_all(self, folders: Sequence[Path]) -> None:
+        """Saves every student, in the order of the folders."""
+        whole = {folder: self.restored(number) for number, folder in enumerate(folders)}
+        # transformers cannot read a shared encoder file, so each BERT's folder holds all of its weights.
+        if self.students[0].config.is_hugging_face:
+            for folder, student in whole.items():
+                student.save(folder)
+        else:
+            is_rounded = self.students[0].config.weights == "rounded"
+            save_sharing({folder: (student.config_json, student) for folder, student in whole.items()}, is_rounded)

@@ -4,6 +4,7 @@ Shapes: B batch, L tokens of the first sentence, K tokens of the second, N seque
 sequences end to end, S = N + 1 starts, P and F features, C logits.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -27,7 +28,7 @@ from student.model.config_file import (
 )
 from student.model.encoder import Encoder, remaining_starts, without_padding
 from student.model.encoders import ENCODERS
-from student.model.heads import HEADS, PAIRINGS
+from student.model.heads import HEADS, PAIRINGS, is_as_large, share_hidden_layers
 from student.model.products import SparseGrads
 from student.model.tables import SmallTable
 from student.model.weights import check_room, load_weights, save_weights, stored_bytes
@@ -293,3 +294,9 @@ def bytes_on_disk(student: TaskStudent, folder: Path) -> int:
 def default_device() -> torch.device:
     """Returns the GPU if there is one, otherwise the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def share_hidden(students: Sequence[TaskStudent]) -> None:
+    """Gives students of one kind, with representations of one size, the same hidden layer in their heads."""
+    for kind in dict.fromkeys(type(student) for student in students):
+        share_hidden_layers([student.head for student in students if type(student) is kind], is_as_large)

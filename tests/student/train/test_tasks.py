@@ -27,11 +27,11 @@ from student.config import Divergence, Loss, TrainSettings
 from student.data import load_examples
 from student.describe import describe
 from student.evaluate import evaluate
-from student.fit import share_hidden, train
+from student.fit import train
 from student.kinds.examples import ExampleTask
 from student.model.build_config import build_config
 from student.model.heads import hidden_layer
-from student.model.model import Student
+from student.model.model import Student, share_hidden
 from student.model.weights import ENCODER_FILE, read_weights, save_sharing
 from student.optimizer import make_optimizer
 from student.predict import Predictor
