@@ -151,7 +151,8 @@ class FolderPredictor(EnginePredictor):
 
     def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
         check_abstains(abstain, costs)
-        super()._open(Path(run) / STUDENT_FILE, False, costs, task)
+        whole, name = _whole_run(Path(run), task)
+        super()._open(whole / STUDENT_FILE, False, costs, name)
         self._belong_to(Path(run) / (task or ""), abstain)
 
     def _belong_to(self, folder: Path, abstain: bool) -> None:
@@ -201,9 +202,12 @@ def has_file(run: Path, tasks: Sequence[str] = ()) -> bool:
     """Whether the engine can answer from the file in a run's folder: it was made from the weights that are there.
 
     Args:
-        run: the folder.
+        run: the folder, of a run or of one of its tasks.
         tasks: of a run of several tasks those to answer for.
     """
+    if not tasks:
+        run, task = _whole_run(run, None)
+        tasks = () if task is None else (task,)
     if not (run / STUDENT_FILE).is_file() or not has_engine():
         return False
     try:
@@ -215,6 +219,14 @@ def has_file(run: Path, tasks: Sequence[str] = ()) -> bool:
         folders = dict.fromkeys(infos, run)
     fits = [task in infos and infos[task].made_from == file_hashes(folder) for task, folder in folders.items()]
     return bool(fits) and all(fits)
+
+
+def _whole_run(run: Path, task: str | None) -> tuple[Path, str | None]:
+    """Returns the folder of a run and its task. Given the folder of one task of several, the run is one level up."""
+    if task is not None or (run / STUDENT_FILE).is_file():
+        return run, task
+    folder = run.resolve()
+    return folder.parent, folder.name
 
 
 def check_abstains(abstain: bool, costs: Mapping[str, float]) -> None:

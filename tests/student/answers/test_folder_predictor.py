@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
-from student.answers.engine_predictor import STUDENT_FILE, EnginePredictor, FolderPredictor
+from student.answers.engine_predictor import STUDENT_FILE, EnginePredictor, FolderPredictor, has_file
 from student.answers.multi_task import MultiTaskPredictor
 from student.answers.run_predictor import RunPredictor
 from student.fit import train
@@ -26,6 +26,7 @@ WITHOUT_TORCH = """
 import sys
 from distill import MultiTaskPredictor, Predictor
 MultiTaskPredictor(sys.argv[2])(["the food was lovely ."])
+Predictor(sys.argv[2] + "/opinion")(["the food was lovely ."])
 print(Predictor(sys.argv[1])(["the food was lovely ."])[0]["label"], "torch" in sys.modules)
 """
 
@@ -90,6 +91,26 @@ def test_tasks_whose_weights_have_changed_are_answered_by_torch(together: Path, 
     expected = MultiTaskPredictor(together, ["opinion", "score"]).logits(TEXTS)
     for task, logits_NC in predictor.logits(TEXTS).items():
         np.testing.assert_allclose(logits_NC, expected[task], rtol=1e-5, atol=1e-5)
+
+
+def test_the_folder_of_one_task_answers_from_the_runs_file(
+    together: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(together, tmp_path / "together")
+    (tmp_path / "link").symlink_to(run / "opinion")
+    expected_NC = RunPredictor(run / "opinion").logits(TEXTS)
+    monkeypatch.chdir(run / "opinion")
+    for folder in (run / "opinion", tmp_path / "link", Path()):
+        one = Predictor(folder)
+        assert isinstance(one, FolderPredictor)
+        assert (one.path, one.info.name) == (run / STUDENT_FILE, "opinion")
+        np.testing.assert_allclose(one.logits(TEXTS), expected_NC, rtol=1e-5, atol=1e-5)
+    # Another task's folder of that name, or one that has been trained since, has no part in the file.
+    shutil.copytree(run / "opinion", run / "other")
+    (run / "opinion" / CONFIG_FILE).write_text((run / "score" / CONFIG_FILE).read_text())
+    for name in ("other", "opinion"):
+        assert not has_file(run / name)
+    assert has_file(run / "score")
 
 
 def test_a_predictor_travels_without_its_folder(run: Path) -> None:
