@@ -27,6 +27,9 @@ from tests.helpers.toy_students import BIGRAMS, student
 LENGTH = 14
 SHAPE = {"vocabulary_size": 2 * len(TOKENS) + 10, "max_seq_length": LENGTH, "initializer_range": 0.3}
 LIBRARY = Path(__file__).parents[2] / "student/engine/python/distill_student/libdistill_student.so"
+# For programs and extensions that are compiled beside a copy of the library.
+WARNINGS = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
+LINK = [LIBRARY.name, "-Wl,-rpath,$ORIGIN"]
 needs_engine = pytest.mark.skipif(not LIBRARY.exists(), reason="the engine was not built")
 PAIRS = [(0, 8), (10, 10), (10, 12), (18, 26), (26, 10)]
 LABELS = Target(kind="labels", names=("red", "green", "blue"))

@@ -14,14 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from student.engine.build import COMPILE, SQLITE, X86_64
+from student.engine.build import COMPILE, X86_64
 from student.export.engine_file import write_engine_file
-from tests.helpers.engine import LIBRARY, SCORE, SHAPE, STUDENTS, made, needs_engine, written
+from tests.helpers.engine import LIBRARY, LINK, STUDENTS, WARNINGS, made, needs_engine, written
 from tests.helpers.node import PACKAGE
-from tests.helpers.toy_students import student
 
 if LIBRARY.exists():
-    from student.engine.python.distill_student import MultiTaskPredictor, Predictor
+    from student.engine.python.distill_student import Predictor
 
 pytestmark = needs_engine
 ROOT = Path(__file__).parents[3]
@@ -85,9 +84,7 @@ def test_a_student_answers_where_only_numpy_is(bare_python: Path, tmp_path: Path
 
 
 ARM = {"c++": "aarch64-linux-gnu-g++", "c": "aarch64-linux-gnu-gcc", "emulator": "qemu-aarch64"}
-WARNINGS = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
 INCLUDE: list[str | Path] = ["-I", ROOT / "student/engine"]
-LINK = [LIBRARY.name, "-Wl,-rpath,$ORIGIN"]
 RUST = ["-O", "-D", "warnings", "-L", ".", "-l", "distill_student", "-C", "link-arg=-Wl,-rpath,$ORIGIN"]
 JAVA_RELEASE = 22  # the first that calls C without more code
 CGO = {"CGO_CFLAGS": f"-I{ROOT}/student/engine", "CGO_LDFLAGS": "-L. -ldistill_student -Wl,-rpath,$ORIGIN"}
@@ -164,68 +161,6 @@ def printed(path: Path, texts: list[str]) -> list[str]:
         holds = label in chosen if isinstance(chosen, list) else label == chosen
         lines.append(f"{label} {value:.4f}{' <' if holds else ''}")
     return lines
-
-
-@pytest.mark.skipif(
-    shutil.which("sqlite3") is None or shutil.which("c++") is None, reason="needs SQLite and a compiler"
-)
-def test_sqlite_answers_what_python_answers(tmp_path: Path) -> None:
-    shutil.copy(LIBRARY, tmp_path)
-    run(
-        "c++",
-        "-std=c++17",
-        "-shared",
-        "-fPIC",
-        *WARNINGS,
-        *INCLUDE,
-        SQLITE,
-        "-o",
-        "distill_sqlite.so",
-        *LINK,
-        cwd=tmp_path,
-    )
-
-    def rows(query: str) -> list[list[str]]:
-        out = run("sqlite3", "-json", ":memory:", ".load ./distill_sqlite", query, cwd=tmp_path)
-        return [list(row.values()) for row in json.loads(out)] if out else []
-
-    texts = ["the there é", "", 'a\'b "ab" [MASK]']
-    values = ", ".join("('" + text.replace("'", "''") + "')" for text in texts)
-    for name in ("hybrid", "diffcat, labels", "score, short words"):
-        path = written(name, tmp_path)
-        predictor, is_pair = Predictor(path), made(name)[0].config.is_pair
-        given = f"'{path.name}', column1" + ", 'ab'" * is_pair
-        answers = predictor.predict(texts, ["ab"] * 3) if is_pair else predictor.predict(texts)
-        found = rows(f"select distill_predict({given}), distill_scores({given}) from (values {values})")
-        for (label, scores), answer in zip(found, answers, strict=True):
-            if "score" in answer:
-                assert label == scores == pytest.approx(answer["score"], rel=1e-6)
-                continue
-            assert (json.loads(label) if isinstance(answer["label"], list) else label) == answer["label"]
-            assert json.loads(scores) == pytest.approx(answer["probabilities"], rel=1e-6)
-        assert rows(f"select distill_predict('{path.name}', null{', null' * is_pair}) as a") == [[None]]
-    classes, tokenizer = made("hybrid")
-    score = student(target=SCORE, head="linear", **SHAPE)
-    score.encoder = classes.encoder
-    tasks = {"hybrid": (classes, tmp_path), "score": (score, tmp_path)}
-    write_engine_file(tasks, tokenizer, tmp_path / "tasks.distill")
-    ((label, scores),) = rows("select distill_predict('tasks.distill', 'a b'), distill_scores('tasks.distill', 'a b')")
-    (answer,) = MultiTaskPredictor(tmp_path / "tasks.distill").predict(["a b"])
-    assert json.loads(label)["hybrid"] == answer["hybrid"]["label"]
-    assert json.loads(scores)["hybrid"] == pytest.approx(answer["hybrid"]["probabilities"], rel=1e-6)
-    assert (
-        json.loads(label)["score"] == json.loads(scores)["score"] == pytest.approx(answer["score"]["score"], rel=1e-6)
-    )
-    wrongs = ["distill_predict('missing.distill', 'a')", "distill_predict('tasks.distill', 'a', 'b')"]
-    for wrong in (*wrongs, f"distill_predict('{path.name}', 'a', 'b')"):
-        failed = subprocess.run(
-            ["sqlite3", ":memory:", ".load ./distill_sqlite", f"select {wrong}"],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-        )
-        assert failed.returncode
-        assert "Error" in failed.stderr
 
 
 @pytest.mark.slow
