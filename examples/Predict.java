@@ -42,9 +42,9 @@ public final class Predict {
     private static final MethodHandle LABEL = function("distill_label", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG);
     private static final MethodHandle LAST_ERROR = function("distill_last_error", ADDRESS);
     private static final MethodHandle PREDICT =
-        function("distill_predict", JAVA_INT, ADDRESS, ADDRESS, ADDRESS, ADDRESS, JAVA_INT, ADDRESS, ADDRESS);
-    /** distill_info: a name, two numbers of 4 bytes and five of 8, of which num_answers is the second. */
-    private static final long INFO_BYTES = 56, NUM_ANSWERS = 24;
+        function("distill_predict", JAVA_INT, ADDRESS, ADDRESS, ADDRESS, ADDRESS, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
+    /** distill_info: a name, two numbers of 4 bytes, five of 8, of which num_answers is the second, and one of 4. */
+    private static final long INFO_BYTES = 64, NUM_ANSWERS = 24;
 
     private final MemorySegment handle;
     private final List<String> labels = new ArrayList<>();
@@ -65,7 +65,8 @@ public final class Predict {
         MemorySegment values = arena.allocate(JAVA_FLOAT, labels.size());
         MemorySegment chosen = arena.allocate(JAVA_BYTE, labels.size());
         MemorySegment tasks = arena.allocateFrom(JAVA_LONG, arena.allocateFrom(JAVA_LONG, TASK).address(), 1);
-        check((int) PREDICT.invokeExact(handle, tasks, texts(arena, text), texts(arena, second), 1, values, chosen));
+        MemorySegment first = texts(arena, text), other = texts(arena, second);
+        check((int) PREDICT.invokeExact(handle, tasks, first, other, 1, 0, values, chosen));
         List<Answer> answers = new ArrayList<>();
         for (int n = 0; n < labels.size(); ++n) {
           boolean isChosen = chosen.get(JAVA_BYTE, n) != 0;

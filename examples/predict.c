@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   float* answers = malloc(sizeof(float) * (size_t)info.num_answers);
   unsigned char* chosen = malloc((size_t)info.num_answers);
   if (!answers || !chosen) return 2;
-  check(distill_predict(student, &tasks, &first, argc == 4 ? &second : NULL, 1, answers, chosen));
+  check(distill_predict(student, &tasks, &first, argc == 4 ? &second : NULL, 1, 0, answers, chosen));
 
   for (int64_t n = 0; n < info.num_answers; ++n)
     printf("%s %.4f%s\n", distill_label(student, task, n), answers[n], chosen[n] ? " <" : "");

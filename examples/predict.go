@@ -16,7 +16,7 @@ static distill_status predict_one(distill_student* student, int64_t task, const 
   const int64_t starts[2][2] = {{0, first_bytes}, {0, second_bytes}};
   const distill_texts texts[2] = {{first, starts[0], 1}, {second, starts[1], 1}};
   const distill_tasks tasks = {&task, 1};
-  return distill_predict(student, &tasks, &texts[0], second ? &texts[1] : NULL, 1, answers, chosen);
+  return distill_predict(student, &tasks, &texts[0], second ? &texts[1] : NULL, 1, 0, answers, chosen);
 }
 */
 import "C"

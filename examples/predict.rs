@@ -30,6 +30,7 @@ struct Info {
     num_features: i64,
     num_tokens: i64,
     max_tokens: i64,
+    has_certificate: i32,
 }
 
 extern "C" {
@@ -44,6 +45,7 @@ extern "C" {
         first: *const Texts,
         second: *const Texts,
         threads: i32,
+        abstains: i32,
         answers: *mut f32,
         chosen: *mut u8,
     ) -> c_int;
@@ -99,7 +101,7 @@ impl Student {
         let mut chosen = vec![0u8; self.labels.len()];
         let other = other.as_ref().map_or(ptr::null(), |texts| texts as *const Texts);
         check(unsafe {
-            distill_predict(self.handle, &tasks, &first, other, 1, answers.as_mut_ptr(), chosen.as_mut_ptr())
+            distill_predict(self.handle, &tasks, &first, other, 1, 0, answers.as_mut_ptr(), chosen.as_mut_ptr())
         })?;
         let rows = self.labels.iter().zip(answers).zip(chosen);
         Ok(rows.map(|((label, answer), holds)| (label.as_str(), answer, holds != 0)).collect())

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.config import parse_model
-from pipeline.errors import ConfigError, IntegrityError
+from pipeline.errors import ConfigError, DistillError, IntegrityError
 from pipeline.files import remove_temporaries, sha256, write_text
 from pipeline.record_file import read_record, with_checksum
 from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
@@ -38,8 +39,8 @@ class Trial(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     percent: int
-    threshold: float
-    answered: int
+    threshold: float = Field(ge=-1, le=1)
+    answered: int = Field(ge=0)
     disagreements: int
     bound: float
 
@@ -63,7 +64,7 @@ class Certificate(BaseModel):
     confidence: float = Field(gt=0, lt=1)
     certified: Trial | None
     trials: tuple[Trial, ...]
-    num_rows: int
+    num_rows: int = Field(ge=0)
     logit_set: str
     logit_set_fingerprint: str
     where: str
@@ -81,6 +82,26 @@ class Certificate(BaseModel):
         """The strictest threshold that counts: with too few rows that of all answers."""
         first = fewest_rows(self.num_rows, self.disagreement, self.confidence)
         return next((trial for trial in self.trials if trial.answered >= first), self.trials[-1])
+
+
+class CertifiedMargin(BaseModel):
+    """The part of a certificate that a file for the engine holds: the margin, and what it promises.
+
+    Attributes:
+        threshold: margins above it are answered. -1 answers all.
+        disagreement: the greatest share of the answers that differ from the teacher's.
+        confidence: with which that holds.
+        answered: how many of the held-out rows are answered.
+        num_rows: held-out rows.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    threshold: float = Field(ge=-1, le=1, allow_inf_nan=False)
+    disagreement: float = Field(gt=0, lt=1)
+    confidence: float = Field(gt=0, lt=1)
+    answered: int = Field(ge=0)
+    num_rows: int = Field(ge=0)
 
 
 def certify_margins(
@@ -195,13 +216,41 @@ def read_certificate(run: Path) -> Certificate:
     return certificate
 
 
-def certified_threshold(run: Path) -> float:
+def certified_margin(run: Path) -> CertifiedMargin:
     """The margin above which a run's student answers.
 
     Raises:
-        ConfigError: if the run has no certificate, or nothing was proved.
+        ConfigError: if the run has no certificate of its weights, or nothing was proved.
+        IntegrityError: if the certificate is damaged.
     """
     certificate = read_certificate(run)
-    if certificate.certified is None:
+    best = certificate.certified
+    if best is None:
         raise ConfigError(f"{run}: no threshold could be certified at {certificate.disagreement:g} disagreement")
-    return certificate.certified.threshold
+    return CertifiedMargin(
+        threshold=best.threshold,
+        disagreement=certificate.disagreement,
+        confidence=certificate.confidence,
+        answered=best.answered,
+        num_rows=certificate.num_rows,
+    )
+
+
+def margin_for_file(run: Path, is_exact: bool) -> CertifiedMargin | None:
+    """The margin that goes into a file of a run's student, or None without a certificate for the numbers in the file.
+
+    Args:
+        run: the folder of the run.
+        is_exact: whether the file has the numbers of the run.
+    """
+    path = run / CERTIFICATE_FILE
+    if not path.exists():
+        return None
+    if not is_exact:
+        console.warn(f"{path}: is about weights that are not rounded, so the file has no certificate")
+        return None
+    try:
+        return certified_margin(run)
+    except DistillError as error:
+        console.warn(f"the file has no certificate: {error}")
+        return None

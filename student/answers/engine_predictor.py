@@ -20,7 +20,7 @@ from pipeline.files import sha256
 from pipeline.strings import require_text
 from pipeline.tasks.drift import text_signals
 from pipeline.training.run_record import text_columns
-from student.answers.certificate import certified_threshold, file_hashes
+from student.answers.certificate import CertifiedMargin, certified_margin, file_hashes
 from student.answers.multi_task import Opened
 from student.answers.thresholds import bias_of, label_bias
 from student.predict import Predictor, StudentInfo
@@ -38,6 +38,7 @@ class FileInfo(StudentInfo):
         num_special_tokens: that stand around the texts of an input.
         text_columns: what the task calls the columns of its texts.
         thresholds: of a multi-label student, the probability of each label above which it is predicted.
+        certificate: the margin above which it answers, if its run had a certificate.
         made_from: the SHA-256 of the run's files by name, see `file_hashes`.
     """
 
@@ -45,6 +46,7 @@ class FileInfo(StudentInfo):
     num_special_tokens: int = Field(ge=0)
     text_columns: tuple[tuple[str, ...], ...] | None = None
     thresholds: dict[str, float] = Field({}, max_length=2**16)
+    certificate: CertifiedMargin | None = None
     made_from: dict[str, str] = Field({}, max_length=8)
 
 
@@ -61,9 +63,8 @@ class EnginePredictor(Predictor):
     info: FileInfo
 
     def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
+        check_abstains(abstain, costs)
         self.path = Path(run)
-        if abstain:
-            raise ConfigError(f"--abstain: {run} is a file, which has no certificate. Give the folder of its run")
         infos = {info.name: info for info in read_infos(self.path)}
         if task is None and len(infos) > 1:
             raise ConfigError(
@@ -73,9 +74,11 @@ class EnginePredictor(Predictor):
             raise ConfigError(f"{run} has no task {task!r}. {did_you_mean(task, infos)}")
         engine = opened(self.path, lambda module: module.Predictor(self.path, task=task))
         self._take(engine, infos[task or next(iter(infos))], costs)
+        self.threshold = self.certified_threshold() if abstain else None
 
     def _take(self, engine: Any, info: FileInfo, costs: Mapping[str, float]) -> None:
-        if (engine.task, engine.is_pair) != (info.name, info.is_pair):
+        described = info.name, info.is_pair, info.certificate is not None
+        if (engine.task, engine.is_pair, engine.has_certificate) != described:
             raise IntegrityError(f"{self.path}: its two descriptions of the student differ. Export it again")
         self._engine, self.info, self._costs = engine, info, dict(costs)
         self.threshold = None
@@ -96,7 +99,7 @@ class EnginePredictor(Predictor):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again from the file, which has to be there."""
-        return type(self), (self.path, False, self._costs, self.info.name)
+        return type(self), (self.path, self.threshold is not None, self._costs, self.info.name)
 
     def logits(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> Floats:
         """See `Predictor`."""
@@ -129,7 +132,11 @@ class EnginePredictor(Predictor):
 
     def certified_threshold(self) -> float:
         """See `Predictor`."""
-        raise ConfigError(f"{self.path}: is a file, which has no certificate. Give the folder of its run.")
+        if self.info.certificate is None:
+            raise ConfigError(
+                f"{self.path}: has no certificate of {self.info.name!r}. Run `distill certify`, then `distill export`"
+            )
+        return self.info.certificate.threshold
 
     def hashes(self) -> dict[str, str]:
         """See `Predictor`."""
@@ -153,12 +160,12 @@ class FolderPredictor(EnginePredictor):
         check_abstains(abstain, costs)
         whole, name = _whole_run(Path(run), task)
         super()._open(whole / STUDENT_FILE, False, costs, name)
-        self._belong_to(Path(run) / (task or ""), abstain)
-
-    def _belong_to(self, folder: Path, abstain: bool) -> None:
-        self.folder = folder
-        # Both may have changed since the file was written.
+        self._belong_to(Path(run) / (task or ""))
         self.threshold = self.certified_threshold() if abstain else None
+
+    def _belong_to(self, folder: Path) -> None:
+        # Its certificate and its thresholds may have changed since the file was written.
+        self.folder = folder
         self.bias_C = label_bias(folder, self.info.target, self._costs)
 
     def __getattr__(self, name: str) -> Any:
@@ -184,7 +191,7 @@ class FolderPredictor(EnginePredictor):
 
     def certified_threshold(self) -> float:
         """See `Predictor`."""
-        return certified_threshold(self.folder)
+        return certified_margin(self.folder).threshold
 
     def hashes(self) -> dict[str, str]:
         """See `Predictor`."""
@@ -238,8 +245,6 @@ def check_abstains(abstain: bool, costs: Mapping[str, float]) -> None:
 def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     """Opens the students of some tasks of a file, or of a folder that has one. See `MultiTaskPredictor`."""
     is_file = run.is_file()
-    if abstain and is_file:
-        raise ConfigError(f"--abstain: {run} is a file, which has no certificate. Give the folder of its run")
     path = run if is_file else run / STUDENT_FILE
     infos = {info.name: info for info in read_infos(path)}
     engine = opened(path, lambda module: module.MultiTaskPredictor(path, tasks=tasks))
@@ -249,7 +254,8 @@ def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
         made.path = path
         made._take(one, infos[task], {})
         if isinstance(made, FolderPredictor):
-            made._belong_to(run / task, abstain)
+            made._belong_to(run / task)
+        made.threshold = made.certified_threshold() if abstain else None
         predictors[task] = made
     groups = ([task for task, one in predictors.items() if one.is_pair == is_pair] for is_pair in (False, True))
     return predictors, [(names, partial(logits_by, engine)) for names in groups if names]

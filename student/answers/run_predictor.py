@@ -19,7 +19,7 @@ from pipeline.tasks.drift import text_signals
 from pipeline.text.reader import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import TOKENIZER_FILE, text_columns
-from student.answers.certificate import certified_threshold, file_hashes
+from student.answers.certificate import certified_margin, file_hashes
 from student.answers.engine_predictor import (
     check_abstains,
     encoded_by,
@@ -130,7 +130,7 @@ class RunPredictor(Predictor):
 
     def certified_threshold(self) -> float:
         """See `Predictor`."""
-        return certified_threshold(self.folder)
+        return certified_margin(self.folder).threshold
 
     def hashes(self) -> dict[str, str]:
         """See `Predictor`."""

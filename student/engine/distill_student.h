@@ -42,12 +42,13 @@ typedef struct distill_texts {
 typedef struct distill_info {
   const char* task;
   distill_kind kind;
-  int32_t is_pair;      /* whether an input has two texts, but for distill_encode */
-  int64_t num_logits;   /* per input */
-  int64_t num_answers;  /* per input: a probability per label, or one score */
-  int64_t num_features; /* of a text, from distill_encode */
-  int64_t num_tokens;   /* the vocabulary */
-  int64_t max_tokens;   /* of an input; longer ones are truncated */
+  int32_t is_pair;         /* whether an input has two texts, but for distill_encode */
+  int64_t num_logits;      /* per input */
+  int64_t num_answers;     /* per input: a probability per label, or one score */
+  int64_t num_features;    /* of a text, from distill_encode */
+  int64_t num_tokens;      /* the vocabulary */
+  int64_t max_tokens;      /* of an input; longer ones are truncated */
+  int32_t has_certificate; /* whether distill_predict can abstain */
 } distill_info;
 
 DISTILL_API const char* distill_version(void);
@@ -79,13 +80,15 @@ typedef struct distill_tasks {
 
 /* For count inputs, row by row, in each row one task after another; `second` is NULL for single texts. `threads` is at
  * least 1. logits: count x the sum of num_logits. features: count x num_features. answers: count x the sum of num_answers,
- * probabilities or scores. chosen: as many, 1 for a label that is predicted, else 0; may be NULL. */
+ * probabilities or scores. chosen: as many, 1 for a label that is predicted, else 0; may be NULL. abstains: with 1, no
+ * label is chosen for an input whose margin is not above that of the student's certificate (`distill certify`), the best
+ * probability less the second best. DISTILL_ARGUMENT if a student has no certificate. */
 DISTILL_API distill_status distill_logits(const distill_student* student, const distill_tasks* tasks,
                                           const distill_texts* first, const distill_texts* second, int32_t threads,
                                           float* logits);
 DISTILL_API distill_status distill_predict(const distill_student* student, const distill_tasks* tasks,
                                            const distill_texts* first, const distill_texts* second, int32_t threads,
-                                           float* answers, uint8_t* chosen);
+                                           int32_t abstains, float* answers, uint8_t* chosen);
 DISTILL_API distill_status distill_encode(const distill_student* student, const distill_texts* texts, int32_t threads,
                                           float* features);
 

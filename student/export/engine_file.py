@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, write_atomically
 from pipeline.training.run_record import text_columns
-from student.answers.certificate import file_hashes
+from student.answers.certificate import CertifiedMargin, file_hashes, margin_for_file
 from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.engine_tokenizer import tokenizer_problems, tokenizer_settings, tokenizer_tensors
@@ -100,7 +101,7 @@ def write_engine_file(
 
     Args:
         placed: the students by task, in evaluation mode and on the CPU, with the folder of each, which contains its
-            thresholds and the names of its columns. All of them have the encoder of the first one.
+            thresholds, its certificate and the names of its columns. All of them have the encoder of the first one.
         tokenizer: the students'.
         path: the file.
         table_dtype: the type of the stored tables. None: int8 if it holds the same numbers, else float32.
@@ -112,7 +113,9 @@ def write_engine_file(
     problems = [problem for student, _ in placed.values() for problem in engine_problems(student, tokenizer)]
     raise_all(ConfigError, "--file", list(dict.fromkeys(problems)))
     make_folder(path.parent)
-    content = save(*engine_tensors(placed, tokenizer, table_dtype, head_dtype, Rounding()))
+    is_exact = table_dtype in (None, "float32") and head_dtype == "float32"
+    certified = {task: margin_for_file(run, is_exact) for task, (_, run) in placed.items()}
+    content = save(*engine_tensors(placed, tokenizer, table_dtype, head_dtype, Rounding(), certified))
     write_atomically(path, partial(Path.write_bytes, data=_with_sorted_header(content)))
 
 
@@ -143,6 +146,7 @@ def engine_tensors(
     table_dtype: FileTableDtype | None,
     head_dtype: HeadDtype,
     rounding: Rounding,
+    certified: Mapping[str, CertifiedMargin | None] = MappingProxyType({}),
 ) -> tuple[Tensors, dict[str, str]]:
     """Returns the tensors of the file and its metadata. See `write_engine_file`.
 
@@ -152,6 +156,7 @@ def engine_tensors(
         table_dtype: the type of the stored tables, or None. See `write_engine_file`.
         head_dtype: the type of the large layers.
         rounding: how numbers become int8.
+        certified: the margins of certificates, by task.
     """
     students = {task: (student, run) for task, (student, run) in placed.items() if isinstance(student, Student)}
     assert len(students) == len(placed), "checked by engine_problems"
@@ -163,8 +168,10 @@ def engine_tensors(
         share_hidden_layers([student.head for student, _ in students.values()], is_equal)
         layers = [head_layers(student.head) for student, _ in students.values()]
         hidden_of = _hidden_of(layers)
-        for number, ((student, run), own_layers) in enumerate(zip(students.values(), layers, strict=True)):
+        for number, (name, own_layers) in enumerate(zip(students, layers, strict=True)):
+            (student, run), margin = students[name], certified.get(name)
             own = {"out": own_layers.weight_CH.clone(), "out.bias": own_layers.bias_C.clone()} | _answers(student, run)
+            own |= {} if margin is None else {"margin": torch.tensor([margin.threshold], dtype=torch.float32)}
             if own_layers.hidden is not None and hidden_of[number] == number:
                 hidden = own_layers.hidden
                 sizes = group_sizes(student, hidden.in_features)
@@ -174,11 +181,13 @@ def engine_tensors(
     configs = {name: student.config for name, (student, _) in students.items()}
     tasks = [_task(*each) for each in zip(configs, configs.values(), layers, hidden_of, strict=True)]
     settings = _settings(one, tokenizer, list(configs.values()), tasks)
-    infos = [_info(name, student, tokenizer, run) for name, (student, run) in students.items()]
+    infos = [_info(name, student, tokenizer, run, certified.get(name)) for name, (student, run) in students.items()]
     return tensors, {METADATA: json.dumps(settings, ensure_ascii=False), INFO: FILE_INFOS.dump_json(infos).decode()}
 
 
-def _info(name: str, student: Student, tokenizer: Tokenizer, run: Path | None) -> FileInfo:
+def _info(
+    name: str, student: Student, tokenizer: Tokenizer, run: Path | None, certificate: CertifiedMargin | None
+) -> FileInfo:
     """Returns the data of `EnginePredictor` that the engine does not read."""
     config = student.config
     return FileInfo.of(
@@ -187,6 +196,7 @@ def _info(name: str, student: Student, tokenizer: Tokenizer, run: Path | None) -
         num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
         text_columns=None if run is None else text_columns(run),
         thresholds={} if run is None or not config.target.has_label_lists else stored_thresholds(run),
+        certificate=certificate,
         made_from={} if run is None else file_hashes(run),
     )
 

@@ -22,13 +22,14 @@ async function opened(file, task) {
   return new Function(`${part("api")}; return openStudent`)()(part("student"));
 }
 
-async function answer({file, task, inputs, texts}) {
+async function answer({file, task, inputs, texts, options}) {
   const key = JSON.stringify([file, task]);
   if (students.size > 20) students.clear(); // each has the memory of an instance
   if (!students.has(key)) students.set(key, await opened(file, task));
   const student = students.get(key);
   if (texts) return texts.map((text) => student.tokenize(text));
-  const numbers = student.logits(inputs), predictions = student.predict(inputs), width = numbers.length / inputs.length;
+  const numbers = student.logits(inputs), predictions = student.predict(inputs, options);
+  const width = numbers.length / inputs.length;
   return {logits: inputs.map((_, n) => [...numbers.slice(n * width, (n + 1) * width)]), predictions};
 }
 
@@ -46,9 +47,11 @@ class Node:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def ask(self, file: Path, inputs: Inputs, task: str | None = None) -> dict[str, Any]:
+    def ask(self, file: Path, inputs: Inputs, task: str | None = None, abstain: bool = False) -> dict[str, Any]:
         """The ``logits`` and ``predictions`` of a file for inputs, or its ``error``."""
-        question = {"file": str(file), "inputs": inputs} | ({} if task is None else {"task": task})
+        question: dict[str, Any] = {"file": str(file), "inputs": inputs}
+        question |= {} if task is None else {"task": task}
+        question |= {"options": {"abstain": True}} if abstain else {}
         answer: dict[str, Any] = self._exchange(question)
         return answer
 

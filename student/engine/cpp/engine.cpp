@@ -54,6 +54,12 @@ void check_pair(const Heads& heads, const distill_texts* first, const distill_te
   require_argument(first->count == second->count, "there are not as many second texts as first ones");
 }
 
+void require_certificates(const Heads& heads) {
+  for (const Head* head : heads)
+    require(head->certified, "the student of " + head->task + " has no certificate: run distill certify, and export it",
+            DISTILL_ARGUMENT);
+}
+
 void block_logits(const Student& student, const Heads& heads, Workspace& work, const distill_texts* first,
                   const distill_texts* second, int64_t begin, int64_t end, float* out) {
   const auto text = [=](int side, int64_t n) { return text_of(side ? *second : *first, begin + n); };
@@ -112,8 +118,9 @@ distill_status distill_describe(const distill_student* handle, int64_t task, dis
     require_argument(handle && info, "student and info must be given");
     const Student& student = handle->student;
     const Head& head = head_of(handle, task);
-    *info = {head.task.c_str(),  head.kind,          head.is_pair, head.num_logits, head.num_answers(),
-             student.features_of_text(), student.num_tokens, student.max_tokens};
+    *info = {head.task.c_str(),  head.kind,          head.is_pair,       head.num_logits,
+             head.num_answers(), student.features_of_text(), student.num_tokens, student.max_tokens,
+             head.certified != nullptr};
   });
 }
 
@@ -155,11 +162,13 @@ distill_status distill_logits(const distill_student* handle, const distill_tasks
 }
 
 distill_status distill_predict(const distill_student* handle, const distill_tasks* tasks, const distill_texts* first,
-                               const distill_texts* second, int32_t threads, float* answers, uint8_t* chosen) {
+                               const distill_texts* second, int32_t threads, int32_t abstains, float* answers,
+                               uint8_t* chosen) {
   return guarded([&] {
     require_argument(handle && answers, "student and answers must be given");
     const Heads heads = heads_of(handle, tasks);
     check_pair(heads, first, second);
+    if (abstains) require_certificates(heads);
     const int64_t width = num_logits(heads), answer_width = num_answers(heads);
     in_blocks(handle->student, first->count, threads, [&](Workspace& work, int64_t begin, int64_t end) {
       std::vector<float> logits(static_cast<size_t>((end - begin) * width));
@@ -168,7 +177,7 @@ distill_status distill_predict(const distill_student* handle, const distill_task
       int64_t place = begin * answer_width;
       for (int64_t n = begin; n < end; ++n)
         for (const Head* head : heads) {
-          head->answer(read, answers + place, chosen ? chosen + place : nullptr);
+          head->answer(read, abstains, answers + place, chosen ? chosen + place : nullptr);
           read += head->num_logits;
           place += head->num_answers();
         }

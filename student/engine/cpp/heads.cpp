@@ -37,6 +37,12 @@ Head::Head(const File& file, const Json& settings, int64_t number, int64_t input
     for (int64_t k = 0; k < num_logits; ++k) require(temperature[k] > 0, "a temperature is not above 0");
   }
   if (kind == DISTILL_LABELS) bias = file.get(prefix + "bias", FLOAT32, {num_logits}).floats();
+  if (file.has(prefix + "margin")) {
+    require(kind == DISTILL_CLASSES && num_logits > 1, "a certificate is not of classes");
+    certified = file.get(prefix + "margin", FLOAT32, {1}).floats();
+    // A certificate of all answers has -1.
+    require(*certified >= -1 && *certified <= 1, "the margin of a certificate is not between -1 and 1");
+  }
   out_weights = file.get(prefix + "out", FLOAT32, {num_logits, hidden_size ? hidden_size : num_inputs}).floats();
   out_bias = file.get(prefix + "out.bias", FLOAT32, {num_logits}).floats();
 }
@@ -68,7 +74,7 @@ HiddenLayer::HiddenLayer(const Kernels& arithmetic, const File& file, const std:
   arithmetic.pack(layer, packed);
 }
 
-void Head::answer(const float* logits, float* answers, uint8_t* is_chosen) const {
+void Head::answer(const float* logits, bool abstains, float* answers, uint8_t* is_chosen) const {
   if (is_chosen && kind == DISTILL_SCORE) is_chosen[0] = 0;  // a score is no label
   if (kind == DISTILL_SCORE && !bins) {
     answers[0] = logits[0];
@@ -82,11 +88,10 @@ void Head::answer(const float* logits, float* answers, uint8_t* is_chosen) const
     }
     return;
   }
-  // One temperature serves all classes, or none a score in bins, so the likeliest stays the likeliest.
-  const int64_t best = std::max_element(logits, logits + num_logits) - logits;
-  const float divisor = temperature ? temperature[0] : 1;
+  // One temperature serves all classes, or none a score in bins.
+  const float divisor = temperature ? temperature[0] : 1, largest = *std::max_element(logits, logits + num_logits);
   const auto share_of = [&](int64_t k) {
-    return std::exp(static_cast<double>(logits[k] / divisor) - static_cast<double>(logits[best] / divisor));
+    return std::exp(static_cast<double>(logits[k] / divisor) - static_cast<double>(largest / divisor));
   };
   double total = 0, expected = 0;
   for (int64_t k = 0; k < num_logits; ++k) {
@@ -98,8 +103,16 @@ void Head::answer(const float* logits, float* answers, uint8_t* is_chosen) const
     answers[0] = static_cast<float>(expected / total);
     return;
   }
-  for (int64_t k = 0; k < num_logits; ++k) {
-    answers[k] = static_cast<float>(share_of(k) / total);
-    if (is_chosen) is_chosen[k] = k == best;
-  }
+  for (int64_t k = 0; k < num_logits; ++k) answers[k] = static_cast<float>(share_of(k) / total);
+  if (is_chosen) choose(answers, abstains, is_chosen);
+}
+
+// The likeliest class, the first of equal ones, unless it is no surer than the certificate demands.
+void Head::choose(const float* probabilities, bool abstains, uint8_t* is_chosen) const {
+  const int64_t best = std::max_element(probabilities, probabilities + num_logits) - probabilities;
+  float second = 0;
+  for (int64_t k = 0; k < num_logits; ++k)
+    if (k != best) second = std::max(second, probabilities[k]);
+  const bool answers = !abstains || probabilities[best] - second > *certified;
+  for (int64_t k = 0; k < num_logits; ++k) is_chosen[k] = answers && k == best;
 }

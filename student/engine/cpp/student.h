@@ -87,7 +87,7 @@ struct Head {
   void logits(const Kernels& arithmetic, const float* numbers, float* out) const {
     arithmetic.linear(numbers, hidden_size ? hidden_size : num_inputs, out_weights, out_bias, num_logits, out);
   }
-  void answer(const float* logits, float* answers, uint8_t* is_chosen) const;
+  void answer(const float* logits, bool abstains, float* answers, uint8_t* is_chosen) const;
 
   std::string task, prefix;
   distill_kind kind;
@@ -97,9 +97,13 @@ struct Head {
   const float* bins = nullptr;
   const float* temperature = nullptr;  // of labels: what logits are divided by before they become probabilities
   const float* bias = nullptr;         // added to logits, divided, before labels are chosen
+  const float* certified = nullptr;    // of a certificate: the margin above which a label is chosen
   const float* out_weights;
   const float* out_bias;
   const HiddenLayer* hidden = nullptr;  // its own, or that of an earlier head
+
+ private:
+  void choose(const float* probabilities, bool abstains, uint8_t* is_chosen) const;
 };
 
 // The heads that answer, which take the same inputs.

@@ -1,7 +1,7 @@
 /** One text, or two for a student of pairs. */
 export type Input = string | readonly [string, string];
 
-/** The label, or all labels of a multi-label student, with the probability of each label. Or a score. */
+/** The label or "abstain", or all labels of a multi-label student, with the probability of each label. Or a score. */
 export interface Prediction {
   label?: string | string[];
   probabilities?: Record<string, number>;
@@ -17,7 +17,10 @@ export class Student {
   readonly labels: string[];
   /** Whether an input is a pair of texts. */
   readonly isPair: boolean;
-  predict(inputs: readonly Input[]): Prediction[];
+  /** Whether it can abstain: the file contains a certificate. */
+  readonly hasCertificate: boolean;
+  /** With `abstain`, the label is "abstain" where the student is less sure than its certificate demands. */
+  predict(inputs: readonly Input[], options?: {abstain?: boolean}): Prediction[];
   /** A row of numbers for each input, end to end. */
   logits(inputs: readonly Input[]): Float32Array;
   /** Token ids, without special tokens and not truncated. */

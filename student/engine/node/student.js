@@ -1,8 +1,9 @@
 /* Students of `distill` in WebAssembly, for Node and pages: texts in, labels or scores out. */
 
 const CLASSES = 0, SCORE = 2; // values of `distill_kind`
-const INFO_BYTES = 56; // of `distill_info`, whose fields begin here:
-const INFO = {task: 0, kind: 4, isPair: 8, numLogits: 16, numAnswers: 24};
+const INFO_BYTES = 64; // of `distill_info`, whose fields begin here:
+const INFO = {task: 0, kind: 4, isPair: 8, numLogits: 16, numAnswers: 24, hasCertificate: 56};
+const ABSTAIN = "abstain"; // in place of the label of an unsure prediction
 const ENCODER = new TextEncoder(), DECODER = new TextDecoder();
 
 /* The memory and the functions of an instance. An error ends it, because nothing unwinds its stack. */
@@ -63,6 +64,7 @@ class Engine {
  * task: the name of its task.
  * labels: the names of its labels. A student of scores has none.
  * isPair: whether an input is a pair of texts.
+ * hasCertificate: whether it can abstain.
  */
 export class Student {
   /* The student in a file.
@@ -96,10 +98,10 @@ export class Student {
       const at = put(new Uint8Array(INFO_BYTES));
       this.engine.call("distill_describe", this.student, BigInt(number), at);
       const info = new DataView(this.engine.memory.buffer, at);
-      const [kind, isPair, numLogits, numAnswers] = ["kind", "isPair", "numLogits", "numAnswers"].map((name) => info.getInt32(INFO[name], true));
+      const [kind, isPair, numLogits, numAnswers, hasCertificate] = ["kind", "isPair", "numLogits", "numAnswers", "hasCertificate"].map((name) => info.getInt32(INFO[name], true));
       const label = (k) => this.engine.text(this.engine.call("distill_label", this.student, BigInt(number), BigInt(k)));
       const labels = kind === SCORE ? [] : Array.from({length: numAnswers}, (_, k) => label(k));
-      return {task: this.engine.text(info.getUint32(INFO.task, true)), kind, isPair: isPair !== 0, numLogits, numAnswers, labels};
+      return {task: this.engine.text(info.getUint32(INFO.task, true)), kind, isPair: isPair !== 0, hasCertificate: hasCertificate !== 0, numLogits, numAnswers, labels};
     });
   }
 
@@ -115,12 +117,16 @@ export class Student {
     });
   }
 
-  /* For each input `{label, probabilities}`, where `label` is a list if a text has several, or `{score}`. */
-  predict(inputs) {
+  /* For each input `{label, probabilities}`, where `label` is a list if a text has several, or `{score}`.
+   *
+   * abstain: whether the label is "abstain" where the student is less sure than its certificate demands.
+   */
+  predict(inputs, {abstain = false} = {}) {
+    if (abstain && !this.hasCertificate) throw new TypeError(`the student of ${this.task} has no certificate: run distill certify, and export it`);
     return this.engine.borrow((put) => {
       const width = this.numAnswers, size = inputs.length * width;
       const answers = put(new Float32Array(size)), chosen = put(new Uint8Array(size));
-      this.engine.call("distill_predict", ...this.arguments(inputs, put), answers, chosen);
+      this.engine.call("distill_predict", ...this.arguments(inputs, put), Number(abstain), answers, chosen);
       const values = this.engine.read(Float32Array, answers, size), holds = this.engine.read(Uint8Array, chosen, size);
       return inputs.map((_, n) => this.answer(values.subarray(n * width), holds.subarray(n * width)));
     });
@@ -130,7 +136,7 @@ export class Student {
     if (this.kind === SCORE) return {score: values[0]};
     const labels = this.labels.filter((_, k) => holds[k]);
     const probabilities = Object.fromEntries(this.labels.map((label, k) => [label, values[k]]));
-    return {label: this.kind === CLASSES ? labels[0] : labels, probabilities};
+    return {label: this.kind === CLASSES ? labels[0] ?? ABSTAIN : labels, probabilities};
   }
 
   /* The token ids of a text, without special tokens and not truncated. */

@@ -1,8 +1,9 @@
 // What the functions in SQL answer, for SQLite and DuckDB alike.
 //
 // distill_predict(file, text) gives the label, of a multi-label student its labels as a JSON array, or the score.
-// distill_scores(file, text) gives the probability of each label as a JSON object, or the score. Both take a second
-// text for a student of pairs. Where a text is null the answer is null. Of a file with several tasks both give a JSON
+// distill_predict_or_abstain gives 'abstain' where the student is less sure than its certificate demands.
+// distill_scores(file, text) gives the probability of each label as a JSON object, or the score. All take a second
+// text for a student of pairs. Where a text is null the answer is null. Of a file with several tasks all give a JSON
 // object with the answer of each task that takes such inputs; every text is read once.
 #pragma once
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 #include "../distill_student.h"
 
-enum class Function { PREDICT, SCORES };
+enum class Function { PREDICT, PREDICT_OR_ABSTAIN, SCORES };
 
 inline void check(distill_status status) {
   if (status != DISTILL_OK) throw std::runtime_error(distill_last_error());
@@ -43,7 +44,8 @@ inline std::string number(float value) {
 class Answers {
  public:
   // `second` is null for single texts. Throws std::runtime_error with a message for the user.
-  Answers(const distill_student* student, const distill_texts& first, const distill_texts* second) : student_(student) {
+  Answers(const distill_student* student, Function function, const distill_texts& first, const distill_texts* second)
+      : student_(student), function_(function) {
     const int64_t num_tasks = distill_num_tasks(student);
     for (int64_t task = 0; task < num_tasks; ++task) {
       distill_info info;
@@ -58,7 +60,8 @@ class Answers {
     answers_.resize(static_cast<size_t>(first.count * width_));
     chosen_.resize(answers_.size());
     const distill_tasks tasks = {numbers_.data(), static_cast<int64_t>(numbers_.size())};
-    check(distill_predict(student, &tasks, &first, second, 1, answers_.data(), chosen_.data()));
+    const bool abstains = function == Function::PREDICT_OR_ABSTAIN;
+    check(distill_predict(student, &tasks, &first, second, 1, abstains, answers_.data(), chosen_.data()));
   }
 
   // The answer as a number, if it is one.
@@ -68,16 +71,16 @@ class Answers {
   }
 
   // The answer as text.
-  std::string text(int64_t input, Function function) const {
+  std::string text(int64_t input) const {
     const float* answers = answers_.data() + input * width_;
     const uint8_t* chosen = chosen_.data() + input * width_;
     if (distill_num_tasks(student_) == 1) {
-      const bool is_label = infos_[0].kind == DISTILL_CLASSES && function == Function::PREDICT;
-      return is_label ? label(0, chosen) : json(0, function, answers, chosen);
+      const bool is_label = infos_[0].kind == DISTILL_CLASSES && function_ != Function::SCORES;
+      return is_label ? label(0, chosen) : json(0, answers, chosen);
     }
     std::string out;
     for (size_t k = 0; k < infos_.size(); ++k) {
-      out += (k ? "," : "{") + quoted(infos_[k].task) + ":" + json(k, function, answers, chosen);
+      out += (k ? "," : "{") + quoted(infos_[k].task) + ":" + json(k, answers, chosen);
       answers += infos_[k].num_answers;
       chosen += infos_[k].num_answers;
     }
@@ -88,13 +91,13 @@ class Answers {
   const char* label(size_t k, const uint8_t* chosen) const {
     for (int64_t n = 0; n < infos_[k].num_answers; ++n)
       if (chosen[n]) return distill_label(student_, numbers_[k], n);
-    return "";
+    return "abstain";
   }
 
-  std::string json(size_t k, Function function, const float* answers, const uint8_t* chosen) const {
+  std::string json(size_t k, const float* answers, const uint8_t* chosen) const {
+    const bool has_scores = function_ == Function::SCORES;
     if (infos_[k].kind == DISTILL_SCORE) return number(answers[0]);
-    if (function == Function::PREDICT && infos_[k].kind == DISTILL_CLASSES) return quoted(label(k, chosen));
-    const bool has_scores = function == Function::SCORES;
+    if (infos_[k].kind == DISTILL_CLASSES && !has_scores) return quoted(label(k, chosen));
     std::string out;
     for (int64_t n = 0; n < infos_[k].num_answers; ++n) {
       if (!has_scores && !chosen[n]) continue;
@@ -106,6 +109,7 @@ class Answers {
   }
 
   const distill_student* student_;
+  const Function function_;
   std::vector<int64_t> numbers_;  // of the tasks that answer
   std::vector<distill_info> infos_;
   int64_t width_ = 0;  // answers of an input

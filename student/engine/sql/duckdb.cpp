@@ -119,9 +119,9 @@ void answer(Object* info, Object* chunk, Object* output) {
     for (const auto& [file, inputs] : by_file) {
       const auto student = students.open(std::string(file));
       const auto first = inputs.first.view(), second = inputs.second.view();
-      const Answers answers(student.get(), first, is_pair ? &second : nullptr);
+      const Answers answers(student.get(), function, first, is_pair ? &second : nullptr);
       for (size_t n = 0; n < inputs.rows.size(); ++n) {
-        const auto text = answers.text(static_cast<int64_t>(n), function);
+        const auto text = answers.text(static_cast<int64_t>(n));
         duckdb::assign_string(output, inputs.rows[n], text.data(), text.size());
       }
     }
@@ -158,8 +158,10 @@ bool register_function(Object* connection, Object* varchar, const char* name,
 bool register_all(Object* connection) {
   const auto students = std::make_shared<Students>();
   auto* varchar = duckdb::create_logical_type(duckdb::VARCHAR);
-  const bool is_done = register_function<Function::PREDICT>(connection, varchar, "distill_predict", students) &&
-                       register_function<Function::SCORES>(connection, varchar, "distill_scores", students);
+  const bool is_done =
+      register_function<Function::PREDICT>(connection, varchar, "distill_predict", students) &&
+      register_function<Function::PREDICT_OR_ABSTAIN>(connection, varchar, "distill_predict_or_abstain", students) &&
+      register_function<Function::SCORES>(connection, varchar, "distill_scores", students);
   duckdb::destroy_logical_type(&varchar);
   return is_done;
 }

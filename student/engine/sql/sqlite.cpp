@@ -59,9 +59,9 @@ void answer(sqlite3_context* context, int num_arguments, sqlite3_value** argumen
     Owned owned;
     const auto* student = student_of(context, arguments[FILE_ARGUMENT], owned);
     const distill_texts first = {texts[0], starts[0], 1}, second = {texts[1], starts[1], 1};
-    const Answers answers(student, first, num_arguments == 3 ? &second : nullptr);
+    const Answers answers(student, function, first, num_arguments == 3 ? &second : nullptr);
     if (const auto score = answers.score(0)) return sqlite3_result_double(context, static_cast<double>(*score));
-    const auto text = answers.text(0, function);
+    const auto text = answers.text(0);
     sqlite3_result_text(context, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
   } catch (const std::bad_alloc&) {
     sqlite3_result_error_nomem(context);
@@ -83,6 +83,8 @@ extern "C" DISTILL_API int sqlite3_distillsqlite_init(sqlite3* db, char** messag
   int status = SQLITE_OK;
   for (int num_arguments = 2; num_arguments <= 3; ++num_arguments) {
     if (status == SQLITE_OK) status = create("distill_predict", num_arguments, answer<Function::PREDICT>);
+    if (status == SQLITE_OK)
+      status = create("distill_predict_or_abstain", num_arguments, answer<Function::PREDICT_OR_ABSTAIN>);
     if (status == SQLITE_OK) status = create("distill_scores", num_arguments, answer<Function::SCORES>);
   }
   return status;

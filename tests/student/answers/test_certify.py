@@ -1,6 +1,7 @@
 """``distill certify`` and who obeys its certificate."""
 
 import json
+import pickle  # noqa: TID251 - what multiprocessing does
 import shutil
 from pathlib import Path
 
@@ -16,11 +17,14 @@ from pipeline.record_file import read_record
 from pipeline.sets.reader import KEYS, ExampleSet, keys_sha256
 from pipeline.tasks.target import margins, softmax
 from student.answers.certificate import CERTIFICATE_FILE, fewest_rows, read_certificate
+from student.export.export import export
 from student.fit import train
 from student.model.model import Student
 from student.predict import Predictor
+from student.run_config import ExportConfig
 from student.sql_functions import register
 from tests.helpers.commands import invoke
+from tests.helpers.engine import needs_engine
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import Row, rewritten
 from tests.helpers.students import tiny_config
@@ -72,18 +76,24 @@ def with_threshold(run: Path, threshold: float) -> None:
     (run / CERTIFICATE_FILE).write_text(json.dumps(values))
 
 
-def test_unsure_answers_are_abstentions_everywhere_where_that_is_asked(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("door", ["folder", pytest.param("file", marks=needs_engine)])
+def test_unsure_answers_are_abstentions_everywhere_where_that_is_asked(run: Path, tmp_path: Path, door: str) -> None:
     texts = [
         f"the {thing} was {word} ." for thing in ("food", "wine") for word in ("dull", "lovely", "awful", "perfect")
     ]
     margin_N = margins(softmax(Predictor(run).logits(texts)))
     with_threshold(run, float(np.median(margin_N)))
+    if door == "file":
+        export(ExportConfig(run=run, file=tmp_path / "student.distill"))
+        shutil.rmtree(run)
+        run = tmp_path / "student.distill"
     plain = [row["label"] for row in Predictor(run)(texts)]
     expected = [
         label if margin > np.median(margin_N) else "abstain" for label, margin in zip(plain, margin_N, strict=True)
     ]
     assert 0 < expected.count("abstain") < len(texts)
-    assert [row["label"] for row in Predictor(run, abstain=True)(texts)] == expected
+    for predictor in (abstaining := Predictor(run, abstain=True), pickle.loads(pickle.dumps(abstaining))):  # noqa: S301
+        assert [row["label"] for row in predictor(texts)] == expected
     (tmp_path / "in.txt").write_text("\n".join(texts))
     for flags, labels in (((), plain), (("--abstain",), expected)):
         output = tmp_path / f"out{len(flags)}.parquet"

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -26,7 +27,9 @@ from student.predict import Predictor
 from student.run_config import ExportConfig
 from student.sql_functions import register
 from tests.helpers.asgi import ask
+from tests.helpers.certificates import certify
 from tests.helpers.engine import needs_engine
+from tests.helpers.engine_files import joined, parts
 from tests.helpers.formats import FOLDER
 from tests.helpers.messages import naming
 
@@ -85,7 +88,7 @@ def test_a_predictor_of_a_file_travels_with_its_path(files: dict[str, Path]) -> 
 
 def test_what_a_file_cannot_do_is_refused_by_name(files: dict[str, Path], tmp_path: Path) -> None:
     path = files["run-pairs"]
-    with pytest.raises(ConfigError, match=naming("--abstain", path)):
+    with pytest.raises(ConfigError, match=naming(path, "certify", "export")):
         Predictor(path, abstain=True)
     with pytest.raises(ConfigError, match=naming("'mnli'", path)):
         Predictor(path, task="mnli")
@@ -101,16 +104,32 @@ def test_what_a_file_cannot_do_is_refused_by_name(files: dict[str, Path], tmp_pa
         Predictor(text)
 
 
-@pytest.mark.parametrize("change", [b'{"task":5}', b'{"tas":1}', b"nothing"])
-def test_a_file_that_describes_itself_wrongly_is_refused(files: dict[str, Path], change: bytes, tmp_path: Path) -> None:
-    content = files["run-pairs"].read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    header["__metadata__"]["distill"] = change.decode()
+@pytest.mark.parametrize("change", ['{"task":5}', '{"tas":1}', "nothing"])
+def test_a_file_that_describes_itself_wrongly_is_refused(files: dict[str, Path], change: str, tmp_path: Path) -> None:
+    header, data = parts(files["run-pairs"].read_bytes())
+    header["__metadata__"]["distill"] = change
     path = tmp_path / "x.distill"
-    new = json.dumps(header).encode()
-    new += b" " * (-len(new) % 64)
-    path.write_bytes(len(new).to_bytes(8, "little") + new + content[8 + length :])
+    path.write_bytes(joined(header, data))
+    with pytest.raises(IntegrityError, match=naming(path)):
+        Predictor(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"threshold": value} for value in (float("nan"), float("inf"), -2.0, 1.5, "0.5", None, True)]
+    + [{"confidence": 1.0}, {"disagreement": 0}, {"answered": -1}, {"num_rows": 0.5}, None],
+)
+def test_a_certificate_with_other_values_is_refused(change: dict[str, Any] | None, tmp_path: Path) -> None:
+    run, path = shutil.copytree(FOLDER / "run-pairs", tmp_path / "run"), tmp_path / "x.distill"
+    certify(run, 0.5)
+    export(ExportConfig(run=run, file=path))
+    header, data = parts(path.read_bytes())
+    (info,) = json.loads(header["__metadata__"]["distill"])
+    # Without one, the two descriptions differ: the engine has its margin.
+    info["certificate"] = None if change is None else info["certificate"] | change
+    header["__metadata__"]["distill"] = json.dumps([info])
+    assert Predictor(path, abstain=True).threshold == 0.5
+    path.write_bytes(joined(header, data))
     with pytest.raises(IntegrityError, match=naming(path)):
         Predictor(path)
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle  # noqa: TID251 - what multiprocessing does
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from student.answers.multi_task import MultiTaskPredictor, open_predictor
 from student.export.export import export
 from student.predict import Predictor
 from student.run_config import ExportConfig, PredictConfig
+from tests.helpers.certificates import certify
 from tests.helpers.engine import needs_engine
 from tests.helpers.messages import naming
 
@@ -130,8 +132,22 @@ def test_one_task_of_a_file(file: Path) -> None:
     for refused in (partial(Predictor, file), partial(Predictor, file, task="opinions")):
         with pytest.raises(ConfigError, match=naming("opinion")):
             refused()
-    with pytest.raises(ConfigError, match=naming("--abstain")):
+    with pytest.raises(ConfigError, match=naming("'opinion'", "certify")):
         MultiTaskPredictor(file, abstain=True)
+
+
+@needs_engine
+def test_each_task_abstains_by_its_own_certificate(together: Path, tmp_path: Path) -> None:
+    run, file = shutil.copytree(together, tmp_path / "together"), tmp_path / "together.distill"
+    certify(run / "opinion", 0.1)
+    export(ExportConfig(run=run, file=file))
+    expected = [answer["label"] for answer in Predictor(run / "opinion", abstain=True)(TEXTS)]
+    assert 0 < expected.count("abstain") < len(TEXTS)
+    for source in (run, file):
+        several = pickle.loads(pickle.dumps(MultiTaskPredictor(source, ["opinion"], abstain=True)))  # noqa: S301
+        assert [answer["opinion"]["label"] for answer in several(TEXTS)] == expected
+        with pytest.raises(ConfigError, match=naming("score", "certif")):
+            MultiTaskPredictor(source, SINGLE, abstain=True)
 
 
 def test_it_travels_to_other_processes(predictor: MultiTaskPredictor) -> None:

@@ -5,13 +5,13 @@ import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from student.export.export import export
 from student.run_config import ExportConfig
 from tests.helpers.engine import LIBRARY, needs_engine, written
+from tests.helpers.engine_files import Header, joined, parts
 from tests.helpers.messages import naming
 
 pytestmark = needs_engine
@@ -19,7 +19,6 @@ if LIBRARY.exists():
     from student.engine.python.distill_student import DistillError, MultiTaskPredictor, Predictor
 
 FLIPS = 1500
-Header = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +45,6 @@ def read(path: Path) -> bool:
     assert len(predictor.encode(texts)) == len(texts)
     predictor.tokenize(texts[0])
     return True
-
-
-def parts(content: bytes) -> tuple[Header, bytes]:
-    length = struct.unpack("<Q", content[:8])[0]
-    return json.loads(content[8 : 8 + length]), content[8 + length :]
-
-
-def joined(header: Header, data: bytes) -> bytes:
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + data
 
 
 def with_settings(content: bytes, change: Callable[[Header], None]) -> bytes:

@@ -13,7 +13,8 @@ import pytest
 
 from student.engine.build import DUCKDB_NAME, EXTENSIONS, duckdb_footer
 from student.export.engine_file import write_engine_file
-from tests.helpers.engine import LIBRARY, LINK, SCORE, SHAPE, WARNINGS, made, needs_engine, written
+from tests.helpers.certificates import certify
+from tests.helpers.engine import LIBRARY, LINK, SCORE, SHAPE, WARNINGS, made, needs_engine, write, written
 from tests.helpers.toy_students import student
 
 if LIBRARY.exists():
@@ -103,6 +104,24 @@ def test_a_query_answers_what_python_answers(ask: Ask, tmp_path: Path) -> None:
             assert value(scores) == pytest.approx(answer["probabilities"], rel=1e-6)
         nothing = f"select distill_predict('{path.name}', null{', null' * is_pair}) as a"
         assert ask(nothing) == [(None,)]
+
+
+def test_a_query_abstains_where_python_does(ask: Ask, tmp_path: Path) -> None:
+    (one, tokenizer), rows = made("hybrid"), f"with texts(text) as (values {VALUES})"
+    one.save(tmp_path)
+    certify(tmp_path, 0.5)
+    write_engine_file(dict.fromkeys(("a", "b"), (one, tmp_path)), tokenizer, tmp_path / "two.distill")
+    write(one, tokenizer, tmp_path, tmp_path / "one.distill")
+    expected = [answer["label"] for answer in Predictor(tmp_path / "one.distill").predict(TEXTS, abstain=True)]
+    assert 0 < expected.count("abstain") < len(TEXTS)
+    assert ask(f"{rows} select distill_predict_or_abstain('one.distill', text) from texts") == [(x,) for x in expected]
+    of_both = ask(f"{rows} select distill_predict_or_abstain('two.distill', text) from texts")
+    assert [value(answer) for (answer,) in of_both] == [{"a": x, "b": x} for x in expected]
+    (plain, *_) = Predictor(tmp_path / "one.distill").predict(TEXTS)
+    assert ask(f"{rows} select distill_predict('one.distill', text) from texts")[0] == (plain["label"],)
+    for name in ("hybrid", "score, short words"):
+        with pytest.raises(AskError, match="no certificate"):
+            ask(f"select distill_predict_or_abstain('{written(name, tmp_path / 'none')}', 'a')")
 
 
 def test_each_task_of_a_file_answers(ask: Ask, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from student.engine.build_wasm import ZIG, build
 from student.export.export import export
 from student.run_config import ExportConfig
+from tests.helpers.certificates import certify
 from tests.helpers.engine import (
     DTYPES,
     LIBRARY,
@@ -77,6 +78,21 @@ def test_the_answers_are_those_of_the_library(node: Node, files: dict[str, Path]
 def test_the_tokens_are_those_of_the_library(node: Node, files: dict[str, Path], name: str, given: list[str]) -> None:
     predictor = Predictor(files[name])
     assert node.tokens(files[name], given) == [predictor.tokenize(text) for text in given]
+
+
+def test_it_abstains_where_the_library_does(node: Node, files: dict[str, Path], tmp_path: Path) -> None:
+    one, tokenizer = made("hybrid")
+    one.save(tmp_path)
+    certify(tmp_path, 0.5)
+    write(one, tokenizer, tmp_path, tmp_path / "x.distill")
+    given_ = as_pairs("hybrid", ROWS)
+    expected = [answer["label"] for answer in Predictor(tmp_path / "x.distill").predict(given_, abstain=True)]
+    assert 0 < expected.count("abstain") < len(expected)
+    plain = [answer["label"] for answer in Predictor(files["hybrid"]).predict(given_)]
+    for abstain, labels in ((True, expected), (False, plain)):
+        answers = node.ask(tmp_path / "x.distill", given_, abstain=abstain)["predictions"]
+        assert [answer["label"] for answer in answers] == labels
+    assert "no certificate" in node.ask(files["hybrid"], ["a"], abstain=True)["error"]
 
 
 def test_many_inputs_and_none(node: Node, files: dict[str, Path]) -> None:

@@ -24,6 +24,7 @@ __all__ = ["DistillError", "MultiTaskPredictor", "Predictor"]
 File = str | os.PathLike[str] | bytes
 LIBRARY = Path(__file__).parent / "libdistill_student.so"
 CLASSES, LABELS, SCORE = range(3)
+ABSTAIN = "abstain"  # in place of the label of an unsure prediction
 INPUTS_PER_THREAD = 256  # starting a thread takes longer than reading fewer texts
 
 
@@ -49,6 +50,7 @@ class _Info(ctypes.Structure):
         ("num_features", ctypes.c_int64),
         ("num_tokens", ctypes.c_int64),
         ("max_tokens", ctypes.c_int64),
+        ("has_certificate", ctypes.c_int32),
     )
 
 
@@ -69,7 +71,7 @@ def _load(path: Path) -> ctypes.CDLL:
     library.distill_label.restype = ctypes.c_char_p
     library.distill_tokenise.argtypes = [student, ctypes.c_char_p, ctypes.c_int64, address, ctypes.c_int64, address]
     library.distill_logits.argtypes = [*inputs, address]
-    library.distill_predict.argtypes = [*inputs, address, address]
+    library.distill_predict.argtypes = [*inputs, ctypes.c_int32, address, address]
     library.distill_encode.argtypes = [student, texts, ctypes.c_int32, address]
     return library
 
@@ -113,6 +115,7 @@ class Predictor:
         labels: the names of its labels, or ``score`` for a regression student.
         is_pair: whether an input has two texts.
         threads: number of threads for many inputs.
+        has_certificate: whether `predict` can abstain.
         num_features: the number of features that `encode` returns for a text.
 
     Raises:
@@ -133,25 +136,29 @@ class Predictor:
         self._number, info = file.tasks[self.task]
         self._num_logits, self._num_answers = int(info.num_logits), int(info.num_answers)
         self._kind, self.is_pair, self.num_features = int(info.kind), bool(info.is_pair), int(info.num_features)
+        self.has_certificate = bool(info.has_certificate)
         self.labels = file.labels(self._number, self._num_answers)
 
     def __reduce__(self) -> Any:
         raise TypeError("a Predictor cannot be pickled. Open its file again.")
 
-    def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def predict(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, abstain: bool = False
+    ) -> list[dict[str, Any]]:
         """Predicts labels, or scores.
 
         Args:
             texts: the (first) texts.
             seconds: the second texts, for a student of pairs.
+            abstain: predict ``abstain`` where the student is less sure than its certificate demands.
 
         Returns: One dict per input: ``label`` (for a multi-label student the list of labels) and ``probabilities`` by
             label, or ``score``.
 
         Raises:
-            DistillError: if the texts do not fit the student.
+            DistillError: if the texts do not fit the student, or it has no certificate and must abstain.
         """
-        return _predicted([self], texts, seconds)[0]
+        return _predicted([self], texts, seconds, abstain)[0]
 
     def logits(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> "Floats":
         """Returns float32 logits [N, C] before softmax. See `predict` for the arguments."""
@@ -192,7 +199,7 @@ class Predictor:
 
     def _answer(self, probabilities: list[float], holds: bytes) -> dict[str, Any]:
         names = [name for name, is_held in zip(self.labels, holds, strict=True) if is_held]
-        label = names if self._kind == LABELS else names[0]
+        label = names if self._kind == LABELS else next(iter(names), ABSTAIN)
         return {"label": label, "probabilities": dict(zip(self.labels, probabilities, strict=True))}
 
 
@@ -218,20 +225,23 @@ class MultiTaskPredictor:
             self.predictors[task] = object.__new__(Predictor)
             self.predictors[task]._open(opened, threads, task)
 
-    def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[dict[str, dict[str, Any]]]:
+    def predict(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, abstain: bool = False
+    ) -> list[dict[str, dict[str, Any]]]:
         """Predicts for all tasks that take such inputs.
 
         Args:
             texts: the (first) texts.
             seconds: the second texts, for tasks of pairs.
+            abstain: predict ``abstain`` where a student is less sure than its certificate demands.
 
         Returns: One dict per input: by task what `Predictor.predict` returns for it.
 
         Raises:
-            DistillError: if no task takes such inputs.
+            DistillError: if no task takes such inputs, or one has no certificate and must abstain.
         """
         asked = self._asked(seconds)
-        answers = _predicted(list(asked.values()), texts, seconds)
+        answers = _predicted(list(asked.values()), texts, seconds, abstain)
         return [dict(zip(asked, row, strict=True)) for row in zip(*answers, strict=True)]
 
     def logits(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> "dict[str, Floats]":
@@ -260,7 +270,7 @@ def _logits(asked: Sequence[Predictor], texts: Sequence[str], seconds: Sequence[
 
 
 def _predicted(
-    asked: Sequence[Predictor], texts: Sequence[str], seconds: Sequence[str] | None
+    asked: Sequence[Predictor], texts: Sequence[str], seconds: Sequence[str] | None, abstain: bool
 ) -> list[list[dict[str, Any]]]:
     """Returns the answers of each task to all inputs."""
     count, inputs = _inputs(asked, texts, seconds)
@@ -268,7 +278,7 @@ def _predicted(
     row = sum(widths)
     answers, chosen = (ctypes.c_float * (count * row))(), (ctypes.c_char * (count * row))()
     addresses = ctypes.addressof(answers), ctypes.addressof(chosen)
-    _check(_library.distill_predict(asked[0]._file.handle, *inputs, *addresses))
+    _check(_library.distill_predict(asked[0]._file.handle, *inputs, abstain, *addresses))
     if len(asked) == 1:
         return [asked[0]._answers(answers[:], chosen.raw)]
     found, begin = [], 0
