@@ -145,8 +145,8 @@ def bench(
 
     Args:
         student: Folder of a run. Default: a new student of the default size.
-        peer: Compare with this peer: bert-base, distilbert, tinybert-4, model2vec, or the folder of another run.
-            Repeat for more. Default: all of these.
+        peer: Compare with this peer: bert-base, distilbert, tinybert-4, model2vec, nanotoken, fasttext, or the
+            folder of another run. Repeat for more. Default: all of these.
         seconds: Duration of the measurement in seconds, approximately.
         output: Draw a chart into this .svg or .png file.
     """

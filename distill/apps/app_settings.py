@@ -11,7 +11,8 @@ from pipeline.errors import did_you_mean
 from student.cascade.config import CollectFlags
 
 TRANSFORMERS = {"bert-base": "BERT-base", "distilbert": "DistilBERT", "tinybert-4": "TinyBERT-4"}
-PEERS = TRANSFORMERS | {"model2vec": "model2vec"}
+STATIC = {"model2vec": "model2vec", "nanotoken": "model2vec, nanotoken", "fasttext": "fastText"}
+PEERS = TRANSFORMERS | STATIC
 PICTURES = (".svg", ".png")
 # as browsers send it, which is "null" for a page opened from a file
 ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")

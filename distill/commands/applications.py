@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distill.apps.app_settings import (
     PEERS,
+    STATIC,
     TRANSFORMERS,
     BenchConfig,
     DemoConfig,
@@ -26,9 +27,12 @@ from pipeline.training.run_record import kind_of_folder
 if TYPE_CHECKING:
     import torch
 
-    from distill.apps.bench.readers import Reader
+    from distill.apps.bench.readers import Reader, Sentences
     from distill.apps.report.page import Page
     from student.predict import Predictor
+
+# The libraries of the peers of `distill bench`, by the names of their modules, and the packages that have them.
+PACKAGES = {"model2vec": "model2vec", "nanotoken": "nanotoken", "fasttext": "fasttext-numpy2"}
 
 
 @command(DemoConfig)
@@ -167,7 +171,8 @@ def bench(config: BenchConfig) -> Result:
     name = config.student.resolve().name if config.student else "new student"
     predictor = load_or_make(config.student)
     students = {name: predictor} | load_peers([peer for peer in wanted if peer not in PEERS], predictor)
-    speeds = measure(partial(_readers, students, wanted), sentences_for(predictor), config.seconds)
+    sentences = sentences_for(predictor)
+    speeds = measure(partial(_readers, students, wanted, sentences), sentences, config.seconds)
     if config.output is not None:
         from distill.apps.bench.timing import draw_speeds
 
@@ -189,8 +194,8 @@ def _not_installed(config: BenchConfig) -> dict[str, str]:
         try:
             if name in TRANSFORMERS:
                 needs_teacher_libraries()
-            elif name == "model2vec" and importlib.util.find_spec(name) is None:
-                raise MissingDependencyError("model2vec is not installed: pip install model2vec")
+            elif name in PACKAGES and importlib.util.find_spec(name) is None:
+                raise MissingDependencyError(f"{name} is not installed: pip install {PACKAGES[name]}")
         except MissingDependencyError as error:
             if config.peer:
                 raise
@@ -198,20 +203,27 @@ def _not_installed(config: BenchConfig) -> dict[str, str]:
     return missing
 
 
-def _readers(students: "dict[str, Predictor]", wanted: list[str], device: "torch.device") -> "list[Reader]":
+def _readers(
+    students: "dict[str, Predictor]", wanted: list[str], sentences: "Sentences", device: "torch.device"
+) -> "list[Reader]":
     """Returns the students, the benchmarked one first, and the wanted peers, on a device."""
     from distill.apps.bench.readers import student_reader
 
     first = next(iter(students.values()))
     tokenizer, student = first.reader.tokenizer, first.student.config
     readers = [student_reader(name, predictor, device) for name, predictor in students.items()]
-    if "model2vec" in wanted and device.type == "cpu":
-        from distill.apps.bench.readers import static_reader
+    if device.type == "cpu" and STATIC.keys() & wanted:
+        from distill.apps.bench.static_peers import fasttext_reader, nanotoken_reader, static_reader
 
-        readers.append(static_reader("model2vec", tokenizer, student.vocabulary_size))
+        if "model2vec" in wanted:
+            readers.append(static_reader(STATIC["model2vec"], tokenizer, first.is_pair))
+        if "nanotoken" in wanted:
+            readers.append(nanotoken_reader(STATIC["nanotoken"], tokenizer, first.is_pair))
+        if "fasttext" in wanted:
+            readers.append(fasttext_reader(STATIC["fasttext"], sentences))
     transformers = {peer: PEERS[peer] for peer in TRANSFORMERS if peer in wanted}
     if transformers:
-        from distill.apps.bench.peers import peer_readers
+        from distill.apps.bench.transformer_peers import peer_readers
 
         readers += peer_readers(transformers, tokenizer, student.max_seq_length, device)
     return readers

@@ -171,18 +171,19 @@ class FolderPredictor(EnginePredictor):
     def __getattr__(self, name: str) -> Any:
         """What needs torch is loaded when it is first used."""
         if name in {"student", "reader"}:
-            return getattr(self._by_torch, name)
+            return getattr(self.by_torch, name)
         raise AttributeError(name)
 
     @cached_property
-    def _by_torch(self) -> Predictor:
+    def by_torch(self) -> Predictor:
+        """The same student with its weights in torch."""
         from student.answers.run_predictor import RunPredictor
 
         return RunPredictor(self.folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The predictor without its folder, which other machines do not have."""
-        others = {name: value for name, value in vars(self).items() if name not in {"_engine", "_by_torch"}}
+        others = {name: value for name, value in vars(self).items() if name not in {"_engine", "by_torch"}}
         return _revived, (type(self), self.path.read_bytes(), others)
 
     def text_columns(self) -> list[tuple[str, ...]] | None:

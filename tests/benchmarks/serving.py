@@ -150,7 +150,7 @@ def main() -> None:
         predictor, metrics = Predictor(run), Metrics(1)
         app = App({"run": Served(run, metrics)}, ServeConfig(runs=("run",)), metrics)
     gc.freeze()  # as the server does
-    texts = (sentences_for(predictor).texts * LARGE)[:LARGE]
+    texts = (sentences_for(predictor).text.first * LARGE)[:LARGE]
     with serving(app) as server, serving(echo) as other:
         figures = measure(predictor, texts, server, other)
     medians = {name: statistics.median(values) for name, values in figures.items()}

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import torch
 from transformers import AutoConfig, BertConfig
 
-from distill.apps.bench.peers import new_peer, peer_reader
 from distill.apps.bench.readers import load_or_make, student_reader, wait_for
 from distill.apps.bench.timing import interleaved
+from distill.apps.bench.transformer_peers import new_peer, peer_reader
 from pipeline.arrays import Ragged
 from teacher.dump.plan import memory_bytes
 from teacher.models.batches import tokens_per_batch

@@ -1,4 +1,6 @@
-"""The models that are timed: students and model2vec, on the same random sentences. The transformers are in `peers`.
+"""Students that are timed, and the random sentences that they and their peers read.
+
+Their peers are in `transformer_peers` and `static_peers`.
 
 The paper's protocol (Galke et al. 2022, Table V) is 256 sentences of 64 tokens. Real sentences are shorter and vary.
 """
@@ -19,36 +21,57 @@ from pipeline.files import write_text
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import SPECIAL_TOKENS, pad_id, tokenizer_sha256, wordpiece
 from pipeline.training.run_record import TOKENIZER_FILE
+from student.answers.engine_predictor import FolderPredictor
 from student.config import TrainSettings
 from student.model.build_config import build_config
 from student.model.model import Student, num_parameters
 from student.predict import Predictor
+from student.run_result import write_student_file
 
 ROWS, PAPER_LENGTH = 256, 64
 MEAN_LENGTH, LENGTH_SIGMA, MAX_LENGTH = 13.2, 0.6, 60
+DOCUMENT_BYTES = 3600  # two pages
 MEASURES = {
     "paper": f"from {ROWS} x {PAPER_LENGTH} random ids to vectors",
     "realistic": f"from ids of sentences of {MEAN_LENGTH} tokens in the mean to vectors",
-    "text": "from text to predictions",
+    "text": f"from text to labels, sentences of {MEAN_LENGTH} tokens in the mean",
+    "documents": f"from text to labels, documents of {DOCUMENT_BYTES:,} bytes",
 }
 SYLLABLES = tuple(f"{consonant}{vowel}" for consonant in "bcdfghjklmnprstvwz" for vowel in "aeiou")
 
 
 @dataclass(frozen=True)
+class Texts:
+    """`ROWS` inputs, whose words are drawn from the tokenizer's by Zipf's law.
+
+    Attributes:
+        first: the (first) texts.
+        second: the second texts of pairs, or None for single texts.
+        num_tokens: of each input [N].
+        num_bytes: of an input, in the mean.
+    """
+
+    first: list[str]
+    second: list[str] | None
+    num_tokens: Ints
+    num_bytes: float
+
+
+@dataclass(frozen=True)
 class Sentences:
-    """The sentences on which every reader is timed.
+    """What every reader is timed on, by the names of `MEASURES`.
 
     Attributes:
         paper: ids of `ROWS` sentences of `PAPER_LENGTH` tokens, uniformly random.
         realistic: ids of `ROWS` sentences, their lengths log-normal, their ids uniformly random.
-        texts: `ROWS` texts of the same lengths, whose words are drawn from the tokenizer's by Zipf's law.
-        seconds: the second sentences of pairs, or None for single sentences.
+        text: sentences of the same lengths.
+        documents: texts of `DOCUMENT_BYTES`.
     """
 
     paper: Ragged
     realistic: Ragged
-    texts: list[str]
-    seconds: list[str] | None
+    text: Texts
+    documents: Texts
 
 
 def make_sentences(tokenizer: Tokenizer, vocabulary_size: int, pad_id: int, is_pair: bool) -> Sentences:
@@ -61,12 +84,18 @@ def make_sentences(tokenizer: Tokenizer, vocabulary_size: int, pad_id: int, is_p
         is_pair: whether the student reads pairs.
     """
     random = np.random.default_rng(0)
-    return Sentences(
-        _random_ids(random, np.full(ROWS, PAPER_LENGTH), vocabulary_size, pad_id),
-        _random_ids(random, _lengths(random), vocabulary_size, pad_id),
-        _texts(random, tokenizer),
-        _texts(random, tokenizer) if is_pair else None,
-    )
+    paper = _random_ids(random, np.full(ROWS, PAPER_LENGTH), vocabulary_size, pad_id)
+    realistic = _random_ids(random, _lengths(random), vocabulary_size, pad_id)
+    sentences = [_texts(random, tokenizer, _lengths(random)) for _ in range(1 + is_pair)]
+    most_words = np.full(ROWS, DOCUMENT_BYTES // 2)
+    long = [_texts(random, tokenizer, most_words, DOCUMENT_BYTES) for _ in range(1 + is_pair)]
+    return Sentences(paper, realistic, _counted(tokenizer, sentences), _counted(tokenizer, long))
+
+
+def _counted(tokenizer: Tokenizer, parts: Sequence[list[str]]) -> Texts:
+    counts = [[len(row) for row in tokenizer.encode_batch(part, add_special_tokens=False)] for part in parts]
+    num_bytes = sum(len(text.encode()) for part in parts for text in part) / ROWS
+    return Texts(parts[0], parts[1] if len(parts) == 2 else None, np.sum(counts, axis=0), num_bytes)
 
 
 def _lengths(random: np.random.Generator) -> Ints:
@@ -82,13 +111,13 @@ def _random_ids(random: np.random.Generator, lengths_N: Ints, vocabulary_size: i
     return Ragged(flat, np.concatenate([[0], np.cumsum(lengths_N)]))
 
 
-def _texts(random: np.random.Generator, tokenizer: Tokenizer) -> list[str]:
+def _texts(random: np.random.Generator, tokenizer: Tokenizer, lengths_N: Ints, most: int | None = None) -> list[str]:
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     words = sorted((token for token in vocabulary if token.isalpha()), key=vocabulary.__getitem__) or ["a"]
     # Zipf's law: frequent words repeat, as in real text, so that the caches of tokenizer and CPU are hit realistically.
     share_W = 1 / np.arange(1, len(words) + 1)
     share_W /= share_W.sum()
-    return [" ".join(random.choice(words, count, p=share_W)) + "." for count in _lengths(random)]
+    return [" ".join(random.choice(words, count, p=share_W))[:most] + "." for count in lengths_N]
 
 
 def made_up_tokenizer(size: int) -> Tokenizer:
@@ -98,7 +127,7 @@ def made_up_tokenizer(size: int) -> Tokenizer:
 
 
 BERT_VOCABULARY_SIZE = 30522
-WIDTH = 256  # of potion-base-8M
+MAX_TOKENS = 2048  # of a new student, so that it reads whole documents
 
 
 @dataclass(frozen=True)
@@ -110,8 +139,10 @@ class Reader:
         precision: of its weights, ``fp32`` or ``bf16``.
         num_parameters: the number of trained parameters.
         encoding: prepares sentences given as ids and returns a function that computes their vectors. None if the model
-            computes vectors from text only.
-        predict: returns its predictions for texts or pairs.
+            reads text only.
+        predict: returns its labels for texts or pairs. Transformers return vectors.
+        max_tokens: how many tokens of an input it reads. None: all.
+        set_threads: limits the threads of the CPU that are not torch's.
     """
 
     name: str
@@ -119,6 +150,8 @@ class Reader:
     num_parameters: int
     encoding: Callable[[Ragged], Callable[[], object]] | None
     predict: Callable[[Sequence[str], Sequence[str] | None], object]
+    max_tokens: int | None = None
+    set_threads: Callable[[int], None] = lambda count: None
 
 
 def wait_for(device: torch.device) -> None:
@@ -133,6 +166,7 @@ def random_student(
     labels: tuple[str, ...] = ("yes", "no"),
     padding_idx: int = 0,
     tokenizer_json: str = "{}",
+    max_seq_length: int = 128,
 ) -> Student:
     """The student described by the flags, with random weights, for a task with these labels."""
     facts = {
@@ -143,7 +177,7 @@ def random_student(
         "vocabulary_size": vocabulary_size,
         "pad_id": padding_idx,
         "tokenizer_sha256": tokenizer_sha256(tokenizer_json),
-        "max_seq_length": 128,
+        "max_seq_length": max_seq_length,
     }
     return Student(build_config(flags, facts))
 
@@ -154,9 +188,10 @@ def write_default_student(run: Path) -> None:
     tokenizer_json = tokenizer.to_str()
     write_text(run / TOKENIZER_FILE, tokenizer_json)
     student = random_student(
-        TrainSettings(), BERT_VOCABULARY_SIZE, padding_idx=pad_id(tokenizer), tokenizer_json=tokenizer_json
+        TrainSettings(), BERT_VOCABULARY_SIZE, ("yes", "no"), pad_id(tokenizer), tokenizer_json, MAX_TOKENS
     )
     student.save(run)
+    write_student_file(run, {run: student})
 
 
 def load_or_make(run: Path | None) -> Predictor:
@@ -165,7 +200,9 @@ def load_or_make(run: Path | None) -> Predictor:
         return Predictor(run)
     with TemporaryDirectory() as folder:
         write_default_student(Path(folder))
-        return Predictor(folder)
+        predictor = Predictor(folder)
+        _ = predictor.student  # which is loaded when it is first used
+        return predictor
 
 
 def load_peers(runs: Sequence[str], predictor: Predictor) -> dict[str, Predictor]:
@@ -191,8 +228,11 @@ def sentences_for(predictor: Predictor) -> Sentences:
 
 
 def student_reader(name: str, predictor: Predictor, device: torch.device) -> Reader:
-    """Moves a student to a device and returns its reader."""
+    """Moves a student to a device and returns its reader. On a CPU, the engine reads texts if the run has its file."""
     student = predictor.student.to(device)
+    reads = predictor
+    if device.type != "cpu" and isinstance(predictor, FolderPredictor):
+        reads = predictor.by_torch
 
     def encoding(ids: Ragged) -> Callable[[], torch.Tensor]:
         ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (ids.flat, ids.offsets))
@@ -204,20 +244,5 @@ def student_reader(name: str, predictor: Predictor, device: torch.device) -> Rea
 
         return encode
 
-    return Reader(name, "fp32", num_parameters(student), encoding, predictor)
-
-
-def static_reader(name: str, tokenizer: Tokenizer, vocabulary_size: int) -> Reader:
-    """Returns model2vec's own model with random vectors for the student's tokens.
-
-    It encodes texts and predicts nothing.
-    """
-    from model2vec import StaticModel
-
-    vectors_VE = np.random.default_rng(0).normal(size=(vocabulary_size, WIDTH)).astype(np.float32)
-    model = StaticModel(vectors_VE, Tokenizer.from_str(tokenizer.to_str()))
-
-    def predict(texts1: Sequence[str], texts2: Sequence[str] | None) -> object:
-        return [model.encode(list(texts)) for texts in (texts1, texts2) if texts is not None]
-
-    return Reader(name, "fp32", vectors_VE.size, None, predict)
+    limits = student.config.max_seq_length, reads.set_threads
+    return Reader(name, "fp32", num_parameters(student), encoding, reads.columns, *limits)

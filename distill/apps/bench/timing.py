@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distill.apps.bench.readers import MEASURES, ROWS, Reader, Sentences
+from distill.apps.bench.readers import MEASURES, ROWS, Reader, Sentences, Texts
 from distill.result import Table
 from pipeline import console
 from pipeline.environment import tokenizers_in_parallel
@@ -60,6 +60,8 @@ class Speed:
         num_parameters: of the model.
         rows: sentences per call.
         sentences_per_second: median of `ROUNDS` turns.
+        tokens_per_second: of texts, those that the model reads, as the student's tokenizer counts them. None for ids.
+        megabytes_per_second: of texts, also where the model reads only their beginning. None for ids.
     """
 
     measure: str
@@ -70,6 +72,8 @@ class Speed:
     num_parameters: int
     rows: int
     sentences_per_second: float
+    tokens_per_second: float | None = None
+    megabytes_per_second: float | None = None
 
     @property
     def place(self) -> ComputePlace:
@@ -128,6 +132,8 @@ def speeds(
     """
     measured = []
     with using_threads(place.threads), torch.inference_mode():
+        for reader in readers:
+            reader.set_threads(place.threads)
         for measure in MEASURES:
             work = {k: made for k, r in enumerate(readers) if (made := _work(r, measure, sentences)) is not None}
             # Every reader gets the same time, not the same work: a slow model would otherwise take most of the
@@ -136,20 +142,33 @@ def speeds(
             sizes = {k: fitting_rows(make, ROWS, turn) for k, make in work.items()}
             taken = interleaved({str(k): _repeated(work[k], *sizes[k]) for k in work}, ROUNDS, advance)
             for k, (rows, calls) in sizes.items():
+                rate = rows * calls / taken[str(k)]
                 who = (readers[k].name, readers[k].precision, readers[k].num_parameters)
-                measured.append(Speed(measure, place.device, place.threads, *who, rows, rows * calls / taken[str(k)]))
+                amounts = _amounts(readers[k], sentences, measure, rows, rate)
+                measured.append(Speed(measure, place.device, place.threads, *who, rows, rate, *amounts))
     return measured
+
+
+def _amounts(reader: Reader, sentences: Sentences, measure: str, rows: int, rate: float) -> tuple[float, ...]:
+    """Returns tokens and megabytes a second for so many texts a second, of which the first rows were read."""
+    texts = getattr(sentences, measure)
+    if not isinstance(texts, Texts):
+        return ()
+    read_N = texts.num_tokens[:rows]
+    if reader.max_tokens is not None:
+        read_N = read_N.clip(max=reader.max_tokens)
+    return rate * float(read_N.mean()), rate * texts.num_bytes / 1e6
 
 
 def _work(reader: Reader, measure: str, sentences: Sentences) -> Work | None:
     """Returns a function that reads the first rows of a measure's sentences, or None if it is not supported."""
-    if measure == "text":
-        first, second = sentences.texts, sentences.seconds
+    given, encoding = getattr(sentences, measure), reader.encoding
+    if isinstance(given, Texts):
+        first, second = given.first, given.second
         return lambda rows: lambda: reader.predict(first[:rows], second[:rows] if second else None)
-    if reader.encoding is None:
+    if encoding is None:
         return None
-    ids, encoding = sentences.paper if measure == "paper" else sentences.realistic, reader.encoding
-    return lambda rows: encoding(ids.take(range(rows)))
+    return lambda rows: encoding(given.take(range(rows)))
 
 
 def _repeated(make: Work, rows: int, calls: int) -> Callable[[], None]:
@@ -245,7 +264,7 @@ def processor() -> str:
     return next(names, platform.processor() or "this processor")
 
 
-NARROWEST_BAR, OTHER_COLUMNS = 12, 70  # characters
+NARROWEST_BAR, OTHER_COLUMNS = 12, 92  # characters
 EIGHTHS = " ▏▎▍▌▋▊▉"
 WIDTH, HEIGHT_OF_A_MEASURE, HEIGHT_OF_A_BAR = 8.0, 0.7, 0.14  # inches
 
@@ -274,17 +293,24 @@ def as_json(speeds: Sequence[Speed], settings: dict[str, Any]) -> dict[str, Any]
 def _table(title: str, places: Sequence[ComputePlace], models: Sequence[Sequence[Speed]]) -> Table:
     last = [speeds[-1].sentences_per_second for speeds in models]
     bars = log_bars(last, max(NARROWEST_BAR, console.stdout.width - OTHER_COLUMNS))
+    is_of_texts = any(speed.tokens_per_second is not None for speeds in models for speed in speeds)
     rows = [
         [
             label(speeds[0]),
             f"{speeds[0].num_parameters / 1e6:.1f} M",
             *(round(speed.sentences_per_second) for speed in speeds),
+            *_amounts_shown(speeds[-1])[: 2 * is_of_texts],
             f"{last[0] / rate:,.3g} x",
             bar,
         ]
         for speeds, rate, bar in zip(models, last, bars, strict=True)
     ]
-    return Table(["", "weights", *map(str, places), "student is", "(log scale)"], rows, title)
+    amounts = ["tokens/s", "MB/s"] if is_of_texts else []
+    return Table(["", "weights", *map(str, places), *amounts, "student is", "(log scale)"], rows, title)
+
+
+def _amounts_shown(speed: Speed) -> list[str]:
+    return [f"{speed.tokens_per_second or 0:,.0f}", f"{speed.megabytes_per_second or 0:,.3g}"]
 
 
 def label(speed: Speed) -> str:

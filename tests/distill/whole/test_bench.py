@@ -10,6 +10,7 @@ from typer.testing import Result
 
 from distill.apps.bench.readers import MEASURES
 from pipeline.devices import has_fast_bf16
+from student.model.model import load_student
 from tests.helpers.commands import invoke
 
 
@@ -43,20 +44,30 @@ def test_every_reader_has_a_speed_for_every_measure_and_place(
     }
     assert len(cpu) == len(MEASURES) * len(threads) * len(readers)
     assert all(speed["sentences_per_second"] > 0 and 1 <= speed["rows"] <= 256 for speed in cpu)
+    for speed in cpu:
+        is_of_ids = speed["measure"] in {"paper", "realistic"}
+        assert (speed["tokens_per_second"] is None) == (speed["megabytes_per_second"] is None) == is_of_ids
+    of_documents = [speed for speed in cpu if speed["measure"] == "documents"]
+    for speed in of_documents:
+        num_texts = 2 if student == "roles_run" else 1
+        assert speed["megabytes_per_second"] == pytest.approx(speed["sentences_per_second"] * num_texts * 3601 / 1e6)
+        limit = load_student(folder).config.max_seq_length  # shorter than a document
+        assert speed["tokens_per_second"] == pytest.approx(speed["sentences_per_second"] * limit)
     texts = [node.text for node in ElementTree.parse(picture).iter() if node.text]  # noqa: S314  # we wrote it
     assert set(MEASURES.values()) <= set(texts)
     assert {f"{name} {precision}" for name, precision in readers} <= set(texts)
 
 
 def test_people_get_a_table_for_each_measure(opinion_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "model2vec", "transformers")
+    without(monkeypatch, "model2vec", "nanotoken", "fasttext", "transformers")
     result = run("--student", opinion_run, "--seconds", 0.05)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.count("1 core") == len(MEASURES)
     assert result.stdout.count("1 x") == len(MEASURES)
     for peer in ("bert-base", "distilbert", "tinybert-4"):
         assert f"{peer}: " in result.stderr
-    assert "pip install model2vec" in result.stderr
+    for package in ("model2vec", "nanotoken", "fasttext-numpy2"):
+        assert f"pip install {package}" in result.stderr
 
 
 def test_students_are_peers_of_each_other(opinion_run: Path, roles_run: Path) -> None:
@@ -88,6 +99,7 @@ def test_what_is_no_student_is_told_first(tmp_path: Path) -> None:
     ("flags", "missing", "message"),
     [
         (["--peer", "model2vec"], "model2vec", "pip install model2vec"),
+        (["--peer", "fasttext"], "fasttext", "pip install fasttext-numpy2"),
         (["--peer", "bert-base"], "transformers", "transformers"),
         (["--output", "x.svg"], "matplotlib", "matplotlib"),
     ],

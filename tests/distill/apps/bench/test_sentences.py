@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from distill.apps.bench.readers import (
+    DOCUMENT_BYTES,
     MAX_LENGTH,
     MEAN_LENGTH,
     PAPER_LENGTH,
@@ -45,30 +46,41 @@ def test_every_id_but_the_padding_occurs(pad_id: int) -> None:
 
 
 def test_texts_are_of_known_words_as_many_as_the_lengths_say(made: Sentences) -> None:
-    assert made.seconds is not None
-    for texts in (made.texts, made.seconds):
+    assert made.text.second is not None
+    both = []
+    for texts in (made.text.first, made.text.second):
         encodings = TOKENIZER.encode_batch(texts, add_special_tokens=False)
-        lengths = Ragged.of([encoding.ids for encoding in encodings]).lengths - 1  # the full stop
-        assert lengths.mean() == pytest.approx(MEAN_LENGTH, rel=0.1)
+        both.append(Ragged.of([encoding.ids for encoding in encodings]).lengths)
+        assert both[-1].mean() - 1 == pytest.approx(MEAN_LENGTH, rel=0.1)  # the full stop
         assert all("[UNK]" not in encoding.tokens for encoding in encodings)
-    assert made.texts != made.seconds
+    assert made.text.first != made.text.second
+    np.testing.assert_array_equal(made.text.num_tokens, both[0] + both[1])
+    assert made.text.num_bytes == sum(len(a + b) for a, b in zip(made.text.first, made.text.second, strict=True)) / ROWS
+
+
+def test_documents_are_two_pages_of_different_words(made: Sentences) -> None:
+    assert made.documents.second is not None
+    for texts in (made.documents.first, made.documents.second):
+        assert {len(text) for text in texts} == {DOCUMENT_BYTES + 1}
+        assert len(set(texts)) == ROWS
+    assert made.documents.num_tokens.mean() > 2 * 500
 
 
 def test_frequent_words_come_first(made: Sentences) -> None:
-    words = " ".join(made.texts).replace(".", "").split()
+    words = " ".join(made.text.first).replace(".", "").split()
     ranks = np.array([TOKENIZER.token_to_id(word) for word in words]) - len(SPECIAL_TOKENS)
     assert (ranks <= 100).mean() == pytest.approx(np.log(100) / np.log(VOCABULARY), abs=0.08)
 
 
 def test_everybody_reads_the_same(made: Sentences) -> None:
     again = make_sentences(TOKENIZER, VOCABULARY, pad_id=0, is_pair=True)
-    assert again.texts == made.texts
+    assert (again.text.first, again.documents.first) == (made.text.first, made.documents.first)
     np.testing.assert_array_equal(again.paper.flat, made.paper.flat)
 
 
 def test_a_tokenizer_without_words_still_gives_texts() -> None:
     sentences = make_sentences(made_up_tokenizer(6), 6, pad_id=0, is_pair=False)
-    assert set("".join(sentences.texts)) <= set("a. ")
+    assert set("".join(sentences.text.first)) <= set("a. ")
 
 
 def test_the_made_up_tokenizer_is_like_berts() -> None:

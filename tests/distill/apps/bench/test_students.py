@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from distill.apps.bench.readers import student_reader, write_default_student
+from distill.apps.bench.readers import sentences_for, student_reader, write_default_student
 from pipeline.arrays import Ragged
+from student.answers.engine_predictor import FolderPredictor, has_engine
 from student.predict import Predictor
 
 CPU = torch.device("cpu")
@@ -36,4 +37,17 @@ def test_texts_are_read_by_the_predictor(run: str, request: pytest.FixtureReques
     predictor = Predictor(request.getfixturevalue(run))
     second = ["the dog sees the cat"] if predictor.student.config.is_pair else None
     found = student_reader("student", predictor, CPU).predict(["the cat sees the dog"], second)
-    assert found == predictor(["the cat sees the dog"], second)
+    assert found == predictor.columns(["the cat sees the dog"], second)
+
+
+@pytest.mark.skipif(not has_engine(), reason="the engine was not built")
+def test_the_new_student_reads_whole_documents_by_the_engine(tmp_path: Path) -> None:
+    write_default_student(tmp_path)
+    predictor = Predictor(tmp_path)
+    assert isinstance(predictor, FolderPredictor)
+    texts = sentences_for(predictor).documents
+    reader = student_reader("student", predictor, CPU)
+    assert reader.max_tokens is not None
+    assert reader.max_tokens > texts.num_tokens.max()
+    reader.set_threads(1)
+    assert predictor._engine.threads == 1

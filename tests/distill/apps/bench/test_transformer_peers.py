@@ -3,8 +3,8 @@ import torch
 from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConfig
 
 from distill.apps.app_settings import TRANSFORMERS
-from distill.apps.bench.peers import new_peer, peer_config, peer_reader
 from distill.apps.bench.readers import made_up_tokenizer
+from distill.apps.bench.transformer_peers import new_peer, peer_config, peer_reader
 from pipeline.arrays import Ragged
 
 SMALL = {"vocab_size": 90}

@@ -87,7 +87,7 @@ def peer_reader(name: str, model: PreTrainedModel, precision: str, tokenizer: To
         inputs = text_reader.tokenize(texts1, texts2, min(max_seq_length, MAX_POSITIONS))
         return encoding(Ragged.of([row.ids for row in inputs]))().cpu()
 
-    return Reader(name, precision, model.num_parameters(), encoding, predict)
+    return Reader(name, precision, model.num_parameters(), encoding, predict, min(max_seq_length, MAX_POSITIONS))
 
 
 def _batch(ids: Ragged, rows: list[int], device: torch.device) -> dict[str, torch.Tensor]:
