@@ -66,8 +66,8 @@ class StudentInfo(BaseModel):
 class Predictor:
     """A trained student that reads text: from the folder of its run, or from its file without torch.
 
-    This makes one of its subclasses, `EnginePredictor`, `FolderPredictor`, `RunPredictor`, `TokenLabelPredictor` or
-    `CascadePredictor`.
+    This makes one of its subclasses, `EnginePredictor`, `FolderPredictor`, `RunPredictor` or `CascadePredictor`. For a
+    student that labels words, it is also a `WordPredictor`.
 
     Args:
         run: folder of a finished run, a file of ``distill export --file``, or the folder of a cascade.
@@ -102,23 +102,23 @@ class Predictor:
             return super().__new__(cls)
         # Only a folder needs torch, which takes seconds to import.
         if Path(run).is_file():
-            from student.answers.engine_predictor import EnginePredictor
+            from student.answers.engine_predictor import predictor_type
 
-            return super().__new__(EnginePredictor)
+            return super().__new__(predictor_type(Path(run), task))
         from student.cascade.cascade_file import CASCADE_FILE
 
         if (Path(run) / CASCADE_FILE).is_file():
             from student.cascade.cascade_predictor import CascadePredictor
 
             return super().__new__(CascadePredictor)
-        from student.answers.engine_predictor import FolderPredictor, has_file
+        from student.answers.engine_predictor import has_file, predictor_type
 
         if has_file(Path(run), [task] if task else []):
-            return super().__new__(FolderPredictor)
+            return super().__new__(predictor_type(Path(run), task))
         from student.model.config_file import labels_words
 
         if labels_words(Path(run) / (task or "")):
-            from student.answers.token_labels import TokenLabelPredictor
+            from student.answers.run_words import TokenLabelPredictor
 
             return super().__new__(TokenLabelPredictor)
         from student.answers.run_predictor import RunPredictor

@@ -21,7 +21,7 @@ from pipeline.strings import require_text
 from pipeline.tasks.drift import text_signals
 from pipeline.training.run_record import text_columns
 from student.answers.certificate import CertifiedMargin, certified_margin, file_hashes
-from student.answers.multi_task import Opened
+from student.answers.multi_task import Opened, SharedLogits
 from student.answers.thresholds import bias_of, label_bias
 from student.predict import Predictor, StudentInfo
 from student.texts import listed
@@ -35,6 +35,7 @@ class FileInfo(StudentInfo):
 
     Attributes:
         name: of its task in the file: that of its folder if there are several.
+        labels_words: whether it labels the words of an input.
         num_special_tokens: that stand around the texts of an input.
         text_columns: what the task calls the columns of its texts.
         thresholds: of a multi-label student, the probability of each label above which it is predicted.
@@ -43,6 +44,7 @@ class FileInfo(StudentInfo):
     """
 
     name: str
+    labels_words: bool = False
     num_special_tokens: int = Field(ge=0)
     text_columns: tuple[tuple[str, ...], ...] | None = None
     thresholds: dict[str, float] = Field({}, max_length=2**16)
@@ -77,8 +79,8 @@ class EnginePredictor(Predictor):
         self.threshold = self.certified_threshold() if abstain else None
 
     def _take(self, engine: Any, info: FileInfo, costs: Mapping[str, float]) -> None:
-        described = info.name, info.is_pair, info.certificate is not None
-        if (engine.task, engine.is_pair, engine.has_certificate) != described:
+        described = info.name, info.is_pair, info.labels_words, info.certificate is not None
+        if (engine.task, engine.is_pair, engine.labels_words, engine.has_certificate) != described:
             raise IntegrityError(f"{self.path}: its two descriptions of the student differ. Export it again")
         self._engine, self.info, self._costs = engine, info, dict(costs)
         self.threshold = None
@@ -251,15 +253,46 @@ def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     engine = opened(path, lambda module: module.MultiTaskPredictor(path, tasks=tasks))
     predictors: dict[str, Predictor] = {}
     for task, one in engine.predictors.items():
-        made: EnginePredictor = object.__new__(EnginePredictor if is_file else FolderPredictor)
+        made: EnginePredictor = object.__new__(_type_of(infos[task], is_file))
         made.path = path
         made._take(one, infos[task], {})
         if isinstance(made, FolderPredictor):
             made._belong_to(run / task)
         made.threshold = made.certified_threshold() if abstain else None
         predictors[task] = made
-    groups = ([task for task, one in predictors.items() if one.is_pair == is_pair] for is_pair in (False, True))
-    return predictors, [(names, partial(logits_by, engine)) for names in groups if names]
+    of_words = [task for task in predictors if infos[task].labels_words]
+    of_texts = {task: one for task, one in predictors.items() if task not in of_words}
+    groups = ([task for task, one in of_texts.items() if one.is_pair == is_pair] for is_pair in (False, True))
+    together: list[tuple[list[str], SharedLogits | None]] = [
+        (names, partial(logits_by, engine)) for names in groups if names
+    ]
+    return predictors, together + [([task], None) for task in of_words]
+
+
+def predictor_type(run: Path, task: str | None) -> type[EnginePredictor]:
+    """Returns the class of the predictor for a file, or for the folder of a run that has one.
+
+    Args:
+        run: the file or the folder.
+        task: the name of the task, if there are several.
+
+    Raises:
+        IntegrityError: if the file is not a student's.
+    """
+    is_file = run.is_file()
+    if not is_file:
+        run, task = _whole_run(run, task)
+    infos = read_infos(run if is_file else run / STUDENT_FILE)
+    # A wrong name is reported when the student is opened.
+    return _type_of(next((info for info in infos if info.name == task), infos[0]), is_file)
+
+
+def _type_of(info: FileInfo, is_file: bool) -> type[EnginePredictor]:
+    if not info.labels_words:
+        return EnginePredictor if is_file else FolderPredictor
+    from student.answers.engine_words import WordFilePredictor, WordFolderPredictor
+
+    return WordFilePredictor if is_file else WordFolderPredictor
 
 
 def read_infos(path: Path) -> list[FileInfo]:
@@ -330,6 +363,17 @@ def logits_by(engine: Any, first: Sequence[str], second: Sequence[str] | None) -
         return engine.logits(first, second)
     except DistillError as error:
         raise _named(error, (first,) if second is None else (first, second)) from error
+
+
+def word_logits_by(engine: Any, sentences: Sequence[Sequence[str]]) -> Floats:
+    """Returns the logits of the words of all sentences [W, C]. See `logits_by`."""
+    from student.engine.python.distill_student import DistillError
+
+    try:
+        logits_WC: Floats = engine.logits(sentences)
+    except DistillError as error:
+        raise _named(error, ([" ".join(words) for words in sentences],)) from error
+    return logits_WC
 
 
 def encoded_by(engine: Any, texts: Sequence[str]) -> Floats:

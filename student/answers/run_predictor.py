@@ -194,7 +194,7 @@ def _serve(predictors: Mapping[str, RunPredictor]) -> Any:
 
 def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     """Opens the students of some tasks of a run's folder. See `MultiTaskPredictor`."""
-    from student.answers.token_labels import TokenLabelPredictor  # which imports this module
+    from student.answers.run_words import TokenLabelPredictor  # which imports this module
 
     # Not `Predictor`, which could take the run's file for some of them: these are to share their weights.
     runs = {
@@ -207,12 +207,16 @@ def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     for task, one in runs.items():
         groups.setdefault((_way_of_reading(one.student), id(engines.get(task))), []).append(task)
     return dict(runs), [
-        (
-            names,
-            _by_engine(engines[names[0]]) if names[0] in engines else _by_torch({name: runs[name] for name in names}),
-        )
+        (names, _shared_logits({name: runs[name] for name in names}, engines.get(names[0])))
         for names in groups.values()
     ]
+
+
+def _shared_logits(predictors: Mapping[str, RunPredictor], engine: Any) -> SharedLogits | None:
+    """What gives the logits of students for texts, each of which is read once. None for students of labelled words."""
+    if not all(isinstance(one.student, Student) for one in predictors.values()):
+        return None
+    return _by_torch(predictors) if engine is None else _by_engine(engine)
 
 
 def _share_weights(predictors: Sequence[RunPredictor]) -> None:
@@ -254,12 +258,9 @@ def _by_engine(engine: Any) -> SharedLogits:
     return logits
 
 
-def _by_torch(predictors: Mapping[str, RunPredictor]) -> SharedLogits | None:
-    """What gives the logits of students for texts, each of which is read once. None for students of labelled words."""
+def _by_torch(predictors: Mapping[str, RunPredictor]) -> SharedLogits:
     first = next(iter(predictors.values()))
     student, config = first.student, first.student.config
-    if not isinstance(student, Student):
-        return None
     heads = [one.student.head for one in predictors.values()]
     ends = list(accumulate(one.student.config.target.num_logits for one in predictors.values()))
 

@@ -1,26 +1,27 @@
-"""From text to labelled words and their spans, by a trained student and its tokenizer alone."""
+"""From text to labelled words and their spans. The logits of words are those of torch or of the engine.
+
+Shapes: W words of all sentences, C logits.
+"""
 
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
-import torch
 
 from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.kinds.token_labels import labels_of_words
 from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.spans import spans
 from pipeline.tasks.target import softmax
-from pipeline.text.word_pieces import Pieces, read_pieces
-from student.answers.run_predictor import RunPredictor
-from student.model.model import TaskStudent, TokenLabelStudent
-from student.predict import BATCH_SIZE, Prediction
+from student.predict import Prediction, Predictor
 from student.texts import listed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Zero-width joiners belong to words of Indic and Persian scripts.
 MARKS = "".join(chr(k) for k in range(0x300, 0x20000) if unicodedata.category(chr(k)).startswith("M")) + "\u200c\u200d"
@@ -32,26 +33,15 @@ WORD = re.compile(rf"{LETTERS}(?:[-'\u2019.]{LETTERS})*|[^\w\s][{MARKS}]*")
 Sentence = str | Sequence[str]
 # These names are common in files for token classification, in addition to the task's own name.
 USUAL = ("sentence1", "tokens", "words", "text")
-SPANS = pa.list_(pa.struct([("text", pa.string()), ("start", pa.int32()), ("end", pa.int32()), ("label", pa.string())]))
-ANSWERS = pa.schema([("words", pa.list_(pa.string())), ("labels", pa.list_(pa.string())), ("spans", SPANS)])
 
 
-class TokenLabelPredictor(RunPredictor):
-    """A trained student that labels words. `Predictor` makes it from a run.
+class WordPredictor(Predictor):
+    """A trained student that labels words, see `Predictor`. It never abstains.
 
-    Args:
-        run: folder of a finished run.
-        abstain: not for labelled words.
-        costs: what it costs to miss a label, by its name, where missing any other costs 1.
-        task: of a run of several tasks the one to answer for.
-
-    Raises:
-        IntegrityError: if the folder holds no student.
-        ConfigError: if it is to abstain, or the costs are not of its labels.
+    Subclasses have another predictor as their second base, which opens the student.
     """
 
-    student_type: ClassVar[type[TaskStudent]] = TokenLabelStudent
-    answer_names: ClassVar[Set[str]] = set(ANSWERS.names)
+    answer_names: ClassVar[Set[str]] = {"words", "labels", "spans"}
 
     def _open(self, run: str | Path, abstain: bool, costs: Mapping[str, float], task: str | None) -> None:
         if abstain:
@@ -87,21 +77,28 @@ class TokenLabelPredictor(RunPredictor):
         ]
         rows = [[text[a:b] for a, b in row] for text, row in zip(texts, places, strict=True)]
         # Words are passed as lists even for texts, so that the answers refer to exactly these words.
-        pieces = read_pieces(self.reader, rows)
-        answers = self._answers(pieces, [len(row) for row in rows], self._logits_of(pieces))
+        answers = self._answers(self.word_logits(rows), [len(row) for row in rows])
         return [_told(*told) for told in zip(texts, places, answers, strict=True)]
 
-    def columns(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
+    def word_logits(self, sentences: Sequence[Sequence[str]]) -> Floats:
+        """Returns the logits of the words of all sentences, float32 [W, C], not calibrated.
+
+        Those of a word without tokens are as sure as possible that it is outside of spans.
+        """
+        raise NotImplementedError
+
+    def columns(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> "dict[str, pa.Array]":
         """The answers as columns: the ``words``, their ``labels``, and the ``spans`` of each input."""
-        answers = [
-            {
-                "words": [word["text"] for word in answer["words"]],
-                "labels": [word["label"] for word in answer["words"]],
-                "spans": answer["spans"],
-            }
-            for answer in self(sentences1, sentences2)
-        ]
-        return {field.name: pa.array([answer[field.name] for answer in answers], field.type) for field in ANSWERS}
+        import pyarrow as pa  # takes a moment, which one answer does not
+
+        span = pa.struct([("text", pa.string()), ("start", pa.int32()), ("end", pa.int32()), ("label", pa.string())])
+        answers = self(sentences1, sentences2)
+        words, labels = ([[w[key] for w in one["words"]] for one in answers] for key in ("text", "label"))
+        return {
+            "words": pa.array(words, pa.list_(pa.string())),
+            "labels": pa.array(labels, pa.list_(pa.string())),
+            "spans": pa.array([one["spans"] for one in answers], pa.list_(span)),
+        }
 
     def logits(self, sentences1: Iterable[Sentence], sentences2: Iterable[str] | None = None) -> Floats:
         """Raises ConfigError: whole texts have no logits here."""
@@ -129,7 +126,7 @@ class TokenLabelPredictor(RunPredictor):
         is_list = isinstance(value, Sequence | np.ndarray) and all(isinstance(word, str) for word in value)
         return None if is_list else "neither text nor a list of words"
 
-    def check_column(self, table: pa.Table, path: str, name: str, problems: list[str], first_row: int) -> None:
+    def check_column(self, table: "pa.Table", path: str, name: str, problems: list[str], first_row: int) -> None:
         """See `Predictor`."""
         from pipeline.sources.columns import plain
 
@@ -138,31 +135,14 @@ class TokenLabelPredictor(RunPredictor):
                 problems.append(f"{path}: row {number} of {name!r} is {value!r:.80}, {problem}")
                 return
 
-    def _logits_of(self, pieces: Pieces) -> Floats:
-        """The calibrated logits of all tokens, float32 [T, C], with what labels cost."""
-        ids, student = pieces.ids, self.student
-        parts = [np.zeros((0, student.config.target.num_logits), dtype=np.float32)]
-        with torch.inference_mode():
-            # Batches bound the memory. Sentences are read end to end, so no padding is wasted.
-            for start in range(0, len(ids), BATCH_SIZE):
-                taken = ids.between(start, min(start + BATCH_SIZE, len(ids)))
-                inputs = (torch.from_numpy(part).to(student.device) for part in (taken.flat, taken.offsets))
-                parts.append(student(*inputs).cpu().numpy())
-        logits_TC = calibrated(np.concatenate(parts), self.info.calibration)
-        return logits_TC if self.bias_C is None else logits_TC + self.bias_C
-
-    def _answers(self, pieces: Pieces, num_words: list[int], logits_TC: Floats) -> list[list[tuple[str, float]]]:
-        """Returns label and probability of each word. A word without tokens is outside of spans with probability 1."""
-        names = self.student.config.target.names
-        num_words_N = np.array(num_words, dtype=np.int64)
-        predicted = labels_of_words(names, pieces, num_words_N, logits_TC)
-        token = pieces.by_word(np.arange(len(logits_TC)), num_words_N, -1)
-        # A word without tokens gets index -1, which reads this appended certainty of 1.
-        certain_T = np.append(softmax(logits_TC).max(axis=1), np.float32(1))
-        return [
-            [(names[k], float(certain_T[t])) for k, t in zip(*row, strict=True)]
-            for row in zip(predicted.lists(), token.lists(), strict=True)
-        ]
+    def _answers(self, raw_logits_WC: Floats, num_words: Sequence[int]) -> list[list[tuple[str, float]]]:
+        """Returns label and probability of each word, by sentence."""
+        logits_WC, names = calibrated(raw_logits_WC, self.info.calibration), self.info.target.names
+        if self.bias_C is not None:
+            logits_WC = logits_WC + self.bias_C
+        certain_W = softmax(logits_WC).max(axis=1)
+        answers = [(names[k], float(p)) for k, p in zip(logits_WC.argmax(axis=1), certain_W, strict=True)]
+        return [answers[start:stop] for start, stop in pairwise(accumulate(num_words, initial=0))]
 
 
 def _places(words: Sequence[str]) -> list[tuple[int, int]]:

@@ -17,7 +17,8 @@ NO_FILES = ENGINE / "cpp/mapped.cpp"  # there is no file system
 COMPILE = ["-target", "wasm32-wasi", "-mcpu=baseline+simd128+bulk_memory", "-mexec-model=reactor", "-std=c++17", "-O3"]
 COMPILE += ["-g0", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math"]
 COMPILE += ["-fvisibility=hidden", "-DLEVEL=portable", "-Wall", "-Wextra"]
-EXPORTS = ("open_bytes", "last_error", "num_tasks", "describe", "label", "tokenise", "logits", "predict")
+EXPORTS = ["open_bytes", "last_error", "num_tasks", "describe", "label", "tokenise", "logits", "predict"]
+EXPORTS += ["word_logits", "predict_words"]
 LINK = ["-s", "-Wl,-z,stack-size=1048576", "-Wl,--export=malloc", "-Wl,--export=free"]
 LINK += [f"-Wl,--export=distill_{name}" for name in EXPORTS]
 

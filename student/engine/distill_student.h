@@ -27,7 +27,8 @@ typedef enum distill_status {
 typedef enum distill_kind {
   DISTILL_CLASSES = 0, /* one label per input */
   DISTILL_LABELS = 1,  /* any number of labels per input */
-  DISTILL_SCORE = 2    /* a number per input */
+  DISTILL_SCORE = 2,   /* a number per input */
+  DISTILL_WORDS = 3    /* one label per word of an input */
 } distill_kind;
 
 typedef struct distill_student distill_student;
@@ -39,15 +40,23 @@ typedef struct distill_texts {
   int64_t count;
 } distill_texts;
 
+/* Inputs for students that label words: the words of all inputs end to end. Input n has the words starts[n] up to
+ * starts[n + 1]; starts has count + 1 numbers that rise, from 0 to the number of words. */
+typedef struct distill_sentences {
+  distill_texts words;
+  const int64_t* starts;
+  int64_t count;
+} distill_sentences;
+
 typedef struct distill_info {
   const char* task;
   distill_kind kind;
   int32_t is_pair;         /* whether an input has two texts, but for distill_encode */
-  int64_t num_logits;      /* per input */
-  int64_t num_answers;     /* per input: a probability per label, or one score */
+  int64_t num_logits;      /* per input, or per word */
+  int64_t num_answers;     /* per input or word: a probability per label, or one score */
   int64_t num_features;    /* of a text, from distill_encode */
   int64_t num_tokens;      /* the vocabulary */
-  int64_t max_tokens;      /* of an input; longer ones are truncated */
+  int64_t max_tokens;      /* of an input; longer ones are truncated, but all words get a label */
   int32_t has_certificate; /* whether distill_predict can abstain */
 } distill_info;
 
@@ -71,8 +80,8 @@ DISTILL_API const char* distill_label(const distill_student* student, int64_t ta
 DISTILL_API distill_status distill_tokenise(const distill_student* student, const char* text, int64_t bytes,
                                             int32_t* ids, int64_t capacity, int64_t* count);
 
-/* Which tasks answer, by number, in this order. All of them take two texts per input, or all take one. NULL in place of
- * this struct: all tasks of the file. */
+/* Which tasks answer, by number, in this order. All of them take two texts per input, or all take one, or all label words.
+ * NULL in place of this struct: all tasks of the file. */
 typedef struct distill_tasks {
   const int64_t* numbers;
   int64_t count;
@@ -89,6 +98,13 @@ DISTILL_API distill_status distill_logits(const distill_student* student, const 
 DISTILL_API distill_status distill_predict(const distill_student* student, const distill_tasks* tasks,
                                            const distill_texts* first, const distill_texts* second, int32_t threads,
                                            int32_t abstains, float* answers, uint8_t* chosen);
+/* The same for students that label words, with a row for each word instead of each input. A word without tokens, such as
+ * one of control characters, has the label O: its logit is 0, and the others are -INFINITY. */
+DISTILL_API distill_status distill_word_logits(const distill_student* student, const distill_tasks* tasks,
+                                               const distill_sentences* inputs, int32_t threads, float* logits);
+DISTILL_API distill_status distill_predict_words(const distill_student* student, const distill_tasks* tasks,
+                                                 const distill_sentences* inputs, int32_t threads, float* answers,
+                                                 uint8_t* chosen);
 DISTILL_API distill_status distill_encode(const distill_student* student, const distill_texts* texts, int32_t threads,
                                           float* features);
 

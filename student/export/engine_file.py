@@ -28,13 +28,18 @@ from pipeline.training.run_record import text_columns
 from student.answers.certificate import CertifiedMargin, file_hashes, margin_for_file
 from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
 from student.answers.thresholds import label_bias, stored_thresholds
-from student.export.engine_tokenizer import tokenizer_problems, tokenizer_settings, tokenizer_tensors
+from student.export.engine_tokenizer import (
+    tokenizer_problems,
+    tokenizer_settings,
+    tokenizer_tensors,
+    tokens_across_words,
+)
 from student.export.rounding import Rounding, Tensors, is_exact
 from student.model.aligned import AlignedEncoder
-from student.model.architecture import StudentConfig
+from student.model.architecture import StudentConfig, TaskConfig, TokenLabelConfig
 from student.model.embeddings import MatrixEncoder, MatrixProduct, matrix_encoder
 from student.model.heads import is_equal, share_hidden_layers
-from student.model.model import Student, TaskStudent
+from student.model.model import Student, TaskStudent, TokenLabelStudent
 from student.run_config import FileTableDtype, HeadDtype
 
 FORMAT_VERSION = 1  # of the files that the engine reads
@@ -71,11 +76,14 @@ class Part(NamedTuple):
 def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
     """Returns why a student cannot be written, with a suitable export, or None."""
     config = student.config
-    if not isinstance(student, Student):
-        return ["students of labelled words are not supported. Use --onnx"]
+    if not isinstance(student, Student | TokenLabelStudent):
+        return [f"students of {config.rows} are not supported"]
     if not isinstance(student.encoder, MatrixEncoder | AlignedEncoder):
         return [f"students with --embedding {config.embedding} are not supported. Use --onnx"]
-    problems = [f"{problem}. --onnx supports any tokenizer" for problem in tokenizer_problems(tokenizer)]
+    found = tokenizer_problems(tokenizer)
+    if not found and isinstance(student, TokenLabelStudent):
+        found = tokens_across_words(tokenizer)
+    problems = [f"{problem}. --onnx supports any tokenizer" for problem in found]
     if config.head not in HEADS_WRITTEN:
         other = "distill serve" if config.head == "bilstm" else "--onnx"
         problems.append(f"students with a {config.head} head are not supported. Use {other}")
@@ -158,18 +166,16 @@ def engine_tensors(
         rounding: how numbers become int8.
         certified: the margins of certificates, by task.
     """
-    students = {task: (student, run) for task, (student, run) in placed.items() if isinstance(student, Student)}
-    assert len(students) == len(placed), "checked by engine_problems"
-    one, _ = next(iter(students.values()))
-    assert {student.config.max_seq_length for student, _ in students.values()} == {one.config.max_seq_length}
+    one, _ = next(iter(placed.values()))
+    assert {student.config.max_seq_length for student, _ in placed.values()} == {one.config.max_seq_length}
     with torch.no_grad():
         tensors = _encoder(one, table_dtype, head_dtype, rounding)
         # Each was loaded from its own folder, with its own copy of what they share.
-        share_hidden_layers([student.head for student, _ in students.values()], is_equal)
-        layers = [head_layers(student.head) for student, _ in students.values()]
+        share_hidden_layers([student.head for student, _ in placed.values()], is_equal)
+        layers = [head_layers(student.head) for student, _ in placed.values()]
         hidden_of = _hidden_of(layers)
-        for number, (name, own_layers) in enumerate(zip(students, layers, strict=True)):
-            (student, run), margin = students[name], certified.get(name)
+        for number, (name, own_layers) in enumerate(zip(placed, layers, strict=True)):
+            (student, run), margin = placed[name], certified.get(name)
             own = {"out": own_layers.weight_CH.clone(), "out.bias": own_layers.bias_C.clone()} | _answers(student, run)
             own |= {} if margin is None else {"margin": torch.tensor([margin.threshold], dtype=torch.float32)}
             if own_layers.hidden is not None and hidden_of[number] == number:
@@ -178,21 +184,22 @@ def engine_tensors(
                 own |= _layer("hidden", hidden.weight, head_dtype, sizes, rounding) | {"hidden.bias": hidden.bias}
             tensors |= {f"{number}.{name}": tensor for name, tensor in own.items()}
     tensors |= tokenizer_tensors(tokenizer)
-    configs = {name: student.config for name, (student, _) in students.items()}
+    configs = {name: student.config for name, (student, _) in placed.items()}
     tasks = [_task(*each) for each in zip(configs, configs.values(), layers, hidden_of, strict=True)]
     settings = _settings(one, tokenizer, list(configs.values()), tasks)
-    infos = [_info(name, student, tokenizer, run, certified.get(name)) for name, (student, run) in students.items()]
+    infos = [_info(name, student, tokenizer, run, certified.get(name)) for name, (student, run) in placed.items()]
     return tensors, {METADATA: json.dumps(settings, ensure_ascii=False), INFO: FILE_INFOS.dump_json(infos).decode()}
 
 
 def _info(
-    name: str, student: Student, tokenizer: Tokenizer, run: Path | None, certificate: CertifiedMargin | None
+    name: str, student: TaskStudent, tokenizer: Tokenizer, run: Path | None, certificate: CertifiedMargin | None
 ) -> FileInfo:
     """Returns the data of `EnginePredictor` that the engine does not read."""
     config = student.config
     return FileInfo.of(
         config,
         name=name,
+        labels_words=isinstance(student, TokenLabelStudent),
         num_special_tokens=tokenizer.num_special_tokens_to_add(config.is_pair),
         text_columns=None if run is None else text_columns(run),
         thresholds={} if run is None or not config.target.has_label_lists else stored_thresholds(run),
@@ -215,7 +222,7 @@ def head_layers(head: nn.Module) -> Layers:
 
 
 def _encoder(
-    student: Student, table_dtype: FileTableDtype | None, layer_dtype: HeadDtype, rounding: Rounding
+    student: TaskStudent, table_dtype: FileTableDtype | None, layer_dtype: HeadDtype, rounding: Rounding
 ) -> Tensors:
     if not isinstance(student.encoder, AlignedEncoder):
         return _matrix_tables(student, table_dtype, rounding)
@@ -245,7 +252,7 @@ def _aligned_rows(
     return tensors | stored | {"rows.offset": (-mean_R * per_deviation_R).float()}
 
 
-def _matrix_tables(student: Student, dtype: FileTableDtype | None, rounding: Rounding) -> Tensors:
+def _matrix_tables(student: TaskStudent, dtype: FileTableDtype | None, rounding: Rounding) -> Tensors:
     encoder, config = matrix_encoder(student.encoder), student.config
     used_R = encoder.used_ids() if encoder.rows is None else encoder.rows.token_R.long()
     token_R = rounding.kept(used_R, config.pad_id)
@@ -265,7 +272,7 @@ def _matrix_tables(student: Student, dtype: FileTableDtype | None, rounding: Rou
     return tensors
 
 
-def _row_of_token(config: StudentConfig, token_R: Tensor) -> Tensors:
+def _row_of_token(config: TaskConfig, token_R: Tensor) -> Tensors:
     row_V = torch.full((config.num_tokens,), int((token_R == config.pad_id).nonzero()), dtype=torch.int32)
     row_V[token_R] = torch.arange(len(token_R), dtype=torch.int32)
     return {"row_of_token": row_V}
@@ -317,24 +324,30 @@ def _layer(name: str, weight_HF: Tensor, dtype: HeadDtype, sizes: list[int], rou
     return {name: _int8(parts, scales), f"{name}.scale": torch.stack(scales)}
 
 
-def group_sizes(student: Student, num_features: int) -> list[int]:
+def group_sizes(student: TaskStudent, num_features: int) -> list[int]:
     """Returns the sizes of the parts of a head's inputs: int8 weights have a scale for each.
 
     Args:
         student: a student that is written.
-        num_features: the number of the inputs: those of a text, or several times as many if two texts are combined.
+        num_features: the number of the inputs: those of a text, or several times as many if two texts are combined, or
+            those of a token.
     """
     encoder, config = student.encoder, student.config
     if isinstance(encoder, AlignedEncoder):
         return [encoder.compare.out_features] * (num_features // encoder.compare.out_features)
     encoder = matrix_encoder(encoder)
-    matrices = [part for part in (encoder.forward_matrices, encoder.backward_matrices) if part is not None]
-    sizes = [config.vector_size, config.vector_size * encoder.with_max, *[config.matrix_size**2 for _ in matrices]]
+    matrices = [
+        config.matrix_size**2 for part in (encoder.forward_matrices, encoder.backward_matrices) if part is not None
+    ]
+    sizes: list[int] = [config.vector_size, config.vector_size * encoder.with_max, *matrices]
     sizes = [size for size in (*sizes, config.bigram_size if encoder.bigrams is not None else 0) if size]
-    return sizes * (num_features // sum(sizes))
+    # A word's token has a vector and a matrix for each direction, and then the rows of itself and its neighbours.
+    ways = max(1, len(matrices)) if isinstance(student, TokenLabelStudent) else 0
+    of_token: list[int] = [size for size in (config.vector_size, *matrices[:1]) if size] * ways
+    return of_token + sizes * ((num_features - sum(of_token)) // sum(sizes))
 
 
-def _answers(student: Student, run: Path | None) -> Tensors:
+def _answers(student: TaskStudent, run: Path | None) -> Tensors:
     config, target = student.config, student.config.target
     if target.bins is not None:
         return {"bins": torch.tensor(target.bins.values, dtype=torch.float32)}
@@ -349,11 +362,11 @@ def _answers(student: Student, run: Path | None) -> Tensors:
 
 
 def _settings(
-    one: Student, tokenizer: Tokenizer, configs: Sequence[StudentConfig], tasks: list[dict[str, Any]]
+    one: TaskStudent, tokenizer: Tokenizer, configs: Sequence[TaskConfig], tasks: list[dict[str, Any]]
 ) -> dict[str, Any]:
     config, encoder = one.config, one.encoder
     is_matrix = isinstance(encoder, MatrixEncoder)
-    pairs = next((own for own in configs if own.is_pair), None)
+    pairs = next((own for own in configs if isinstance(own, StudentConfig) and own.is_pair), None)
     specials = pairs.special_ids if pairs is not None and pairs.is_joint and pairs.special_ids else ((), (), ())
     length = config.max_seq_length
     return {
@@ -377,10 +390,10 @@ def _settings(
     }
 
 
-def _task(name: str, config: StudentConfig, layers: Layers, hidden_of: int) -> dict[str, Any]:
+def _task(name: str, config: TaskConfig, layers: Layers, hidden_of: int) -> dict[str, Any]:
     return {
         "task": name,
-        "kind": config.target.kind,
+        "kind": "words" if isinstance(config, TokenLabelConfig) else config.target.kind,
         "labels": config.target.names,
         "is_pair": config.is_pair,
         "hidden": 0 if layers.hidden is None else layers.hidden.out_features,

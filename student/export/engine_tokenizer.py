@@ -44,6 +44,13 @@ def tokenizer_problems(tokenizer: Tokenizer) -> list[str]:
     return problems or _order_problems(tokenizer) or _word_problems(tokenizer)
 
 
+def tokens_across_words(tokenizer: Tokenizer) -> list[str]:
+    """Returns the reasons why a sentence's words cannot be read one by one, for a tokenizer without problems."""
+    added = json.loads(tokenizer.to_str())["added_tokens"]
+    across = [token["content"] for token in added if token["rstrip"] or any(map(str.isspace, token["content"]))]
+    return [f"the tokenizer finds {name!r}, which does not end with its word" for name in across]
+
+
 def tokenizer_tensors(tokenizer: Tokenizer) -> dict[str, Tensor]:
     """Returns the tensors of the file, for a tokenizer without `tokenizer_problems`."""
     return _characters(tokenizer) | _pieces(tokenizer)

@@ -126,7 +126,8 @@ def _export_html(path: Path, config: ExportConfig, student: TaskStudent, record:
     tokenizer = load_tokenizer(config.run / TOKENIZER_FILE, student.config.tokenizer_sha256)
     # What the engine cannot compute is reported before the training rows are read.
     raise_all(ConfigError, "--html", engine_problems(student, tokenizer))
-    assert isinstance(student, Student), "checked by engine_problems"
+    if not isinstance(student, Student):
+        raise ConfigError("--html: students of labelled words are not supported. Use --file or --onnx")
     make_folder(path.parent)
     rows = _dev_rows(config, student, record)
     rounding = CoarseRounding(_occurrences(config, student, record))

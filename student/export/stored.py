@@ -3,6 +3,8 @@
 Shapes: V vocabulary, W numbers of a row, H outputs and F inputs of a layer.
 """
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 
@@ -10,18 +12,20 @@ from student.export.engine_file import group_sizes, head_layers
 from student.export.rounding import Tensors
 from student.model.aligned import AlignedEncoder
 from student.model.embeddings import MatrixEncoder, matrix_encoder
-from student.model.model import Student
+from student.model.model import TaskStudent
+
+T = TypeVar("T", bound=TaskStudent)
 
 
 @torch.no_grad()
-def stored_student(student: Student, tensors: Tensors) -> Student:
+def stored_student(student: T, tensors: Tensors) -> T:
     """Returns a student with the numbers of a file, in float32.
 
     Args:
         student: the one that was written.
         tensors: those of its file, where it is the first or the only one.
     """
-    made = Student(student.config.model_copy(update={"table_dtype": "float32"})).eval()
+    made = type(student)(student.config.model_copy(update={"table_dtype": "float32"})).eval()
     made.head.load_state_dict(student.head.state_dict())
     if isinstance(student.encoder, AlignedEncoder):
         made.encoder.load_state_dict(student.encoder.state_dict())

@@ -1,6 +1,6 @@
 """Text to logits on one core: the engine against torch with compiled kernels, for default sizes and random weights.
 
-``python -m tests.benchmarks.engine``: sentences, pairs, and one sentence alone.
+``python -m tests.benchmarks.engine``: sentences, pairs, labelled words, and one sentence alone.
 """
 
 import sys
@@ -10,19 +10,27 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tokenizers import Tokenizer
+
 from distill.apps.bench.readers import random_student
 from distill.apps.bench.timing import interleaved
 from pipeline import console
 from pipeline.files import write_text
-from pipeline.text.tokenizer import pad_id
+from pipeline.flat_settings import narrowed
+from pipeline.tasks.target import Target
+from pipeline.text.reader import TextReader
+from pipeline.text.tokenizer import pad_id, tokenizer_sha256
 from pipeline.training.run_record import TOKENIZER_FILE
 from student.answers.run_predictor import RunPredictor
-from student.config import TrainSettings
+from student.answers.run_words import logits_of_words
+from student.answers.token_labels import WORD
+from student.config import LabelSettings, TrainSettings
 from student.engine.python import distill_student
 from student.export.engine_file import write_engine_file
+from student.model.build_config import build_token_label_config
 from student.model.flags import EmbeddingKind
 from student.model.heads import is_as_large, share_hidden_layers
-from student.model.model import Student
+from student.model.model import Student, TaskStudent, TokenLabelStudent
 from student.run_config import FileTableDtype, HeadDtype
 from tests.benchmarks.ratios import ratios
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
@@ -34,6 +42,7 @@ DTYPES: tuple[tuple[FileTableDtype | None, HeadDtype], ...] = (
     ("float32", "float32"),
     (None, "int8"),
 )
+LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-MISC", "I-MISC")  # as CoNLL's
 TASKS = 6  # that share an encoder
 ALONE = 200  # calls, so that the clock does not matter
 Read = Callable[..., object]
@@ -49,7 +58,33 @@ def readers(folder: Path, lines: Sequence[str], is_pair: bool, embedding: Embedd
     # Saved and loaded, since rounding on disk changes the weights.
     Student(one.config.model_copy(update={"is_pair": is_pair})).save(folder)
     student = Student.load(folder)
-    found: dict[str, Read] = {"torch": partial(folder_by_torch, RunPredictor(folder))}
+    return {"torch": partial(folder_by_torch, RunPredictor(folder))} | by_engine(student, tokenizer, folder)
+
+
+def word_readers(folder: Path, lines: Sequence[str]) -> dict[str, Read]:
+    """What makes logits of the words of texts, see `readers`."""
+    tokenizer = taught_tokenizer(list(lines))
+    flags = narrowed(TrainSettings.from_flags(task="random"), LabelSettings, "")
+    facts = {
+        "task": "random",
+        "target": Target(kind="classes", names=LABELS),
+        "metrics": ("span_f1",),
+        "vocabulary_size": tokenizer.get_vocab_size(),
+        "pad_id": pad_id(tokenizer),
+        "tokenizer_sha256": tokenizer_sha256(tokenizer.to_str()),
+        "max_seq_length": 128,
+    }
+    TokenLabelStudent(build_token_label_config(flags, facts)).save(folder)
+    student = TokenLabelStudent.load(folder)
+    student.encoder.lay_out()
+    return {"torch": partial(logits_of_words, student, TextReader.of(tokenizer))} | by_engine(
+        student, tokenizer, folder
+    )
+
+
+def by_engine(student: TaskStudent, tokenizer: Tokenizer, folder: Path) -> dict[str, Read]:
+    """The engine with files of several dtypes, by one thread."""
+    found: dict[str, Read] = {}
     for tables, head in DTYPES:
         path = folder / f"{tables or 'default'}-{head}.distill"
         write_engine_file({"random": (student, folder)}, tokenizer, path, tables, head)
@@ -64,6 +99,15 @@ def alternatives(is_pair: bool, size: int, embedding: EmbeddingKind = "hybrid") 
     inputs = (lines[:size], lines[size - 1 :: -1]) if is_pair else (lines[:size],)
     found = readers(Path(temporary.name), lines, is_pair, embedding)
     ways = {name: partial(read, *inputs) for name, read in found.items()}
+    return {name: with_threads(1, lambda way=way: (temporary, way())) for name, way in ways.items()}  # type: ignore[misc]
+
+
+def of_words(size: int) -> dict[str, Callable[[], object]]:
+    """The ways to logits of the words of so many lines, by one thread."""
+    temporary = TemporaryDirectory(prefix="distill-bench-")
+    lines = lines_of_documentation()[: max(size, 2_000)]
+    sentences = [WORD.findall(line) for line in lines[:size]]
+    ways = {name: partial(read, sentences) for name, read in word_readers(Path(temporary.name), lines).items()}
     return {name: with_threads(1, lambda way=way: (temporary, way())) for name, way in ways.items()}  # type: ignore[misc]
 
 
@@ -106,6 +150,7 @@ def main(size: int = 20_000) -> None:
         f"{size:,} sentences": (alternatives(False, size), size),
         f"{size:,} pairs": (alternatives(True, size), size),
         f"{size:,} pairs, aligned": (alternatives(True, size, "aligned"), size),
+        f"{size // 10:,} sentences of labelled words": (of_words(size // 10), size // 10),
         f"one sentence alone, {ALONE} times": (alone("A film of great charm and very little else."), ALONE),
     }
     temporary = TemporaryDirectory(prefix="distill-bench-")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,15 +15,17 @@ from pipeline.arrays import Floats, Ragged
 from pipeline.tasks.calibration import Calibration
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
+from pipeline.text.reader import TextReader
 from student.answers.run_predictor import RunPredictor, in_batches
+from student.answers.run_words import logits_of_words
 from student.export.engine_file import write_engine_file
 from student.export.stored import stored_student
 from student.model.aligned import AlignedEncoder
 from student.model.architecture import sequences
 from student.model.embeddings import MatrixEncoder
-from student.model.model import Student
+from student.model.model import TaskStudent, TokenLabelStudent
 from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
-from tests.helpers.toy_students import BIGRAMS, student
+from tests.helpers.toy_students import BIGRAMS, student, word_student
 
 LENGTH = 14
 SHAPE = {"vocabulary_size": 2 * len(TOKENS) + 10, "max_seq_length": LENGTH, "initializer_range": 0.3}
@@ -61,6 +64,20 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "aligned": ("uncased", {**PAIR, **ALIGNED}),
     "aligned, single texts, linear": ("cased", {**ALIGNED, "vector_size": 9, "head": "linear"}),
 }
+OF_TEXTS = tuple(STUDENTS)
+WORDS = {"kind": "words"}
+STUDENTS |= {
+    "words": ("uncased", {**WORDS, "hidden_size": 21, "calibration": HOT}),
+    "words of 20, one way, linear": (
+        "cased",
+        {**WORDS, "matrix_size": 20, "vector_size": 37, "bidirectional": False, "head": "linear"},
+    ),
+    "words, cmow of 28, plain MLP": (
+        "no prefix",
+        {**WORDS, "matrix_size": 28, "vector_size": 0, "initializer_range": 0.05, "head": "plain-mlp"},
+    ),
+    "words, cbow, dense": ("short words", {**WORDS, "matrix_size": 0, "head": "dense"}),
+}
 ROWS = [
     ("a b the there", "ab"),
     ("", ""),
@@ -78,17 +95,21 @@ DTYPES: list[tuple[dict[str, Any], float]] = [
 ]
 
 
-def inputs(name: str, rows: list[tuple[str, str]]) -> tuple[Any, ...]:
-    """The first texts of rows, and the second ones for a student of pairs."""
+def inputs(name: str, rows: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
+    """The first texts of rows, for pairs also the second ones, and for labelled words the words of the first ones."""
     first, second = [a for a, _ in rows], [b for _, b in rows]
-    return (first, second) if made(name)[0].config.is_pair else (first,)
+    one = made(name)[0]
+    if isinstance(one, TokenLabelStudent):
+        return ([text.split(" ") for text in first],)
+    return (first, second) if one.config.is_pair else (first,)
 
 
 @functools.cache
-def made(name: str) -> tuple[Student, Tokenizer]:
+def made(name: str) -> tuple[Any, Tokenizer]:
     """A student whose weights all matter, some tokens of which have no row of their own."""
     variant, changes = STUDENTS[name]
-    whole = student(**SHAPE | changes)
+    make = word_student if "kind" in changes else student
+    whole = make(**SHAPE | {key: value for key, value in changes.items() if key != "kind"})
     encoder = whole.encoder
     with torch.no_grad():
         layers = [whole.head, *([encoder.norm, encoder.compare] if isinstance(encoder, AlignedEncoder) else [])]
@@ -110,14 +131,16 @@ def written(name: str, folder: Path, **dtypes: Any) -> Path:
     return path
 
 
-def write(one: Student, tokenizer: Tokenizer, folder: Path, path: Path, **dtypes: Any) -> None:
+def write(one: TaskStudent, tokenizer: Tokenizer, folder: Path, path: Path, **dtypes: Any) -> None:
     """Writes the file of one student."""
     write_engine_file({one.config.task: (one, folder)}, tokenizer, path, **dtypes)
 
 
-def by_torch(name: str, rows: Sequence[tuple[str, str]], one: Student | None = None) -> Floats:
-    """The logits of pairs, or of their first texts; of another student with the same tokenizer if one is given."""
+def by_torch(name: str, rows: Sequence[tuple[str, str]], one: Any = None) -> Floats:
+    """The logits of `inputs`; of another student with the same tokenizer if one is given."""
     one, tokenizer = one or made(name)[0], made(name)[1]
+    if isinstance(one, TokenLabelStudent):
+        return logits_of_words(one, TextReader.of(tokenizer), *inputs(name, rows))
     first, second = [a for a, _ in rows], [b for _, b in rows] if one.config.is_pair else None
     ids = [Ragged.of(part) for part in expected(tokenizer, first, second, LENGTH)]
     parts = sequences(one.config, *ids)
@@ -131,6 +154,11 @@ def folder_by_torch(predictor: RunPredictor, *texts: Any) -> Floats:
     return in_batches(student.logits, parts, config.target.num_logits, torch.device("cpu"))
 
 
-def rounded(name: str, path: Path) -> Student:
+def finite(logits: Any) -> Floats:
+    """Logits without the infinite ones of words without tokens, so that they can be subtracted."""
+    return np.nan_to_num(np.array(logits, np.float32), nan=np.nan, neginf=-9)
+
+
+def rounded(name: str, path: Path) -> Any:
     """The student with the numbers that a file of it holds."""
     return stored_student(made(name)[0], load_file(path))

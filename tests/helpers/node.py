@@ -29,8 +29,9 @@ async function answer({file, task, inputs, texts, options}) {
   const student = students.get(key);
   if (texts) return texts.map((text) => student.tokenize(text));
   const numbers = student.logits(inputs), predictions = student.predict(inputs, options);
-  const width = numbers.length / inputs.length;
-  return {logits: inputs.map((_, n) => [...numbers.slice(n * width, (n + 1) * width)]), predictions};
+  const rows = student.labelsWords ? inputs.flat() : inputs, width = numbers.length / rows.length;
+  const asJson = (number) => (number === -Infinity ? "-inf" : number);
+  return {logits: rows.map((_, n) => [...numbers.slice(n * width, (n + 1) * width)].map(asJson)), predictions};
 }
 
 for await (const line of createInterface({input: process.stdin})) {

@@ -9,10 +9,10 @@ import torch
 from pipeline.arrays import Ragged
 from pipeline.tasks.target import Target
 from student.data import Examples
-from student.model.architecture import StudentConfig
+from student.model.architecture import StudentConfig, TokenLabelConfig
 from student.model.bigrams import BigramSums
 from student.model.embeddings import matrix_encoder
-from student.model.model import Student
+from student.model.model import Student, TokenLabelStudent
 from student.optimizer import RowAdam
 
 
@@ -44,6 +44,15 @@ def embedding_of(sizes: dict[str, Any]) -> str:
 def student(**changes: object) -> Student:
     torch.manual_seed(0)
     return Student(student_config(**changes)).eval()
+
+
+def word_student(**changes: object) -> TokenLabelStudent:
+    """A student of labelled words."""
+    target = Target(kind="classes", names=("B-X", "O", "I-X"))
+    values = student_config(**changes).model_dump() | {"kind": "words", "target": target}
+    torch.manual_seed(0)
+    fields = TokenLabelConfig.model_fields
+    return TokenLabelStudent(TokenLabelConfig.model_validate({k: v for k, v in values.items() if k in fields})).eval()
 
 
 def padded(sentences: list[list[int]], pad_id: int = 0) -> torch.Tensor:

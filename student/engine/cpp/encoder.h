@@ -1,4 +1,5 @@
-// From the rows of a sequence's tokens to its representation: sum and maxima of vectors and both products, in one pass.
+// From the rows of a sequence's tokens to its representation: sum and maxima of vectors and both products, in one pass;
+// and to those of all its beginnings and ends.
 // Included by kernels.cpp, once per level.
 
 struct Signed8 {
@@ -114,20 +115,76 @@ void encode_as(const RowTable& table, Size size, const int32_t* rows, int64_t co
   if (table.has_backward) back.write(out + table.side * table.side);
 }
 
-template <class Number>
-void encode_sized(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch) {
-  if (table.side == 20) return encode_as<Number>(table, Fixed<5>{}, rows, count, features, scratch);
-  if (table.side == 28) return encode_as<Number>(table, Fixed<7>{}, rows, count, features, scratch);
-  encode_as<Number>(table, Any{static_cast<int>(table.side)}, rows, count, features, scratch);
+// The features of tokens on the way through a sequence, or on the way back, in their part of each token's features.
+template <class Number, class Size>
+void scan_way(const RowTable& table, Size size, bool is_back, const int32_t* rows, int64_t count, float* features,
+              float* scratch) {
+  constexpr bool IS_COPIED = std::is_same_v<Number, Signed8>;
+  const RowReader<Number> reader{table, scratch};
+  const auto place = [=](int64_t t) __attribute__((always_inline)) { return is_back ? count - 1 - t : t; };
+  const auto ahead = [&](auto* current, int64_t now, int64_t then) __attribute__((always_inline)) {
+    return IS_COPIED ? current : ahead_of(current, now, then, table.width);
+  };
+  Chain<Size> product(size);
+  product.clear();
+  const float* before = nullptr;
+  for (int64_t t = 0; t < count; t++) {
+    const int64_t row = rows[place(t)], next = rows[place(t + 1 < count ? t + 1 : t)];
+    float* const out = features + place(t) * table.token_features();
+    for (int64_t i = 0; i < table.vector_size; i++) out[i] = before ? before[i] : 0;
+    before = out;
+    if (table.vector_size) {
+      if constexpr (IS_COPIED) add_scaled_vector(table, row, next, out, nullptr);
+      else add_row(out, reader.vector(row), table.vector_size, ahead(reader.vector(row), row, next));
+    }
+    if (!table.side) continue;
+    const auto* matrix = is_back ? reader.backward(row, next) : reader.forward(row, next);
+    product.append(matrix, ahead(matrix, row, next));
+    product.write(out + table.vector_size);
+  }
+}
+
+template <class Number, class Size>
+void scan_as(const RowTable& table, Size size, const int32_t* rows, int64_t count, float* features, float* scratch) {
+  scan_way<Number>(table, size, false, rows, count, features, scratch);
+  if (!table.has_backward) return;
+  const int64_t there = table.vector_size + table.side * table.side;
+  scan_way<Number>(table, size, true, rows, count, features + there, scratch);
+}
+
+template <class Type>
+struct Of {
+  using type = Type;
+};
+
+// Calls work(Of<number>, size) for the numbers and the side of a table.
+template <class Number, class Work>
+void sized(const RowTable& table, Work work) {
+  if (table.side == 20) return work(Of<Number>{}, Fixed<5>{});
+  if (table.side == 28) return work(Of<Number>{}, Fixed<7>{});
+  work(Of<Number>{}, Any{static_cast<int>(table.side)});
+}
+
+template <class Work>
+void typed(const RowTable& table, Work work) {
+  switch (table.number) {
+    case FLOAT32: return sized<float>(table, work);
+    case FLOAT16: return sized<Half>(table, work);
+    case BFLOAT16: return sized<Brain>(table, work);
+    default: return sized<Signed8>(table, work);
+  }
 }
 
 void encode(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch) {
-  switch (table.number) {
-    case FLOAT32: return encode_sized<float>(table, rows, count, features, scratch);
-    case FLOAT16: return encode_sized<Half>(table, rows, count, features, scratch);
-    case BFLOAT16: return encode_sized<Brain>(table, rows, count, features, scratch);
-    default: return encode_sized<Signed8>(table, rows, count, features, scratch);
-  }
+  typed(table, [&](auto number, auto size) {
+    encode_as<typename decltype(number)::type>(table, size, rows, count, features, scratch);
+  });
+}
+
+void scan(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch) {
+  typed(table, [&](auto number, auto size) {
+    scan_as<typename decltype(number)::type>(table, size, rows, count, features, scratch);
+  });
 }
 
 void add_row_of(const void* row, Number number, float scale, int64_t width, float* sum) {

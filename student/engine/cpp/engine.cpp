@@ -13,10 +13,6 @@ namespace {
 
 void require_argument(bool holds, const char* message) { require(holds, message, DISTILL_ARGUMENT); }
 
-std::string_view text_of(const distill_texts& texts, int64_t n) {
-  return {texts.bytes + texts.starts[n], static_cast<size_t>(texts.starts[n + 1] - texts.starts[n])};
-}
-
 void check(const distill_texts* texts) {
   require_argument(texts && texts->starts && texts->count >= 0, "texts: there are none");
   require_argument(texts->starts[0] >= 0, "texts: starts begin below 0");
@@ -40,18 +36,32 @@ Heads heads_of(const distill_student* handle, const distill_tasks* tasks) {
     require_argument(tasks->numbers && tasks->count > 0 && tasks->count <= 1 << 16, "tasks: there are none, or too many");
     for (int64_t n = 0; n < tasks->count; ++n) heads.push_back(&head_of(handle, tasks->numbers[n]));
   }
-  for (const Head* head : heads)
+  for (const Head* head : heads) {
     require_argument(head->is_pair == heads[0]->is_pair, "tasks: some take one text per input and others two; choose");
+    require_argument(head->labels_words() == heads[0]->labels_words(), "tasks: some take words and others texts; choose");
+  }
   return heads;
 }
 
-void check_pair(const Heads& heads, const distill_texts* first, const distill_texts* second) {
-  check(first);
-  require_argument(heads[0]->is_pair == (second != nullptr),
+// The inputs of a call: texts, pairs of texts, or sentences of words.
+struct Inputs {
+  const distill_texts* first = nullptr;
+  const distill_texts* second = nullptr;
+  const distill_sentences* sentences = nullptr;
+
+  int64_t count() const { return sentences ? sentences->count : first->count; }
+  // How many rows of logits precede those of an input.
+  int64_t row(int64_t n) const { return sentences ? sentences->starts[n] : n; }
+};
+
+void check_texts(const Heads& heads, const Inputs& inputs) {
+  require_argument(!heads[0]->labels_words(), "this student labels words, and takes lists of words");
+  check(inputs.first);
+  require_argument(heads[0]->is_pair == (inputs.second != nullptr),
                    heads[0]->is_pair ? "this student takes two texts per input" : "this student takes one text per input");
-  if (!second) return;
-  check(second);
-  require_argument(first->count == second->count, "there are not as many second texts as first ones");
+  if (!inputs.second) return;
+  check(inputs.second);
+  require_argument(inputs.first->count == inputs.second->count, "there are not as many second texts as first ones");
 }
 
 void require_certificates(const Heads& heads) {
@@ -60,9 +70,25 @@ void require_certificates(const Heads& heads) {
             DISTILL_ARGUMENT);
 }
 
-void block_logits(const Student& student, const Heads& heads, Workspace& work, const distill_texts* first,
-                  const distill_texts* second, int64_t begin, int64_t end, float* out) {
-  const auto text = [=](int side, int64_t n) { return text_of(side ? *second : *first, begin + n); };
+void check_sentences(const Heads& heads, const distill_sentences& inputs) {
+  require_argument(heads[0]->labels_words(), "this student takes texts, and no lists of words");
+  check(&inputs.words);
+  require_argument(inputs.starts && inputs.count >= 0, "inputs: there are none");
+  for (int64_t n = 0; n < inputs.count; ++n)
+    require_argument(inputs.starts[n] <= inputs.starts[n + 1], "inputs: starts do not rise");
+  require_argument(inputs.starts[0] == 0 && inputs.starts[inputs.count] == inputs.words.count,
+                   "inputs: their words are not all words");
+}
+
+void check_inputs(const Heads& heads, const Inputs& inputs) {
+  if (inputs.sentences) check_sentences(heads, *inputs.sentences);
+  else check_texts(heads, inputs);
+}
+
+void block_logits(const Student& student, const Heads& heads, Workspace& work, const Inputs& inputs, int64_t begin,
+                  int64_t end, float* out) {
+  if (inputs.sentences) return student.word_logits(work, heads, *inputs.sentences, begin, end, out);
+  const auto text = [&](int side, int64_t n) { return text_of(side ? *inputs.second : *inputs.first, begin + n); };
   student.logits(work, heads, end - begin, text, out);
 }
 
@@ -76,6 +102,43 @@ int64_t num_answers(const Heads& heads) {
   int64_t count = 0;
   for (const Head* head : heads) count += head->num_answers();
   return count;
+}
+
+distill_status write_logits(const distill_student* handle, const distill_tasks* tasks, const Inputs& inputs,
+                            int32_t threads, float* logits) {
+  return guarded([&] {
+    require_argument(handle && logits, "student and logits must be given");
+    const Heads heads = heads_of(handle, tasks);
+    check_inputs(heads, inputs);
+    const int64_t width = num_logits(heads);
+    in_blocks(handle->student, inputs.count(), threads, [&](Workspace& work, int64_t begin, int64_t end) {
+      block_logits(handle->student, heads, work, inputs, begin, end, logits + inputs.row(begin) * width);
+    });
+  });
+}
+
+distill_status write_answers(const distill_student* handle, const distill_tasks* tasks, const Inputs& inputs,
+                             int32_t threads, bool abstains, float* answers, uint8_t* chosen) {
+  return guarded([&] {
+    require_argument(handle && answers, "student and answers must be given");
+    const Heads heads = heads_of(handle, tasks);
+    check_inputs(heads, inputs);
+    if (abstains) require_certificates(heads);
+    const int64_t width = num_logits(heads), answer_width = num_answers(heads);
+    in_blocks(handle->student, inputs.count(), threads, [&](Workspace& work, int64_t begin, int64_t end) {
+      const int64_t first = inputs.row(begin), behind = inputs.row(end);
+      std::vector<float> logits(static_cast<size_t>((behind - first) * width));
+      block_logits(handle->student, heads, work, inputs, begin, end, logits.data());
+      const float* read = logits.data();
+      int64_t place = first * answer_width;
+      for (int64_t row = first; row < behind; ++row)
+        for (const Head* head : heads) {
+          head->answer(read, abstains, answers + place, chosen ? chosen + place : nullptr);
+          read += head->num_logits;
+          place += head->num_answers();
+        }
+    });
+  });
 }
 
 }  // namespace
@@ -148,41 +211,26 @@ distill_status distill_tokenise(const distill_student* handle, const char* text,
   });
 }
 
-distill_status distill_logits(const distill_student* handle, const distill_tasks* tasks, const distill_texts* first,
+distill_status distill_logits(const distill_student* student, const distill_tasks* tasks, const distill_texts* first,
                               const distill_texts* second, int32_t threads, float* logits) {
-  return guarded([&] {
-    require_argument(handle && logits, "student and logits must be given");
-    const Heads heads = heads_of(handle, tasks);
-    check_pair(heads, first, second);
-    const int64_t width = num_logits(heads);
-    in_blocks(handle->student, first->count, threads, [&](Workspace& work, int64_t begin, int64_t end) {
-      block_logits(handle->student, heads, work, first, second, begin, end, logits + begin * width);
-    });
-  });
+  return write_logits(student, tasks, {first, second}, threads, logits);
 }
 
-distill_status distill_predict(const distill_student* handle, const distill_tasks* tasks, const distill_texts* first,
+distill_status distill_predict(const distill_student* student, const distill_tasks* tasks, const distill_texts* first,
                                const distill_texts* second, int32_t threads, int32_t abstains, float* answers,
                                uint8_t* chosen) {
-  return guarded([&] {
-    require_argument(handle && answers, "student and answers must be given");
-    const Heads heads = heads_of(handle, tasks);
-    check_pair(heads, first, second);
-    if (abstains) require_certificates(heads);
-    const int64_t width = num_logits(heads), answer_width = num_answers(heads);
-    in_blocks(handle->student, first->count, threads, [&](Workspace& work, int64_t begin, int64_t end) {
-      std::vector<float> logits(static_cast<size_t>((end - begin) * width));
-      block_logits(handle->student, heads, work, first, second, begin, end, logits.data());
-      const float* read = logits.data();
-      int64_t place = begin * answer_width;
-      for (int64_t n = begin; n < end; ++n)
-        for (const Head* head : heads) {
-          head->answer(read, abstains, answers + place, chosen ? chosen + place : nullptr);
-          read += head->num_logits;
-          place += head->num_answers();
-        }
-    });
-  });
+  return write_answers(student, tasks, {first, second}, threads, abstains, answers, chosen);
+}
+
+distill_status distill_word_logits(const distill_student* student, const distill_tasks* tasks,
+                                   const distill_sentences* inputs, int32_t threads, float* logits) {
+  return write_logits(student, tasks, {nullptr, nullptr, inputs}, threads, logits);
+}
+
+distill_status distill_predict_words(const distill_student* student, const distill_tasks* tasks,
+                                     const distill_sentences* inputs, int32_t threads, float* answers,
+                                     uint8_t* chosen) {
+  return write_answers(student, tasks, {nullptr, nullptr, inputs}, threads, false, answers, chosen);
 }
 
 distill_status distill_encode(const distill_student* handle, const distill_texts* texts, int32_t threads,

@@ -7,10 +7,12 @@
 namespace {
 
 constexpr int64_t MOST_WIDTH = 1 << 16;
+constexpr char OUTSIDE[] = "O";
 
 distill_kind kind_of(const std::string& name) {
   if (name == "classes") return DISTILL_CLASSES;
   if (name == "labels") return DISTILL_LABELS;
+  if (name == WORDS) return DISTILL_WORDS;
   require(name == "score" || name == "bins", "the kind " + name + " is unknown");
   return DISTILL_SCORE;
 }
@@ -31,6 +33,8 @@ Head::Head(const File& file, const Json& settings, int64_t number, int64_t input
   for (const Json& label : settings.at("labels").values()) labels.push_back(label.string());
   num_logits = static_cast<int64_t>(labels.size());
   require(num_logits > 0 && (name != "score" || num_logits == 1), "there are no logits, or too many");
+  outside = std::find(labels.begin(), labels.end(), OUTSIDE) - labels.begin();
+  require(!labels_words() || outside < num_logits, "there is no label of words outside of spans");
   if (name == "bins") bins = file.get(prefix + "bins", FLOAT32, {num_logits}).floats();
   if (kind != DISTILL_SCORE) {
     temperature = file.get(prefix + "temperature", FLOAT32, {num_logits}).floats();
@@ -115,4 +119,63 @@ void Head::choose(const float* probabilities, bool abstains, uint8_t* is_chosen)
     if (k != best) second = std::max(second, probabilities[k]);
   const bool answers = !abstains || probabilities[best] - second > *certified;
   for (int64_t k = 0; k < num_logits; ++k) is_chosen[k] = answers && k == best;
+}
+
+HeadBatch::HeadBatch(const Student& student, Workspace& work, const Heads& asked)
+    : student_(student), work_(work), asked_(asked) {
+  for (const Head* head : asked) {
+    if (head->hidden) any_ = head->hidden;
+    width_ += head->num_logits;
+  }
+}
+
+void HeadBatch::add(float* out) {
+  linear_logits(out);
+  if (!any_) return;
+  // The hidden layers of all heads read the same inputs in the same form, see `read_hidden`.
+  student_.arithmetic.prepare(any_->packed, work_.features.data(), work_.units.data() + count_ * any_->packed.units,
+                              work_.scales.data() + count_ * any_->packed.groups);
+  outs_[count_++] = out;
+  if (count_ == MOST) finish();
+}
+
+void HeadBatch::finish() {
+  if (!count_) return;
+  for (const auto& hidden : student_.hidden_layers) hidden_logits(*hidden);
+  count_ = 0;
+}
+
+// The logits of heads without a hidden layer.
+void HeadBatch::linear_logits(float* out) {
+  bool is_normalised = false;
+  for (const Head* head : asked_) {
+    const float* numbers = work_.features.data();
+    if (!head->hidden && head->normalises) {
+      // A copy, since hidden layers read the features as they are.
+      if (!is_normalised) {
+        std::copy_n(numbers, head->num_inputs, work_.normalised.data());
+        student_.arithmetic.activate(work_.normalised.data(), head->num_inputs, nullptr, true);
+        is_normalised = true;
+      }
+      numbers = work_.normalised.data();
+    }
+    if (!head->hidden) head->logits(student_.arithmetic, numbers, out);
+    out += head->num_logits;
+  }
+}
+
+// The logits of those heads that have this hidden layer, which is computed once for all of them.
+void HeadBatch::hidden_logits(const HiddenLayer& hidden) {
+  const auto has_it = [&](const Head* head) { return head->hidden == &hidden; };
+  if (std::none_of(asked_.begin(), asked_.end(), has_it)) return;
+  student_.arithmetic.multiply(hidden.packed, work_.units.data(), work_.scales.data(), count_, work_.hidden.data());
+  for (int64_t n = 0; n < count_; ++n) {
+    float* const numbers = work_.hidden.data() + n * hidden.packed.out;
+    hidden.activate(student_.arithmetic, numbers);
+    float* place = outs_[n];
+    for (const Head* head : asked_) {
+      if (has_it(head)) head->logits(student_.arithmetic, numbers, place);
+      place += head->num_logits;
+    }
+  }
 }

@@ -38,7 +38,7 @@ bool is_supported() {
 #define NAME_OF(level) #level
 #define NAME(level) NAME_OF(level)
 extern const Kernels KERNELS;
-const Kernels KERNELS{NAME(LEVEL), is_supported, plan,     pack,     encode,
+const Kernels KERNELS{NAME(LEVEL), is_supported, plan,     pack,     encode, scan,
                       add_row_of,  prepare,      multiply, activate, linear, attend};
 
 }  // namespace LEVEL

@@ -15,6 +15,8 @@ struct RowTable {
 
   int64_t parts() const { return (vector_size > 0) + (side > 0) * (1 + has_backward); }
   int64_t features() const { return width + has_maxima * vector_size; }
+  // Of a token: sum and product of all tokens up to it, and where there is a way back, of it and all that follow.
+  int64_t token_features() const { return (vector_size + side * side) * (1 + has_backward); }
 };
 
 // A layer of `out` numbers, each the sum of `in` numbers with weights. Inputs of int8 layers are rounded to 8 bits with
@@ -55,6 +57,8 @@ struct Kernels {
   void (*pack)(const Layer& layer, PackedLayer& packed);
   // The representation of one sequence, without bigrams; `scratch` has room for 2 * width numbers.
   void (*encode)(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch);
+  // The features of each token of a sequence, one token after another; `scratch` as for `encode`. There are no maxima.
+  void (*scan)(const RowTable& table, const int32_t* rows, int64_t count, float* features, float* scratch);
   // sum += row.
   void (*add_row)(const void* row, Number number, float scale, int64_t width, float* sum);
   // What is read of a row of inputs: `units` numbers, and of BYTES a scale for each group.

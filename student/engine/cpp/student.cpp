@@ -144,13 +144,19 @@ void Student::read_heads(const Json& settings) {
   require(!tasks.empty() && tasks.size() <= MOST_TASKS, "there are no tasks, or too many");
   heads.reserve(tasks.size());
   for (const Json& task : tasks) {
-    const bool is_pair = task.at("is_pair").boolean();
-    require(!is_pair || pairing != Pairing::NONE, "a task of pairs has no pairing");
-    const int64_t copies = is_pair ? width_of(pairing) : 1;
-    Head& head = heads.emplace_back(file, task, static_cast<int64_t>(heads.size()), features_of_text() * copies);
+    Head& head = heads.emplace_back(file, task, static_cast<int64_t>(heads.size()), inputs_of(task));
     const int64_t last = static_cast<int64_t>(heads.size()) - 1, hidden_of = task.at("hidden_of").integer(0, last);
     if (head.hidden_size) read_hidden(head, hidden_of);
   }
+}
+
+// How many numbers the head of a task reads.
+int64_t Student::inputs_of(const Json& task) const {
+  const bool is_pair = task.at("is_pair").boolean();
+  require(!is_pair || pairing != Pairing::NONE, "a task of pairs has no pairing");
+  if (task.at("kind").string() != WORDS) return features_of_text() * (is_pair ? width_of(pairing) : 1);
+  require(!(is_pair || alignment || table.has_maxima || bigrams.size() || window), "words have what only texts can have");
+  return table.token_features() + 3 * table.width;
 }
 
 void Student::read_hidden(Head& head, int64_t hidden_of) {
@@ -163,8 +169,7 @@ void Student::read_hidden(Head& head, int64_t hidden_of) {
     return;
   }
   hidden_layers.push_back(std::make_unique<HiddenLayer>(arithmetic, file, head.prefix + "hidden", head.hidden_size,
-                                                        head.num_inputs, head.normalises,
-                                                        groups_of(head.is_pair ? width_of(pairing) : 1)));
+                                                        head.num_inputs, head.normalises, groups_of(head)));
   head.hidden = hidden_layers.back().get();
   // Inputs are made ready once for the hidden layers of all tasks.
   for (const Head& other : heads)
@@ -175,19 +180,23 @@ void Student::read_hidden(Head& head, int64_t hidden_of) {
 }
 
 // Where the parts of a head's inputs end: they are of different sizes, and so are those of two compared texts.
-std::vector<int64_t> Student::groups_of(int64_t copies) const {
+std::vector<int64_t> Student::groups_of(const Head& head) const {
   if (alignment) {
     const int64_t size = alignment->compare.size;  // sums and maxima of one text, then of the other
     return {size, 2 * size, 3 * size, 4 * size};
   }
   const int64_t matrix = table.side * table.side;
-  const int64_t parts[] = {table.vector_size, table.vector_size * table.has_maxima, matrix,
-                           matrix * table.has_backward, bigrams.size()};
+  std::vector<int64_t> parts;
+  if (head.labels_words())
+    for (int way = 0; way < 1 + table.has_backward; ++way) parts.insert(parts.end(), {table.vector_size, matrix});
+  const int64_t copies = head.labels_words() ? 3 : head.is_pair ? width_of(pairing) : 1;
+  for (int64_t copy = 0; copy < copies; ++copy)
+    parts.insert(parts.end(), {table.vector_size, table.vector_size * table.has_maxima, matrix,
+                               matrix * table.has_backward, bigrams.size()});
   std::vector<int64_t> ends;
   int64_t end = 0;
-  for (int64_t copy = 0; copy < copies; ++copy)
-    for (const int64_t part : parts)
-      if (part) ends.push_back(end += part);
+  for (const int64_t part : parts)
+    if (part) ends.push_back(end += part);
   return ends;
 }
 
@@ -206,42 +215,6 @@ std::unique_ptr<Workspace> Student::borrow() const {
 void Student::give_back(std::unique_ptr<Workspace> work) const {
   const std::lock_guard lock(mutex_);
   if (idle_.size() < MOST_IDLE) idle_.push_back(std::move(work));
-}
-
-// The logits of heads without a hidden layer, for the features of one input.
-void Student::linear_logits(Workspace& work, const Heads& asked, float* out) const {
-  bool is_normalised = false;
-  for (const Head* head : asked) {
-    const float* numbers = work.features.data();
-    if (!head->hidden && head->normalises) {
-      // A copy, since hidden layers read the features as they are.
-      if (!is_normalised) {
-        std::copy_n(numbers, head->num_inputs, work.normalised.data());
-        arithmetic.activate(work.normalised.data(), head->num_inputs, nullptr, true);
-        is_normalised = true;
-      }
-      numbers = work.normalised.data();
-    }
-    if (!head->hidden) head->logits(arithmetic, numbers, out);
-    out += head->num_logits;
-  }
-}
-
-// The logits of those heads that have this hidden layer, which is computed once for all of them.
-void Student::hidden_logits(Workspace& work, const HiddenLayer& hidden, const Heads& asked, int64_t count,
-                            int64_t width, float* out) const {
-  const auto has_it = [&](const Head* head) { return head->hidden == &hidden; };
-  if (std::none_of(asked.begin(), asked.end(), has_it)) return;
-  arithmetic.multiply(hidden.packed, work.units.data(), work.scales.data(), count, work.hidden.data());
-  for (int64_t n = 0; n < count; ++n) {
-    float* const numbers = work.hidden.data() + n * hidden.packed.out;
-    hidden.activate(arithmetic, numbers);
-    float* place = out + n * width;
-    for (const Head* head : asked) {
-      if (has_it(head)) head->logits(arithmetic, numbers, place);
-      place += head->num_logits;
-    }
-  }
 }
 
 // The ids of the texts of an input, truncated, without padding tokens that a text may spell.

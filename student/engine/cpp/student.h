@@ -16,6 +16,12 @@ struct Mutex {  // there is one thread
 using Mutex = std::mutex;
 #endif
 
+inline std::string_view text_of(const distill_texts& texts, int64_t n) {
+  return {texts.bytes + texts.starts[n], static_cast<size_t>(texts.starts[n + 1] - texts.starts[n])};
+}
+
+constexpr char WORDS[] = "words";  // the kind of a task that labels them
+
 enum class Pairing { NONE, JOINT, DIFFERENCE, COMPARISON, ATTENTION };
 
 // A vector of numbers that begin where cache lines do.
@@ -89,11 +95,14 @@ struct Head {
   }
   void answer(const float* logits, bool abstains, float* answers, uint8_t* is_chosen) const;
 
+  bool labels_words() const { return kind == DISTILL_WORDS; }
+
   std::string task, prefix;
   distill_kind kind;
   bool is_pair, normalises;
   std::vector<std::string> labels;
   int64_t num_logits, num_inputs, hidden_size;
+  int64_t outside = 0;  // of words: the label of those without tokens
   const float* bins = nullptr;
   const float* temperature = nullptr;  // of labels: what logits are divided by before they become probabilities
   const float* bias = nullptr;         // added to logits, divided, before labels are chosen
@@ -148,20 +157,49 @@ struct Workspace {
   std::vector<int32_t> ids[2], rows, joint;
   Buffer<float> features, normalised, scratch, hidden, scales;
   Buffer<uint32_t> units;
+  // Of words: the features of each token, and the first token of each word, or -1.
+  std::vector<float> tokens;
+  std::vector<int64_t> word_tokens;
   Alignment::Workspace alignment;
+};
+
+// The heads of inputs, which are multiplied for many inputs at once.
+class HeadBatch {
+ public:
+  HeadBatch(const Student& student, Workspace& work, const Heads& asked);
+  int64_t width() const { return width_; }
+  // Takes the input in the workspace's features. Its logits are in `out` after `finish` at the latest.
+  void add(float* out);
+  void finish();
+
+  static constexpr int64_t MOST = 48;
+
+ private:
+  void linear_logits(float* out);
+  void hidden_logits(const HiddenLayer& hidden);
+
+  const Student& student_;
+  Workspace& work_;
+  const Heads& asked_;
+  const HiddenLayer* any_ = nullptr;  // the hidden layers of all heads read the same inputs in the same form
+  int64_t width_ = 0, count_ = 0;
+  float* outs_[MOST];
 };
 
 struct Student {
   explicit Student(Bytes bytes);
   Student(const Student&) = delete;
 
-  static constexpr int64_t BLOCK = 48;  // inputs whose head is multiplied at once
+  static constexpr int64_t BLOCK = HeadBatch::MOST;  // inputs that a thread takes
 
   int64_t features_of_text() const { return alignment ? alignment->features() : table.features() + bigrams.size(); }
 
-  // Of at most BLOCK inputs, each of which is read once: text(side, n) is a text of input n.
+  // Of inputs, each of which is read once: text(side, n) is a text of input n.
   template <class Text>
   void logits(Workspace& work, const Heads& asked, int64_t count, Text text, float* out) const;
+  // Of the words of the inputs from `begin` up to `end`.
+  void word_logits(Workspace& work, const Heads& asked, const distill_sentences& inputs, int64_t begin, int64_t end,
+                   float* out) const;
   void encode(Workspace& work, std::string_view text, float* features) const;
 
   std::unique_ptr<Workspace> borrow() const;
@@ -185,16 +223,16 @@ struct Student {
   void read_table(const Json& settings);
   void read_heads(const Json& settings);
   void read_hidden(Head& head, int64_t hidden_of);
-  std::vector<int64_t> groups_of(int64_t copies) const;
+  int64_t inputs_of(const Json& task) const;
+  std::vector<int64_t> groups_of(const Head& head) const;
   void read_input(Workspace& work, const std::string_view* texts, bool is_pair) const;
-  void linear_logits(Workspace& work, const Heads& asked, float* out) const;
-  void hidden_logits(Workspace& work, const HiddenLayer& hidden, const Heads& asked, int64_t count, int64_t width,
-                     float* out) const;
   void head_inputs(Workspace& work, const std::string_view* texts, bool is_pair) const;
   void represent(Workspace& work, const std::vector<int32_t>& ids, float* features) const;
   void align(Workspace& work, bool is_pair, float* features) const;
   void represent_window(Workspace& work, const int32_t* ids, int64_t count, float* features) const;
   void compare(float* features) const;
+  void read_words(Workspace& work, const distill_texts& words, int64_t begin, int64_t end) const;
+  void word_inputs(Workspace& work, int64_t token) const;
 
   mutable Mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> idle_;
@@ -203,20 +241,11 @@ struct Student {
 template <class Text>
 void Student::logits(Workspace& work, const Heads& asked, int64_t count, Text text, float* out) const {
   const bool is_pair = asked[0]->is_pair;
-  const HiddenLayer* any = nullptr;
-  int64_t width = 0;
-  for (const Head* head : asked) {
-    if (head->hidden) any = head->hidden;
-    width += head->num_logits;
-  }
+  HeadBatch batch(*this, work, asked);
   for (int64_t n = 0; n < count; ++n) {
     const std::string_view texts[2] = {text(0, n), is_pair ? text(1, n) : std::string_view()};
     head_inputs(work, texts, is_pair);
-    linear_logits(work, asked, out + n * width);
-    // The hidden layers of all heads read the same inputs in the same form, see `read_hidden`.
-    if (any)
-      arithmetic.prepare(any->packed, work.features.data(), work.units.data() + n * any->packed.units,
-                         work.scales.data() + n * any->packed.groups);
+    batch.add(out + n * batch.width());
   }
-  for (const auto& hidden : hidden_layers) hidden_logits(work, *hidden, asked, count, width, out);
+  batch.finish();
 }

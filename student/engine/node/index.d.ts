@@ -1,5 +1,5 @@
-/** One text, or two for a student of pairs. */
-export type Input = string | readonly [string, string];
+/** One text, two for a student of pairs, or the words of a text for a student that labels them. */
+export type Input = string | readonly [string, string] | readonly string[];
 
 /** The label or "abstain", or all labels of a multi-label student, with the probability of each label. Or a score. */
 export interface Prediction {
@@ -17,11 +17,14 @@ export class Student {
   readonly labels: string[];
   /** Whether an input is a pair of texts. */
   readonly isPair: boolean;
+  /** Whether an input is a list of words, each of which gets a label. */
+  readonly labelsWords: boolean;
   /** Whether it can abstain: the file contains a certificate. */
   readonly hasCertificate: boolean;
-  /** With `abstain`, the label is "abstain" where the student is less sure than its certificate demands. */
-  predict(inputs: readonly Input[], options?: {abstain?: boolean}): Prediction[];
-  /** A row of numbers for each input, end to end. */
+  /** A prediction for each input. `predict<Prediction[]>` if the student labels words: a list for each input. With
+   * `abstain`, the label is "abstain" where the student is less sure than its certificate demands. */
+  predict<Answer = Prediction>(inputs: readonly Input[], options?: {abstain?: boolean}): Answer[];
+  /** A row of numbers for each input, or for each word, end to end. */
   logits(inputs: readonly Input[]): Float32Array;
   /** Token ids, without special tokens and not truncated. */
   tokenize(text: string): number[];

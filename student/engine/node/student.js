@@ -1,6 +1,6 @@
 /* Students of `distill` in WebAssembly, for Node and pages: texts in, labels or scores out. */
 
-const CLASSES = 0, SCORE = 2; // values of `distill_kind`
+const LABELS = 1, SCORE = 2, WORDS = 3; // values of `distill_kind`
 const INFO_BYTES = 64; // of `distill_info`, whose fields begin here:
 const INFO = {task: 0, kind: 4, isPair: 8, numLogits: 16, numAnswers: 24, hasCertificate: 56};
 const ABSTAIN = "abstain"; // in place of the label of an unsure prediction
@@ -64,6 +64,7 @@ class Engine {
  * task: the name of its task.
  * labels: the names of its labels. A student of scores has none.
  * isPair: whether an input is a pair of texts.
+ * labelsWords: whether an input is a list of words, each of which gets a label.
  * hasCertificate: whether it can abstain.
  */
 export class Student {
@@ -101,42 +102,53 @@ export class Student {
       const [kind, isPair, numLogits, numAnswers, hasCertificate] = ["kind", "isPair", "numLogits", "numAnswers", "hasCertificate"].map((name) => info.getInt32(INFO[name], true));
       const label = (k) => this.engine.text(this.engine.call("distill_label", this.student, BigInt(number), BigInt(k)));
       const labels = kind === SCORE ? [] : Array.from({length: numAnswers}, (_, k) => label(k));
-      return {task: this.engine.text(info.getUint32(INFO.task, true)), kind, isPair: isPair !== 0, hasCertificate: hasCertificate !== 0, numLogits, numAnswers, labels};
+      return {task: this.engine.text(info.getUint32(INFO.task, true)), kind, isPair: isPair !== 0, labelsWords: kind === WORDS, hasCertificate: hasCertificate !== 0, numLogits, numAnswers, labels};
     });
   }
 
-  /* The logits, a Float32Array with a row of numbers for each input, end to end.
+  /* The logits, a Float32Array with a row of numbers for each input, or for each word, end to end.
    *
-   * inputs: texts, or pairs of texts `[first, second]`.
+   * inputs: texts, pairs of texts `[first, second]`, or lists of words.
    */
   logits(inputs) {
     return this.engine.borrow((put) => {
-      const size = inputs.length * this.numLogits, logits = put(new Float32Array(size));
-      this.engine.call("distill_logits", ...this.arguments(inputs, put), logits);
+      const given = this.arguments(inputs, put);
+      const size = this.numRows(inputs) * this.numLogits, logits = put(new Float32Array(size));
+      this.engine.call(this.labelsWords ? "distill_word_logits" : "distill_logits", ...given, logits);
       return this.engine.read(Float32Array, logits, size);
     });
   }
 
-  /* For each input `{label, probabilities}`, where `label` is a list if a text has several, or `{score}`.
+  /* For each input `{label, probabilities}`, where `label` is a list if a text has several, or `{score}`. A student that
+   * labels words returns a list of `{label, probabilities}` for each input.
    *
    * abstain: whether the label is "abstain" where the student is less sure than its certificate demands.
    */
   predict(inputs, {abstain = false} = {}) {
     if (abstain && !this.hasCertificate) throw new TypeError(`the student of ${this.task} has no certificate: run distill certify, and export it`);
     return this.engine.borrow((put) => {
-      const width = this.numAnswers, size = inputs.length * width;
+      const given = this.arguments(inputs, put);
+      const width = this.numAnswers, size = this.numRows(inputs) * width;
       const answers = put(new Float32Array(size)), chosen = put(new Uint8Array(size));
-      this.engine.call("distill_predict", ...this.arguments(inputs, put), Number(abstain), answers, chosen);
+      const name = this.labelsWords ? "distill_predict_words" : "distill_predict";
+      this.engine.call(name, ...given, ...(this.labelsWords ? [] : [Number(abstain)]), answers, chosen);
       const values = this.engine.read(Float32Array, answers, size), holds = this.engine.read(Uint8Array, chosen, size);
-      return inputs.map((_, n) => this.answer(values.subarray(n * width), holds.subarray(n * width)));
+      let row = 0;
+      const next = () => this.answer(values.subarray(row * width), holds.subarray(row++ * width));
+      return inputs.map((input) => (this.labelsWords ? input.map(next) : next()));
     });
+  }
+
+  /* The number of answers to inputs. */
+  numRows(inputs) {
+    return this.labelsWords ? inputs.reduce((sum, words) => sum + words.length, 0) : inputs.length;
   }
 
   answer(values, holds) {
     if (this.kind === SCORE) return {score: values[0]};
     const labels = this.labels.filter((_, k) => holds[k]);
     const probabilities = Object.fromEntries(this.labels.map((label, k) => [label, values[k]]));
-    return {label: this.kind === CLASSES ? labels[0] ?? ABSTAIN : labels, probabilities};
+    return {label: this.kind === LABELS ? labels : labels[0] ?? ABSTAIN, probabilities};
   }
 
   /* The token ids of a text, without special tokens and not truncated. */
@@ -149,20 +161,36 @@ export class Student {
     });
   }
 
-  /* The arguments of the engine: the student, its task, the texts, the second texts, one thread. */
+  /* The arguments of the engine: the student, its task, the inputs, one thread. */
   arguments(inputs, put) {
+    const tasks = put(new Uint32Array([put(new BigInt64Array([BigInt(this.number)])), 0, 1, 0]));
+    return [this.student, tasks, ...(this.labelsWords ? [this.sentences(inputs, put)] : this.texts(inputs, put)), 1];
+  }
+
+  /* The addresses of the texts, and of the second texts. */
+  texts(inputs, put) {
     const sides = Array.from({length: 1 + this.isPair}, () => []);
     for (const input of inputs) {
       const texts = this.isPair ? input : [input];
-      if (!Array.isArray(texts) || texts.length !== sides.length || !texts.every((text) => typeof text === "string")) {
+      if (!areTexts(texts) || texts.length !== sides.length) {
         throw new TypeError(`this student of ${this.task} takes ${this.isPair ? "pairs of texts, [a, b]" : "texts"}`);
       }
       texts.forEach((text, side) => sides[side].push(encoded(text)));
     }
-    const tasks = put(new Uint32Array([put(new BigInt64Array([BigInt(this.number)])), 0, 1, 0]));
-    const [first, second = 0] = sides.map((texts) => putTexts(texts, put));
-    return [this.student, tasks, first, second, 1];
+    const [first, second = 0] = sides.map((texts) => put(new Uint32Array(textsIn(texts, put))));
+    return [first, second];
   }
+
+  /* The address of a `distill_sentences`: all words, and where those of each input begin. */
+  sentences(inputs, put) {
+    if (!inputs.every(areTexts)) throw new TypeError(`this student of ${this.task} takes lists of words`);
+    const starts = startsOf(inputs);
+    return put(new Uint32Array([...textsIn(inputs.flat().map(encoded), put), put(starts), 0, inputs.length, 0]));
+  }
+}
+
+function areTexts(values) {
+  return Array.isArray(values) && values.every((value) => typeof value === "string");
 }
 
 function encoded(text) {
@@ -170,11 +198,16 @@ function encoded(text) {
   return ENCODER.encode(text);
 }
 
-/* The address of a `distill_texts`: texts end to end, and where each begins. */
-function putTexts(texts, put) {
-  const starts = new BigInt64Array(texts.length + 1);
-  texts.forEach((text, n) => { starts[n + 1] = starts[n] + BigInt(text.length); });
-  const bytes = new Uint8Array(Number(starts[texts.length]));
+/* Where each of several parts begins if they lie end to end, and where the last one ends. */
+function startsOf(parts) {
+  const starts = new BigInt64Array(parts.length + 1);
+  parts.forEach((part, n) => { starts[n + 1] = starts[n] + BigInt(part.length); });
+  return starts;
+}
+
+/* The numbers of a `distill_texts`: texts end to end, and where each begins. */
+function textsIn(texts, put) {
+  const starts = startsOf(texts), bytes = new Uint8Array(Number(starts[texts.length]));
   texts.forEach((text, n) => bytes.set(text, Number(starts[n])));
-  return put(new Uint32Array([put(bytes), put(starts), texts.length, 0]));
+  return [put(bytes), put(starts), texts.length, 0];
 }

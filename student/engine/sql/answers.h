@@ -51,7 +51,7 @@ class Answers {
       distill_info info;
       check(distill_describe(student, task, &info));
       // The only task of a file refuses what it does not take, with a message about it.
-      if (num_tasks > 1 && info.is_pair != (second != nullptr)) continue;
+      if (num_tasks > 1 && (info.kind == DISTILL_WORDS || info.is_pair != (second != nullptr))) continue;
       numbers_.push_back(task);
       infos_.push_back(info);
       width_ += info.num_answers;

@@ -14,7 +14,7 @@ from pipeline.training.run_record import TOKENIZER_FILE
 from student.answers.run_predictor import RunPredictor
 from student.export.export import with_small_tables
 from student.model.model import Student
-from tests.helpers.engine import ROWS, SHAPE, STUDENTS, folder_by_torch, inputs, made, needs_engine
+from tests.helpers.engine import OF_TEXTS, ROWS, SHAPE, folder_by_torch, inputs, made, needs_engine
 from tests.helpers.tokenizers import VARIANTS
 from tests.helpers.toy_students import lstm_student, student
 
@@ -28,7 +28,7 @@ def opened(student: Student, tokenizer: Tokenizer, folder: Path) -> RunPredictor
 
 
 @needs_engine
-@pytest.mark.parametrize("name", STUDENTS)
+@pytest.mark.parametrize("name", OF_TEXTS)
 def test_the_engine_answers_as_torch_does(name: str, tmp_path: Path) -> None:
     predictor, texts = opened(*made(name), tmp_path), inputs(name, ROWS)
     assert predictor.is_quick

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from student.model.flags import EmbeddingKind
-from tests.benchmarks.engine import of_tasks, readers
+from tests.benchmarks.engine import of_tasks, readers, word_readers
 from tests.benchmarks.tokenization import lines_of_documentation
-from tests.helpers.engine import needs_engine
+from tests.helpers.engine import finite, needs_engine
 
 pytestmark = [needs_engine, pytest.mark.slow]
 
@@ -22,6 +22,16 @@ def test_all_ways_lead_to_the_same_logits(tmp_path: Path, is_pair: bool, embeddi
     expected_NC = found.pop("torch")
     for (name, actual_NC), tolerance in zip(found.items(), (1e-4, 0.05, 0.1), strict=True):
         assert np.abs(actual_NC - expected_NC).max() < tolerance * np.ptp(expected_NC), name
+
+
+def test_words_have_the_same_logits(tmp_path: Path) -> None:
+    lines = lines_of_documentation()[:300]
+    found = {
+        name: np.asarray(read([line.split() for line in lines])) for name, read in word_readers(tmp_path, lines).items()
+    }
+    expected_WC = found.pop("torch")
+    for (name, actual_WC), tolerance in zip(found.items(), (1e-4, 0.05, 0.1), strict=True):
+        assert np.abs(finite(actual_WC) - finite(expected_WC)).max() < tolerance * np.ptp(finite(expected_WC)), name
 
 
 @pytest.mark.parametrize("head", ["mlp", "linear"])

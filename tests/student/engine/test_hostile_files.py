@@ -34,6 +34,12 @@ def aligned(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return written("aligned", folder, table_dtype="int8", head_dtype="int8").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("words")
+    return written("words", folder, table_dtype="int8", head_dtype="int8").read_bytes()
+
+
 def read(path: Path) -> bool:
     """Opens a file and calls all functions. If it is a student, each text gets a prediction."""
     try:
@@ -41,7 +47,9 @@ def read(path: Path) -> bool:
     except DistillError:
         return False
     texts = ["a b [MASK] the there中 é", "", "ab" * 60, "\U0001f600 x"]
-    assert len(predictor.predict(texts, *([texts] if predictor.is_pair else []))) == len(texts)
+    sentences = [text.split(" ") for text in texts]
+    inputs = [sentences] if predictor.labels_words else [texts, texts] if predictor.is_pair else [texts]
+    assert len(predictor.predict(*inputs)) == len(texts)
     assert len(predictor.encode(texts)) == len(texts)
     predictor.tokenize(texts[0])
     return True
@@ -67,7 +75,7 @@ def test_truncated_files(content: bytes, tmp_path: Path) -> None:
             Predictor(tmp_path / "x")
 
 
-@pytest.mark.parametrize("name", ["content", "aligned"])
+@pytest.mark.parametrize("name", ["content", "aligned", "words"])
 def test_flipped_bytes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     content: bytes = request.getfixturevalue(name)
     header_bytes = 8 + struct.unpack("<Q", content[:8])[0]
@@ -156,6 +164,31 @@ def test_settings_that_do_not_fit(content: bytes, tmp_path: Path, name: str, val
 )
 def test_settings_of_comparisons_that_do_not_fit(aligned: bytes, tmp_path: Path, name: str, value: object) -> None:
     (tmp_path / "x").write_bytes(with_settings(aligned, lambda values: values.update({name: value})))
+    with pytest.raises(DistillError, match="x: "):
+        Predictor(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("labels", ["B-X", "o", "I-X"]),
+        ("is_pair", True),
+        ("maxima", True),
+        ("window", 3),
+        ("bigram_size", 3),
+        ("bidirectional", False),
+        ("side", 0),
+        ("vector_size", 0),
+        ("hidden", 12),
+        ("kind", "classes"),
+        ("pairing", "x"),
+    ],
+)
+def test_settings_of_words_that_do_not_fit(words: bytes, tmp_path: Path, name: str, value: object) -> None:
+    def change(values: Header) -> None:
+        (values if name in values else values["tasks"][0])[name] = value
+
+    (tmp_path / "x").write_bytes(with_settings(words, change))
     with pytest.raises(DistillError, match="x: "):
         Predictor(tmp_path / "x")
 

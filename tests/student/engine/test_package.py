@@ -75,8 +75,11 @@ def test_a_student_answers_where_only_numpy_is(bare_python: Path, tmp_path: Path
     write_engine_file(tasks, made("diffcat, labels")[1], tmp_path / "together.distill")
     programs = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs/engine.md").read_text(), re.MULTILINE | re.DOTALL)
     check = "\nimport sys\nassert not {'torch', 'tokenizers', 'student'} & sys.modules.keys()\n"
-    of_one, of_several = (run(bare_python, "-I", "-c", program + check, cwd=tmp_path) for program in programs)
+    written("words", tmp_path).rename(tmp_path / "entities.distill")
+    outputs = [run(bare_python, "-I", "-c", program + check, cwd=tmp_path) for program in programs]
+    of_one, of_several, of_words = outputs
     assert "probabilities" in of_several
+    assert len(ast.literal_eval(of_words)) == 4
     [actual] = ast.literal_eval(of_one)
     [expected] = Predictor(tmp_path / "mnli.distill").predict(["A man is eating."], ["Nobody eats."])
     assert actual["label"] == expected["label"]

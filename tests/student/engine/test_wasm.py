@@ -23,6 +23,7 @@ from tests.helpers.engine import (
     ROWS,
     STUDENTS,
     by_torch,
+    finite,
     inputs,
     made,
     needs_engine,
@@ -48,7 +49,7 @@ def node() -> Iterator[Node]:
 
 def as_pairs(name: str, rows: list[tuple[str, str]]) -> list[Any]:
     """Rows as Node takes them."""
-    return list(rows) if made(name)[0].config.is_pair else [a for a, _ in rows]
+    return list(rows) if made(name)[0].config.is_pair else inputs(name, rows)[0]
 
 
 @pytest.mark.parametrize("name", STUDENTS)
@@ -57,7 +58,8 @@ def test_the_logits_are_those_of_torch(node: Node, tmp_path: Path, name: str, dt
     """Weights of all types become floats, and inputs are not rounded."""
     write(*made(name), tmp_path, tmp_path / "x.distill", **dtypes)
     expected_NC = by_torch(name, ROWS, rounded(name, tmp_path / "x.distill"))
-    actual_NC = np.array(node.ask(tmp_path / "x.distill", as_pairs(name, ROWS))["logits"])
+    expected_NC = finite(expected_NC)
+    actual_NC = finite(node.ask(tmp_path / "x.distill", as_pairs(name, ROWS))["logits"])
     assert np.abs(actual_NC - expected_NC).max() <= 1e-4 * max(1.0, float(np.ptp(expected_NC)))
 
 
@@ -65,6 +67,9 @@ def test_the_logits_are_those_of_torch(node: Node, tmp_path: Path, name: str, dt
 def test_the_answers_are_those_of_the_library(node: Node, files: dict[str, Path], name: str) -> None:
     expected = Predictor(files[name]).predict(*inputs(name, ROWS))
     actual = node.ask(files[name], as_pairs(name, ROWS))["predictions"]
+    if Predictor(files[name]).labels_words:
+        assert [*map(len, actual)] == [*map(len, expected)]
+        expected, actual = ([word for sentence in answers for word in sentence] for answers in (expected, actual))
     assert len(actual) == len(expected)
     for answer, other in zip(actual, expected, strict=True):
         assert list(answer) == list(other)
@@ -115,7 +120,15 @@ def test_one_task_of_several(node: Node, together: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("name", "inputs"),
-    [("hybrid", [["a", "b"]]), ("hybrid", [3]), ("diffcat, labels", ["a"]), ("diffcat, labels", [["a"]])],
+    [
+        ("hybrid", [["a", "b"]]),
+        ("hybrid", [3]),
+        ("diffcat, labels", ["a"]),
+        ("diffcat, labels", [["a"]]),
+        ("words", ["a"]),
+        ("words", [["a", 3]]),
+        ("words", [3]),
+    ],
 )
 def test_other_inputs_are_refused(node: Node, files: dict[str, Path], name: str, inputs: Any) -> None:
     assert "TypeError: this student of toy takes" in node.ask(files[name], inputs)["error"]
@@ -136,7 +149,7 @@ def message_of(path: Path) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("name", ["hybrid, maxima, bigrams, linear", "aligned"])
+@pytest.mark.parametrize("name", ["hybrid, maxima, bigrams, linear", "aligned", "words"])
 def test_damaged_files_have_the_messages_of_the_library(node: Node, tmp_path: Path, name: str) -> None:
     """Truncated, or with flipped bytes: an Error with its message, or the same student."""
     path = tmp_path / "x.distill"

@@ -17,7 +17,7 @@ from student.export.html_file import CHUNK_BYTES, compressed, write_html
 from student.export.rounding import COARSE_MAX, CoarseRounding
 from student.export.stored import stored_student
 from student.model.model import Student
-from tests.helpers.engine import ROWS, SHAPE, STUDENTS, by_torch, made
+from tests.helpers.engine import OF_TEXTS, ROWS, SHAPE, by_torch, made
 from tests.helpers.node import PROGRAM, Node, running_node
 
 NAME = "</script><b>&"
@@ -36,7 +36,8 @@ def write(name: str, path: Path) -> Student:
         "others compress less"
     )
     write_html(save(tensors, {METADATA: metadata[METADATA]}), NAME, path)
-    return stored_student(one, tensors)
+    stored: Student = stored_student(one, tensors)
+    return stored
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def node() -> Iterator[Node]:
         yield process
 
 
-@pytest.mark.parametrize("name", STUDENTS)
+@pytest.mark.parametrize("name", OF_TEXTS)
 def test_it_predicts_as_torch_does(node: Node, tmp_path: Path, name: str) -> None:
     stored = write(name, tmp_path / "x.html")
     rows = list(ROWS) if stored.config.is_pair else [a for a, _ in ROWS]

@@ -9,7 +9,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ __all__ = ["DistillError", "MultiTaskPredictor", "Predictor"]
 
 File = str | os.PathLike[str] | bytes
 LIBRARY = Path(__file__).parent / "libdistill_student.so"
-CLASSES, LABELS, SCORE = range(3)
+CLASSES, LABELS, SCORE, WORDS = range(4)
 ABSTAIN = "abstain"  # in place of the label of an unsure prediction
 INPUTS_PER_THREAD = 256  # starting a thread takes longer than reading fewer texts
 
@@ -34,6 +34,10 @@ class DistillError(Exception):
 
 class _Texts(ctypes.Structure):
     _fields_ = (("bytes", ctypes.c_char_p), ("starts", ctypes.c_void_p), ("count", ctypes.c_int64))
+
+
+class _Sentences(ctypes.Structure):
+    _fields_ = (("words", _Texts), ("starts", ctypes.c_void_p), ("count", ctypes.c_int64))
 
 
 class _Tasks(ctypes.Structure):
@@ -72,6 +76,9 @@ def _load(path: Path) -> ctypes.CDLL:
     library.distill_tokenise.argtypes = [student, ctypes.c_char_p, ctypes.c_int64, address, ctypes.c_int64, address]
     library.distill_logits.argtypes = [*inputs, address]
     library.distill_predict.argtypes = [*inputs, ctypes.c_int32, address, address]
+    sentences: list[Any] = [student, ctypes.POINTER(_Tasks), ctypes.POINTER(_Sentences), ctypes.c_int32]
+    library.distill_word_logits.argtypes = [*sentences, address]
+    library.distill_predict_words.argtypes = [*sentences, address, address]
     library.distill_encode.argtypes = [student, texts, ctypes.c_int32, address]
     return library
 
@@ -114,6 +121,7 @@ class Predictor:
         task: the student's task.
         labels: the names of its labels, or ``score`` for a regression student.
         is_pair: whether an input has two texts.
+        labels_words: whether an input is a list of words, each of which gets a label.
         threads: number of threads for many inputs.
         has_certificate: whether `predict` can abstain.
         num_features: the number of features that `encode` returns for a text.
@@ -136,6 +144,7 @@ class Predictor:
         self._number, info = file.tasks[self.task]
         self._num_logits, self._num_answers = int(info.num_logits), int(info.num_answers)
         self._kind, self.is_pair, self.num_features = int(info.kind), bool(info.is_pair), int(info.num_features)
+        self.labels_words = self._kind == WORDS
         self.has_certificate = bool(info.has_certificate)
         self.labels = file.labels(self._number, self._num_answers)
 
@@ -143,25 +152,29 @@ class Predictor:
         raise TypeError("a Predictor cannot be pickled. Open its file again.")
 
     def predict(
-        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, abstain: bool = False
-    ) -> list[dict[str, Any]]:
+        self, texts: Sequence[Any], seconds: Sequence[str] | None = None, *, abstain: bool = False
+    ) -> list[Any]:
         """Predicts labels, or scores.
 
         Args:
-            texts: the (first) texts.
+            texts: the (first) texts, or for a student that labels words a list of words for each text.
             seconds: the second texts, for a student of pairs.
             abstain: predict ``abstain`` where the student is less sure than its certificate demands.
 
         Returns: One dict per input: ``label`` (for a multi-label student the list of labels) and ``probabilities`` by
-            label, or ``score``.
+            label, or ``score``. For a student that labels words, each input has a list with such a dict for each word.
 
         Raises:
             DistillError: if the texts do not fit the student, or it has no certificate and must abstain.
         """
         return _predicted([self], texts, seconds, abstain)[0]
 
-    def logits(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> "Floats":
-        """Returns float32 logits [N, C] before softmax. See `predict` for the arguments."""
+    def logits(self, texts: Sequence[Any], seconds: Sequence[str] | None = None) -> "Floats":
+        """Returns float32 logits [N, C] before softmax, for N inputs or for the words of all inputs.
+
+        See `predict` for the arguments. A word without tokens has the logit 0 for the label ``O``, and minus infinity
+        for all others.
+        """
         return _logits([self], texts, seconds)
 
     def encode(self, texts: Sequence[str]) -> "Floats":
@@ -205,6 +218,8 @@ class Predictor:
 
 class MultiTaskPredictor:
     """Students of several tasks that share an encoder. Each text is read once.
+
+    A student that labels words takes other inputs, and answers by itself: ``predictors["task"].predict``.
 
     Args:
         file: the students' file, or its content as bytes.
@@ -253,34 +268,43 @@ class MultiTaskPredictor:
 
     def _asked(self, seconds: Sequence[str] | None) -> dict[str, Predictor]:
         takes_pairs = seconds is not None
-        asked = {task: one for task, one in self.predictors.items() if one.is_pair == takes_pairs}
+        of_texts = {task: one for task, one in self.predictors.items() if not one.labels_words}
+        asked = {task: one for task, one in of_texts.items() if one.is_pair == takes_pairs}
         if not asked:
             raise DistillError(f"no task takes {'two texts' if takes_pairs else 'one text'} per input")
         return asked
 
 
-def _logits(asked: Sequence[Predictor], texts: Sequence[str], seconds: Sequence[str] | None) -> "Floats":
+def _logits(asked: Sequence[Predictor], texts: Sequence[Any], seconds: Sequence[str] | None) -> "Floats":
     """Returns the logits of tasks side by side."""
     import numpy as np
 
     count, inputs = _inputs(asked, texts, seconds)
     logits = np.empty((count, sum(one._num_logits for one in asked)), np.float32)
-    _check(_library.distill_logits(asked[0]._file.handle, *inputs, _address(logits)))
+    function = _library.distill_word_logits if asked[0].labels_words else _library.distill_logits
+    _check(function(asked[0]._file.handle, *inputs, _address(logits)))
     return logits
 
 
 def _predicted(
-    asked: Sequence[Predictor], texts: Sequence[str], seconds: Sequence[str] | None, abstain: bool
-) -> list[list[dict[str, Any]]]:
+    asked: Sequence[Predictor], texts: Sequence[Any], seconds: Sequence[str] | None, abstain: bool
+) -> list[list[Any]]:
     """Returns the answers of each task to all inputs."""
     count, inputs = _inputs(asked, texts, seconds)
     widths = [one._num_answers for one in asked]
     row = sum(widths)
     answers, chosen = (ctypes.c_float * (count * row))(), (ctypes.c_char * (count * row))()
     addresses = ctypes.addressof(answers), ctypes.addressof(chosen)
-    _check(_library.distill_predict(asked[0]._file.handle, *inputs, abstain, *addresses))
+    handle = asked[0]._file.handle
+    if asked[0].labels_words:
+        if abstain:
+            raise DistillError("this student labels words, and never abstains")
+        _check(_library.distill_predict_words(handle, *inputs, *addresses))
+    else:
+        _check(_library.distill_predict(handle, *inputs, abstain, *addresses))
     if len(asked) == 1:
-        return [asked[0]._answers(answers[:], chosen.raw)]
+        of_one = asked[0]._answers(answers[:], chosen.raw)
+        return [_by_sentence(of_one, texts) if asked[0].labels_words else of_one]
     found, begin = [], 0
     for one, width in zip(asked, widths, strict=True):
         places = [n * row + begin + k for n in range(count) for k in range(width)]
@@ -289,18 +313,40 @@ def _predicted(
     return found
 
 
+def _by_sentence(answers: list[dict[str, Any]], sentences: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
+    return [answers[begin:end] for begin, end in pairwise(accumulate(map(len, sentences), initial=0))]
+
+
 def _inputs(
-    asked: Sequence[Predictor], texts: Sequence[str], seconds: Sequence[str] | None
+    asked: Sequence[Predictor], texts: Sequence[Any], seconds: Sequence[str] | None
 ) -> tuple[int, tuple[Any, ...]]:
-    """Returns the number of inputs, and the arguments of the library: the tasks, the texts and the threads."""
+    """Returns the number of answers of a task, and the library's arguments: the tasks, the inputs and the threads."""
     count, first = len(texts), asked[0]
     if first.is_pair and seconds is None and not count:
         seconds = ()
     numbers = (ctypes.c_int64 * len(asked))(*(one._number for one in asked))
     tasks = _Tasks(ctypes.addressof(numbers), len(asked))
     tasks.kept = numbers  # keeps the memory of the address alive
+    threads = _threads_for(first.threads, count)
+    if first.labels_words:
+        if seconds is not None:
+            raise DistillError("this student labels words, and takes no second texts")
+        sentences = _sentences(texts)
+        return int(sentences.words.count), (ctypes.pointer(tasks), ctypes.pointer(sentences), threads)
     parts = _texts(_joined(texts), count), None if seconds is None else _texts(_joined(seconds), len(seconds))
-    return count, (ctypes.pointer(tasks), *parts, _threads_for(first.threads, count))
+    return count, (ctypes.pointer(tasks), *parts, threads)
+
+
+def _sentences(rows: Sequence[Sequence[str]]) -> _Sentences:
+    """Returns the words of sentences end to end."""
+    if any(isinstance(row, str) for row in (rows, *rows)):
+        raise DistillError("this student labels words: give a list of words for each text")
+    words = [word for row in rows for word in row]
+    texts = _texts(_joined(words), len(words))
+    starts = (ctypes.c_int64 * (len(rows) + 1))(0, *accumulate(map(len, rows)))
+    sentences = _Sentences(texts.contents, ctypes.addressof(starts), len(rows))
+    sentences.kept = texts, starts  # keeps the memory of the addresses alive
+    return sentences
 
 
 def _threads_for(threads: int, count: int) -> int:
