@@ -262,7 +262,10 @@ def _matrix_tables(student: TaskStudent, dtype: FileTableDtype | None, rounding:
         Part(part.table(rows), part.table(rows[is_padding_R])[0], isinstance(part, MatrixProduct))
         for part in encoder.parts()
     ]
-    tensors = _row_of_token(config, token_R) | _stored("rows", parts, dtype, rounding, token_R)
+    order_R, num_whole = _whole_first(parts)
+    token_R, parts = token_R[order_R], [part._replace(rows_RF=part.rows_RF[order_R]) for part in parts]
+    stored = _stored("rows", parts, dtype, rounding, token_R)
+    tensors = _row_of_token(config, token_R) | _vectors_apart(stored, num_whole, config.vector_size)
     if encoder.bigrams is not None:
         vectors_KG = encoder.bigrams.vectors()
         tensors |= {"bigrams.pairs": encoder.bigrams.pairs_K2.int()}
@@ -270,6 +273,32 @@ def _matrix_tables(student: TaskStudent, dtype: FileTableDtype | None, rounding:
         if "bigrams.scale" in tensors:
             tensors["bigrams.scale"] = tensors["bigrams.scale"].flatten()
     return tensors
+
+
+def _whole_first(parts: Sequence[Part]) -> tuple[Tensor, int]:
+    """Returns an order of rows [R] in which those with matrices come first, and how many these are.
+
+    Tokens that were never trained have the identity, which nothing has to be multiplied with. Without vectors beside
+    the matrices, all rows count as whole.
+    """
+    matrices = [part for part in parts if part.is_matrix]
+    differs = [(part.rows_RF != part.neutral_F).any(dim=1) for part in matrices]
+    if not matrices or len(matrices) == len(parts):
+        differs = [torch.ones(len(parts[0].rows_RF), dtype=torch.bool)]
+    is_whole_R = torch.stack(differs).any(dim=0)
+    is_whole_R[0] = True  # a table has rows
+    return torch.argsort(~is_whole_R, stable=True), int(is_whole_R.sum())
+
+
+def _vectors_apart(stored: Tensors, num_whole: int, vector_size: int) -> Tensors:
+    """Returns stored rows, of which those without matrices are vectors in a table of their own."""
+    if num_whole == len(stored["rows"]):
+        return stored
+    apart = {name: tensor[:num_whole].contiguous() for name, tensor in stored.items()}
+    apart["vectors"] = stored["rows"][num_whole:, :vector_size].contiguous()
+    if "rows.scale" in stored:
+        apart["vectors.scale"] = stored["rows.scale"][num_whole:, 0].contiguous()
+    return apart
 
 
 def _row_of_token(config: TaskConfig, token_R: Tensor) -> Tensors:

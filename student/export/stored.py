@@ -1,6 +1,6 @@
 """The student that a file of the engine holds, in torch: its rounded numbers are measured like those of any other.
 
-Shapes: V vocabulary, W numbers of a row, H outputs and F inputs of a layer.
+Shapes: V vocabulary, R rows of W numbers, K vectors of E numbers, H outputs and F inputs of a layer.
 """
 
 from typing import TypeVar
@@ -40,20 +40,25 @@ def stored_student(student: T, tensors: Tensors) -> T:
 
 def _set_comparisons(encoder: nn.Module, tensors: Tensors) -> None:
     assert isinstance(encoder, AlignedEncoder)
-    rows_VE = (
-        _rows(tensors) + tensors.get("rows.offset", torch.zeros(len(tensors["rows"])))[tensors["row_of_token"], None]
-    )
+    offset_R = tensors.get("rows.offset", torch.zeros(len(tensors["rows"])))
+    rows_VE = (_rows(tensors) + offset_R[:, None])[tensors["row_of_token"].long()]
     encoder.vectors.trained.weight.copy_(rows_VE * tensors["norm"][0] + tensors["norm"][1])
     encoder.norm = nn.Identity()  # type: ignore[assignment]  # stored rows are normalised
     encoder.compare.weight.copy_(_layer(tensors, "compare", 4 * [encoder.vectors.size]))
 
 
 def _set_tables(encoder: MatrixEncoder, written: MatrixEncoder, tensors: Tensors) -> None:
+    row_V = tensors["row_of_token"].long()
     begin, is_whole = 0, tensors["rows"].dtype == torch.float32
     for number, part in enumerate(encoder.parts()):
         weight_VW = part.table.weight
-        rows_VW = _rows(tensors, number)[:, begin : begin + weight_VW.shape[1]]
-        weight_VW.copy_(rows_VW if is_whole else weight_VW[encoder.pad_id] + rows_VW)
+        neutral_W = weight_VW[encoder.pad_id].clone()
+        rows_RW = _rows(tensors, number)[:, begin : begin + weight_VW.shape[1]]
+        rows_RW = rows_RW if is_whole else neutral_W + rows_RW
+        if "vectors" in tensors:
+            apart_KW = neutral_W if begin else _vectors(tensors) + (0 if is_whole else neutral_W)
+            rows_RW = torch.cat([rows_RW, apart_KW.expand(len(tensors["vectors"]), -1)])
+        weight_VW.copy_(rows_RW[row_V])
         begin += weight_VW.shape[1]
     if encoder.bigrams is not None and written.bigrams is not None:
         vectors_KG = tensors["bigrams"].float() * tensors.get("bigrams.scale", torch.ones(1)).unsqueeze(1)
@@ -62,10 +67,15 @@ def _set_tables(encoder: MatrixEncoder, written: MatrixEncoder, tensors: Tensors
 
 
 def _rows(tensors: Tensors, part: int = 0) -> Tensor:
-    """Returns the rows of all tokens [V, W]. With int8, only those of one part are right, since each has its scales."""
-    row_V = tensors["row_of_token"].long()
-    rows_VW = tensors["rows"][row_V].float()
-    return rows_VW * tensors["rows.scale"][row_V, part, None] if "rows.scale" in tensors else rows_VW
+    """Returns stored rows [R, W]. With int8, only those of one part are right, since each has its scales."""
+    rows_RW = tensors["rows"].float()
+    return rows_RW * tensors["rows.scale"][:, part, None] if "rows.scale" in tensors else rows_RW
+
+
+def _vectors(tensors: Tensors) -> Tensor:
+    """Returns the vectors of tokens without matrices [K, E]."""
+    vectors_KE = tensors["vectors"].float()
+    return vectors_KE * tensors["vectors.scale"][:, None] if "vectors.scale" in tensors else vectors_KE
 
 
 def _layer(tensors: Tensors, name: str, sizes: list[int]) -> Tensor:

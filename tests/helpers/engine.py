@@ -22,7 +22,7 @@ from student.export.engine_file import write_engine_file
 from student.export.stored import stored_student
 from student.model.aligned import AlignedEncoder
 from student.model.architecture import sequences
-from student.model.embeddings import MatrixEncoder
+from student.model.embeddings import MatrixEncoder, MatrixProduct
 from student.model.model import TaskStudent, TokenLabelStudent
 from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
 from tests.helpers.toy_students import BIGRAMS, student, word_student
@@ -106,7 +106,7 @@ def inputs(name: str, rows: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
 
 @functools.cache
 def made(name: str) -> tuple[Any, Tokenizer]:
-    """A student whose weights all matter, some tokens of which have no row of their own."""
+    """A student whose weights all matter. Some tokens have no row of their own, some no matrices."""
     variant, changes = STUDENTS[name]
     make = word_student if "kind" in changes else student
     whole = make(**SHAPE | {key: value for key, value in changes.items() if key != "kind"})
@@ -119,7 +119,11 @@ def made(name: str) -> tuple[Any, Tokenizer]:
         if isinstance(encoder, MatrixEncoder) and encoder.bigrams is not None:
             encoder.bigrams.set_pairs(torch.tensor(PAIRS))
             encoder.bigrams.take_over(encoder.bigrams.pairs_K2, torch.randn(len(PAIRS), 3))
-        whole.encoder.neutralise(torch.arange(SHAPE["vocabulary_size"]) % 7 == 5)
+        token_V = torch.arange(SHAPE["vocabulary_size"])
+        whole.encoder.neutralise(token_V % 7 == 5)
+        for part in encoder.parts() if isinstance(encoder, MatrixEncoder) else []:
+            if isinstance(part, MatrixProduct):  # as of tokens that were never trained, but have vectors
+                part.table.weight[token_V % 5 == 2] = part.table.weight[encoder.pad_id].clone()
     return whole, VARIANTS[variant]()
 
 

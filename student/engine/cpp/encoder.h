@@ -2,10 +2,6 @@
 // and to those of all its beginnings and ends.
 // Included by kernels.cpp, once per level.
 
-struct Signed8 {
-  int8_t value;
-};
-
 constexpr int64_t CACHE_LINE = 64;  // bytes
 
 // sum += scale * row
@@ -13,59 +9,80 @@ INLINE void add_scaled(float* sum, const int8_t* row, float scale, int64_t width
   for (int64_t i = 0; i < width; i++) sum[i] += scale * static_cast<float>(row[i]);
 }
 
-// One part of a row of int8 numbers. Fetches that of the next row.
-INLINE const int8_t* scaled_part(const RowTable& table, int64_t row, int64_t next, int64_t begin, int64_t width) {
-  const auto* numbers = static_cast<const int8_t*>(table.data) + begin;
-  for (int64_t i = 0; i < width; i += CACHE_LINE) __builtin_prefetch(numbers + next * table.width + i);
-  return numbers + row * table.width;
+INLINE void fetch(const int8_t* numbers, int64_t width) {
+  for (int64_t i = 0; i < width; i += CACHE_LINE) __builtin_prefetch(numbers + i);
 }
 
-// A matrix of such a table as floats, in `copy`.
-INLINE const float* widened_matrix(const RowTable& table, int64_t row, int64_t next, int64_t begin, int64_t part,
-                                   float* copy) {
-  const int64_t size = table.side * table.side;
-  const int8_t* numbers = scaled_part(table, row, next, begin, size);
-  const float scale = table.scales[row * table.parts() + part];
-  for (int64_t i = 0; i < size; i++) copy[i] = scale * static_cast<float>(numbers[i]);
-  for (int64_t i = 0; i < size; i += table.side + 1) copy[i] += 1;
-  return copy;
-}
-
+// Where the vector of a row is.
 template <class Number>
-struct RowReader {
+INLINE const Number* vector_of(const RowTable& table, int64_t row) {
+  if (row < table.whole) return static_cast<const Number*>(table.data) + row * table.width;
+  return static_cast<const Number*>(table.vectors) + (row - table.whole) * table.vector_size;
+}
+
+// Where a matrix of a row is, which begins at that number. The row has matrices.
+template <class Number>
+INLINE const Number* matrix_of(const RowTable& table, int64_t row, int64_t begin) {
+  return static_cast<const Number*>(table.data) + row * table.width + begin;
+}
+
+// Multiplies with a matrix of a row, and fetches that of the next one.
+template <class Number>
+struct MatrixReader {
   const RowTable& table;
-  float* scratch;
-  INLINE const Number* vector(int64_t row) const { return start(row); }
-  INLINE const Number* forward(int64_t row, int64_t) const { return start(row) + table.vector_size; }
-  INLINE const Number* backward(int64_t row, int64_t) const {
-    return start(row) + table.vector_size + table.side * table.side;
+  int64_t begin;
+
+  template <class Size>
+  INLINE void append(Chain<Size>& chain, int64_t row, int64_t next) const {
+    if (row >= table.whole) return;  // the identity
+    chain.append(matrix_of<Number>(table, row, begin), matrix_of<Number>(table, next < table.whole ? next : row, begin));
   }
-  INLINE const Number* start(int64_t row) const { return static_cast<const Number*>(table.data) + row * table.width; }
 };
 
 template <>
-struct RowReader<Signed8> {
+struct MatrixReader<int8_t> {
   const RowTable& table;
-  float* scratch;
-  INLINE const float* forward(int64_t row, int64_t next) const {
-    return widened_matrix(table, row, next, table.vector_size, table.vector_size > 0, scratch);
-  }
-  INLINE const float* backward(int64_t row, int64_t next) const {
+  int64_t begin, part;
+  float* copy;
+
+  template <class Size>
+  INLINE void append(Chain<Size>& chain, int64_t row, int64_t next) const {
+    if (row >= table.whole) return;
     const int64_t size = table.side * table.side;
-    return widened_matrix(table, row, next, table.vector_size + size, 1 + (table.vector_size > 0), scratch + size);
+    if (next < table.whole) fetch(matrix_of<int8_t>(table, next, begin), size);
+    const int8_t* numbers = matrix_of<int8_t>(table, row, begin);
+    const float scale = table.scales[row * table.parts() + part];
+    for (int64_t i = 0; i < size; i++) copy[i] = scale * static_cast<float>(numbers[i]);
+    for (int64_t i = 0; i < size; i += table.side + 1) copy[i] += 1;
+    chain.append(copy, copy);  // the next one is not there yet
   }
 };
 
-// What is fetched while a matrix is used: the next one. A copy's is not where the numbers are, so this one.
 template <class Number>
-INLINE const Number* ahead_of(const Number* current, int64_t row, int64_t next, int64_t width) {
-  return current + (next - row) * width;
+INLINE MatrixReader<Number> matrix_reader(const RowTable& table, bool is_back, float* scratch) {
+  const int64_t size = table.side * table.side, begin = table.vector_size + is_back * size;
+  if constexpr (std::is_same_v<Number, int8_t>)
+    return {table, begin, (table.vector_size > 0) + is_back, scratch + is_back * size};
+  else
+    return {table, begin};
 }
 
-// sum += vector, and max = max(max, vector) where there are maxima, without a copy of the vector.
-INLINE void add_scaled_vector(const RowTable& table, int64_t row, int64_t next, float* sum, float* max) {
-  const int8_t* numbers = scaled_part(table, row, next, 0, table.vector_size);
-  const float scale = table.scales[row * table.parts()];
+// sum += vector, and max = max(max, vector) where there are maxima. Fetches the next vector.
+template <class Number>
+INLINE void add_vector(const RowTable& table, int64_t row, int64_t next, float* sum, float* max) {
+  const Number *numbers = vector_of<Number>(table, row), *ahead = vector_of<Number>(table, next);
+  if (table.has_maxima)
+    add_row_and_max(sum, max, numbers, table.vector_size, ahead);
+  else
+    add_row(sum, numbers, table.vector_size, ahead);
+}
+
+template <>
+INLINE void add_vector<int8_t>(const RowTable& table, int64_t row, int64_t next, float* sum, float* max) {
+  fetch(vector_of<int8_t>(table, next), table.vector_size);
+  const int8_t* numbers = vector_of<int8_t>(table, row);
+  const bool is_whole = row < table.whole;
+  const float scale = is_whole ? table.scales[row * table.parts()] : table.vector_scales[row - table.whole];
   if (!table.has_maxima) return add_scaled(sum, numbers, scale, table.vector_size);
   for (int64_t i = 0; i < table.vector_size; i++) {
     const float number = scale * static_cast<float>(numbers[i]);
@@ -76,8 +93,7 @@ INLINE void add_scaled_vector(const RowTable& table, int64_t row, int64_t next, 
 
 template <class Number, class Size>
 void encode_as(const RowTable& table, Size size, const int32_t* rows, int64_t count, float* features, float* scratch) {
-  constexpr bool IS_COPIED = std::is_same_v<Number, Signed8>;
-  const RowReader<Number> reader{table, scratch};
+  const auto forward = matrix_reader<Number>(table, false, scratch), backward = matrix_reader<Number>(table, true, scratch);
   float* const max = features + table.vector_size;
   for (int64_t i = 0; i < table.vector_size; i++) features[i] = 0;
   if (table.has_maxima)
@@ -88,27 +104,9 @@ void encode_as(const RowTable& table, Size size, const int32_t* rows, int64_t co
   for (int64_t t = 0; t < count; t++) {
     const int64_t row = rows[t], next = rows[t + 1 < count ? t + 1 : t];
     const int64_t row_back = rows[count - 1 - t], next_back = rows[t + 1 < count ? count - 2 - t : 0];
-    const auto ahead = [&](auto* current, int64_t now, int64_t then) __attribute__((always_inline)) {
-      return IS_COPIED ? current : ahead_of(current, now, then, table.width);
-    };
-    if (table.side) {
-      const auto* matrix = reader.forward(row, next);
-      there.append(matrix, ahead(matrix, row, next));
-    }
-    if (table.has_backward) {
-      const auto* matrix = reader.backward(row_back, next_back);
-      back.append(matrix, ahead(matrix, row_back, next_back));
-    }
-    if (!table.vector_size) continue;
-    if constexpr (IS_COPIED) {
-      add_scaled_vector(table, row, next, features, max);
-    } else {
-      const auto* vector = reader.vector(row);
-      if (table.has_maxima)
-        add_row_and_max(features, max, vector, table.vector_size, ahead(vector, row, next));
-      else
-        add_row(features, vector, table.vector_size, ahead(vector, row, next));
-    }
+    if (table.side) forward.append(there, row, next);
+    if (table.has_backward) backward.append(back, row_back, next_back);
+    if (table.vector_size) add_vector<Number>(table, row, next, features, max);
   }
   float* out = features + table.vector_size * (1 + table.has_maxima);
   if (table.side) there.write(out);
@@ -119,12 +117,8 @@ void encode_as(const RowTable& table, Size size, const int32_t* rows, int64_t co
 template <class Number, class Size>
 void scan_way(const RowTable& table, Size size, bool is_back, const int32_t* rows, int64_t count, float* features,
               float* scratch) {
-  constexpr bool IS_COPIED = std::is_same_v<Number, Signed8>;
-  const RowReader<Number> reader{table, scratch};
+  const auto matrices = matrix_reader<Number>(table, is_back, scratch);
   const auto place = [=](int64_t t) __attribute__((always_inline)) { return is_back ? count - 1 - t : t; };
-  const auto ahead = [&](auto* current, int64_t now, int64_t then) __attribute__((always_inline)) {
-    return IS_COPIED ? current : ahead_of(current, now, then, table.width);
-  };
   Chain<Size> product(size);
   product.clear();
   const float* before = nullptr;
@@ -133,13 +127,9 @@ void scan_way(const RowTable& table, Size size, bool is_back, const int32_t* row
     float* const out = features + place(t) * table.token_features();
     for (int64_t i = 0; i < table.vector_size; i++) out[i] = before ? before[i] : 0;
     before = out;
-    if (table.vector_size) {
-      if constexpr (IS_COPIED) add_scaled_vector(table, row, next, out, nullptr);
-      else add_row(out, reader.vector(row), table.vector_size, ahead(reader.vector(row), row, next));
-    }
+    if (table.vector_size) add_vector<Number>(table, row, next, out, nullptr);
     if (!table.side) continue;
-    const auto* matrix = is_back ? reader.backward(row, next) : reader.forward(row, next);
-    product.append(matrix, ahead(matrix, row, next));
+    matrices.append(product, row, next);
     product.write(out + table.vector_size);
   }
 }
@@ -171,7 +161,7 @@ void typed(const RowTable& table, Work work) {
     case FLOAT32: return sized<float>(table, work);
     case FLOAT16: return sized<Half>(table, work);
     case BFLOAT16: return sized<Brain>(table, work);
-    default: return sized<Signed8>(table, work);
+    default: return sized<int8_t>(table, work);
   }
 }
 

@@ -5,13 +5,17 @@
 #include "file.h"
 
 // A row per token: its vector, its matrix and its matrix of the way back, side by side. float32 rows are the numbers
-// themselves, others what is added to the neutral row, the zero vector and identity matrices.
+// themselves, others what is added to the neutral row, the zero vector and identity matrices. Tokens whose matrices are
+// the identity come last, and have vectors alone.
 struct RowTable {
   const void* data;
   Number number;
   const float* scales;  // of int8: one per row and part
   int64_t width, vector_size, side;
   bool has_maxima, has_backward;
+  int64_t whole;  // how many rows have matrices, or all of them if there are none
+  const void* vectors;
+  const float* vector_scales;  // of int8: one per vector
 
   int64_t parts() const { return (vector_size > 0) + (side > 0) * (1 + has_backward); }
   int64_t features() const { return width + has_maxima * vector_size; }

@@ -126,9 +126,18 @@ void Student::read_table(const Json& settings) {
   table.data = rows.data;
   table.number = rows.number;
   table.scales = scales_of(file, "rows", rows, {rows.shape[0], table.parts()});
+  table.whole = rows.shape[0];
+  int64_t num_rows = table.whole;
+  if (file.has("vectors")) {
+    require(table.vector_size && table.side, "there are vectors apart, but no matrices, or no vectors in the rows");
+    const Tensor& vectors = file.get("vectors", rows.number, {-1, table.vector_size});
+    table.vectors = vectors.data;
+    table.vector_scales = scales_of(file, "vectors", vectors, {vectors.shape[0]});
+    num_rows += vectors.shape[0];
+  }
   row_of_token = file.get("row_of_token", INT32, {num_tokens}).integers();
   for (int64_t token = 0; token < num_tokens; ++token)
-    require(row_of_token[token] >= 0 && row_of_token[token] < rows.shape[0], "a token has a row that is not there");
+    require(row_of_token[token] >= 0 && row_of_token[token] < num_rows, "a token has a row that is not there");
   const int64_t size = settings.at("bigram_size").integer(0, MOST_WIDTH);
   if (size) bigrams = Bigrams(file, num_tokens, size);
   const int64_t compared = settings.at("compared").integer(0, MOST_WIDTH);
@@ -136,7 +145,7 @@ void Student::read_table(const Json& settings) {
   require(compared ? is_plain && (pairing == Pairing::NONE || pairing == Pairing::ATTENTION)
                    : pairing != Pairing::ATTENTION,
           "its tokens are compared and have more than a vector, or are not compared");
-  if (compared) alignment = std::make_unique<Alignment>(arithmetic, file, rows.shape[0], table.vector_size, compared);
+  if (compared) alignment = std::make_unique<Alignment>(arithmetic, file, table.whole, table.vector_size, compared);
 }
 
 void Student::read_heads(const Json& settings) {

@@ -171,6 +171,20 @@ def test_weights_that_were_rounded_for_the_disk_are_int8_and_the_same(tmp_path: 
         assert set(tables.values()) == {np.dtype(np.float32 if dtypes else np.int8)}
 
 
+@pytest.mark.parametrize("dtypes", [dtypes for dtypes, _ in DTYPES], ids=str)
+def test_tokens_without_matrices_have_vectors_alone(tmp_path: Path, dtypes: dict[str, Any]) -> None:
+    (one, tokenizer), num_tokens = made("hybrid"), SHAPE["vocabulary_size"]
+    write(one, tokenizer, tmp_path, tmp_path / "x", **dtypes)
+    with safe_open(tmp_path / "x", framework="pt") as file:  # numpy has no bfloat16
+        row_V, rows, vectors = (file.get_tensor(name) for name in ("row_of_token", "rows", "vectors"))
+    own_V = row_V != row_V[one.config.pad_id]
+    has_vector_alone_V = own_V & (row_V >= len(rows))
+    assert has_vector_alone_V.tolist() == [own and token % 5 == 2 for token, own in enumerate(own_V)]
+    assert num_tokens / 8 < len(vectors) < num_tokens / 5
+    widths = one.config.vector_size, one.config.vector_size + 2 * one.config.matrix_size**2
+    assert (vectors.shape[1], rows.shape[1]) == widths
+
+
 def test_the_content_of_a_file_is_a_student_too(files: dict[str, Path]) -> None:
     texts = inputs("hybrid", ROWS)
     predictor = Predictor(files["hybrid"].read_bytes())
