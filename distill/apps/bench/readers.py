@@ -37,6 +37,7 @@ MEASURES = {
     "text": f"from text to labels, sentences of {MEAN_LENGTH} tokens in the mean",
     "documents": f"from text to labels, documents of {DOCUMENT_BYTES:,} bytes",
 }
+OF_IDS = ("paper", "realistic")  # the measures that begin with ids
 SYLLABLES = tuple(f"{consonant}{vowel}" for consonant in "bcdfghjklmnprstvwz" for vowel in "aeiou")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from distill.apps.bench.readers import MEASURES, ROWS, Reader, Sentences, Texts
+from distill.apps.bench.readers import MEASURES, OF_IDS, ROWS, Reader, Sentences, Texts
 from distill.result import Table
 from pipeline import console
 from pipeline.environment import tokenizers_in_parallel
@@ -113,7 +113,7 @@ def measure(
 
 def num_calls(readers: Sequence[Reader]) -> int:
     """Returns how often `speeds` calls ``advance``."""
-    return (ROUNDS + 1) * sum(measure == "text" or r.encoding is not None for r in readers for measure in MEASURES)
+    return (ROUNDS + 1) * sum(measure not in OF_IDS or r.encoding is not None for r in readers for measure in MEASURES)
 
 
 def speeds(

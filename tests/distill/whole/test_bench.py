@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import Result
 
-from distill.apps.bench.readers import MEASURES
+from distill.apps.bench.readers import MEASURES, OF_IDS
 from pipeline.devices import has_fast_bf16
 from student.model.model import load_student
 from tests.helpers.commands import invoke
@@ -45,7 +45,7 @@ def test_every_reader_has_a_speed_for_every_measure_and_place(
     assert len(cpu) == len(MEASURES) * len(threads) * len(readers)
     assert all(speed["sentences_per_second"] > 0 and 1 <= speed["rows"] <= 256 for speed in cpu)
     for speed in cpu:
-        is_of_ids = speed["measure"] in {"paper", "realistic"}
+        is_of_ids = speed["measure"] in OF_IDS
         assert (speed["tokens_per_second"] is None) == (speed["megabytes_per_second"] is None) == is_of_ids
     of_documents = [speed for speed in cpu if speed["measure"] == "documents"]
     for speed in of_documents:

@@ -3,7 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
-from distill.apps.bench.timing import fitting_rows, interleaved
+from distill.apps.bench.readers import Reader, made_up_tokenizer, make_sentences
+from distill.apps.bench.timing import ComputePlace, fitting_rows, interleaved, num_calls, speeds
 
 
 class Clock:
@@ -74,3 +75,16 @@ def test_another_clock_may_tell_the_seconds(clock: Clock) -> None:
     assert interleaved(work, rounds=2, clock=lambda: 10 * clock.now) == {"a": 10}
     make = {rows: clock.work("b", *[rows] * 9) for rows in (1, 2, 4, 8)}.__getitem__
     assert fitting_rows(make, 8, 25, clock=lambda: 10 * clock.now) == (2, 1)
+
+
+def test_the_bar_counts_every_call() -> None:
+    sentences = make_sentences(made_up_tokenizer(30), 30, 0, is_pair=False)
+    of_texts = Reader("texts", "fp32", 1, None, lambda first, second: len(first))
+    of_both = Reader("both", "fp32", 1, lambda ids: lambda: len(ids), lambda first, second: len(first))
+    calls: list[None] = []
+    found = speeds([of_texts, of_both], sentences, ComputePlace("cpu", 1), 0.001, lambda: calls.append(None))
+    assert len(calls) == num_calls([of_texts, of_both])
+    assert [(speed.measure, speed.model) for speed in found if speed.tokens_per_second is None] == [
+        ("paper", "both"),
+        ("realistic", "both"),
+    ]
