@@ -1,6 +1,7 @@
 """The engine against torch and `tokenizers`: the same ids, the same representations, the same answers."""
 
 import copy
+import ctypes
 import json
 import os
 import subprocess
@@ -49,8 +50,16 @@ from tests.helpers.toy_students import lstm_student, student, word_student
 
 pytestmark = needs_engine
 if LIBRARY.exists():
-    from student.engine.python.distill_student import DistillError, MultiTaskPredictor, Predictor, _logits
+    from student.engine.python.distill_student import (
+        DistillError,
+        MultiTaskPredictor,
+        Predictor,
+        _library,
+        _logits,
+        _sentences,
+    )
 
+OK, WRONG_ARGUMENT = 0, 2  # of `distill_status`
 LEVELS = ("portable", "avx2", "avx512", "avx512bf16")
 
 
@@ -286,6 +295,25 @@ def test_threads_share_a_student(files: dict[str, Path], name: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         for actual_NC in pool.map(lambda _: predictor.logits(*given_), range(12)):
             np.testing.assert_allclose(actual_NC, expected_NC, rtol=1e-4, atol=1e-4)
+
+
+def test_sentences_are_of_all_words(files: dict[str, Path]) -> None:
+    """What the Python package never passes, but C may."""
+    words, texts, room = Predictor(files["words"]), Predictor(files["hybrid"]), (ctypes.c_float * 99)()
+    assert _ask_words(words._file.handle, [0, 2, 3], room) == OK
+    assert _ask_words(texts._file.handle, [0, 2, 3], room) == WRONG_ARGUMENT
+    for starts in ([0, 2], [1, 3], [0, 4], [0, 3, 2, 3], [-1, 3], [0, 2**40]):
+        assert _ask_words(words._file.handle, starts, room) == WRONG_ARGUMENT
+    assert _library.distill_word_logits(words._file.handle, None, None, 1, ctypes.addressof(room)) == WRONG_ARGUMENT
+
+
+def _ask_words(handle: Any, starts: list[int], room: Any) -> int:
+    """The status of the library for three words that are those of sentences with such starts."""
+    sentences = _sentences([["a", "b", "ab"]])
+    numbers = (ctypes.c_int64 * len(starts))(*starts)
+    sentences.starts, sentences.count = ctypes.addressof(numbers), len(starts) - 1
+    status: int = _library.distill_word_logits(handle, None, ctypes.byref(sentences), 1, ctypes.addressof(room))
+    return status
 
 
 def test_a_program_may_end_with_an_open_file(files: dict[str, Path]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from student.engine.build import DUCKDB_NAME, EXTENSIONS, duckdb_footer
 from student.export.engine_file import write_engine_file
+from student.model.model import TokenLabelStudent
 from tests.helpers.certificates import certify
 from tests.helpers.engine import LIBRARY, LINK, SCORE, SHAPE, WARNINGS, made, needs_engine, write, written
 from tests.helpers.toy_students import student
@@ -128,11 +129,12 @@ def test_each_task_of_a_file_answers(ask: Ask, tmp_path: Path) -> None:
     classes, tokenizer = made("hybrid")
     score = student(target=SCORE, head="linear", **SHAPE)
     score.encoder = classes.encoder
-    write_engine_file(
-        {"hybrid": (classes, tmp_path), "score": (score, tmp_path)}, tokenizer, tmp_path / "tasks.distill"
-    )
+    words = TokenLabelStudent(made("words")[0].config, classes.encoder).eval()  # which take no text
+    tasks = {"words": (words, tmp_path), "hybrid": (classes, tmp_path), "score": (score, tmp_path)}
+    write_engine_file(tasks, tokenizer, tmp_path / "tasks.distill")
     ((label, scores),) = ask("select distill_predict('tasks.distill', 'a b'), distill_scores('tasks.distill', 'a b')")
     (answer,) = MultiTaskPredictor(tmp_path / "tasks.distill").predict(["a b"])
+    assert value(label).keys() == answer.keys() == {"hybrid", "score"}
     assert value(label)["hybrid"] == answer["hybrid"]["label"]
     assert value(scores)["hybrid"] == pytest.approx(answer["hybrid"]["probabilities"], rel=1e-6)
     assert value(label)["score"] == value(scores)["score"] == pytest.approx(answer["score"]["score"], rel=1e-6)
@@ -141,8 +143,8 @@ def test_each_task_of_a_file_answers(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_what_a_student_does_not_take_is_an_error(ask: Ask, tmp_path: Path) -> None:
-    path = written("hybrid", tmp_path)
-    for wrong in ("'missing.distill', 'a'", f"'{path.name}', 'a', 'b'"):
+    path, words = (written(name, tmp_path) for name in ("hybrid", "words"))
+    for wrong in ("'missing.distill', 'a'", f"'{path.name}', 'a', 'b'", f"'{words.name}', 'a'"):
         with pytest.raises(AskError):
             ask(f"select distill_predict({wrong})")
 
