@@ -32,9 +32,8 @@ demo: install
 test: install check docs pytest
 
 # Apart from the checks, so that make -j 2 starts the tests while types are still checked.
-# One worker more than two cores, because many tests wait for processes and files.
 pytest: install $(COMPILED)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: install
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"

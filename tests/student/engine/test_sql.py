@@ -22,6 +22,7 @@ if LIBRARY.exists():
     from student.engine.python.distill_student import MultiTaskPredictor, Predictor
 
 pytestmark = [needs_engine, pytest.mark.skipif(shutil.which("c++") is None, reason="needs a compiler")]
+SQLITE_NAME = "distill_sqlite.so"
 Ask = Callable[[str], list[tuple[Any, ...]]]
 TEXTS = ["the there é", "", 'a\'b "ab" [MASK]', "longer than the twelve bytes that DuckDB keeps in place"]
 VALUES = ", ".join("('" + text.replace("'", "''") + "')" for text in TEXTS)
@@ -31,19 +32,22 @@ class AskError(Exception):
     """A query failed. SQLite's shell says so on stderr."""
 
 
-def compiled(kind: str, name: str, folder: Path) -> Path:
-    """An extension that links to the library, which is compiled already."""
+@pytest.fixture(scope="module")
+def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the extensions. They link to the library, which is compiled already."""
+    folder = tmp_path_factory.mktemp("extensions")
     shutil.copy(LIBRARY, folder)
     flags = ["-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", *WARNINGS]
-    subprocess.run(["c++", *flags, EXTENSIONS[kind], "-o", name, *LINK], cwd=folder, check=True)
-    return folder / name
+    for kind, name in (("--sqlite", SQLITE_NAME), ("--duckdb", DUCKDB_NAME)):
+        subprocess.run(["c++", *flags, EXTENSIONS[kind], "-o", name, *LINK], cwd=folder, check=True)
+    with (folder / DUCKDB_NAME).open("ab") as file:
+        file.write(duckdb_footer())
+    return folder
 
 
-def in_sqlite(folder: Path) -> Ask:
-    compiled("--sqlite", "distill_sqlite.so", folder)
-
+def in_sqlite(extensions: Path, folder: Path) -> Ask:
     def ask(query: str) -> list[tuple[Any, ...]]:
-        command = ["sqlite3", "-json", ":memory:", ".load ./distill_sqlite", query]
+        command = ["sqlite3", "-json", ":memory:", f".load {extensions / SQLITE_NAME}", query]
         done = subprocess.run(command, cwd=folder, text=True, capture_output=True)
         if done.returncode:
             raise AskError(done.stderr)
@@ -52,17 +56,15 @@ def in_sqlite(folder: Path) -> Ask:
     return ask
 
 
-def with_extension(folder: Path) -> duckdb.DuckDBPyConnection:
+def with_extension(extensions: Path) -> duckdb.DuckDBPyConnection:
     """A connection to DuckDB that has the extension."""
     connection = duckdb.connect(config={"allow_unsigned_extensions": True})
-    connection.load_extension(str(folder / DUCKDB_NAME))
+    connection.load_extension(str(extensions / DUCKDB_NAME))
     return connection
 
 
-def in_duckdb(folder: Path) -> Ask:
-    path = compiled("--duckdb", DUCKDB_NAME, folder)
-    path.write_bytes(path.read_bytes() + duckdb_footer())
-    connection = with_extension(folder)
+def in_duckdb(extensions: Path) -> Ask:
+    connection = with_extension(extensions)
 
     def ask(query: str) -> list[tuple[Any, ...]]:
         try:
@@ -74,13 +76,13 @@ def in_duckdb(folder: Path) -> Ask:
 
 
 @pytest.fixture(params=["sqlite", "duckdb"])
-def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+def ask(request: pytest.FixtureRequest, extensions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     monkeypatch.chdir(tmp_path)
     if request.param == "duckdb":
-        return in_duckdb(tmp_path)
+        return in_duckdb(extensions)
     if shutil.which("sqlite3") is None:
         pytest.skip("needs SQLite's shell")
-    return in_sqlite(tmp_path)
+    return in_sqlite(extensions, tmp_path)
 
 
 def value(answer: Any) -> Any:
@@ -149,16 +151,18 @@ def test_what_a_student_does_not_take_is_an_error(ask: Ask, tmp_path: Path) -> N
             ask(f"select distill_predict({wrong})")
 
 
-def test_rows_of_duckdb_may_be_null_and_name_different_files(tmp_path: Path) -> None:
-    ask = in_duckdb(tmp_path)
+def test_rows_of_duckdb_may_be_null_and_name_different_files(extensions: Path, tmp_path: Path) -> None:
+    ask = in_duckdb(extensions)
     students = [written("hybrid", tmp_path).rename(tmp_path / f"{n}.distill") for n in range(2)]
     pairs = written("diffcat, labels", tmp_path)
     texts = [None if n % 7 == 0 else " ".join(["the", "a", "there", "ab"][n % 4 :][: n % 3]) for n in range(5000)]
     rows = [(str(students[n % 2]) if n % 11 else None, text, "ab" if n % 5 else None) for n, text in enumerate(texts)]
-    connection = with_extension(tmp_path)
+    connection = with_extension(extensions)
     connection.execute("create table rows (number int, file varchar, first varchar, second varchar)")
     connection.executemany("insert into rows values (?, ?, ?, ?)", [(n, *row) for n, row in enumerate(rows)])
     single = connection.sql("select distill_predict(file, first) from rows order by number").fetchall()
+    chosen = connection.sql("select number, distill_predict(file, first) from rows where number % 3 = 1").fetchall()
+    assert [(single[number][0],) for number, _ in chosen] == [(label,) for _, label in chosen]
     both = connection.sql(f"select distill_predict('{pairs}', first, second) from rows order by number").fetchall()
     predictor, of_pairs = Predictor(students[0]), Predictor(pairs)
     expected = {text: predictor.predict([text])[0]["label"] for text in set(texts) if text is not None}
@@ -170,8 +174,8 @@ def test_rows_of_duckdb_may_be_null_and_name_different_files(tmp_path: Path) -> 
     assert ask(f"select distill_predict('{students[0]}', 'a')") == [(predictor.predict(["a"])[0]["label"],)]
 
 
-def test_duckdb_opens_a_file_again_that_was_replaced(tmp_path: Path) -> None:
-    ask, path = in_duckdb(tmp_path), tmp_path / "student.distill"
+def test_duckdb_opens_a_file_again_that_was_replaced(extensions: Path, tmp_path: Path) -> None:
+    ask, path = in_duckdb(extensions), tmp_path / "student.distill"
     for name in ("hybrid", "score, short words"):
         written(name, tmp_path).replace(path)
         (answer,) = Predictor(path).predict(["the there"])
@@ -180,11 +184,10 @@ def test_duckdb_opens_a_file_again_that_was_replaced(tmp_path: Path) -> None:
         assert json.loads(scores) == pytest.approx(expected, rel=1e-6)
 
 
-def test_duckdb_answers_from_several_threads(tmp_path: Path) -> None:
-    in_duckdb(tmp_path)
+def test_duckdb_answers_from_several_threads(extensions: Path, tmp_path: Path) -> None:
     paths = [written("hybrid", tmp_path).rename(tmp_path / f"{n}.distill") for n in range(9)]  # more than are kept open
     expected = Predictor(paths[0]).predict(["the there"])[0]["label"]
-    connection = with_extension(tmp_path)
+    connection = with_extension(extensions)
     found: list[tuple[str]] = []
 
     def work(own: duckdb.DuckDBPyConnection) -> None:
