@@ -102,7 +102,7 @@ def quickstart(config: QuickstartConfig) -> Found:
         scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher")
     if "baseline" in evaluation:
         scores[BASELINE], sizes[BASELINE] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
-    return Found(look, len(splits[TEST]), scores, sizes, evaluation["judgements"], _next(config, look))
+    return Found(look, len(splits[TEST]), scores, sizes, evaluation["judgements"], next_commands(config, look))
 
 
 def _write_rows(look: Look, rows: list[dict[str, Any]], path: Path) -> None:
@@ -220,11 +220,12 @@ def _answer(look: Look, golds: list[Any]) -> dict[str, Any]:
     return {"probabilities": {name: fmean(name in one for one in held) for name in look.labels}}
 
 
-def _next(config: QuickstartConfig, look: Look) -> list[str]:
-    """The three commands that users want next."""
+def next_commands(config: QuickstartConfig, look: Look) -> list[str]:
+    """Returns the commands that users want next."""
     student = shlex.quote(str(config.folder / "student"))
     texts = shlex.join(["a text"] if len(look.texts) == 1 else ["a text", "another"])
-    return [f"distill predict {student} {texts}", f"distill serve {student}", _better(config, look)]
+    served = [] if look.type == "token_labels" else [f"distill serve {student}"]  # words are not served
+    return [f"distill predict {student} {texts}", *served, _better(config, look)]
 
 
 def _better(config: QuickstartConfig, look: Look) -> str:

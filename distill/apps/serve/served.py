@@ -27,10 +27,11 @@ from distill.apps.serve.drift import RecentInputs
 from distill.apps.serve.prometheus import GAUGE, Metrics
 from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
 from pipeline.arrays import Floats, Ints
-from pipeline.errors import did_you_mean
+from pipeline.errors import ConfigError, did_you_mean
 from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
 from student.answers.multi_task import MultiTaskPredictor, tasks_in
+from student.answers.token_labels import WordPredictor
 from student.cascade.cascade_file import CASCADE_FILE
 from student.predict import BATCH_SIZE, Predictor
 
@@ -186,6 +187,8 @@ class Served:
     ) -> None:
         self.name = name_of(run)
         self.predictor = opened[0] if opened else Predictor(run)
+        if isinstance(self.predictor, WordPredictor):
+            raise ConfigError(f"{run}: labels words, which are not served. Use `distill predict` or distill.Predictor")
         self.worker = opened[1] if opened else Worker(self.predictor.is_quick)
         self.student = self.predictor.info
         # Hashed once: the files may change while this process still answers by the weights that it loaded.

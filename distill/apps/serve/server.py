@@ -34,10 +34,15 @@ def serve(config: ServeConfig) -> None:
     """Serves students until it is stopped, then answers the pending requests.
 
     Raises:
-        ConfigError: naming every run that does not exist, or if the address is not available.
+        ConfigError: naming every run that does not exist or labels words, or if the address is not available.
     """
     raise_all(ConfigError, "nothing to serve", _problems(config))
-    listener = _bound(config)
+    # Before the students are loaded, which takes seconds.
+    with _bound(config) as listener:
+        _serve_at(listener, config)
+
+
+def _serve_at(listener: socket.socket, config: ServeConfig) -> None:
     threads = _one_thread(config.runs)
     metrics = Metrics(config.workers)
     loaded = [served for run in config.runs for served in open_served(Path(run), metrics, config.workers)]

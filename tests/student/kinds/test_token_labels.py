@@ -62,6 +62,12 @@ def run(folder: Path, entities: TokenLabelSet) -> Path:
     return folder / "run"
 
 
+def test_it_is_not_served(run: Path) -> None:
+    result = invoke("serve", run, "--port", 0)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count(f"{run}: ") == 1
+
+
 def test_it_learns_from_the_logits_alone_what_context_says(run: Path, entities: TokenLabelSet) -> None:
     record = json.loads((run / "run.json").read_text())["result"]
     scores = record["evaluation"]["validation"]
