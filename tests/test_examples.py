@@ -1,6 +1,5 @@
 """The programs in examples/, run as they are."""
 
-import ast
 import json
 import re
 import runpy
@@ -22,10 +21,6 @@ from pipeline.console import show
 from pipeline.sets.reader import ExampleSet
 from pipeline.sources import load_source
 from pipeline.tasks.task import load_task
-from pipeline.training.checkpoint import write_tensors
-from student.model.model import Student
-from student.model.weights import read_weights, save_sharing
-from student.predict import Predictor
 from teacher.tiny import create_tiny_bert
 from tests.helpers.offline_hub import write_hub
 from tests.helpers.terminal import Terminal
@@ -63,41 +58,6 @@ def test_a_set_is_read_without_this_project(opinion_set: ExampleSet, tmp_path: P
     accuracy = opinion_set.record.scores["validation"]["accuracy"]
     assert "opinion: verified" in printed
     assert any("validation" in line and f" {round(accuracy, 3)} " in line for line in printed.splitlines()), printed
-
-
-@pytest.mark.parametrize(
-    ("name", "texts"),
-    [
-        ("opinion", ["The wine wasn't PERFECT, 不 the naïve view!"]),
-        ("opinion", ["the food was lovely . " * 20]),
-        ("roles", ["anna paid ben .", "ben was paid by Anna."]),
-    ],
-)
-def test_a_student_answers_by_numpy_alone(
-    name: str, texts: list[str], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = request.getfixturevalue(f"{name}_run")
-    program = runpy.run_path(str(EXAMPLES / "student_in_numpy.py"))
-    program["main"](run, *texts)
-    label, _, probabilities = capsys.readouterr().out.strip().partition(" ")
-    [expected] = Predictor(run)(*([text] for text in texts))
-    assert label == expected["label"]
-    assert ast.literal_eval(probabilities) == pytest.approx(expected["probabilities"], abs=1e-5)
-
-
-def test_a_student_that_shares_its_encoder_answers_by_numpy_alone(
-    roles_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, student = shutil.copytree(roles_run, tmp_path / "roles"), Student.load(roles_run)
-    save_sharing({run: (student.config_json, student)})
-    program = runpy.run_path(str(EXAMPLES / "student_in_numpy.py"))
-    program["main"](run, "anna paid ben .", "ben was paid by anna .")
-    probabilities = ast.literal_eval(capsys.readouterr().out.strip().partition(" ")[2])
-    [expected] = Predictor(roles_run)(["anna paid ben ."], ["ben was paid by anna ."])
-    assert probabilities == pytest.approx(expected["probabilities"], abs=1e-5)
-    write_tensors(run / "encoder.safetensors", read_weights(run, "encoder."), {"epoch": "another"})
-    with pytest.raises(AssertionError, match="epoch"):
-        program["main"](run, "anna paid ben .", "ben was paid by anna .")
 
 
 def test_the_task_of_ones_own_has_ten_rows_of_all_labels() -> None:

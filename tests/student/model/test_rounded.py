@@ -1,6 +1,5 @@
 """Weights rounded for the disk: what they become, that this happens once only, and files that are damaged."""
 
-import runpy
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from student.run_config import EvaluateConfig
 from student.training_data import task_facts
 from tests.helpers.flags import parsed
 from tests.helpers.joint_runs import tasks_config
+from tests.helpers.numpy_student import weights_of
 from tests.helpers.students import tiny_config
 from tests.helpers.toy_students import student
 
@@ -163,8 +163,7 @@ def test_tasks_that_share_an_encoder_share_its_rounded_form(store: Path, tmp_pat
 
 
 def test_numpy_alone_reads_it(rounded_run: Path) -> None:
-    program = runpy.run_path("examples/student_in_numpy.py")
-    found = program["weights_of"](rounded_run)
+    found = weights_of(rounded_run)
     assert all((found[name] == tensor.numpy()).all() for name, tensor in read_weights(rounded_run).items())
 
 

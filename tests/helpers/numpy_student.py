@@ -1,4 +1,4 @@
-"""Answers as a student does, with numpy alone: ``python examples/student_in_numpy.py runs/sst2 "a fine film ."``.
+"""Answers as a student does, with numpy alone: an oracle that shares no code with the project.
 
 For students of one label a text with a BERT tokenizer, rounded or float32 weights, no windows, MLP or linear head; of
 pairs two texts each, by DiffCat or concatenate-compare. Shapes: L tokens, E and M = D * D numbers of a token's vector
@@ -7,7 +7,6 @@ and matrix, F features, C labels.
 
 import json
 import re
-import sys
 import unicodedata
 import zlib
 from itertools import pairwise
@@ -109,8 +108,8 @@ def head(x_F: np.ndarray, weights: dict[str, np.ndarray]) -> np.ndarray:
     return x_F
 
 
-def main(run: Path, *texts: str) -> None:
-    """Prints the label of an input and the probability of each."""
+def answer_of(run: Path, *texts: str) -> tuple[str, dict[str, float]]:
+    """The label of an input, and the probability of each."""
     config, tokenizer = (json.loads((run / name).read_text("utf-8")) for name in ("config.json", "tokenizer.json"))
     weights, model = weights_of(run), tokenizer["model"]
     unknown, room = model["vocab"][model["unk_token"]], config["max_seq_length"] - 1 - len(texts)  # [CLS], [SEP]
@@ -124,8 +123,4 @@ def main(run: Path, *texts: str) -> None:
     logits_C = head(u_F, weights)
     p_C = np.exp(logits_C - logits_C.max())
     probabilities = dict(zip(config["target"]["names"], (p_C / p_C.sum()).tolist(), strict=True))
-    print(max(probabilities, key=lambda name: probabilities[name]), probabilities)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    return max(probabilities, key=lambda name: probabilities[name]), probabilities
