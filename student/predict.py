@@ -100,21 +100,18 @@ class Predictor:
         """Makes the predictor for a file, or for the kind of the student in a folder."""
         if cls is not Predictor:
             return super().__new__(cls)
-        # Only a folder needs torch, which takes seconds to import.
-        if Path(run).is_file():
-            from student.answers.engine_predictor import predictor_type
+        from student.answers.engine_predictor import predictor_type
 
-            return super().__new__(predictor_type(Path(run), task))
+        # Without it torch is needed, which takes seconds to import.
+        by_engine = predictor_type(Path(run), task)
+        if by_engine is not None:
+            return super().__new__(by_engine)
         from student.cascade.cascade_file import CASCADE_FILE
 
         if (Path(run) / CASCADE_FILE).is_file():
             from student.cascade.cascade_predictor import CascadePredictor
 
             return super().__new__(CascadePredictor)
-        from student.answers.engine_predictor import has_file, predictor_type
-
-        if has_file(Path(run), [task] if task else []):
-            return super().__new__(predictor_type(Path(run), task))
         from student.model.config_file import labels_words
 
         if labels_words(Path(run) / (task or "")):

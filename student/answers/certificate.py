@@ -236,17 +236,17 @@ def certified_margin(run: Path) -> CertifiedMargin:
     )
 
 
-def margin_for_file(run: Path, is_exact: bool) -> CertifiedMargin | None:
+def margin_for_file(run: Path, is_unrounded: bool) -> CertifiedMargin | None:
     """The margin that goes into a file of a run's student, or None without a certificate for the numbers in the file.
 
     Args:
         run: the folder of the run.
-        is_exact: whether the file has the numbers of the run.
+        is_unrounded: whether the file has the numbers of the run.
     """
     path = run / CERTIFICATE_FILE
     if not path.exists():
         return None
-    if not is_exact:
+    if not is_unrounded:
         console.warn(f"{path}: is about weights that are not rounded, so the file has no certificate")
         return None
     try:

@@ -215,20 +215,25 @@ def has_file(run: Path, tasks: Sequence[str] = ()) -> bool:
         run: the folder, of a run or of one of its tasks.
         tasks: of a run of several tasks those to answer for.
     """
+    return bool(_fitting(run, tasks))
+
+
+def _fitting(run: Path, tasks: Sequence[str]) -> list[FileInfo]:
+    """Returns what the file in a folder holds of the students to answer for, or nothing if it does not fit."""
     if not tasks:
         run, task = _whole_run(run, None)
         tasks = () if task is None else (task,)
     if not (run / STUDENT_FILE).is_file() or not has_engine():
-        return False
+        return []
     try:
         infos = {info.name: info for info in read_infos(run / STUDENT_FILE)}
     except IntegrityError:
-        return False  # the weights beside it may be whole
+        return []  # the weights beside it may be whole
     folders = {task: run / task for task in tasks}
     if not tasks and len(infos) == 1:
         folders = dict.fromkeys(infos, run)
-    fits = [task in infos and infos[task].made_from == file_hashes(folder) for task, folder in folders.items()]
-    return bool(fits) and all(fits)
+    fits = all(task in infos and infos[task].made_from == file_hashes(folder) for task, folder in folders.items())
+    return [infos[task] for task in folders] if fits else []
 
 
 def _whole_run(run: Path, task: str | None) -> tuple[Path, str | None]:
@@ -269,8 +274,8 @@ def open_several(run: Path, tasks: Sequence[str], abstain: bool) -> Opened:
     return predictors, together + [([task], None) for task in of_words]
 
 
-def predictor_type(run: Path, task: str | None) -> type[EnginePredictor]:
-    """Returns the class of the predictor for a file, or for the folder of a run that has one.
+def predictor_type(run: Path, task: str | None) -> type[EnginePredictor] | None:
+    """Returns the class of the predictor for a file, or for a folder; None if the engine cannot answer for the folder.
 
     Args:
         run: the file or the folder.
@@ -279,12 +284,12 @@ def predictor_type(run: Path, task: str | None) -> type[EnginePredictor]:
     Raises:
         IntegrityError: if the file is not a student's.
     """
-    is_file = run.is_file()
-    if not is_file:
-        run, task = _whole_run(run, task)
-    infos = read_infos(run if is_file else run / STUDENT_FILE)
+    if not run.is_file():
+        fitting = _fitting(run, [task] if task else [])
+        return _type_of(fitting[0], is_file=False) if fitting else None
+    infos = read_infos(run)
     # A wrong name is reported when the student is opened.
-    return _type_of(next((info for info in infos if info.name == task), infos[0]), is_file)
+    return _type_of(next((info for info in infos if info.name == task), infos[0]), is_file=True)
 
 
 def _type_of(info: FileInfo, is_file: bool) -> type[EnginePredictor]:
@@ -357,37 +362,28 @@ def logits_by(engine: Any, first: Sequence[str], second: Sequence[str] | None) -
     Raises:
         DataError: naming the first sentence that is not text.
     """
-    from student.engine.python.distill_student import DistillError
-
-    try:
-        return engine.logits(first, second)
-    except DistillError as error:
-        raise _named(error, (first,) if second is None else (first, second)) from error
+    texts = (first,) if second is None else (first, second)
+    return _answered(lambda: engine.logits(first, second), lambda: texts)
 
 
 def word_logits_by(engine: Any, sentences: Sequence[Sequence[str]]) -> Floats:
     """Returns the logits of the words of all sentences [W, C]. See `logits_by`."""
-    from student.engine.python.distill_student import DistillError
-
-    try:
-        logits_WC: Floats = engine.logits(sentences)
-    except DistillError as error:
-        raise _named(error, ([" ".join(words) for words in sentences],)) from error
+    logits_WC: Floats = _answered(lambda: engine.logits(sentences), lambda: ([" ".join(words) for words in sentences],))
     return logits_WC
 
 
 def encoded_by(engine: Any, texts: Sequence[str]) -> Floats:
     """Returns the vectors of texts. See `logits_by`."""
-    from student.engine.python.distill_student import DistillError
-
-    try:
-        vectors_NF: Floats = engine.encode(texts)
-    except DistillError as error:
-        raise _named(error, (texts,)) from error
+    vectors_NF: Floats = _answered(lambda: engine.encode(texts), lambda: (texts,))
     return vectors_NF
 
 
-def _named(error: Exception, texts: tuple[Sequence[Any], ...]) -> Exception:
-    """The error with the number of the sentence, if one is not text."""
-    require_text(texts, 0)
-    return IntegrityError(str(error))
+def _answered(ask: Callable[[], Any], texts: Callable[[], tuple[Sequence[Any], ...]]) -> Any:
+    """Returns an answer of the engine. The error of a sentence that is not text has the sentence's number."""
+    from student.engine.python.distill_student import DistillError
+
+    try:
+        return ask()
+    except DistillError as error:
+        require_text(texts(), 0)
+        raise IntegrityError(str(error)) from error

@@ -121,8 +121,8 @@ def write_engine_file(
     problems = [problem for student, _ in placed.values() for problem in engine_problems(student, tokenizer)]
     raise_all(ConfigError, "--file", list(dict.fromkeys(problems)))
     make_folder(path.parent)
-    is_exact = table_dtype in (None, "float32") and head_dtype == "float32"
-    certified = {task: margin_for_file(run, is_exact) for task, (_, run) in placed.items()}
+    is_unrounded = table_dtype in (None, "float32") and head_dtype == "float32"
+    certified = {task: margin_for_file(run, is_unrounded) for task, (_, run) in placed.items()}
     content = save(*engine_tensors(placed, tokenizer, table_dtype, head_dtype, Rounding(), certified))
     write_atomically(path, partial(Path.write_bytes, data=_with_sorted_header(content)))
 

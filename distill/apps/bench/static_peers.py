@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,19 +44,16 @@ def nanotoken_reader(name: str, tokenizer: Tokenizer, is_pair: bool) -> Reader:
     """Returns the mean of vectors as model2vec has them, of ids from nanotoken. See `static_reader`."""
     import nanotoken
 
-    fast, threads = nanotoken.Tokenizer.from_json(tokenizer.to_str()), [1]
+    fast = nanotoken.Tokenizer.from_json(tokenizer.to_str())
     vectors_VE = torch.from_numpy(_random((tokenizer.get_vocab_size(), VECTOR_SIZE)))
 
     def encode(texts: Sequence[str]) -> Floats:
-        ids = fast.encode_batch(list(texts), add_special_tokens=False, parallel=threads[0] > 1)
+        ids = fast.encode_batch(list(texts), add_special_tokens=False, parallel=torch.get_num_threads() > 1)
         ids_T, starts_N = torch.from_numpy(ids.ids.astype(np.int64)), torch.from_numpy(ids.offsets[:-1])
         mean_NE: Floats = functional.embedding_bag(ids_T, vectors_VE, starts_N, mode="mean").numpy()
         return mean_NE
 
-    def set_threads(count: int) -> None:
-        threads[0] = count
-
-    return _linear(name, vectors_VE.numel(), encode, is_pair, set_threads)
+    return _linear(name, vectors_VE.numel(), encode, is_pair)
 
 
 def fasttext_reader(name: str, sentences: Sentences) -> Reader:
@@ -88,7 +84,7 @@ def _lines(first: Sequence[str], second: Sequence[str] | None) -> list[str]:
     return list(first) if second is None else [f"{a} {b}" for a, b in zip(first, second, strict=True)]
 
 
-def _linear(name: str, num_parameters: int, encode: Vectors, is_pair: bool, *more: Any) -> Reader:
+def _linear(name: str, num_parameters: int, encode: Vectors, is_pair: bool) -> Reader:
     """A linear layer on the vector of a text, or on those of two side by side."""
     weight_FC = _random((VECTOR_SIZE * (1 + is_pair), len(LABELS)))
 
@@ -96,7 +92,7 @@ def _linear(name: str, num_parameters: int, encode: Vectors, is_pair: bool, *mor
         vectors = [encode(texts) for texts in (first, second) if texts is not None]
         return [LABELS[k] for k in (np.concatenate(vectors, axis=1) @ weight_FC).argmax(axis=1).tolist()]
 
-    return Reader(name, "fp32", num_parameters + weight_FC.size, None, predict, None, *more)
+    return Reader(name, "fp32", num_parameters + weight_FC.size, None, predict)
 
 
 def _random(shape: tuple[int, int]) -> Floats:

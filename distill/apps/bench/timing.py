@@ -293,24 +293,25 @@ def as_json(speeds: Sequence[Speed], settings: dict[str, Any]) -> dict[str, Any]
 def _table(title: str, places: Sequence[ComputePlace], models: Sequence[Sequence[Speed]]) -> Table:
     last = [speeds[-1].sentences_per_second for speeds in models]
     bars = log_bars(last, max(NARROWEST_BAR, console.stdout.width - OTHER_COLUMNS))
-    is_of_texts = any(speed.tokens_per_second is not None for speeds in models for speed in speeds)
     rows = [
         [
             label(speeds[0]),
             f"{speeds[0].num_parameters / 1e6:.1f} M",
             *(round(speed.sentences_per_second) for speed in speeds),
-            *_amounts_shown(speeds[-1])[: 2 * is_of_texts],
+            *_amounts_shown(speeds[-1]),
             f"{last[0] / rate:,.3g} x",
             bar,
         ]
         for speeds, rate, bar in zip(models, last, bars, strict=True)
     ]
-    amounts = ["tokens/s", "MB/s"] if is_of_texts else []
+    amounts = ["tokens/s", "MB/s"] if _amounts_shown(models[0][-1]) else []
     return Table(["", "weights", *map(str, places), *amounts, "student is", "(log scale)"], rows, title)
 
 
 def _amounts_shown(speed: Speed) -> list[str]:
-    return [f"{speed.tokens_per_second or 0:,.0f}", f"{speed.megabytes_per_second or 0:,.3g}"]
+    if speed.tokens_per_second is None:
+        return []
+    return [f"{speed.tokens_per_second:,.0f}", f"{speed.megabytes_per_second:,.3g}"]
 
 
 def label(speed: Speed) -> str:
