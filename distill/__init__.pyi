@@ -458,8 +458,8 @@ def dump_teacher(
         extend: Set of the same teacher to extend: its files and logits are reused, and only new texts are
             predicted.
         token_vectors_from: Source of the token vectors: `teacher` (its embeddings), or another encoder with the
-            same vocabulary (its last states), as a hub id or a folder. Default: from the task's manifest, else the
-            sentence encoder that the teacher was fine-tuned from, else teacher.
+            same vocabulary (its last states), as a hub id or a folder. Default: from the task's manifest, for pairs
+            teacher, otherwise the sentence encoder that it was fine-tuned from, if there is one.
         token_vectors: Also store a vector of each vocabulary entry, from which students start.
         pooling: Pooling of a sentence's vector: the mean of its tokens' states, or the first one. Default: from the
             sentence-transformers folder, else mean.
@@ -1053,7 +1053,7 @@ def sweep(
     intermediate_size: int | None = None,
     init_layers: str | None = None,
     pooler: Literal["mean-cls"] | None = None,
-    init: Literal["teacher", "noise"] | None = None,
+    init: Literal["pretrained", "teacher", "noise"] | None = None,
     init_from: str | Path | None = None,
     init_vectors: str | Path | None = None,
     pairing: Literal["diffcat", "joint", "compare", "attention"] | None = None,
@@ -1129,8 +1129,9 @@ def sweep(
             spaced.
         pooler: Pooler of a bert. mean-cls: the mean of all layers' states of [CLS], which supports other heads, but
             transformers cannot load the run. Default: BERT's own.
-        init: Initialization. teacher: from the set's token vectors, a bert from its teacher's layers. noise:
-            random. Default: teacher, if the set has token vectors.
+        init: Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. teacher:
+            the set's token vectors, for a bert its teacher's layers. noise: random. Default: pretrained for hybrid
+            and cbow with this vocabulary, otherwise teacher, if the set has token vectors.
         init_from: Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of
             a BERT.
         init_vectors: Text file of word2vec or GloVe from which token vectors start.
@@ -1215,7 +1216,7 @@ def train_student(
     intermediate_size: int | None = None,
     init_layers: str | None = None,
     pooler: Literal["mean-cls"] | None = None,
-    init: Literal["teacher", "noise"] | None = None,
+    init: Literal["pretrained", "teacher", "noise"] | None = None,
     init_from: str | Path | None = None,
     init_vectors: str | Path | None = None,
     pairing: Literal["diffcat", "joint", "compare", "attention"] | None = None,
@@ -1284,8 +1285,9 @@ def train_student(
             spaced.
         pooler: Pooler of a bert. mean-cls: the mean of all layers' states of [CLS], which supports other heads, but
             transformers cannot load the run. Default: BERT's own.
-        init: Initialization. teacher: from the set's token vectors, a bert from its teacher's layers. noise:
-            random. Default: teacher, if the set has token vectors.
+        init: Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. teacher:
+            the set's token vectors, for a bert its teacher's layers. noise: random. Default: pretrained for hybrid
+            and cbow with this vocabulary, otherwise teacher, if the set has token vectors.
         init_from: Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of
             a BERT.
         init_vectors: Text file of word2vec or GloVe from which token vectors start.

@@ -138,14 +138,15 @@ class SeveralTasks(Settings):
 Source = OneTask | Sets
 
 
-class FromTeacher(Settings):
-    """The initial weights of a student: from its set's token vectors or layers of the teacher, or random."""
+class Init(Settings):
+    """The initial weights of a student: pretrained vectors, the teacher's vectors or layers, or random."""
 
     panel: ClassVar = EncoderSettings.panel
     init: InitKind | None = Field(
         None,
-        description="Initialization. teacher: from the set's token vectors, a bert from its teacher's layers. noise: "
-        "random. Default: teacher, if the set has token vectors.",
+        description="Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. "
+        "teacher: the set's token vectors, for a bert its teacher's layers. noise: random. Default: pretrained for "
+        "hybrid and cbow with this vocabulary, otherwise teacher, if the set has token vectors.",
         json_schema_extra=PLACE,
     )
     init_from: ClassVar = None
@@ -178,15 +179,15 @@ class FromWords(Settings):
 
     @model_validator(mode="after")
     def _no_others(self) -> Self:
-        if self.init == "teacher":
+        if self.init in ("pretrained", "teacher"):
             raise ValueError(
-                "--init-vectors: cannot be combined with --init teacher, which starts from the teacher's "
-                "vectors. Remove one of them."
+                f"--init-vectors: cannot be combined with --init {self.init}, which starts from other vectors. "
+                "Remove one of them."
             )
         return self
 
 
-Start = FromTeacher | FromRun | FromWords
+Start = Init | FromRun | FromWords
 
 
 class Divergence(Settings):
@@ -369,7 +370,7 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
     open_choices: ClassVar = ("embedding",)
     source: OneTask | Sets | SeveralTasks | None = None
     encoder: AnyEncoder = Field(default_factory=HybridOfTexts, discriminator="embedding")
-    start: Start = Field(default_factory=FromTeacher)
+    start: Start = Field(default_factory=Init)
     head: Head = Field(default_factory=Head)
     loss: Loss = Field(default_factory=Loss)
     layer_losses: LayerLosses | None = None
@@ -403,6 +404,8 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
             problems.append(f"--init-vectors: --embedding {embedding} has no vectors of single words")
         if self.start.init == "teacher" and not has_vectors:
             problems.append(f"--init teacher: --embedding {embedding} has no vectors to start from the teacher's")
+        if self.start.init == "pretrained" and (not has_vectors or embedding == "bert"):
+            problems.append(f"--init pretrained: --embedding {embedding} has no vectors of single words")
         if self.layer_losses is not None and isinstance(self.source, SeveralTasks):
             problems.append("--layer-loss: is not supported with --tasks. Remove one of them")
         if self.layer_losses is not None and isinstance(self.source, Sets) and len(self.source.set) > 1:
@@ -424,7 +427,7 @@ class LabelSettings(RunPlaces, ReportFlags, SeedFlags):
     source: OneName | OneSet
     num_bigrams: Literal[0] | None = Field(None, description="None: a label belongs to one token.")
     encoder: Hybrid | Cmow | Cbow | Lstm = Field(default_factory=Hybrid, discriminator="embedding")
-    start: Start = Field(default_factory=FromTeacher)
+    start: Start = Field(default_factory=Init)
     head: LabelHead = Field(default_factory=LabelHead)
     loss: TokenLoss = Field(default_factory=TokenLoss)
     best: BestEpoch = Field(default_factory=BestEpoch)

@@ -16,7 +16,6 @@ from pipeline import console
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, remove_temporaries
 from pipeline.sets.reader import LogitSet
-from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.training import loop
 from pipeline.training.joint import BatchedTask, JointTask, check_free, entry_of, joint_settings
 from pipeline.training.loop import seed_step
@@ -45,11 +44,12 @@ from student.run_result import (
     write_tokenizer,
 )
 from student.start import (
+    StartVectors,
     copy_embeddings,
     copy_head,
     frequent_pairs,
     has_head_for,
-    start_from_teacher,
+    start_from_vectors,
     start_from_words,
     with_bigrams,
 )
@@ -120,7 +120,7 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
         return finished
     # The tokenizer is written first, so that the best weights of a killed run can already predict.
     write_tokenizer(training)
-    note_start([training], logit_set if vectors else None)
+    note_start([training], vectors, logit_set)
     [student], history = fit([training], vectors, run)
     calibrate(training, student)
     keep_profile(training, student)
@@ -180,7 +180,7 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
         begun = {"state": "running", "command": command, "settings": by_task[one.name]} | context(one)
         write_run_record(one.folder / RUN_RECORD, begun)
         write_tokenizer(one)
-    note_start(trainings, giver.data.logit_set if vectors else None)
+    note_start(trainings, vectors, giver.data.logit_set)
     students, history = fit(trainings, vectors, run)
     best = best_of(history)
     chosen = {"chosen_by": f"the mean over {', '.join(names)}"}
@@ -266,7 +266,7 @@ def vectors_source(sets: Sequence[LogitSet]) -> int:
 
 
 def fit(
-    trainings: Sequence[StudentTraining], vectors: VocabularyVectors | None, run: Run
+    trainings: Sequence[StudentTraining], vectors: StartVectors | None, run: Run
 ) -> tuple[list[TaskStudent], list[Entry]]:
     """Trains the used rows of the tables.
 
@@ -360,7 +360,7 @@ def _layer_loss(training: StudentTraining, student: TaskStudent, examples: Any) 
 def _new_students(
     trainings: Sequence[StudentTraining],
     trains: Sequence[Any],
-    vectors: VocabularyVectors | None,
+    vectors: StartVectors | None,
 ) -> list[TaskStudent]:
     """Returns initial students that share the first one's encoder, and what they can of their heads."""
     first, start = trainings[0].settings, trainings[0].settings.start
@@ -391,5 +391,5 @@ def _new_students(
     if isinstance(start, FromWords):
         start_from_words(students[0].encoder, start.init_vectors, trainings[0].data.logit_set.tokenizer_json())
     if vectors is not None:
-        start_from_teacher(students[0].encoder, vectors)
+        start_from_vectors(students[0].encoder, vectors)
     return students

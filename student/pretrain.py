@@ -32,7 +32,7 @@ from student.model.card import CARD_FILE, embedding_summary, filled, used_summar
 from student.model.pretrained import PretrainedStudent
 from student.optimizer import RowAdam, RowOptimizer
 from student.pretrain_config import PretrainFlags, PretrainSettings
-from student.start import start_from_teacher
+from student.start import start_from_vectors
 from student.vocabulary_pruning import neutralise_unmoved, with_used_rows
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def new_student(student_type: type[S], student_config: Any, seed: int, vectors: 
     seed_step(seed, 0)
     student = student_type(student_config)
     if vectors is not None:
-        start_from_teacher(student.encoder, vectors)
+        start_from_vectors(student.encoder, vectors)
     return student
 
 

@@ -15,7 +15,6 @@ from student.model.flags import (
     Cbow,
     Cmow,
     Hybrid,
-    InitKind,
     WithVectors,
 )
 
@@ -88,7 +87,7 @@ class Gram(Settings):
 class SentenceFlags(Settings):
     """The settings of pretraining on vectors of sentences, without its loss."""
 
-    init: InitKind | None = Field(
+    init: Literal["teacher", "noise"] | None = Field(
         None,
         description="Initialization of the token vectors. teacher: from the set's. noise: random. Default: teacher, if "
         "the set has token vectors.",

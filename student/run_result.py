@@ -28,14 +28,15 @@ from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, TOKENIZER_
 from student.answers.drift import without
 from student.answers.engine_predictor import STUDENT_FILE
 from student.answers.thresholds import as_logits, best_thresholds
-from student.config import Where, num_bigrams
+from student.config import Start, Where, num_bigrams
 from student.export.engine_file import write_engine_file
 from student.layers import layer_loss_settings
 from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.model import Student, TaskStudent, bytes_on_disk, num_parameters
 from student.model.weights import save_config
-from student.start import FLAG, has_head_for, source_sha256
+from student.pretrained.vectors import PretrainedVectors
+from student.start import FLAG, StartVectors, has_head_for, source_sha256
 from student.training_config import FEWEST_CALIBRATED
 from student.training_data import StudentTraining, source_of
 from student.vocabulary_pruning import active_ids
@@ -56,7 +57,7 @@ def context(training: StudentTraining) -> dict[str, Any]:
     return found | {HUB: hub_metadata([one.record for one in logit_set.sets])}
 
 
-def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | None) -> dict[str, Any]:
+def deciding_settings(training: StudentTraining, vectors: StartVectors | None) -> dict[str, Any]:
     """Returns the settings that decide the weights, without the paths of the set and the run."""
     settings, student_config, layers = training.settings, training.student_config, training.layers
     data, encoder, start, optimizer = training.data, settings.encoder, settings.start, settings.optimizer
@@ -90,10 +91,10 @@ def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | No
         "learning_rate": optimizer.rate,
         # Adam is recorded as None, as it was before there was a choice, so that such records stay comparable.
         "optimizer": None if optimizer.optimizer == "adam" else optimizer.optimizer,
-        "init_vectors_sha256": file_sha256(start.init_vectors, FLAG) if start.init_vectors else None,
+        "init_vectors_sha256": _vectors_file_sha256(start, vectors),
         "init_layers": list(layers.layers) if layers else None,
         "init_from_sha256": layers.sha256 if layers else source_sha256(start.init_from, student_config),
-        "token_vectors_sha256": vectors.sha256 if vectors else None,
+        "token_vectors_sha256": vectors.sha256 if isinstance(vectors, VocabularyVectors) else None,
         **layer_loss_settings(settings.layers, student_config, logit_set.sets[0].record),
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
@@ -104,6 +105,13 @@ def deciding_settings(training: StudentTraining, vectors: VocabularyVectors | No
         "rows_held_out": len(training.splits[HELD_OUT]) if settings.best.held_out is not None else None,
         **data.kind.row_hashes(logit_set, rows),
     }
+
+
+def _vectors_file_sha256(start: Start, vectors: StartVectors | None) -> str | None:
+    """Returns the hash of the file whose vectors are the start: the user's, or that of pretrained vectors."""
+    if start.init_vectors is not None:
+        return file_sha256(start.init_vectors, FLAG)
+    return vectors.sha256 if isinstance(vectors, PretrainedVectors) else None
 
 
 def calibrate(training: StudentTraining, student: TaskStudent) -> None:
@@ -198,13 +206,16 @@ def write_card(training: StudentTraining, student: TaskStudent, record: RunRecor
     write_text(training.folder / CARD_FILE, card_text(student.config, *sizes, record))
 
 
-def note_start(trainings: Sequence[StudentTraining], vectors_of: LogitSet | None) -> None:
+def note_start(trainings: Sequence[StudentTraining], vectors: StartVectors | None, giver: LogitSet) -> None:
     """Prints what students start from.
 
-    ``vectors_of`` is the set with the teacher's vectors, if they start from these.
+    Args:
+        trainings: the students.
+        vectors: the vectors that they start from, if any.
+        giver: the set with the teacher's vectors, if these are the start.
     """
     # Several tasks usually start alike, and the same line would be printed for each.
-    for line in dict.fromkeys(_start_line(training, vectors_of) for training in trainings):
+    for line in dict.fromkeys(_start_line(training, vectors, giver) for training in trainings):
         console.note(line)
     without = [str(one.data.logit_set.root) for one in trainings if not one.dev_splits]
     if len(without) == len(trainings):
@@ -232,15 +243,17 @@ def _warn_missing_gold(training: StudentTraining) -> None:
         )
 
 
-def _start_line(training: StudentTraining, vectors_of: LogitSet | None) -> str:
+def _start_line(training: StudentTraining, vectors: StartVectors | None, giver: LogitSet) -> str:
     source = training.settings.start.init_from
     if training.layers is not None:
         return f"the student starts from {training.layers.words}"
     if source is not None:
         what = "encoder and head start" if has_head_for(source, training.student_config) else "embeddings start"
         return f"{what} from {source}"
-    if vectors_of is not None:
-        return f"vectors start from the teacher's, of {vectors_of.sets[0].root}"
+    if isinstance(vectors, PretrainedVectors):
+        return "vectors start from pretrained ones (--init teacher or --init noise: without them)"
+    if vectors is not None:
+        return f"vectors start from the teacher's, of {giver.sets[0].root}"
     return "embeddings start from noise"
 
 

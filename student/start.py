@@ -1,4 +1,4 @@
-"""The initial weights of a student: another student, its teacher's token vectors, word vectors in a file, or noise.
+"""The initial weights of a student: another student, pretrained vectors, its teacher's, those in a file, or noise.
 
 A teacher's token vectors follow the recipe of static embeddings (model2vec, Arora et al. 2017): principal components,
 with smaller weights for frequent tokens if vectors are summed, because these would dominate a sum.
@@ -21,19 +21,22 @@ from pipeline import console
 from pipeline.arrays import Floats, Ints, Ragged
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.files import sha256
+from pipeline.sets.reader import LogitSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.text.word_vectors import read_word_vectors
 from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
 from student.data import Rows
+from student.model.aligned import AlignedEncoder
 from student.model.architecture import EncoderConfig, TaskConfig
 from student.model.config_file import read_encoder_config, why_none
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder
-from student.model.encoders import ENCODERS
+from student.model.encoders import ENCODERS, EncoderKind
 from student.model.flags import EmbeddingKind, InitKind
 from student.model.model import TaskStudent
 from student.model.weights import ENCODER, Tensors, read_weights
+from student.pretrained.vectors import PretrainedVectors, pretrained_vocabulary, vocabulary_sha256
 
 # Weights fit only an encoder of the same shape that reads the same token ids.
 SAME = ("tokenizer_sha256", "matrix_size", "vector_size", "bidirectional", "lstm", "bert", "table_dtype")
@@ -56,6 +59,33 @@ BITS = 32
 
 C = TypeVar("C", bound=EncoderConfig)
 Doubles = npt.NDArray[np.float64]
+StartVectors = VocabularyVectors | PretrainedVectors
+
+
+def starts_pretrained(embedding: EmbeddingKind, init: InitKind | None, first: LogitSet) -> bool:
+    """Whether a student of a set starts from pretrained vectors.
+
+    Raises:
+        ConfigError: if the flags require it, but the set has another vocabulary.
+    """
+    if init != "pretrained" and not (init is None and _prefers_pretrained(ENCODERS[embedding], first.record)):
+        return False
+    fits = vocabulary_sha256(first.tokenizer_json()) == pretrained_vocabulary()
+    if init == "pretrained" and not fits:
+        raise ConfigError(
+            f"--init pretrained: the vectors are for the vocabulary of BERT (uncased), but {first.root} has another. "
+            "Use --init teacher or --init noise"
+        )
+    return fits
+
+
+def _prefers_pretrained(kind: EncoderKind, record: SetRecord) -> bool:
+    """Whether the vectors of an encoder start from pretrained ones by default."""
+    # Pretrained vectors were trained in sums. Aligned pairs, which compare tokens, score more from a teacher's
+    # embeddings. For LSTMs nothing was measured. See docs/experiments/sentence-vectors.md.
+    if kind.make is AlignedEncoder:
+        return record.signals.token_vectors is None
+    return kind.has_sums and "vector_size" in kind.sizes
 
 
 def starts_from_teacher(embedding: EmbeddingKind, init: InitKind | None, root: Path, record: SetRecord) -> bool:
@@ -149,14 +179,14 @@ def _copy(run: Path, part: str, module: nn.Module, changed: Callable[[Tensors], 
 
 
 @torch.no_grad()
-def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors, chosen_V: torch.Tensor | None = None) -> None:
-    """Initializes the vectors of an encoder from the teacher's, also for unused tokens. The padding stays 0.
+def start_from_vectors(encoder: Encoder, vectors: StartVectors, chosen_V: torch.Tensor | None = None) -> None:
+    """Initializes the vectors of an encoder from others, also for unused tokens. The padding stays 0.
 
-    If the teacher's width is smaller than the student's, the other columns do not change.
+    If they are narrower than the student's, the other columns do not change.
 
     Args:
         encoder: an encoder with vectors.
-        vectors: the teacher's vectors.
+        vectors: the teacher's vectors, or pretrained ones.
         chosen_V: bool, the tokens to initialize. Default: all.
     """
     table = encoder.vector_table()
@@ -170,7 +200,7 @@ def start_from_teacher(encoder: Encoder, vectors: VocabularyVectors, chosen_V: t
 
 
 def start_vectors(
-    vectors: VocabularyVectors,
+    vectors: StartVectors,
     size: int,
     pad_id: int,
     deviation: float = Encoder.start_deviation,
@@ -179,19 +209,22 @@ def start_vectors(
     """The initial vectors of a student.
 
     Args:
-        vectors: the teacher's vectors, with the counts of the training rows.
+        vectors: the teacher's vectors, with the counts of the training rows, or pretrained ones.
         size: E.
         pad_id: the token whose row is 0. It may be past the vocabulary.
         deviation: standard deviation of all numbers together.
-        counts_less: whether frequent tokens get shorter vectors.
+        counts_less: whether frequent tokens get shorter vectors. Pretrained ones stay as they are.
 
     Returns:
         start_VK: float32, the first K principal components, times the SIF weights if so.
     """
-    start_VK = principal_components(vectors.vector_VW.astype(np.float64), size)
-    if counts_less:
-        # Frequent tokens carry little meaning but would dominate a sum. An LSTM learns such weights itself.
-        start_VK *= sif_weights(vectors.count_V)[:, None]
+    if isinstance(vectors, PretrainedVectors):
+        start_VK = vectors.vector_VE[:, :size].double().numpy()
+    else:
+        start_VK = principal_components(vectors.vector_VW.astype(np.float64), size)
+        if counts_less:
+            # Frequent tokens carry little meaning but would dominate a sum. An LSTM learns such weights itself.
+            start_VK *= sif_weights(vectors.count_V)[:, None]
     # The padding must stay neutral. The slice does nothing if the token lies beyond the teacher's vocabulary.
     start_VK[pad_id : pad_id + 1] = 0
     return scaled(start_VK, deviation)

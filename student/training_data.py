@@ -14,12 +14,13 @@ from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
 from student.bert_start import BertStart
-from student.config import FromTeacher, FromWords, OneTask, Sets, SeveralTasks, Source, Start, TrainSettings
+from student.config import FromWords, Init, OneTask, Sets, SeveralTasks, Source, Start, TrainSettings
 from student.kinds import KINDS, kind_of_set
 from student.kinds.kind import TaskKind
 from student.model.architecture import Facts
-from student.model.flags import EmbeddingKind
-from student.start import starts_from_teacher
+from student.model.flags import EmbeddingKind, InitKind
+from student.pretrained.vectors import read_pretrained
+from student.start import StartVectors, starts_from_teacher, starts_pretrained
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,15 @@ class TrainingData:
     facts: Facts
     teachers: dict[str, Comparison]
 
-    def start(self, embedding: EmbeddingKind, start: Start) -> VocabularyVectors | None:
-        """Returns the token vectors of the first set that a student starts from, or None for another start.
+    def start(self, embedding: EmbeddingKind, start: Start) -> StartVectors | None:
+        """Returns the vectors that a student starts from: pretrained ones, or those of the first set. None: others.
 
         Raises:
-            ConfigError: if the flags require token vectors, but there are none.
+            ConfigError: if the flags require vectors that the set does not have or fit.
             IntegrityError: if the file was changed.
         """
-        first = self.logit_set.sets[0]
-        from_teacher = starts_from_teacher(embedding, start.init, first.root, first.record)
-        return self.token_vectors if from_teacher and isinstance(start, FromTeacher) else None
+        init = init_of(embedding, start, self.logit_set.sets[0])
+        return read_pretrained() if init == "pretrained" else self.token_vectors if init == "teacher" else None
 
     @cached_property
     def token_vectors(self) -> VocabularyVectors | None:
@@ -131,6 +131,19 @@ def build_student_config(settings: TrainSettings, logit_set: LogitSet, facts: Fa
     if isinstance(start, FromWords) and not start.init_vectors.is_file():
         raise ConfigError(f"--init-vectors {start.init_vectors}: no such file")
     return KINDS[logit_set.record.kind].build_config(settings, logit_set, facts)
+
+
+def init_of(embedding: EmbeddingKind, start: Start, first: LogitSet) -> InitKind | None:
+    """Returns what the vectors of a student of a set start from. None: neither pretrained vectors nor the teacher's.
+
+    Raises:
+        ConfigError: if the flags require vectors that the set does not have or fit.
+    """
+    if not isinstance(start, Init):
+        return None
+    if starts_pretrained(embedding, start.init, first):
+        return "pretrained"
+    return "teacher" if starts_from_teacher(embedding, start.init, first.root, first.record) else None
 
 
 def task_facts(logit_set: LogitSet) -> Facts:

@@ -23,7 +23,7 @@ from student.model.architecture import EncoderConfig
 from student.model.encoder import Encoder
 from student.model.model import TaskStudent, default_device, share_hidden
 from student.model.weights import save_sharing
-from student.start import start_from_teacher
+from student.start import start_from_vectors
 
 C = TypeVar("C", bound=EncoderConfig)
 H = TypeVar("H", bound=TaskStudent)
@@ -61,7 +61,7 @@ def neutralise_unmoved(encoder: Encoder, start: Encoder, vectors: VocabularyVect
     # Neutral first, teacher's vectors second: matrices of unused tokens become the identity, vectors keep a meaning.
     encoder.neutralise(is_unmoved_V)
     if vectors is not None:
-        start_from_teacher(encoder, vectors, is_unmoved_V)
+        start_from_vectors(encoder, vectors, is_unmoved_V)
 
 
 def with_used_rows(config: C, encoder: Encoder) -> C:

@@ -124,8 +124,8 @@ class TaskTokenVectors(TokenVectors):
     token_vectors_from: str | None = Field(
         None,
         description="Source of the token vectors: `teacher` (its embeddings), or another encoder with the same "
-        "vocabulary (its last states), as a hub id or a folder. Default: from the task's manifest, else "
-        "the sentence encoder that the teacher was fine-tuned from, else teacher.",
+        "vocabulary (its last states), as a hub id or a folder. Default: from the task's manifest, for pairs "
+        "teacher, otherwise the sentence encoder that it was fine-tuned from, if there is one.",
     )
 
     @model_validator(mode="after")

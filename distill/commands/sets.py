@@ -154,12 +154,15 @@ def recode(config: RecodeConfig) -> Result:
 
 def set_result(record: "SetRecord") -> Result:
     """Returns the record of a set, with a table of its scores."""
+    result = Result(record.model_dump(mode="json"))
+    if record.state == "staged":
+        return result.note(f"{record.name}: other jobs still write files. The job with the last one verifies the set")
     metrics = list(next(iter(record.scores.values()), {}))
     rows = [[split, *(scores.get(name) for name in metrics)] for split, scores in record.scores.items()]
     signals = " and ".join(map(str, record.signals.stored))
     title = f"{record.name}: {record.state}, {signals}, {console.size(record.num_bytes)}"
     columns = ["split", *(name.replace("_", " ") for name in metrics)]
-    return Result(record.model_dump(mode="json")).table(columns, rows, title)
+    return result.table(columns, rows, title)
 
 
 @command(BudgetSettings)

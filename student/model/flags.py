@@ -9,7 +9,7 @@ from pipeline.settings import Settings
 EmbeddingKind = Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"]
 PoolingKind = Literal["sum", "sum+max"]
 PoolerKind = Literal["mean-cls"]
-InitKind = Literal["teacher", "noise"]
+InitKind = Literal["pretrained", "teacher", "noise"]
 
 
 class EncoderSettings(Settings):

@@ -28,9 +28,9 @@ from student.config import (
 from student.fit import build_joint_configs, vectors_source
 from student.model.architecture import Facts, TaskConfig
 from student.recipe import SETS, load_recipe, with_recipe
-from student.start import source_sha256, starts_from_teacher
+from student.start import source_sha256
 from student.training_config import BestEpoch, CalibrationRows
-from student.training_data import build_student_config, open_training_set, separate, source_of, task_facts
+from student.training_data import build_student_config, init_of, open_training_set, separate, source_of, task_facts
 
 # Commas separate the values of a grid, so tasks that are trained together need another sign.
 TOGETHER = "+"
@@ -216,8 +216,8 @@ def build_swept_config(sets: Opened, settings: TrainSettings) -> TaskConfig:
         made, giver = build_joint_configs(parts, opened, facts)[0][1], opened[vectors_source(opened)]
     else:
         made, giver = build_student_config(settings, opened[0], facts[0])[0], opened[0].sets[0]
-    # The check raises an error for missing token vectors now, and not after hours of other trainings.
-    starts_from_teacher(settings.encoder.embedding, settings.start.init, giver.root, giver.record)
+    # The check raises an error for missing vectors now, and not after hours of other trainings.
+    init_of(settings.encoder.embedding, settings.start, giver)
     return made
 
 

@@ -25,7 +25,7 @@ from student.run_config import ReproduceConfig
 from student.start import (
     principal_components,
     sif_weights,
-    start_from_teacher,
+    start_from_vectors,
     start_vectors,
 )
 from student.sweep.sweep import sweep
@@ -105,7 +105,7 @@ def test_an_lstm_starts_from_components_without_weights() -> None:
     sizes = {"matrix_size": 0, "vector_size": 4, "bidirectional": False, "lstm": {"hidden_size": 4, "channels": 1}}
     lstm = student(embedding="lstm", **sizes)
     vectors = some_vectors(lstm.config.vocabulary_size, 6)
-    start_from_teacher(lstm.encoder, vectors)
+    start_from_vectors(lstm.encoder, vectors)
     plain = principal_components(vectors.vector_VW.astype(np.float64), 4)
     plain[lstm.config.pad_id : lstm.config.pad_id + 1] = 0
     table = lstm.encoder.tables()[0].weight.detach().numpy()[: len(plain)]
@@ -122,7 +122,7 @@ def test_columns_beyond_the_teachers_width_stay_noise() -> None:
     wide = student(vector_size=9)
     before = [table.weight.clone() for table in wide.encoder.tables()]
     vectors = some_vectors(wide.config.vocabulary_size, 6)
-    start_from_teacher(wide.encoder, vectors)
+    start_from_vectors(wide.encoder, vectors)
     after = [table.weight for table in wide.encoder.tables()]
     assert_allclose(after[0][:, :6].detach(), start_vectors(vectors, 9, wide.config.pad_id))
     assert torch.equal(after[0][:, 6:], before[0][:, 6:])

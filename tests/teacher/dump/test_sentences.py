@@ -288,6 +288,16 @@ def test_the_command(work: Path, tmp_path: Path) -> None:
     assert record["state"] == "verified"
 
 
+def test_a_job_without_the_last_file_has_no_scores_to_show(work: Path, tmp_path: Path) -> None:
+    flags = ["--manifest", work / "opinion.yaml", "--data", work / "data", "--model-name-or-path", work / "bert"]
+    flags += ["--signal", "vectors", "--store", tmp_path, "--max-seq-length", 32, "--num-shards", 2]
+    first, second = (invoke("teacher-dump", *flags, "--shard-index", index) for index in (0, 1))
+    assert (first.exit_code, first.stdout) == (0, "")
+    assert "opinion-vectors" in first.stderr
+    assert second.exit_code == 0
+    assert "opinion-vectors: verified" in second.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3])
 def test_killed_and_repeated_is_as_if_never_killed(work: Path, vector_store: Path, tmp_path: Path, shards: int) -> None:

@@ -1,0 +1,199 @@
+"""Students whose vectors start from pretrained ones: the file, who starts from it, and what becomes of it in a run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
+from pipeline.files import write_text
+from pipeline.sets.reader import ExampleSet
+from pipeline.training.run_record import TOKENIZER_FILE
+from student.fit import train
+from student.model.architecture import SentenceConfig
+from student.model.encoder import Encoder
+from student.model.pretrained import SentenceStudent
+from student.pretrained import vectors
+from student.pretrained.vectors import pretrained_vocabulary, read_pretrained, vocabulary_sha256, write_pretrained
+from student.start import start_vectors
+from tests.helpers.commands import invoke
+from tests.helpers.messages import naming
+from tests.helpers.students import tiny_config, weights
+
+TABLE = "encoder.vectors.table.weight"
+STILL = 1e-30  # a learning rate that moves nothing
+WIDTH = 6
+# Of the 30,522 entries of bert-base-uncased, with which all uncased BERTs of English were trained.
+BERT_UNCASED = "d9a30f8db2290f3be5d5dca6f4f8ae419d1d31dbddfd6d181d83a75328c0e1bf"
+
+
+def sentence_run(folder: Path, logit_set: ExampleSet, **sizes: object) -> torch.Tensor:
+    """Writes a student with random vectors for the tokenizer of a set. Returns the vectors."""
+    shape = {"embedding": "cbow", "matrix_size": 0, "vector_size": WIDTH} | sizes
+    tokenizer = logit_set.record.tokenizer
+    config = SentenceConfig(
+        subject="tiny",
+        width=4,
+        vector_map="linear",
+        vocabulary_size=tokenizer.vocabulary_size,
+        pad_id=tokenizer.pad_id,
+        tokenizer_sha256=tokenizer.sha256,
+        max_seq_length=16,
+        bidirectional=False,
+        initializer_range=0.01,
+        **shape,
+    )
+    student = SentenceStudent(config)
+    folder.mkdir()
+    write_text(folder / TOKENIZER_FILE, logit_set.tokenizer_json())
+    table = student.encoder.vector_table()
+    if table is None:
+        student.save(folder)
+        return torch.zeros(0)
+    torch.manual_seed(4)
+    with torch.no_grad():
+        table.weight.copy_(torch.randn(table.weight.shape) * torch.arange(1, WIDTH + 1))
+        table.weight[tokenizer.pad_id] = 0
+    student.save(folder)
+    return table.weight.detach()
+
+
+@pytest.fixture
+def trained_VE(opinion_vectors: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """The vectors that the package has, made for the vocabulary of the tiny teachers."""
+    trained_VE = sentence_run(tmp_path / "sentences", opinion_vectors)
+    write_pretrained(tmp_path / "sentences", tmp_path / "tiny.safetensors")
+    monkeypatch.setattr(vectors, "FILE", tmp_path / "tiny.safetensors")
+    return trained_VE
+
+
+def test_the_file_of_the_package_is_for_the_vocabulary_of_bert() -> None:
+    pretrained = read_pretrained()
+    assert pretrained_vocabulary() == BERT_UNCASED
+    assert pretrained.vector_VE.shape == (30522, 400)
+    assert pretrained.vector_VE.isfinite().all()
+    assert vectors.FILE.stat().st_size < 12e6
+    lengths_E = pretrained.vector_VE.norm(dim=0)
+    assert (lengths_E.diff() < 0.01 * lengths_E[:-1]).all()  # the largest first, but for the rounding
+
+
+def test_the_file_has_the_vectors_turned_onto_their_axes(trained_VE: torch.Tensor) -> None:
+    turned_VE = read_pretrained().vector_VE
+    products_VV = trained_VE @ trained_VE.T
+    # Steps are an eighth of a row's deviation at most, so products are off by a few percent of the lengths.
+    lengths_V = trained_VE.norm(dim=1)
+    error_VV = (turned_VE @ turned_VE.T - products_VV).abs() / (lengths_V[:, None] * lengths_V + 1e-9)
+    assert error_VV.max() < 0.12
+    squares_EE = turned_VE.double().T @ turned_VE.double()
+    assert (squares_EE.diagonal().diff() < 0).all()
+    assert (squares_EE - squares_EE.diagonal().diag()).abs().max() < 0.02 * squares_EE.max()
+
+
+def test_vectors_start_as_they_were_trained(trained_VE: torch.Tensor) -> None:
+    pretrained = read_pretrained()
+    for size in (4, 9):
+        start_VK = start_vectors(pretrained, size, pad_id=3)
+        expected = pretrained.vector_VE[:, :size].numpy().copy()
+        expected[3] = 0
+        assert start_VK.shape == (len(trained_VE), min(size, WIDTH))
+        assert_allclose(start_VK, expected * (Encoder.start_deviation / expected.std()), rtol=1e-5)
+    # Frequent tokens were made short by their training, so they are not made shorter again.
+    assert np.array_equal(start_vectors(pretrained, 4, 3), start_vectors(pretrained, 4, 3, counts_less=False))
+
+
+@pytest.mark.usefixtures("trained_VE")
+def test_sums_of_that_vocabulary_start_from_them_unless_told_otherwise(
+    opinion_vectors: ExampleSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = start_vectors(read_pretrained(), 5, opinion_vectors.record.tokenizer.pad_id)
+    for name, init in (("default", None), ("told", "pretrained")):
+        record = train(tiny_config(opinion_vectors.root, tmp_path / name, init=init, learning_rate=STILL), "")
+        assert_allclose(weights(tmp_path / name)[TABLE], expected, atol=1e-7)
+        assert record["settings"]["init_vectors_sha256"] == read_pretrained().sha256
+        assert record["settings"]["token_vectors_sha256"] is None
+        assert "pretrained" in capsys.readouterr().err
+    for init in ("teacher", "noise"):
+        record = train(tiny_config(opinion_vectors.root, tmp_path / init, init=init), "")
+        assert record["settings"]["init_vectors_sha256"] is None
+        assert (record["settings"]["token_vectors_sha256"] is None) == (init == "noise")
+    with pytest.raises(FingerprintMismatchError, match="init_vectors_sha256: "):
+        train(tiny_config(opinion_vectors.root, tmp_path / "default", init="noise", learning_rate=STILL), "")
+
+
+@pytest.mark.usefixtures("trained_VE")
+def test_aligned_pairs_start_from_the_teacher_if_they_can_and_lstms_always(
+    store: Path, roles_vectors: ExampleSet, tmp_path: Path
+) -> None:
+    def starts(embedding: str, logit_set: Path, **sizes: object) -> list[bool]:
+        flags = {"embedding": embedding, "matrix_size": None, "num_train_epochs": 1, **sizes}
+        settings = train(tiny_config(logit_set, tmp_path / f"{embedding}-{logit_set.parent.name}", **flags), "")[
+            "settings"
+        ]
+        return [settings[name] is not None for name in ("token_vectors_sha256", "init_vectors_sha256")]
+
+    assert starts("aligned", roles_vectors.root) == [True, False]
+    assert starts("aligned", store / "roles") == [False, True]
+    assert starts("lstm", roles_vectors.root, lstm_size=4) == [True, False]
+    assert starts("lstm", store / "roles", lstm_size=4) == [False, False]
+
+
+def test_another_vocabulary_starts_from_the_teacher(opinion_vectors: ExampleSet, tmp_path: Path) -> None:
+    record = train(tiny_config(opinion_vectors.root, tmp_path / "default"), "")
+    assert record["settings"]["init_vectors_sha256"] is None
+    assert record["settings"]["token_vectors_sha256"] is not None
+    with pytest.raises(ConfigError, match=naming("--init pretrained: ", str(opinion_vectors.root))):
+        train(tiny_config(opinion_vectors.root, tmp_path / "told", init="pretrained"), "")
+    assert not (tmp_path / "told").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"embedding": "cmow", "vector_size": None},
+        {"embedding": "bert", "matrix_size": None, "vector_size": None, "hidden_size": None},
+        {"init_vectors": "words.txt"},
+        {"init_from": "runs/other"},
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(
+    flags: dict[str, object], opinion_vectors: ExampleSet, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="--init"):
+        train(tiny_config(opinion_vectors.root, tmp_path / "run", init="pretrained", **flags), "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_pretraining_does_not_start_from_them(vector_store: Path, tmp_path: Path) -> None:
+    result = invoke("pretrain-student", "--set", vector_store / "int8", "--init", "pretrained")
+    assert result.exit_code == 2
+    assert "--init" in result.stderr
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed", "another"])
+def test_a_damaged_file_is_refused(
+    damage: str, trained_VE: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opinion_run: Path
+) -> None:
+    path = tmp_path / "damaged.safetensors"
+    if damage == "changed":
+        content = bytearray(vectors.FILE.read_bytes())
+        content[-3] ^= 1
+        path.write_bytes(content)
+    if damage == "another":
+        path.write_bytes((opinion_run / "model.safetensors").read_bytes())
+    monkeypatch.setattr(vectors, "FILE", path)
+    with pytest.raises(IntegrityError, match=naming(str(path))):
+        read_pretrained()
+
+
+def test_a_student_without_vectors_gives_none(opinion_vectors: ExampleSet, tmp_path: Path) -> None:
+    sentence_run(tmp_path / "cmow", opinion_vectors, embedding="cmow", matrix_size=3, vector_size=0)
+    with pytest.raises(DataError, match=naming(str(tmp_path / "cmow"))):
+        write_pretrained(tmp_path / "cmow", tmp_path / "file.safetensors")
+    assert not (tmp_path / "file.safetensors").exists()
+
+
+def test_the_hash_of_a_vocabulary_does_not_depend_on_its_spelling(opinion_vectors: ExampleSet) -> None:
+    text = opinion_vectors.tokenizer_json()
+    assert vocabulary_sha256(text) == vocabulary_sha256(text.replace(" ", "").replace("\n", ""))
