@@ -146,7 +146,7 @@ class Init(Settings):
         None,
         description="Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. "
         "teacher: the set's token vectors, for a bert its teacher's layers. noise: random. Default: pretrained for "
-        "hybrid and cbow with this vocabulary, otherwise teacher, if the set has token vectors.",
+        "hybrid and cbow of whole texts with this vocabulary, otherwise teacher, if the set has token vectors.",
         json_schema_extra=PLACE,
     )
     init_from: ClassVar = None

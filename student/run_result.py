@@ -251,7 +251,7 @@ def _start_line(training: StudentTraining, vectors: StartVectors | None, giver: 
         what = "encoder and head start" if has_head_for(source, training.student_config) else "embeddings start"
         return f"{what} from {source}"
     if isinstance(vectors, PretrainedVectors):
-        return "vectors start from pretrained ones (--init teacher or --init noise: without them)"
+        return "vectors start from those that come with distill. --init chooses others"
     if vectors is not None:
         return f"vectors start from the teacher's, of {giver.sets[0].root}"
     return "embeddings start from noise"

@@ -81,11 +81,13 @@ def starts_pretrained(embedding: EmbeddingKind, init: InitKind | None, first: Lo
 
 def _prefers_pretrained(kind: EncoderKind, record: SetRecord) -> bool:
     """Whether the vectors of an encoder start from pretrained ones by default."""
-    # Pretrained vectors were trained in sums. Aligned pairs, which compare tokens, score more from a teacher's
-    # embeddings. For LSTMs nothing was measured. See docs/experiments/sentence-vectors.md.
-    if kind.make is AlignedEncoder:
-        return record.signals.token_vectors is None
-    return kind.has_sums and "vector_size" in kind.sizes
+    # Pretrained vectors were trained in sums of sentences. Aligned pairs, which compare tokens, score more from a
+    # teacher's embeddings (docs/experiments/sentence-vectors.md). For labelled words and LSTMs nothing was measured.
+    is_aligned = kind.make is AlignedEncoder
+    if "vector_size" not in kind.sizes or not (kind.has_sums or is_aligned):
+        return False
+    reads_tokens = is_aligned or record.kind == "token_labels"
+    return not reads_tokens or record.signals.token_vectors is None
 
 
 def starts_from_teacher(embedding: EmbeddingKind, init: InitKind | None, root: Path, record: SetRecord) -> bool:

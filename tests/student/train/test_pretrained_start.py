@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.files import write_text
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.reader import ExampleSet, LogitSet
 from pipeline.training.run_record import TOKENIZER_FILE
 from student.fit import train
 from student.model.architecture import SentenceConfig
@@ -19,8 +19,10 @@ from student.pretrained import vectors
 from student.pretrained.vectors import pretrained_vocabulary, read_pretrained, vocabulary_sha256, write_pretrained
 from student.start import start_vectors
 from tests.helpers.commands import invoke
+from tests.helpers.entities import LABELS
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
+from tests.helpers.words import dump_entities, write_random_teacher
 
 TABLE = "encoder.vectors.table.weight"
 STILL = 1e-30  # a learning rate that moves nothing
@@ -29,7 +31,7 @@ WIDTH = 6
 BERT_UNCASED = "d9a30f8db2290f3be5d5dca6f4f8ae419d1d31dbddfd6d181d83a75328c0e1bf"
 
 
-def sentence_run(folder: Path, logit_set: ExampleSet, **sizes: object) -> torch.Tensor:
+def sentence_run(folder: Path, logit_set: LogitSet, **sizes: object) -> torch.Tensor:
     """Writes a student with random vectors for the tokenizer of a set. Returns the vectors."""
     shape = {"embedding": "cbow", "matrix_size": 0, "vector_size": WIDTH} | sizes
     tokenizer = logit_set.record.tokenizer
@@ -113,7 +115,7 @@ def test_sums_of_that_vocabulary_start_from_them_unless_told_otherwise(
         assert_allclose(weights(tmp_path / name)[TABLE], expected, atol=1e-7)
         assert record["settings"]["init_vectors_sha256"] == read_pretrained().sha256
         assert record["settings"]["token_vectors_sha256"] is None
-        assert "pretrained" in capsys.readouterr().err
+        assert "come with distill" in capsys.readouterr().err
     for init in ("teacher", "noise"):
         record = train(tiny_config(opinion_vectors.root, tmp_path / init, init=init), "")
         assert record["settings"]["init_vectors_sha256"] is None
@@ -137,6 +139,18 @@ def test_aligned_pairs_start_from_the_teacher_if_they_can_and_lstms_always(
     assert starts("aligned", store / "roles") == [False, True]
     assert starts("lstm", roles_vectors.root, lstm_size=4) == [True, False]
     assert starts("lstm", store / "roles", lstm_size=4) == [False, False]
+
+
+def test_labelled_words_start_from_the_teacher_if_they_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_random_teacher(tmp_path, 40)
+    for name, has_vectors, expected in (("with", True, [True, False]), ("without", False, [False, True])):
+        store = tmp_path / name
+        entities = dump_entities(tmp_path, store=store, token_vectors=has_vectors, teacher_labels=",".join(LABELS))
+        sentence_run(store / "sentences", entities)
+        write_pretrained(store / "sentences", store / "vectors.safetensors")
+        monkeypatch.setattr(vectors, "FILE", store / "vectors.safetensors")
+        settings = train(tiny_config(entities.root, store / "run", num_train_epochs=1), "")["settings"]
+        assert [settings[key] is not None for key in ("token_vectors_sha256", "init_vectors_sha256")] == expected
 
 
 def test_another_vocabulary_starts_from_the_teacher(opinion_vectors: ExampleSet, tmp_path: Path) -> None:
