@@ -1130,8 +1130,8 @@ def sweep(
         pooler: Pooler of a bert. mean-cls: the mean of all layers' states of [CLS], which supports other heads, but
             transformers cannot load the run. Default: BERT's own.
         init: Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. teacher:
-            the set's token vectors, for a bert its teacher's layers. noise: random. Default: pretrained for hybrid
-            and cbow of whole texts with this vocabulary, otherwise teacher, if the set has token vectors.
+            the set's token vectors, for a bert its teacher's layers. noise: random. Default: the first that exists
+            of pretrained (hybrid and cbow of whole texts), teacher, pretrained (aligned, labelled words), noise.
         init_from: Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of
             a BERT.
         init_vectors: Text file of word2vec or GloVe from which token vectors start.
@@ -1286,8 +1286,8 @@ def train_student(
         pooler: Pooler of a bert. mean-cls: the mean of all layers' states of [CLS], which supports other heads, but
             transformers cannot load the run. Default: BERT's own.
         init: Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. teacher:
-            the set's token vectors, for a bert its teacher's layers. noise: random. Default: pretrained for hybrid
-            and cbow of whole texts with this vocabulary, otherwise teacher, if the set has token vectors.
+            the set's token vectors, for a bert its teacher's layers. noise: random. Default: the first that exists
+            of pretrained (hybrid and cbow of whole texts), teacher, pretrained (aligned, labelled words), noise.
         init_from: Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of
             a BERT.
         init_vectors: Text file of word2vec or GloVe from which token vectors start.

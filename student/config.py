@@ -145,8 +145,9 @@ class Init(Settings):
     init: InitKind | None = Field(
         None,
         description="Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. "
-        "teacher: the set's token vectors, for a bert its teacher's layers. noise: random. Default: pretrained for "
-        "hybrid and cbow of whole texts with this vocabulary, otherwise teacher, if the set has token vectors.",
+        "teacher: the set's token vectors, for a bert its teacher's layers. noise: random. Default: the first "
+        "that exists of pretrained (hybrid and cbow of whole texts), teacher, pretrained (aligned, labelled words), "
+        "noise.",
         json_schema_extra=PLACE,
     )
     init_from: ClassVar = None

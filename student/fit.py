@@ -16,6 +16,7 @@ from pipeline import console
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, remove_temporaries
 from pipeline.sets.reader import LogitSet
+from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.training import loop
 from pipeline.training.joint import BatchedTask, JointTask, check_free, entry_of, joint_settings
 from pipeline.training.loop import seed_step
@@ -163,7 +164,9 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
     # The tokenizer is the same for all sets, so one set's token vectors serve the shared encoder.
     giver = trainings[vectors_source([one.data.logit_set for one in trainings])]
     vectors = giver.data.start(settings.encoder.embedding, settings.start)
-    decided = [deciding_settings(one, vectors if one is giver else None) for one in trainings]
+    # A set's vectors are in the record of its own task. Pretrained ones belong to no set.
+    of_set = isinstance(vectors, VocabularyVectors)
+    decided = [deciding_settings(one, None if of_set and one is not giver else vectors) for one in trainings]
     by_task = {one.name: own | {"tasks": names} for one, own in zip(trainings, decided, strict=True)}
     places = [place for one in trainings for place in context(one)["logit_sets"]]
     run = Run(folder, joint_settings(by_task), command, {STUDENTS: names, "logit_sets": places})

@@ -8,6 +8,7 @@ from pipeline.sets.reader import find_set
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.kinds import kind_of_set
+from student.pretrained.vectors import read_pretrained
 from student.run_config import ReproduceConfig
 
 
@@ -15,7 +16,7 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
     """Opens the sets of a run at their current location and runs its recorded query again.
 
     Returns: The recorded facts (``then``) and the current ones (``now``): the fingerprint of each set, the number of
-        selected rows, the hashes of their keys and of their logits and weights, and of the initial token vectors.
+        selected rows, the hashes of their keys and of their logits and weights, and of the initial vectors.
 
     Raises:
         ConfigError: if the run is one of pretraining.
@@ -46,4 +47,6 @@ def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
         first = logit_set.sets[0]
         vectors = read_token_vectors(first.root, first.record)
         now |= {"token_vectors_sha256": vectors.sha256 if vectors else "none"}
+    if settings.get("pretrained_vectors_sha256"):
+        now |= {"pretrained_vectors_sha256": read_pretrained().sha256}
     return compared | {name: {"then": settings[name], "now": value} for name, value in now.items()}

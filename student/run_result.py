@@ -28,7 +28,7 @@ from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, TOKENIZER_
 from student.answers.drift import without
 from student.answers.engine_predictor import STUDENT_FILE
 from student.answers.thresholds import as_logits, best_thresholds
-from student.config import Start, Where, num_bigrams
+from student.config import Where, num_bigrams
 from student.export.engine_file import write_engine_file
 from student.layers import layer_loss_settings
 from student.model.card import CARD_FILE, HUB, card_text
@@ -91,10 +91,11 @@ def deciding_settings(training: StudentTraining, vectors: StartVectors | None) -
         "learning_rate": optimizer.rate,
         # Adam is recorded as None, as it was before there was a choice, so that such records stay comparable.
         "optimizer": None if optimizer.optimizer == "adam" else optimizer.optimizer,
-        "init_vectors_sha256": _vectors_file_sha256(start, vectors),
+        "init_vectors_sha256": file_sha256(start.init_vectors, FLAG) if start.init_vectors else None,
         "init_layers": list(layers.layers) if layers else None,
         "init_from_sha256": layers.sha256 if layers else source_sha256(start.init_from, student_config),
         "token_vectors_sha256": vectors.sha256 if isinstance(vectors, VocabularyVectors) else None,
+        "pretrained_vectors_sha256": vectors.sha256 if isinstance(vectors, PretrainedVectors) else None,
         **layer_loss_settings(settings.layers, student_config, logit_set.sets[0].record),
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
@@ -105,13 +106,6 @@ def deciding_settings(training: StudentTraining, vectors: StartVectors | None) -
         "rows_held_out": len(training.splits[HELD_OUT]) if settings.best.held_out is not None else None,
         **data.kind.row_hashes(logit_set, rows),
     }
-
-
-def _vectors_file_sha256(start: Start, vectors: StartVectors | None) -> str | None:
-    """Returns the hash of the file whose vectors are the start: the user's, or that of pretrained vectors."""
-    if start.init_vectors is not None:
-        return file_sha256(start.init_vectors, FLAG)
-    return vectors.sha256 if isinstance(vectors, PretrainedVectors) else None
 
 
 def calibrate(training: StudentTraining, student: TaskStudent) -> None:

@@ -9,7 +9,7 @@ D numbers each, P pairs of neighbouring tokens of all rows, T tokens.
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.text.word_vectors import read_word_vectors
 from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
+from student.config import Init, Start
 from student.data import Rows
 from student.model.aligned import AlignedEncoder
 from student.model.architecture import EncoderConfig, TaskConfig
@@ -62,30 +63,41 @@ Doubles = npt.NDArray[np.float64]
 StartVectors = VocabularyVectors | PretrainedVectors
 
 
-def starts_pretrained(embedding: EmbeddingKind, init: InitKind | None, first: LogitSet) -> bool:
-    """Whether a student of a set starts from pretrained vectors.
+def given_vectors(embedding: EmbeddingKind, start: Start, first: LogitSet) -> Literal["pretrained", "teacher"] | None:
+    """Returns which vectors the tokens of a student of a set start from.
+
+    Returns:
+        The pretrained ones of the package, or the set's. None: neither, but noise, a run, a file, or layers.
 
     Raises:
-        ConfigError: if the flags require it, but the set has another vocabulary.
+        ConfigError: if the flags require vectors that the set does not have, or that have another vocabulary.
     """
-    if init != "pretrained" and not (init is None and _prefers_pretrained(ENCODERS[embedding], first.record)):
-        return False
-    fits = vocabulary_sha256(first.tokenizer_json()) == pretrained_vocabulary()
-    if init == "pretrained" and not fits:
+    if not isinstance(start, Init):
+        return None
+    if start.init == "pretrained" and not has_pretrained(first):
         raise ConfigError(
             f"--init pretrained: the vectors are for the vocabulary of BERT (uncased), but {first.root} has another. "
-            "Use --init teacher or --init noise"
+            "Leave the flag out, or use --init noise"
         )
-    return fits
+    by_default = start.init is None and _prefers_pretrained(ENCODERS[embedding], first.record)
+    if start.init == "pretrained" or (by_default and has_pretrained(first)):
+        return "pretrained"
+    return "teacher" if starts_from_teacher(embedding, start.init, first.root, first.record) else None
+
+
+def has_pretrained(first: LogitSet) -> bool:
+    """Whether the package has vectors for the vocabulary of a set."""
+    return vocabulary_sha256(first.tokenizer_json()) == pretrained_vocabulary()
 
 
 def _prefers_pretrained(kind: EncoderKind, record: SetRecord) -> bool:
-    """Whether the vectors of an encoder start from pretrained ones by default."""
-    # Pretrained vectors were trained in sums of sentences. Aligned pairs, which compare tokens, score more from a
-    # teacher's embeddings (docs/experiments/sentence-vectors.md). For labelled words and LSTMs nothing was measured.
+    """Whether an encoder starts from pretrained vectors if the vocabulary is theirs."""
     is_aligned = kind.make is AlignedEncoder
+    # LSTMs keep their start, because pretrained vectors are short for frequent tokens, as sums need it.
     if "vector_size" not in kind.sizes or not (kind.has_sums or is_aligned):
         return False
+    # The vectors were trained in sums of sentences. Where single tokens count, a set's own are better (aligned pairs,
+    # docs/experiments/sentence-vectors.md) or not worse for all that is known (labelled words). Both beat noise.
     reads_tokens = is_aligned or record.kind == "token_labels"
     return not reads_tokens or record.signals.token_vectors is None
 
@@ -218,10 +230,11 @@ def start_vectors(
         counts_less: whether frequent tokens get shorter vectors. Pretrained ones stay as they are.
 
     Returns:
-        start_VK: float32, the first K principal components, times the SIF weights if so.
+        start_VK: float32, the first K principal components, times the SIF weights if so. Of pretrained vectors, the
+            first K columns.
     """
     if isinstance(vectors, PretrainedVectors):
-        start_VK = vectors.vector_VE[:, :size].double().numpy()
+        start_VK = vectors.vector_VW[:, :size].double().numpy()
     else:
         start_VK = principal_components(vectors.vector_VW.astype(np.float64), size)
         if counts_less:
@@ -243,13 +256,17 @@ def principal_components(vector_VW: Doubles, size: int) -> Doubles:
 
     The largest number of an axis is positive, so that the same vectors give the same table on every machine.
     """
-    centred_VW = vector_VW - vector_VW.mean(axis=0)
-    # The covariance has W² numbers whatever the vocabulary's size, so `eigh` is faster than an SVD.
-    _, axes_WW = np.linalg.eigh(centred_VW.T @ centred_VW)
+    return onto_axes(vector_VW - vector_VW.mean(axis=0), size)
+
+
+def onto_axes(vector_VW: Doubles, size: int) -> Doubles:
+    """Like `principal_components`, but from the origin instead of the mean."""
+    # The product has W² numbers whatever the vocabulary's size, so `eigh` is faster than an SVD.
+    _, axes_WW = np.linalg.eigh(vector_VW.T @ vector_VW)
     axes_WK = axes_WW[:, ::-1][:, :size]
     # An eigenvector's sign is arbitrary and differs between LAPACK builds.
     largest_K = np.abs(axes_WK).argmax(axis=0)
-    component_VK: Doubles = centred_VW @ (axes_WK * np.sign(np.take_along_axis(axes_WK, largest_K[None], axis=0)))
+    component_VK: Doubles = vector_VW @ (axes_WK * np.sign(np.take_along_axis(axes_WK, largest_K[None], axis=0)))
     return component_VK
 
 

@@ -14,13 +14,13 @@ from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
 from student.bert_start import BertStart
-from student.config import FromWords, Init, OneTask, Sets, SeveralTasks, Source, Start, TrainSettings
+from student.config import FromWords, OneTask, Sets, SeveralTasks, Source, Start, TrainSettings
 from student.kinds import KINDS, kind_of_set
 from student.kinds.kind import TaskKind
 from student.model.architecture import Facts
-from student.model.flags import EmbeddingKind, InitKind
+from student.model.flags import EmbeddingKind
 from student.pretrained.vectors import read_pretrained
-from student.start import StartVectors, starts_from_teacher, starts_pretrained
+from student.start import StartVectors, given_vectors
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class TrainingData:
             ConfigError: if the flags require vectors that the set does not have or fit.
             IntegrityError: if the file was changed.
         """
-        init = init_of(embedding, start, self.logit_set.sets[0])
-        return read_pretrained() if init == "pretrained" else self.token_vectors if init == "teacher" else None
+        given = given_vectors(embedding, start, self.logit_set.sets[0])
+        return read_pretrained() if given == "pretrained" else self.token_vectors if given == "teacher" else None
 
     @cached_property
     def token_vectors(self) -> VocabularyVectors | None:
@@ -131,19 +131,6 @@ def build_student_config(settings: TrainSettings, logit_set: LogitSet, facts: Fa
     if isinstance(start, FromWords) and not start.init_vectors.is_file():
         raise ConfigError(f"--init-vectors {start.init_vectors}: no such file")
     return KINDS[logit_set.record.kind].build_config(settings, logit_set, facts)
-
-
-def init_of(embedding: EmbeddingKind, start: Start, first: LogitSet) -> InitKind | None:
-    """Returns what the vectors of a student of a set start from. None: neither pretrained vectors nor the teacher's.
-
-    Raises:
-        ConfigError: if the flags require vectors that the set does not have or fit.
-    """
-    if not isinstance(start, Init):
-        return None
-    if starts_pretrained(embedding, start.init, first):
-        return "pretrained"
-    return "teacher" if starts_from_teacher(embedding, start.init, first.root, first.record) else None
 
 
 def task_facts(logit_set: LogitSet) -> Facts:

@@ -12,6 +12,7 @@ from tests.helpers.release_files import differences, tracked
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="needs the repository")
 def test_the_package_has_all_files_of_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

@@ -52,7 +52,7 @@ class EncoderConfig(BaseModel):
         initializer_range: standard deviation of the initial noise of sums and products.
         table_dtype: the type of the stored embedding tables.
         used_rows: the number of tokens with a row that is not neutral, including the padding: they were trained, or
-            started from the teacher's vectors. Tables of types other than float32 have no row for the other tokens.
+            did not start from noise. Tables of types other than float32 have no row for the other tokens.
             None: not counted.
         weights: the format of the weights on disk. In memory they are float32.
         tokenizer_sha256: the hash of its tokenizer.

@@ -28,7 +28,7 @@ def summary(config: TaskConfig) -> dict[str, str]:
 
 
 def used_summary(config: EncoderConfig) -> str:
-    """Returns in words how many tokens have rows that were trained or started from the teacher's vectors."""
+    """Returns in words how many tokens have rows that were trained or did not start from noise."""
     if config.used_rows is None:
         return "tokens not counted"
     return f"{config.used_rows:,} of {config.num_tokens:,} tokens known, the others neutral"

@@ -27,10 +27,11 @@ from student.config import (
 )
 from student.fit import build_joint_configs, vectors_source
 from student.model.architecture import Facts, TaskConfig
+from student.pretrained.vectors import read_pretrained
 from student.recipe import SETS, load_recipe, with_recipe
-from student.start import source_sha256
+from student.start import given_vectors, has_pretrained, source_sha256
 from student.training_config import BestEpoch, CalibrationRows
-from student.training_data import build_student_config, init_of, open_training_set, separate, source_of, task_facts
+from student.training_data import build_student_config, open_training_set, separate, source_of, task_facts
 
 # Commas separate the values of a grid, so tasks that are trained together need another sign.
 TOGETHER = "+"
@@ -217,7 +218,7 @@ def build_swept_config(sets: Opened, settings: TrainSettings) -> TaskConfig:
     else:
         made, giver = build_student_config(settings, opened[0], facts[0])[0], opened[0].sets[0]
     # The check raises an error for missing vectors now, and not after hours of other trainings.
-    init_of(settings.encoder.embedding, settings.start, giver)
+    given_vectors(settings.encoder.embedding, settings.start, giver)
     return made
 
 
@@ -239,12 +240,14 @@ def is_of_a_task(setting: str) -> bool:
 
 
 def _of_set(fixed: Mapping[str, Any], logit_set: LogitSet) -> dict[str, Any]:
-    # A set may have gained token vectors since earlier runs, and students with another start cannot be compared.
-    first = logit_set.sets[0]
-    is_from_another = fixed.get("init") == "noise" or "init_from" in fixed
-    vectors = None if is_from_another else read_token_vectors(first.root, first.record)
+    # A set may have gained token vectors since earlier runs, or distill other pretrained ones. Students with
+    # another start cannot be compared.
+    first, init = logit_set.sets[0], "init_from" if "init_from" in fixed else fixed.get("init")
+    vectors = read_token_vectors(first.root, first.record) if init in (None, "teacher") else None
+    can_be_pretrained = init in (None, "pretrained") and has_pretrained(first)
     return {
         "token_vectors_sha256": vectors.sha256 if vectors else None,
+        "pretrained_vectors_sha256": read_pretrained().sha256 if can_be_pretrained else None,
         "logit_set_fingerprints": [one.record.fingerprint for one in logit_set.sets],
         "mix": mix_of(logit_set),
     }

@@ -21,7 +21,9 @@ NAME = re.compile(r"(distill_\w+)-([\d.]+)-py3-none-manylinux_2_\d+_(x86_64|aarc
 
 def tracked() -> set[str]:
     """Returns the files of the packages in the repository."""
-    listed = subprocess.run(["git", "ls-files", "-z", *PACKAGES], check=True, capture_output=True, text=True)
+    # New files count, too, so that a change can be tested before it is committed.
+    shown = ["-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(["git", "ls-files", *shown, *PACKAGES], check=True, capture_output=True, text=True)
     return {*listed.stdout.split("\0")} - {""}
 
 

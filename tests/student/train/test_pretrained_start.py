@@ -1,5 +1,6 @@
 """Students whose vectors start from pretrained ones: the file, who starts from it, and what becomes of it in a run."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +10,21 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.files import write_text
+from pipeline.flat_settings import given
 from pipeline.sets.reader import ExampleSet, LogitSet
 from pipeline.training.run_record import TOKENIZER_FILE
+from student.config import SweepSettings, TrainSettings
 from student.fit import train
 from student.model.architecture import SentenceConfig
 from student.model.encoder import Encoder
 from student.model.pretrained import SentenceStudent
 from student.pretrained import vectors
-from student.pretrained.vectors import pretrained_vocabulary, read_pretrained, vocabulary_sha256, write_pretrained
+from student.pretrained.build import write_pretrained
+from student.pretrained.vectors import pretrained_vocabulary, read_pretrained, vocabulary_sha256
+from student.reproduce import reproduce
+from student.run_config import ReproduceConfig
 from student.start import start_vectors
+from student.sweep.sweep import sweep
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS
 from tests.helpers.messages import naming
@@ -74,15 +81,15 @@ def trained_VE(opinion_vectors: ExampleSet, tmp_path: Path, monkeypatch: pytest.
 def test_the_file_of_the_package_is_for_the_vocabulary_of_bert() -> None:
     pretrained = read_pretrained()
     assert pretrained_vocabulary() == BERT_UNCASED
-    assert pretrained.vector_VE.shape == (30522, 400)
-    assert pretrained.vector_VE.isfinite().all()
+    assert pretrained.vector_VW.shape == (30522, 400)
+    assert pretrained.vector_VW.isfinite().all()
     assert vectors.FILE.stat().st_size < 12e6
-    lengths_E = pretrained.vector_VE.norm(dim=0)
+    lengths_E = pretrained.vector_VW.norm(dim=0)
     assert (lengths_E.diff() < 0.01 * lengths_E[:-1]).all()  # the largest first, but for the rounding
 
 
 def test_the_file_has_the_vectors_turned_onto_their_axes(trained_VE: torch.Tensor) -> None:
-    turned_VE = read_pretrained().vector_VE
+    turned_VE = read_pretrained().vector_VW
     products_VV = trained_VE @ trained_VE.T
     # Steps are an eighth of a row's deviation at most, so products are off by a few percent of the lengths.
     lengths_V = trained_VE.norm(dim=1)
@@ -97,7 +104,7 @@ def test_vectors_start_as_they_were_trained(trained_VE: torch.Tensor) -> None:
     pretrained = read_pretrained()
     for size in (4, 9):
         start_VK = start_vectors(pretrained, size, pad_id=3)
-        expected = pretrained.vector_VE[:, :size].numpy().copy()
+        expected = pretrained.vector_VW[:, :size].numpy().copy()
         expected[3] = 0
         assert start_VK.shape == (len(trained_VE), min(size, WIDTH))
         assert_allclose(start_VK, expected * (Encoder.start_deviation / expected.std()), rtol=1e-5)
@@ -113,14 +120,14 @@ def test_sums_of_that_vocabulary_start_from_them_unless_told_otherwise(
     for name, init in (("default", None), ("told", "pretrained")):
         record = train(tiny_config(opinion_vectors.root, tmp_path / name, init=init, learning_rate=STILL), "")
         assert_allclose(weights(tmp_path / name)[TABLE], expected, atol=1e-7)
-        assert record["settings"]["init_vectors_sha256"] == read_pretrained().sha256
+        assert record["settings"]["pretrained_vectors_sha256"] == read_pretrained().sha256
         assert record["settings"]["token_vectors_sha256"] is None
         assert "come with distill" in capsys.readouterr().err
     for init in ("teacher", "noise"):
         record = train(tiny_config(opinion_vectors.root, tmp_path / init, init=init), "")
-        assert record["settings"]["init_vectors_sha256"] is None
+        assert record["settings"]["pretrained_vectors_sha256"] is None
         assert (record["settings"]["token_vectors_sha256"] is None) == (init == "noise")
-    with pytest.raises(FingerprintMismatchError, match="init_vectors_sha256: "):
+    with pytest.raises(FingerprintMismatchError, match="pretrained_vectors_sha256: "):
         train(tiny_config(opinion_vectors.root, tmp_path / "default", init="noise", learning_rate=STILL), "")
 
 
@@ -133,7 +140,7 @@ def test_aligned_pairs_start_from_the_teacher_if_they_can_and_lstms_always(
         settings = train(tiny_config(logit_set, tmp_path / f"{embedding}-{logit_set.parent.name}", **flags), "")[
             "settings"
         ]
-        return [settings[name] is not None for name in ("token_vectors_sha256", "init_vectors_sha256")]
+        return [settings[name] is not None for name in ("token_vectors_sha256", "pretrained_vectors_sha256")]
 
     assert starts("aligned", roles_vectors.root) == [True, False]
     assert starts("aligned", store / "roles") == [False, True]
@@ -150,12 +157,12 @@ def test_labelled_words_start_from_the_teacher_if_they_can(tmp_path: Path, monke
         write_pretrained(store / "sentences", store / "vectors.safetensors")
         monkeypatch.setattr(vectors, "FILE", store / "vectors.safetensors")
         settings = train(tiny_config(entities.root, store / "run", num_train_epochs=1), "")["settings"]
-        assert [settings[key] is not None for key in ("token_vectors_sha256", "init_vectors_sha256")] == expected
+        assert [settings[key] is not None for key in ("token_vectors_sha256", "pretrained_vectors_sha256")] == expected
 
 
 def test_another_vocabulary_starts_from_the_teacher(opinion_vectors: ExampleSet, tmp_path: Path) -> None:
     record = train(tiny_config(opinion_vectors.root, tmp_path / "default"), "")
-    assert record["settings"]["init_vectors_sha256"] is None
+    assert record["settings"]["pretrained_vectors_sha256"] is None
     assert record["settings"]["token_vectors_sha256"] is not None
     with pytest.raises(ConfigError, match=naming("--init pretrained: ", str(opinion_vectors.root))):
         train(tiny_config(opinion_vectors.root, tmp_path / "told", init="pretrained"), "")
@@ -163,20 +170,61 @@ def test_another_vocabulary_starts_from_the_teacher(opinion_vectors: ExampleSet,
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "named"),
     [
-        {"embedding": "cmow", "vector_size": None},
-        {"embedding": "bert", "matrix_size": None, "vector_size": None, "hidden_size": None},
-        {"init_vectors": "words.txt"},
-        {"init_from": "runs/other"},
+        ({"embedding": "cmow", "vector_size": None}, ("--init pretrained: ", "cmow")),
+        (
+            {"embedding": "bert", "matrix_size": None, "vector_size": None, "hidden_size": None},
+            ("--init pretrained: ",),
+        ),
+        ({"init_vectors": "words"}, ("--init-vectors: ", "--init pretrained")),
+        ({"init_from": "run"}, ("--init: ", "--init-from")),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(
-    flags: dict[str, object], opinion_vectors: ExampleSet, tmp_path: Path
+    flags: dict[str, object], named: tuple[str, ...], opinion_vectors: ExampleSet, opinion_run: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="--init"):
+    (tmp_path / "words").write_text("good 1 2\n")
+    places = {"words": tmp_path / "words", "run": opinion_run}
+    flags = {name: places.get(str(value), value) for name, value in flags.items()}
+    with pytest.raises(ConfigError, match=naming(*named)):
         train(tiny_config(opinion_vectors.root, tmp_path / "run", init="pretrained", **flags), "")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("trained_VE")
+def test_every_task_of_a_joint_training_records_them(store: Path, vectors_store: Path, tmp_path: Path) -> None:
+    sets = f"{store / 'opinion'},{vectors_store / 'roles'}"
+    flags = given(tiny_config(store / "opinion", tmp_path / "run", num_train_epochs=1))
+    del flags["set"]
+    train(TrainSettings.from_flags(**flags, tasks=sets), "")
+    for name in ("opinion", "roles"):
+        settings = json.loads((tmp_path / "run" / name / "run.json").read_text())["settings"]
+        assert settings["pretrained_vectors_sha256"] == read_pretrained().sha256
+        assert settings["token_vectors_sha256"] is None
+
+
+def test_other_vectors_are_noticed_by_reproduce_and_by_a_sweep(
+    trained_VE: torch.Tensor, opinion_vectors: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    before = read_pretrained().sha256
+    flags = tiny_config(opinion_vectors.root, tmp_path / "run", num_train_epochs=1)
+    train(flags, "")
+    values = given(flags) | {"output_dir": tmp_path / "sweep", "grid": ("initializer_range=0.1",)}
+    sweep(SweepSettings.from_flags(**values), "")
+    sentence_run(tmp_path / "others", opinion_vectors)
+    with torch.no_grad():
+        others = SentenceStudent.load(tmp_path / "others")
+        others.encoder.tables()[0].weight.fill_(1)
+        others.save(tmp_path / "others")
+    write_pretrained(tmp_path / "others", tmp_path / "others.safetensors")
+    monkeypatch.setattr(vectors, "FILE", tmp_path / "others.safetensors")
+    compared = reproduce(ReproduceConfig(run=tmp_path / "run"))["pretrained_vectors_sha256"]
+    assert compared == {"then": before, "now": read_pretrained().sha256}
+    assert compared["then"] != compared["now"]
+    with pytest.raises(FingerprintMismatchError, match="pretrained_vectors_sha256"):
+        sweep(SweepSettings.from_flags(**values), "")
 
 
 def test_pretraining_does_not_start_from_them(vector_store: Path, tmp_path: Path) -> None:
