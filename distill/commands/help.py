@@ -1,6 +1,7 @@
 """``--help``: commands and flags by topic, never truncated on narrow screens, and examples. Also mistyped flags."""
 
 import copy
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -61,6 +62,8 @@ class Command(TyperCommand):
             # so its error is recognised by its attribute.
             if getattr(error, "possibilities", None):
                 self._suggest(ctx, error)
+            elif " is not one of " in getattr(error, "message", ""):
+                _suggest_value(error)
             raise
 
     def _suggest(self, ctx: Any, error: Any) -> None:
@@ -87,6 +90,14 @@ class Command(TyperCommand):
         for title, records in panels.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+def _suggest_value(error: Any) -> None:
+    """Changes the message about an unknown value of a flag to suggest the most similar one."""
+    # typer checks values by pydantic, which puts its own words before a message.
+    message = error.message.removeprefix("Value error, ")
+    value, *known = re.findall(r"'([^']*)'", message)
+    error.message = message + "".join(f" Did you mean {name}?" for name in get_close_matches(value, known, n=1))
 
 
 def _without_aliases(parameter: Any) -> Any:

@@ -278,6 +278,18 @@ def test_missing_and_unknown_flags_are_named(arguments: list[str], flag: str) ->
     assert flag in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("value", "suggested"), [("pretraned", "Did you mean pretrained?"), ("layers", None), ("it's", None)]
+)
+def test_unknown_values_of_a_flag_are_named_with_a_similar_one(value: str, suggested: str | None) -> None:
+    result = CliRunner().invoke(app, ["train-student", "--set", "x", "--init", value])
+    assert result.exit_code == 2
+    # The words of the library that checks values are not shown.
+    assert re.search(rf"'--init': ['\"]{value}['\"] is not one of", result.stderr)
+    assert ("Did you mean" in result.stderr) == (suggested is not None)
+    assert suggested is None or suggested in result.stderr
+
+
 def test_the_help_has_every_command_once_under_its_panel_and_cuts_no_sentence() -> None:
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
     panels = dict(re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", text, re.MULTILINE))
