@@ -36,7 +36,7 @@ def load_token_encoder(
         DataError: if the one named cannot be found or read.
         TeacherError: if it is not an encoder, or has another vocabulary than the teacher.
     """
-    # Pairs are aligned by default, which needs vectors of single tokens: from embeddings, MNLI scores 2.7 points more
+    # Pairs are aligned by default, which needs vectors of single tokens: from embeddings, MNLI scores two points more
     # than from the last states of a sentence encoder. See docs/experiments/sentence-vectors.md.
     by_default = ITSELF if task.is_pair else sentence_encoder_of(teacher.name)
     name = wanted.token_vectors_from or task.token_vectors_from or by_default
