@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from pipeline.environment import store_folder
-from pipeline.errors import ConfigError, did_you_mean, raise_all
+from pipeline.errors import ConfigError, did_you_mean, own_words, raise_all
 from pipeline.flat_settings import build
 from pipeline.settings import Settings, flags
 from pipeline.strings import string_problem, strings_in
@@ -188,7 +188,7 @@ def _key_problem(error: Any, model: type[BaseModel]) -> str:
         return f"unknown key {where!r}. {did_you_mean(where, model.model_fields)}"
     if error["type"] == "missing":
         return f"missing key {where!r}"
-    message = IN_WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+    message = IN_WORDS.get(error["type"], own_words(error["msg"]))
     is_unquoted = error["type"] == "string_type" and isinstance(error["input"], int | float)  # yes and no in YAML
     advice = ". Put it in quotes" if is_unquoted else ""
     return f"{where}: {message} (got {_brief(error['input'])}){advice}" if where else message

@@ -150,6 +150,11 @@ def did_you_mean(name: str, known: Iterable[str], taken: Collection[str] = ()) -
     return f"{suggestion}: {', '.join(names) or 'none'}."
 
 
+def own_words(message: str) -> str:
+    """Returns the message of a validator without the words that pydantic puts before it."""
+    return message.removeprefix("Value error, ")
+
+
 def unreadable(error: OSError | UnicodeDecodeError) -> str:
     """Returns why a file cannot be read."""
     if isinstance(error, FileNotFoundError):

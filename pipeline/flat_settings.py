@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from pipeline.errors import ConfigError, did_you_mean, raise_all
+from pipeline.errors import ConfigError, did_you_mean, own_words, raise_all
 from pipeline.settings import Flag, S, Settings, draft_of, flag_name, flags, is_optional, members_of, names_of_member
 from pipeline.strings import flag_problem
 
@@ -203,7 +203,7 @@ def _build(kind: type[S], given: Mapping[str, Any], used: dict[str, type[Setting
 
 def _problem(error: Any) -> str:
     """Returns pydantic's errors with the names of the flags."""
-    message = str(error["msg"]).removeprefix("Value error, ")
+    message = own_words(str(error["msg"]))
     if not error["loc"]:
         return message
     where = flag_name(str(error["loc"][0]))

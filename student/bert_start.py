@@ -29,11 +29,10 @@ from pipeline.text.tokenizer import example
 from pipeline.training.checkpoint import check_tensors, tensors_sha256
 from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from pipeline.untrusted import parse_json
-from student.config import Start
 from student.model.bert import BertEncoder
 from student.model.bert_shape import NUM_LAYERS, BertShape, Inherited
 from student.model.encoder import Encoder
-from student.model.flags import Bert, EncoderSettings
+from student.model.flags import Bert, EncoderSettings, Start
 
 INDEX_FILE = "model.safetensors.index.json"
 ADVICE = "Give --init-from FOLDER_OF_A_BERT, or --init noise"

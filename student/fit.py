@@ -23,13 +23,14 @@ from pipeline.training.loop import seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, best_of, finish_run, write_run_record
 from student.bert_start import BertStart, copy_layers
-from student.config import FromRun, FromWords, SeveralTasks, TrainSettings, num_bigrams
+from student.config import SeveralTasks, TrainSettings, num_bigrams
 from student.data import row_weights
 from student.layers import LayerTask, end_stage, layer_loss, learn_layers, stage_history
 from student.losses.layers import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import with_default_encoder
 from student.model.embeddings import matrix_encoder
+from student.model.flags import FromRun, FromWords
 from student.model.model import Student, TaskStudent, default_device, share_hidden
 from student.model.products import IS_COMPILED
 from student.optimizer import make_optimizer

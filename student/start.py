@@ -26,7 +26,6 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.text.word_vectors import read_word_vectors
 from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
-from student.config import Init, Start
 from student.data import Rows
 from student.model.aligned import AlignedEncoder
 from student.model.architecture import EncoderConfig, TaskConfig
@@ -34,7 +33,7 @@ from student.model.config_file import read_encoder_config, why_none
 from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS, EncoderKind
-from student.model.flags import EmbeddingKind, InitKind
+from student.model.flags import EmbeddingKind, Init, InitKind, Start
 from student.model.model import TaskStudent
 from student.model.weights import ENCODER, Tensors, read_weights
 from student.pretrained.vectors import PretrainedVectors, pretrained_vocabulary, vocabulary_sha256
@@ -74,14 +73,14 @@ def given_vectors(embedding: EmbeddingKind, start: Start, first: LogitSet) -> Li
     """
     if not isinstance(start, Init):
         return None
-    if start.init == "pretrained" and not has_pretrained(first):
+    by_default = start.init is None and _prefers_pretrained(ENCODERS[embedding], first.record)
+    if (by_default or start.init == "pretrained") and has_pretrained(first):
+        return "pretrained"
+    if start.init == "pretrained":
         raise ConfigError(
             f"--init pretrained: the vectors are for the vocabulary of BERT (uncased), but {first.root} has another. "
             "Leave the flag out, or use --init noise"
         )
-    by_default = start.init is None and _prefers_pretrained(ENCODERS[embedding], first.record)
-    if start.init == "pretrained" or (by_default and has_pretrained(first)):
-        return "pretrained"
     return "teacher" if starts_from_teacher(embedding, start.init, first.root, first.record) else None
 
 

@@ -14,11 +14,11 @@ from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
 from student.bert_start import BertStart
-from student.config import FromWords, OneTask, Sets, SeveralTasks, Source, Start, TrainSettings
+from student.config import OneTask, Sets, SeveralTasks, Source, TrainSettings
 from student.kinds import KINDS, kind_of_set
 from student.kinds.kind import TaskKind
 from student.model.architecture import Facts
-from student.model.flags import EmbeddingKind
+from student.model.flags import EmbeddingKind, FromWords, Start
 from student.pretrained.vectors import read_pretrained
 from student.start import StartVectors, given_vectors
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from pipeline.errors import own_words
+
 EXAMPLES = {
     "finetune-teacher": (
         "distill finetune-teacher --task mrpc --model-name-or-path bert-base-uncased --output-dir teachers/mrpc",
@@ -94,8 +96,7 @@ class Command(TyperCommand):
 
 def _suggest_value(error: Any) -> None:
     """Changes the message about an unknown value of a flag to suggest the most similar one."""
-    # typer checks values by pydantic, which puts its own words before a message.
-    message = error.message.removeprefix("Value error, ")
+    message = own_words(error.message)  # typer checks values by pydantic
     value, *known = re.findall(r"'([^']*)'", message)
     error.message = message + "".join(f" Did you mean {name}?" for name in get_close_matches(value, known, n=1))
 

@@ -9,12 +9,10 @@ from pipeline.settings import flag_name
 from pipeline.tasks.task import Metric
 from pipeline.training.run_record import CONFIG_FILE
 from student.config import (
-    FromRun,
     Head,
     LabelSettings,
     Loss,
     PairingKind,
-    Start,
     Storage,
     TokenHead,
     TrainSettings,
@@ -24,7 +22,7 @@ from student.model.architecture import MOST_COMPARED, Facts, StudentConfig, Toke
 from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
 from student.model.config_file import read_encoder_config
 from student.model.encoders import ENCODERS
-from student.model.flags import Aligned, AnyEncoder, Bert, EncoderSettings
+from student.model.flags import Aligned, AnyEncoder, Bert, EncoderSettings, FromRun, Start
 from student.model.heads import HEADS, PAIRINGS
 
 # The size was chosen together with the number of pairs. See docs/experiments/bigrams.md.

@@ -4,11 +4,12 @@
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,8 +23,6 @@ FILE = Path(__file__).with_name("bert-uncased.safetensors")
 # The name has the ending for which vectors of tokens are rounded in fine steps.
 NAME, VOCABULARY = "vectors.table.weight", "vocabulary_sha256"
 MOST_NUMBERS = 2**26
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ def pretrained_vocabulary() -> str:
     Raises:
         IntegrityError: if their file is missing, or something else.
     """
-    return _of_file(FILE, lambda file: str(file.metadata()[VOCABULARY]))
+    with _opened(FILE) as file:
+        return str(file.metadata()[VOCABULARY])
 
 
 def read_pretrained() -> PretrainedVectors:
@@ -59,18 +59,17 @@ def read_pretrained() -> PretrainedVectors:
 
 @cache
 def _read(path: Path) -> PretrainedVectors:
-    def vectors(file: Any) -> PretrainedVectors:
+    with _opened(path) as file:
         sha256 = check_tensors(path)
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return PretrainedVectors(widened(tensors, MOST_NUMBERS)[NAME], sha256)
 
-    return _of_file(path, vectors)
 
-
-def _of_file(path: Path, read: Callable[[Any], T]) -> T:
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt") as file:
-            return read(file)
+            yield file
     except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
         advice = "Install distill again, or use --init teacher or --init noise"
         raise IntegrityError(f"{path}: not the pretrained vectors of distill: {error}. {advice}") from error

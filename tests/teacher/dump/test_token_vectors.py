@@ -319,26 +319,19 @@ def test_the_encoder_of_sentences_that_a_teacher_was_fine_tuned_from_speaks_for_
     assert write(work, tmp_path, **flags).signals.token_vectors == own  # what is there stays
 
 
-def test_embeddings_of_the_teacher_are_stored_for_pairs(work: Path, encoder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", ["pairs", "manifest"])
+def test_the_teacher_speaks_for_pairs_and_where_a_manifest_says_so(
+    why: str, work: Path, encoder: Path, tmp_path: Path
+) -> None:
     (encoder / "modules.json").write_text("[]")
-    flags: dict[str, Any] = {"task": "roles", "model_name_or_path": finetuned_from(encoder, work, "roles")}
-    signal = write(work, tmp_path / "teachers", **flags).signals.token_vectors
+    task, own = ("roles" if why == "pairs" else "opinion"), tmp_path / "own.yaml"
+    choice = "token_vectors_from: teacher\n" if why == "manifest" else ""
+    own.write_text((work / f"{task}.yaml").read_text() + choice)
+    flags: dict[str, Any] = {"model_name_or_path": finetuned_from(encoder, work, task), "manifest": own}
+    signal = write(work, tmp_path / "teachers", task, **flags).signals.token_vectors
     assert signal is not None
     assert (signal.encoder, signal.layer) == (None, 0)
-    told = write(work, tmp_path / "encoders", **flags, token_vectors_from=str(encoder)).signals.token_vectors
-    assert told is not None
-    assert told.encoder is not None
-
-
-def test_a_manifest_may_say_that_the_teacher_speaks(work: Path, encoder: Path, tmp_path: Path) -> None:
-    (encoder / "modules.json").write_text("[]")
-    own = tmp_path / "opinion.yaml"
-    own.write_text((work / "opinion.yaml").read_text() + "token_vectors_from: teacher\n")
-    flags: dict[str, Any] = {"model_name_or_path": finetuned_from(encoder, work), "manifest": own}
-    signal = write(work, tmp_path / "teachers", **flags).signals.token_vectors
-    assert signal is not None
-    assert (signal.encoder, signal.layer) == (None, 0)
-    told = write(work, tmp_path / "encoders", **flags, token_vectors_from=str(encoder)).signals.token_vectors
+    told = write(work, tmp_path / "encoders", task, **flags, token_vectors_from=str(encoder)).signals.token_vectors
     assert told is not None
     assert told.encoder is not None
 
