@@ -20,7 +20,7 @@ from student.kernels.reference import RowGradients, Tables
 # Tables of other types, such as int8, are gathered to float32 before a kernel reads them.
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 # check.cpp holds the same number. Raise both when the arguments of a kernel change.
-INTERFACE_VERSION = 6
+INTERFACE_VERSION = 7
 # A processor runs the code of all lower levels, so a missing build falls back to the next one.
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
 # Gradients of more bytes than a last-level cache holds are written past the caches, which saves reading them first.
@@ -46,6 +46,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "reduce_backward": (None, [_ADDRESS] * 3),
     "scan": (None, [_ADDRESS] * 2),
     "scan_backward": (None, [_ADDRESS] * 4),
+    "align": (None, [_ADDRESS] * 2),
+    "align_backward": (None, [_ADDRESS] * 4),
+    "pool": (None, [_ADDRESS, _ADDRESS, _LONG, _LONG, _ADDRESS]),
+    "pool_backward": (None, [_ADDRESS, _ADDRESS, _LONG, _LONG, *[_ADDRESS] * 3]),
     "group_rows": (_LONG, [_ADDRESS, _LONG, _LONG, _LONG, *[_ADDRESS] * 3]),
     "sum_gradients": (_DOUBLE, [_ADDRESS, _INT, _ADDRESS, _ADDRESS, _LONG, _INT]),
     "catch_up": (None, [_ADDRESS, _INT, _ADDRESS, _LONG, _ADDRESS, _DOUBLE, _INT]),
@@ -323,14 +327,23 @@ def check_values(kernels: ctypes.CDLL, batch: KernelBatch, ids_T: Tensor, starts
         ValueError: starts do not ascend from 0 to T.
     """
     # The starts are checked first, because the check of the ids relies on their number being right.
-    place = kernels.first_wrong_start(ctypes.byref(batch))
-    if place >= 0:
-        raise ValueError(
-            f"starts[{place}] is {starts_S[place]}: starts must ascend from 0 to {batch.tokens}, the number of ids"
-        )
+    check_starts(kernels, batch, starts_S)
     place = kernels.first_wrong_id(ctypes.byref(batch))
     if place >= 0:
         raise IndexError(f"ids[{place}] is {ids_T[place]}, but the tables have {batch.height} rows")
+
+
+def check_starts(kernels: ctypes.CDLL, batch: KernelBatch, starts_S: Tensor) -> None:
+    """Checks starts.
+
+    Raises:
+        ValueError: starts do not ascend from 0 to T.
+    """
+    place = kernels.first_wrong_start(ctypes.byref(batch))
+    if place >= 0:
+        raise ValueError(
+            f"starts[{place}] is {starts_S[place]}: starts must ascend from 0 to {batch.tokens}, the number of tokens"
+        )
 
 
 def _height_and_type(tables: Tables) -> tuple[int, torch.dtype]:

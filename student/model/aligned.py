@@ -1,5 +1,8 @@
 """A student of pairs without layers: each token is compared with what it is aligned with in the other sentence.
 
+On a CPU, `student.kernels.compiled_alignment` does most of the work. The methods for padded arrays here are for GPUs,
+and the graph that is exported.
+
 A token is aligned with the mean of the other sentence's tokens, weighted by attention (the decomposable attention of
 Parikh et al. 2016, without networks before the attention). What is compared are contextual vectors: a token's own plus
 parts of its two neighbours', so that comparisons depend on the order of words.
@@ -13,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from student.kernels import compiled_alignment
 from student.model.biattentive import Padded, Sentences, attention
 from student.model.encoder import Encoder, EncoderShape, padded
 from student.model.lstm import VectorEncoder, Vectors, tokens_alone, without_gaps
@@ -53,15 +57,13 @@ class AlignedEncoder(VectorEncoder):
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
         """See `Encoder`."""
-        all_N = torch.arange(len(starts_S) - 1, device=starts_S.device)
-        return self._read(*self._sentences(ids_T, starts_S, sparse_grads), all_N, all_N)
+        return self._read(*self._sentences(ids_T, starts_S, sparse_grads), num_pairs=len(starts_S) - 1)
 
     def reduce_pairs(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
         """See `Encoder`."""
-        firsts_B, seconds_B = torch.arange(len(starts_S) - 1, device=starts_S.device).chunk(2)
-        return self._read(*self._sentences(ids_T, starts_S, sparse_grads), firsts_B, seconds_B)
+        return self._read(*self._sentences(ids_T, starts_S, sparse_grads), num_pairs=(len(starts_S) - 1) // 2)
 
     @property
     def multiply_adds(self) -> int:
@@ -96,11 +98,19 @@ class AlignedEncoder(VectorEncoder):
         of_previous_E, of_next_E = self.neighbours
         return torch.cat([vectors, vectors + of_previous_E * previous + of_next_E * following], dim=-1)
 
-    def _read(
-        self, vectors_TD: torch.Tensor, starts_S: torch.Tensor, firsts_N: torch.Tensor, seconds_N: torch.Tensor
-    ) -> torch.Tensor:
-        """Returns the features of pairs of these sentences."""
+    def _read(self, vectors_TD: torch.Tensor, starts_S: torch.Tensor, num_pairs: int) -> torch.Tensor:
+        """Returns the features of the first sentences and the last ones. With N pairs, each is beside itself."""
+        if compiled_alignment.can_do(vectors_TD):
+            inputs_TF = compiled_alignment.align(vectors_TD, starts_S, num_pairs, self.scale)
+            pooled_NX = compiled_alignment.pool(self.compare(inputs_TF), starts_S)
+            return torch.cat([pooled_NX[:num_pairs], pooled_NX[len(pooled_NX) - num_pairs :]], dim=1)
+        return self._read_padded(vectors_TD, starts_S, num_pairs)
+
+    def _read_padded(self, vectors_TD: torch.Tensor, starts_S: torch.Tensor, num_pairs: int) -> torch.Tensor:
+        """Returns the result of `_read` in plain torch."""
         lengths = starts_S.diff()
+        number_N = torch.arange(len(lengths), device=starts_S.device)
+        firsts_N, seconds_N = number_N[:num_pairs], number_N[len(lengths) - num_pairs :]
         # Padding costs as much as tokens, so pairs of similar sizes share an array.
         order_N = (lengths[firsts_N] * lengths[seconds_N]).argsort(stable=True)
         # Without any token there is still a row to read, so that the graph of gradients is complete.

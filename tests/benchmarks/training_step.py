@@ -1,7 +1,8 @@
-"""A training step of the default student with a linear head: plain torch over whole tables, and this project's."""
+"""A training step of default students, by plain torch and by this project: sums and products, and aligned pairs."""
 
 import itertools
 from collections.abc import Callable
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from distill.apps.bench.readers import random_student
 from pipeline.arrays import Ints, Ragged
 from student.config import TrainSettings
 from student.data import Examples
+from student.kernels import compiled_alignment
 from student.losses.logits import distillation_loss
 from student.model.model import Student
 from student.optimizer import RowAdam
@@ -28,10 +30,28 @@ def alternatives(batch_size: int, device: torch.device = CPU) -> dict[str, Calla
         "torch loop over unbound matrices, fused Adam": _plain_step(
             batches, _unbound_product, fused=True, device=device
         ),
-        "distill": _step(batches, device=device),
+        "distill": _step(batches, student_with(), device),
     }
+    return _warm(steps)
+
+
+def aligned(batch_size: int) -> dict[str, Callable[[], object]]:
+    """A step of the default student of pairs, with padded arrays in plain torch and with compiled alignment."""
+    batches = [_examples(batch_size, seed, is_pair=True) for seed in range(BATCHES)]
+    flags = TrainSettings.from_flags(embedding="aligned")
+    student = random_student(flags, VOCABULARY, labels=("a", "b", "c"), is_pair=True)
+    step = _step(batches, student)
+
+    def padded() -> None:
+        with patch.object(compiled_alignment, "can_do", return_value=False):
+            step()
+
+    return _warm({"plain torch, padded": padded, "distill": step})
+
+
+def _warm(steps: dict[str, Callable[[], object]]) -> dict[str, Callable[[], object]]:
     for step in steps.values():
-        for _ in batches:
+        for _ in range(BATCHES):
             step()  # the moments of rows are new memory when they are first touched
     return steps
 
@@ -51,15 +71,13 @@ def student_with(head: str = "linear") -> Student:
     return random_student(flags, VOCABULARY, labels=("a", "b", "c"))
 
 
-def _examples(count: int, seed: int) -> Examples:
+def _examples(count: int, seed: int, is_pair: bool = False) -> Examples:
     random = np.random.default_rng(seed)
-    share_V = 1 / np.arange(1, VOCABULARY)  # of the words by rank: Zipf's law
-    ids = Ragged.of([1 + random.choice(VOCABULARY - 1, n, p=share_V / share_V.sum()) for n in lengths(count, seed)])
     teacher = random.normal(size=(count, CLASSES)).astype(np.float32)
     ones = np.ones(count, dtype=np.float32)
     return Examples(
-        ids,
-        None,
+        _sentences(count, seed),
+        _sentences(count, seed + BATCHES) if is_pair else None,
         random.integers(CLASSES, size=count),
         ones * np.nan,
         teacher,
@@ -67,6 +85,12 @@ def _examples(count: int, seed: int) -> Examples:
         np.zeros((count, 2), np.int64),
         "",
     )
+
+
+def _sentences(count: int, seed: int) -> Ragged:
+    random = np.random.default_rng(seed)
+    share_V = 1 / np.arange(1, VOCABULARY)  # of the words by rank: Zipf's law
+    return Ragged.of([1 + random.choice(VOCABULARY - 1, n, p=share_V / share_V.sum()) for n in lengths(count, seed)])
 
 
 def _plain_step(
@@ -106,10 +130,11 @@ def _unbound_product(m_LBDD: Tensor) -> Tensor:
     return product_BDD
 
 
-def _step(batches: list[Examples], head: str = "linear", device: torch.device = CPU) -> Callable[[], object]:
-    student = student_with(head).to(device)
-    tables = [table.weight for table in student.encoder.tables()]
-    optimizer = RowAdam(tables, student.head.parameters(), lr=5e-4, padding_idx=0)
+def _step(batches: list[Examples], student: Student, device: torch.device = CPU) -> Callable[[], object]:
+    student.to(device)
+    tables = [table.weight for table in student.encoder.trained_tables()]
+    others = [*student.encoder.other_parameters(), *student.head.parameters()]
+    optimizer = RowAdam(tables, others, lr=5e-4, padding_idx=0)
     turns = itertools.cycle(range(len(batches)))
 
     def run() -> None:

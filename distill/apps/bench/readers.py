@@ -168,13 +168,14 @@ def random_student(
     padding_idx: int = 0,
     tokenizer_json: str = "{}",
     max_seq_length: int = 128,
+    is_pair: bool = False,
 ) -> Student:
     """The student described by the flags, with random weights, for a task with these labels."""
     facts = {
         "task": "bench",
         "target": Target(kind="classes", names=labels),
         "metrics": ("accuracy",),
-        "is_pair": False,
+        "is_pair": is_pair,
         "vocabulary_size": vocabulary_size,
         "pad_id": padding_idx,
         "tokenizer_sha256": tokenizer_sha256(tokenizer_json),

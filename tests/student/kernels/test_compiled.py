@@ -1,7 +1,6 @@
 """The C++ kernels against the reference in float64, for every level of instructions that this machine has."""
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,30 +13,10 @@ from student.kernels.reference import Tables
 from student.model.tables import put_side_by_side
 from tests.helpers.messages import naming
 
-CAPABLE = compiled.LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("portable",))
-BUILT = [level for level in CAPABLE if (path := compiled.library_path(level)) and compiled.load(path).is_supported()]
 VOCABULARY = 11
 PARTS = [(True, True, True), (False, True, True), (True, True, False), (True, False, False), (False, True, False)]
 
-pytestmark = pytest.mark.skipif(not BUILT, reason="the kernels are not built")
-
-
-@pytest.fixture(scope="module", params=BUILT or ["none"])
-def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Has `compiled` use one level's kernels."""
-    path = compiled.library_path(request.param)
-    assert path is not None
-    kernels = compiled.load(path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "library", lambda: kernels)
-        yield request.param
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.skipif(compiled.library() is None, reason="the kernels are not built")
 
 
 def made(

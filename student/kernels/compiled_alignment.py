@@ -1,0 +1,113 @@
+"""C++ code for aligned pairs: attention and the inputs of comparisons, and pooling (``cpp/align.cpp``).
+
+`student.model.aligned` computes the same in plain torch on padded arrays. Here nothing is padded, and attention is
+computed again for the gradients instead of being kept. Everything is float32 on a CPU.
+
+Shapes: T tokens of all sentences end to end, N sentences, S = N + 1 starts, E numbers of a token's vector, D = 2 E of
+its vector and its contextual vector side by side, F = 4 E inputs of a comparison, H numbers of a comparison.
+"""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from student.kernels import compiled
+from student.kernels.compiled import KernelBatch, check_starts, pointer
+
+
+class _Pairs(ctypes.Structure):
+    """The order of fields must match the structure in ``cpp/align.cpp``."""
+
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("sentences", "pairs", "size", "threads")),
+        ("scale", ctypes.c_float),
+    )
+
+
+def can_do(rows: Tensor) -> bool:
+    """Whether rows of this type and device are supported here."""
+    return compiled.library() is not None and rows.dtype == torch.float32 and rows.is_cpu
+
+
+def align(rows_TD: Tensor, starts_S: Tensor, num_pairs: int, scale: float) -> Tensor:
+    """Returns [c, s, c * s, |c - s|] for each token, from its contextual vector c.
+
+    s is the mean of the contextual vectors of the other sentence, weighted by the softmax of ``scale`` times the dot
+    products of the vectors. It is 0 if the other sentence is empty.
+
+    Args:
+        rows_TD: float32.
+        starts_S: int64.
+        num_pairs: N / 2 for first sentences that are followed by the second ones, or N for sentences beside
+            themselves.
+        scale: of the scores.
+
+    Returns: inputs_TF.
+
+    Raises:
+        ValueError: starts do not ascend from 0 to T.
+    """
+    return _Align.apply(rows_TD, starts_S, num_pairs, scale)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def pool(compared_TH: Tensor, starts_S: Tensor) -> Tensor:
+    """Returns the sums and the maxima of relu(compared_TH) in each sentence, [N, 2 H]. See `align` for errors."""
+    return _Pool.apply(compared_TH, starts_S)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Align(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows_TD: Tensor, starts_S: Tensor, num_pairs: int, scale: float) -> Tensor:
+        rows_TD, starts_S = rows_TD.contiguous(), starts_S.contiguous()
+        kernels = _kernels(starts_S, len(rows_TD))
+        ctx.settings = num_pairs, rows_TD.shape[1] // 2, torch.get_num_threads(), scale
+        inputs_TF = rows_TD.new_empty(len(rows_TD), 2 * rows_TD.shape[1])
+        kernels.align(ctypes.byref(_pairs(rows_TD, starts_S, ctx.settings)), pointer(inputs_TF))
+        ctx.save_for_backward(rows_TD, starts_S, inputs_TF)
+        return inputs_TF
+
+    @staticmethod
+    def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor | None, ...]:
+        rows_TD, starts_S, inputs_TF = ctx.saved_tensors
+        grad_TF, grad_TD = grad_TF.contiguous(), torch.zeros_like(rows_TD)
+        arrays = map(pointer, (inputs_TF, grad_TF, grad_TD))
+        _kernels(starts_S, len(rows_TD)).align_backward(ctypes.byref(_pairs(rows_TD, starts_S, ctx.settings)), *arrays)
+        return grad_TD, None, None, None
+
+
+class _Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, compared_TH: Tensor, starts_S: Tensor) -> Tensor:
+        compared_TH, starts_S = compared_TH.contiguous(), starts_S.contiguous()
+        sizes = num_sentences, size = len(starts_S) - 1, compared_TH.shape[1]
+        pooled_NX = compared_TH.new_empty(num_sentences, 2 * size)
+        kernels = _kernels(starts_S, len(compared_TH))
+        kernels.pool(pointer(compared_TH), pointer(starts_S), *sizes, pointer(pooled_NX))
+        ctx.save_for_backward(compared_TH, starts_S, pooled_NX)
+        return pooled_NX
+
+    @staticmethod
+    def backward(ctx: Any, grad_NX: Tensor) -> tuple[Tensor | None, ...]:
+        compared_TH, starts_S, pooled_NX = ctx.saved_tensors
+        sizes = len(starts_S) - 1, compared_TH.shape[1]
+        grad_NX, grad_TH = grad_NX.contiguous(), torch.empty_like(compared_TH)
+        arrays = map(pointer, (pooled_NX, grad_NX, grad_TH))
+        _kernels(starts_S, len(compared_TH)).pool_backward(pointer(compared_TH), pointer(starts_S), *sizes, *arrays)
+        return grad_TH, None
+
+
+def _kernels(starts_S: Tensor, num_tokens: int) -> ctypes.CDLL:
+    """Returns the kernels, after a check of the starts, outside of which they would read foreign memory."""
+    kernels = compiled.library()
+    assert kernels is not None, "checked by the caller"
+    batch = KernelBatch(starts=pointer(starts_S), tokens=num_tokens, sequences=len(starts_S) - 1)
+    check_starts(kernels, batch, starts_S)
+    return kernels
+
+
+def _pairs(rows_TD: Tensor, starts_S: Tensor, settings: tuple[int, int, int, float]) -> _Pairs:
+    return _Pairs(pointer(rows_TD), pointer(starts_S), len(starts_S) - 1, *settings)

@@ -1,0 +1,29 @@
+"""The levels of instructions whose kernels can run here."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from student.kernels import compiled
+
+CAPABLE = compiled.LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("portable",))
+BUILT = [level for level in CAPABLE if (path := compiled.library_path(level)) and compiled.load(path).is_supported()]
+
+
+@pytest.fixture(scope="module", params=BUILT or ["none"])
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Has `compiled` use one level's kernels."""
+    path = compiled.library_path(request.param)
+    assert path is not None
+    kernels = compiled.load(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "library", lambda: kernels)
+        yield request.param
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
