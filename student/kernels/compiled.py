@@ -90,8 +90,8 @@ class KernelBatch(ctypes.Structure):
             ValueError: a tensor has another shape, type, layout or device.
         """
         # C++ cannot check a tensor, so a wrong type or stride here would read or write foreign memory.
-        _check("ids", ids_T, torch.int64, dimensions=1)
-        _check("starts", starts_S, torch.int64, dimensions=1)
+        check_tensor("ids", ids_T, torch.int64, dimensions=1)
+        check_tensor("starts", starts_S, torch.int64, dimensions=1)
         num_starts = starts_S.shape[0]
         if num_starts == 0:
             raise ValueError("starts are one more than the sequences, at least [0]")
@@ -111,7 +111,7 @@ class KernelBatch(ctypes.Structure):
             ids_T.shape[0],
             num_starts - 1,
             # Following torch's number of threads lets one setting, such as OMP_NUM_THREADS, limit both.
-            1 if ids_T.shape[0] < FEW_TOKENS else torch.get_num_threads(),
+            threads_for(ids_T.shape[0]),
         )
 
     def features(self) -> int:
@@ -174,13 +174,13 @@ def load(path: Path) -> ctypes.CDLL:
     # A second OpenMP runtime in the process would start its own threads and compete with torch for the cores.
     for openmp in _openmp_libraries():
         ctypes.CDLL(openmp, mode=ctypes.RTLD_GLOBAL)
-    kernels = ctypes.CDLL(str(path))
+    loaded = ctypes.CDLL(str(path))
     for name, (result, arguments) in SIGNATURES.items():
         # Outdated kernels lack functions. `is_current` reports them after loading, with a warning instead of an error.
-        function = getattr(kernels, name, None)
+        function = getattr(loaded, name, None)
         if function is not None:
             function.restype, function.argtypes = result, arguments
-    return kernels
+    return loaded
 
 
 def _openmp_libraries() -> list[str]:
@@ -218,18 +218,18 @@ def reduce(
         ValueError: starts do not ascend from 0 to T, or a tensor has a wrong type or shape.
     """
     batch = KernelBatch.of(tables, ids_T, starts_S, with_max)
-    check_values(_kernels(), batch, ids_T, starts_S)
+    check_values(batch, ids_T, starts_S)
     features_NF = rows(out, batch.sequences, batch.features())
-    _kernels().reduce(ctypes.byref(batch), pointer(features_NF))
+    kernels().reduce(ctypes.byref(batch), pointer(features_NF))
     return features_NF
 
 
 def scan(tables: Tables, ids_T: Tensor, starts_S: Tensor, out: Tensor | None = None) -> Tensor:
     """The compiled `reference.scan`. See `reduce` for arguments and errors. ``out`` has at least T rows of P."""
     batch = KernelBatch.of(tables, ids_T, starts_S)
-    check_values(_kernels(), batch, ids_T, starts_S)
+    check_values(batch, ids_T, starts_S)
     features_TP = rows(out, batch.tokens, batch.token_features())
-    _kernels().scan(ctypes.byref(batch), pointer(features_TP))
+    kernels().scan(ctypes.byref(batch), pointer(features_TP))
     return features_TP
 
 
@@ -254,10 +254,10 @@ def reduce_backward(
     Returns: grad_vectors_TE, grad_forward_TM, grad_backward_TM, or None without the table.
     """
     batch = KernelBatch.of(tables, ids_T, starts_S, with_max)
-    check_values(_kernels(), batch, ids_T, starts_S)
+    check_values(batch, ids_T, starts_S)
     grad_NF = rows(grad_NF, batch.sequences, batch.features())
     gradients, pointers = _gradients(tables, batch, out)
-    _kernels().reduce_backward(ctypes.byref(batch), pointer(grad_NF), ctypes.byref(pointers))
+    kernels().reduce_backward(ctypes.byref(batch), pointer(grad_NF), ctypes.byref(pointers))
     return gradients
 
 
@@ -271,11 +271,11 @@ def scan_backward(
 ) -> RowGradients:
     """Like `reduce_backward`, from the gradient of ``features_TP``, the result of `scan`."""
     batch = KernelBatch.of(tables, ids_T, starts_S)
-    check_values(_kernels(), batch, ids_T, starts_S)
+    check_values(batch, ids_T, starts_S)
     features_TP = rows(features_TP, batch.tokens, batch.token_features())
     grad_TP = rows(grad_TP, batch.tokens, batch.token_features())
     gradients, pointers = _gradients(tables, batch, out)
-    _kernels().scan_backward(ctypes.byref(batch), pointer(features_TP), pointer(grad_TP), ctypes.byref(pointers))
+    kernels().scan_backward(ctypes.byref(batch), pointer(features_TP), pointer(grad_TP), ctypes.byref(pointers))
     return gradients
 
 
@@ -293,7 +293,13 @@ def _gradients(tables: Tables, batch: KernelBatch, out: RowGradients | None) -> 
     return gradients, Gradients(*map(pointer, gradients), num_bytes > LAST_CACHE)
 
 
-def _kernels() -> ctypes.CDLL:
+def threads_for(num_tokens: int) -> int:
+    """Returns the number of threads that share so many tokens."""
+    return 1 if num_tokens < FEW_TOKENS else torch.get_num_threads()
+
+
+def kernels() -> ctypes.CDLL:
+    """Returns the library, whose presence the caller has checked."""
     loaded = library()
     if loaded is None:
         raise RuntimeError("the compiled kernels are not built")
@@ -313,13 +319,13 @@ def rows(buffer: Tensor | None, count: int, width: int) -> Tensor:
     """
     if buffer is None:
         return torch.empty(count, width)
-    _check("rows of features or gradients", buffer, torch.float32, dimensions=2)
+    check_tensor("rows of features or gradients", buffer, torch.float32, dimensions=2)
     if buffer.shape[0] < count or buffer.shape[1] != width:
         raise ValueError(f"rows of features or gradients are {tuple(buffer.shape)}, not ({count} or more, {width})")
     return buffer[:count]
 
 
-def check_values(kernels: ctypes.CDLL, batch: KernelBatch, ids_T: Tensor, starts_S: Tensor) -> None:
+def check_values(batch: KernelBatch, ids_T: Tensor, starts_S: Tensor) -> None:
     """Checks ids and starts.
 
     Raises:
@@ -327,19 +333,19 @@ def check_values(kernels: ctypes.CDLL, batch: KernelBatch, ids_T: Tensor, starts
         ValueError: starts do not ascend from 0 to T.
     """
     # The starts are checked first, because the check of the ids relies on their number being right.
-    check_starts(kernels, batch, starts_S)
-    place = kernels.first_wrong_id(ctypes.byref(batch))
+    check_starts(batch, starts_S)
+    place = kernels().first_wrong_id(ctypes.byref(batch))
     if place >= 0:
         raise IndexError(f"ids[{place}] is {ids_T[place]}, but the tables have {batch.height} rows")
 
 
-def check_starts(kernels: ctypes.CDLL, batch: KernelBatch, starts_S: Tensor) -> None:
+def check_starts(batch: KernelBatch, starts_S: Tensor) -> None:
     """Checks starts.
 
     Raises:
         ValueError: starts do not ascend from 0 to T.
     """
-    place = kernels.first_wrong_start(ctypes.byref(batch))
+    place = kernels().first_wrong_start(ctypes.byref(batch))
     if place >= 0:
         raise ValueError(
             f"starts[{place}] is {starts_S[place]}: starts must ascend from 0 to {batch.tokens}, the number of tokens"
@@ -355,7 +361,7 @@ def _height_and_type(tables: Tables) -> tuple[int, torch.dtype]:
     if dtype not in NUMBERS:
         raise ValueError(f"tables are float32, float16 or bfloat16, not {dtype}")
     for name, table in given.items():
-        _check(f"the {name} table", table, dtype, dimensions=2, has_gaps=True)
+        check_tensor(f"the {name} table", table, dtype, dimensions=2, has_gaps=True)
         if table.numel() == 0 or table.shape[0] != height:
             raise ValueError(f"the {name} table is {tuple(table.shape)}: all tables must have the same number of rows")
     return height, dtype
@@ -370,10 +376,13 @@ def _side(widths: list[int]) -> int:
     return side
 
 
-def _check(name: str, tensor: Tensor, dtype: torch.dtype, dimensions: int, has_gaps: bool = False) -> None:
-    """Checks a tensor.
+def check_tensor(name: str, tensor: Tensor, dtype: torch.dtype, dimensions: int, has_gaps: bool = False) -> None:
+    """Checks what the kernels rely on.
 
     With ``has_gaps``, other numbers may be between the rows. See `student.model.tables.put_side_by_side`.
+
+    Raises:
+        ValueError: the tensor has another type, layout or device.
     """
     if tensor.dtype != dtype or tensor.dim() != dimensions or not tensor.is_cpu:
         wanted = f"{dimensions} dimensions of {dtype} on the CPU"

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from student.kernels import compiled
-from student.kernels.compiled import KernelBatch, check_starts, pointer
+from student.kernels.compiled import KernelBatch, check_starts, check_tensor, kernels, pointer, threads_for
 
 
 class _Pairs(ctypes.Structure):
@@ -34,9 +35,9 @@ def can_do(rows: Tensor) -> bool:
 
 
 def align(rows_TD: Tensor, starts_S: Tensor, num_pairs: int, scale: float) -> Tensor:
-    """Returns [c, s, c * s, |c - s|] for each token, from its contextual vector c.
+    """Returns [z, c, z * c, |z - c|] for each token, from its contextual vector z.
 
-    s is the mean of the contextual vectors of the other sentence, weighted by the softmax of ``scale`` times the dot
+    c is the mean of the contextual vectors of the other sentence, weighted by the softmax of ``scale`` times the dot
     products of the vectors. It is 0 if the other sentence is empty.
 
     Args:
@@ -49,7 +50,8 @@ def align(rows_TD: Tensor, starts_S: Tensor, num_pairs: int, scale: float) -> Te
     Returns: inputs_TF.
 
     Raises:
-        ValueError: starts do not ascend from 0 to T.
+        ValueError: starts do not ascend from 0 to T, there are other numbers of sentences, or a tensor has a wrong
+            type or shape.
     """
     return _Align.apply(rows_TD, starts_S, num_pairs, scale)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -62,52 +64,53 @@ def pool(compared_TH: Tensor, starts_S: Tensor) -> Tensor:
 class _Align(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows_TD: Tensor, starts_S: Tensor, num_pairs: int, scale: float) -> Tensor:
-        rows_TD, starts_S = rows_TD.contiguous(), starts_S.contiguous()
-        kernels = _kernels(starts_S, len(rows_TD))
-        ctx.settings = num_pairs, rows_TD.shape[1] // 2, torch.get_num_threads(), scale
+        rows_TD = rows_TD.contiguous()
+        num_sentences = _checked(rows_TD, starts_S)
+        # Threads share pairs, so a sentence in two pairs would be written by both, and one in none by nobody.
+        if num_sentences not in (num_pairs, 2 * num_pairs):
+            raise ValueError(f"{num_sentences} sentences are not {num_pairs} pairs")
+        ctx.settings = num_sentences, num_pairs, rows_TD.shape[1] // 2, threads_for(len(rows_TD)), scale
         inputs_TF = rows_TD.new_empty(len(rows_TD), 2 * rows_TD.shape[1])
-        kernels.align(ctypes.byref(_pairs(rows_TD, starts_S, ctx.settings)), pointer(inputs_TF))
+        pairs = _Pairs(pointer(rows_TD), pointer(starts_S), *ctx.settings)
+        kernels().align(ctypes.byref(pairs), pointer(inputs_TF))
         ctx.save_for_backward(rows_TD, starts_S, inputs_TF)
         return inputs_TF
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor | None, ...]:
         rows_TD, starts_S, inputs_TF = ctx.saved_tensors
         grad_TF, grad_TD = grad_TF.contiguous(), torch.zeros_like(rows_TD)
-        arrays = map(pointer, (inputs_TF, grad_TF, grad_TD))
-        _kernels(starts_S, len(rows_TD)).align_backward(ctypes.byref(_pairs(rows_TD, starts_S, ctx.settings)), *arrays)
+        pairs = _Pairs(pointer(rows_TD), pointer(starts_S), *ctx.settings)
+        kernels().align_backward(ctypes.byref(pairs), *map(pointer, (inputs_TF, grad_TF, grad_TD)))
         return grad_TD, None, None, None
 
 
 class _Pool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, compared_TH: Tensor, starts_S: Tensor) -> Tensor:
-        compared_TH, starts_S = compared_TH.contiguous(), starts_S.contiguous()
-        sizes = num_sentences, size = len(starts_S) - 1, compared_TH.shape[1]
+        compared_TH = compared_TH.contiguous()
+        sizes = num_sentences, size = _checked(compared_TH, starts_S), compared_TH.shape[1]
         pooled_NX = compared_TH.new_empty(num_sentences, 2 * size)
-        kernels = _kernels(starts_S, len(compared_TH))
-        kernels.pool(pointer(compared_TH), pointer(starts_S), *sizes, pointer(pooled_NX))
+        kernels().pool(pointer(compared_TH), pointer(starts_S), *sizes, pointer(pooled_NX))
         ctx.save_for_backward(compared_TH, starts_S, pooled_NX)
         return pooled_NX
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_NX: Tensor) -> tuple[Tensor | None, ...]:
         compared_TH, starts_S, pooled_NX = ctx.saved_tensors
         sizes = len(starts_S) - 1, compared_TH.shape[1]
         grad_NX, grad_TH = grad_NX.contiguous(), torch.empty_like(compared_TH)
         arrays = map(pointer, (pooled_NX, grad_NX, grad_TH))
-        _kernels(starts_S, len(compared_TH)).pool_backward(pointer(compared_TH), pointer(starts_S), *sizes, *arrays)
+        kernels().pool_backward(pointer(compared_TH), pointer(starts_S), *sizes, *arrays)
         return grad_TH, None
 
 
-def _kernels(starts_S: Tensor, num_tokens: int) -> ctypes.CDLL:
-    """Returns the kernels, after a check of the starts, outside of which they would read foreign memory."""
-    kernels = compiled.library()
-    assert kernels is not None, "checked by the caller"
-    batch = KernelBatch(starts=pointer(starts_S), tokens=num_tokens, sequences=len(starts_S) - 1)
-    check_starts(kernels, batch, starts_S)
-    return kernels
-
-
-def _pairs(rows_TD: Tensor, starts_S: Tensor, settings: tuple[int, int, int, float]) -> _Pairs:
-    return _Pairs(pointer(rows_TD), pointer(starts_S), len(starts_S) - 1, *settings)
+def _checked(rows: Tensor, starts_S: Tensor) -> int:
+    """Checks what the kernels read, outside of which is foreign memory. Returns the number of sentences."""
+    check_tensor("rows of tokens", rows, torch.float32, dimensions=2)
+    check_tensor("starts", starts_S, torch.int64, dimensions=1)
+    num_sentences = len(starts_S) - 1
+    check_starts(KernelBatch(starts=pointer(starts_S), tokens=len(rows), sequences=num_sentences), starts_S)
+    return num_sentences

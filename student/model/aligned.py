@@ -1,7 +1,7 @@
 """A student of pairs without layers: each token is compared with what it is aligned with in the other sentence.
 
-On a CPU, `student.kernels.compiled_alignment` does most of the work. The methods for padded arrays here are for GPUs,
-and the graph that is exported.
+`student.kernels.compiled_alignment` aligns and pools float32 on a CPU. Elsewhere, without a compiler, and in the graph
+that is exported, the methods for padded arrays do.
 
 A token is aligned with the mean of the other sentence's tokens, weighted by attention (the decomposable attention of
 Parikh et al. 2016, without networks before the attention). What is compared are contextual vectors: a token's own plus

@@ -32,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
     "training step, batch 32": partial(training_step.alternatives, 32),
     "training step, batch 256": partial(training_step.alternatives, 256),
     "training step of aligned pairs, batch 32": partial(training_step.aligned, 32),
+    "training step of aligned pairs, batch 256": partial(training_step.aligned, 256),
 }
 for threads in (1, 2):
     BENCHMARKS |= {

@@ -1,4 +1,4 @@
-// Aligned pairs (student/model/aligned.py) without padding: what each token is compared with, and the pooled comparisons.
+// Aligned pairs (student/model/aligned.py) without padding: the inputs of each token's comparison, and pooling.
 //
 // A row is a token's vector, between which attention is, and its contextual vector beside it, which is compared.
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "export.h"
-#include "lanes.h"
+#include "dots.h"
 
 // What Python hands over, see student/kernels/compiled_alignment.py.
 struct Pairs {
@@ -36,7 +36,7 @@ void sentences_of(const Pairs& pairs, int64_t pair, Sentence (&found)[2]) {
 int sides(const Pairs& pairs) { return pairs.sentences == pairs.pairs ? 1 : 2; }
 
 struct Work {
-  std::vector<float> scores, shares[2], slopes[2], seen;
+  std::vector<float> scores, shares[2], slopes[2], of_seen;  // the last: gradients of what each token sees
 };
 
 // The shares of the other sentence's tokens for each token of this side: the softmax of its scores.
@@ -59,26 +59,17 @@ void find_shares(const Pairs& pairs, const Sentence (&both)[2], Work& work) {
   }
 }
 
-// [c, s, c * s, |c - s|] of a contextual vector c and what its token sees.
-void write_inputs(const float* c, const float* s, int64_t size, float* __restrict out) {
+// The gradients of a token's contextual vector z, to be added, and of what it sees, c, from that of its inputs
+// [z, c, z * c, |z - c|].
+void inputs_backward(const float* inputs, const float* gradient, int64_t size, float* __restrict of_z,
+                     float* __restrict of_c) {
+  const float *z = inputs, *c = inputs + size;
   for (int64_t i = 0; i < size; i++) {
-    out[i] = c[i];
-    out[size + i] = s[i];
-    out[2 * size + i] = c[i] * s[i];
-    out[3 * size + i] = std::fabs(c[i] - s[i]);
-  }
-}
-
-// The gradients of c, to be added, and of s, from that of the inputs, which begin with c and s.
-void inputs_backward(const float* inputs, const float* gradient, int64_t size, float* __restrict of_c,
-                     float* __restrict of_s) {
-  const float *c = inputs, *s = inputs + size;
-  for (int64_t i = 0; i < size; i++) {
-    const float apart = c[i] - s[i], distance = gradient[3 * size + i];
+    const float apart = z[i] - c[i], distance = gradient[3 * size + i];
     // As in torch, a distance of 0 has no slope.
     const float slope = apart > 0 ? distance : apart < 0 ? -distance : 0.0f;
-    of_c[i] += gradient[i] + gradient[2 * size + i] * s[i] + slope;
-    of_s[i] = gradient[size + i] + gradient[2 * size + i] * c[i] - slope;
+    of_z[i] += gradient[i] + gradient[2 * size + i] * c[i] + slope;
+    of_c[i] = gradient[size + i] + gradient[2 * size + i] * z[i] - slope;
   }
 }
 
@@ -87,16 +78,19 @@ void align_pair(const Pairs& pairs, int64_t pair, Work& work, float* inputs) {
   Sentence both[2];
   sentences_of(pairs, pair, both);
   find_shares(pairs, both, work);
-  work.seen.resize(size);
   for (int side = 0; side < sides(pairs); side++) {
     const Sentence own = both[side], other = both[1 - side];
     const float* contextual = pairs.rows + other.start * width + size;
     for (int64_t l = 0; l < own.length; l++) {
-      std::fill_n(work.seen.data(), size, 0.0f);
-      const float* share = work.shares[side].data() + l * other.length;
-      add_weighted(work.seen.data(), share, 1, contextual, width, other.length, size);
-      const int64_t t = own.start + l;
-      write_inputs(pairs.rows + t * width + size, work.seen.data(), size, inputs + t * 2 * width);
+      const float* z = pairs.rows + (own.start + l) * width + size;
+      float *const out = inputs + (own.start + l) * 2 * width, *const c = out + size;
+      std::fill_n(c, size, 0.0f);
+      add_weighted(c, work.shares[side].data() + l * other.length, 1, contextual, width, other.length, size);
+      for (int64_t i = 0; i < size; i++) {
+        out[i] = z[i];
+        out[2 * size + i] = z[i] * c[i];
+        out[3 * size + i] = std::fabs(z[i] - c[i]);
+      }
     }
   }
 }
@@ -106,11 +100,11 @@ void side_backward(const Pairs& pairs, const Sentence (&both)[2], int side, Work
                    const float* gradient, float* out) {
   const int64_t size = pairs.size, width = 2 * size;
   const Sentence own = both[side], other = both[1 - side];
-  work.seen.resize(own.length * size);
+  work.of_seen.resize(own.length * size);
   work.slopes[side].resize(own.length * other.length);
   for (int64_t l = 0; l < own.length; l++) {
     const int64_t t = own.start + l;
-    float* of_seen = work.seen.data() + l * size;
+    float* of_seen = work.of_seen.data() + l * size;
     inputs_backward(inputs + t * 2 * width, gradient + t * 2 * width, size, out + t * width + size, of_seen);
     const float* share = work.shares[side].data() + l * other.length;
     float* slope = work.slopes[side].data() + l * other.length;
@@ -120,7 +114,7 @@ void side_backward(const Pairs& pairs, const Sentence (&both)[2], int side, Work
     for (int64_t k = 0; k < other.length; k++) slope[k] = pairs.scale * share[k] * (slope[k] - mean);
   }
   for (int64_t k = 0; k < other.length; k++)
-    add_weighted(out + (other.start + k) * width + size, work.shares[side].data() + k, other.length, work.seen.data(),
+    add_weighted(out + (other.start + k) * width + size, work.shares[side].data() + k, other.length, work.of_seen.data(),
                  size, own.length, size);
 }
 
@@ -143,8 +137,8 @@ void align_pair_backward(const Pairs& pairs, int64_t pair, Work& work, const flo
   for (int64_t k = 0; k < K; k++) add_weighted(of_y + k * width, slopes + k, K, x, width, L, size);
 }
 
-// Calls `work` with each number below `count`, and with buffers of the thread. What it writes is its own, so results do
-// not depend on the number of threads.
+// Makes a call for each number below `count`, with buffers of the thread. Each writes rows of its own, so results do not
+// depend on the number of threads.
 template <class Call>
 void in_threads(int64_t count, int64_t threads, Call call) {
 #pragma omp parallel num_threads(threads)
@@ -168,7 +162,8 @@ EXPORT void align_backward(const Pairs* pairs, const float* inputs, const float*
              [=](int64_t n, Work& work) { align_pair_backward(*pairs, n, work, inputs, gradient, out); });
 }
 
-// Writes the sum and the maxima of each sentence's comparisons, of which those below 0 count as 0.
+// Writes the sum and the maxima of each sentence's comparisons, of which those below 0 count as 0. This takes a hundredth
+// of a step, so it does not wake other threads.
 EXPORT void pool(const float* compared, const int64_t* starts, int64_t sentences, int64_t size, float* out) {
   std::fill_n(out, 2 * sentences * size, 0.0f);
   for (int64_t n = 0; n < sentences; n++, out += 2 * size)

@@ -31,7 +31,7 @@ def encoder_of(vector_size: int, seed: int) -> AlignedEncoder:
 def features_and_gradients(encoder: AlignedEncoder, sentences: list[list[int]], is_pair: bool) -> list[Tensor]:
     read = encoder.reduce_pairs if is_pair else encoder.reduce
     features_BF = read(*ragged(sentences))
-    # Each feature of each row has another gradient, so that exchanged ones would show.
+    # The gradient of a square differs between features and rows, so exchanged ones would show.
     features_BF.square().sum().backward()  # type: ignore[no-untyped-call]
     return [features_BF.detach(), *(part.grad for part in encoder.parameters() if part.grad is not None)]
 
@@ -54,9 +54,9 @@ def test_features_and_gradients_equal_those_of_padded_arrays(
     sentences = sentences[: len(sentences) // 2 * 2]
     ours, expected = (features_and_gradients(each, sentences, is_pair) for each in (encoder, exact))
     assert len(ours) == len(expected) == 1 + len(list(encoder.parameters()))
-    largest = max(float(part.abs().max()) for part in expected if part.numel())
     for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5 * max(1.0, largest))
+        largest = float(other.abs().max()) if other.numel() else 0.0
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=3e-5 * max(1.0, largest))
 
 
 def test_two_tokens_by_hand(level: str) -> None:
@@ -103,3 +103,28 @@ def test_starts_that_do_not_fit_are_refused(level: str, starts: list[int]) -> No
         compiled_alignment.align(rows, starts_S, 1, 1.0)
     with pytest.raises(ValueError, match=naming("starts[")):
         compiled_alignment.pool(rows, starts_S)
+
+
+@pytest.mark.parametrize("num_pairs", [0, 1, 2, 4])
+def test_sentences_without_a_partner_are_refused(level: str, num_pairs: int) -> None:
+    with pytest.raises(ValueError, match=f"3 sentences.*{num_pairs} pairs"):
+        compiled_alignment.align(torch.zeros(3, 4), torch.tensor([0, 1, 2, 3]), num_pairs, 1.0)
+
+
+def test_tensors_of_other_types_are_refused(level: str) -> None:
+    rows, starts_S = torch.zeros(2, 4), torch.tensor([0, 1, 2])
+    for wrong in ((rows.bfloat16(), starts_S), (rows, starts_S.int())):
+        with pytest.raises(ValueError, match=r"int32|bfloat16"):
+            compiled_alignment.align(*wrong, 1, 1.0)
+        with pytest.raises(ValueError, match=r"int32|bfloat16"):
+            compiled_alignment.pool(*wrong)
+
+
+def test_a_number_that_is_none_reaches_the_sums(level: str) -> None:
+    rows_TD = torch.tensor([[1.0, 2.0], [float("nan"), 1.0]], requires_grad=True)
+    inputs_TF = compiled_alignment.align(rows_TD, torch.tensor([0, 1, 2]), 1, 1.0)
+    pooled_NX = compiled_alignment.pool(inputs_TF, torch.tensor([0, 2]))
+    assert pooled_NX[0, :4].isnan().any()
+    pooled_NX.sum().backward()  # type: ignore[no-untyped-call]
+    assert rows_TD.grad is not None
+    assert rows_TD.grad.isnan().any()
