@@ -13,25 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from distill.apps.judge import SKEWED
-from distill.apps.results.systems import (
-    SCORE,
-    Rows,
-    System,
-    each_label,
-    input_features,
-    num_weights,
-    predictor,
-    read_rows,
-    vocabulary_size,
-)
+from distill.apps.results.linear import each_label, input_features, num_weights, predictor, vocabulary_size
+from distill.apps.results.systems import SCORE, Predict, Rows, System, read_rows
 from pipeline import console
-from pipeline.arrays import Ints
+from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.reader import ExampleSet, open_set
 from pipeline.sources import sentences
 from pipeline.tasks.metrics import score_logits
-from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold
+from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold, predicted_scores, probabilities
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
 from student.run_config import EvaluateConfig
@@ -44,6 +35,7 @@ USUAL_STRENGTH = 0.3
 FOLDS = 3
 LEAST_ROWS = 2 * FOLDS  # for cross-validation
 MOST_FEATURES = 200_000
+LEAST_PROBABILITY = 1e-6
 NAME = "words and characters, TF-IDF"
 WORD = re.compile(r"\w\w")  # scikit-learn's definition of a word, which excludes single letters
 TUNED_CHARACTERS = 1_000_000  # of training rows, for which the strength is chosen within half a minute
@@ -132,15 +124,52 @@ def fit_baseline(train: Rows, target: Target, is_tuned: bool = True) -> System:
         target: what the logits of the task mean. Scores are predicted as they are, also for a target of bins.
         is_tuned: whether cross-validation chooses the strength, which takes many times as long as one fit.
     """
-    features = _features()
-    features.fit([*train.texts1, *(train.texts2 or ())])
+    features = _fitted_features(train)
     vectors = partial(input_features, features.transform)
     x_NF = vectors(train.texts1, train.texts2)
     target = target if target.has_labels else SCORE
-    model = (_fit_labels if target.has_labels else _fit_scores)(x_NF, train, is_tuned)
+    model = _fit_labels(x_NF, train, is_tuned) if target.has_labels else _fit_ridge(x_NF, train.score_N, is_tuned)
+    return _system(target, model, predictor(model, target, vectors), features)
+
+
+def fit_on_teacher(train: Rows, target: Target, is_tuned: bool) -> System:
+    """Fits a ridge regression with the features of the baseline to the teacher's probabilities, or to its scores.
+
+    Args:
+        train: rows with the teacher's logits. Gold is not used.
+        target: what the logits of the teacher mean.
+        is_tuned: see `fit_baseline`.
+    """
+    features = _fitted_features(train)
+    vectors = partial(input_features, features.transform)
+    if target.has_labels:
+        goal_NC = probabilities(target, train.teacher_NC)
+    else:
+        goal_NC = predicted_scores(target, train.teacher_NC)[:, None]
+    model = _fit_ridge(vectors(train.texts1, train.texts2), goal_NC, is_tuned)
+
+    def logits(texts1: Any, texts2: Any) -> Floats:
+        output_NC = np.asarray(model.predict(vectors(texts1, texts2)), np.float32).reshape(len(texts1), -1)
+        return _logits_of(target, output_NC) if target.has_labels else output_NC
+
+    return _system(target if target.has_labels else SCORE, model, logits, features)
+
+
+def _logits_of(target: Target, probability_NC: Floats) -> Floats:
+    # A regression's outputs may leave the range of probabilities.
+    p_NC = np.clip(probability_NC, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
+    return np.log(p_NC) if target.has_classes else np.log(p_NC / (1 - p_NC))
+
+
+def _system(target: Target, model: Any, logits: Predict, features: Any) -> System:
     own = num_weights(model)
     num_terms, num_bytes = map(sum, zip(*(vocabulary_size(one) for _, one in features.transformer_list), strict=True))
-    return System(target, predictor(model, target, vectors), num_terms + own, num_bytes + 4 * own)
+    return System(target, logits, num_terms + own, num_bytes + 4 * own)
+
+
+def is_quick(train: Rows) -> bool:
+    """Whether cross-validation on these rows takes less than half a minute."""
+    return sum(map(len, [*train.texts1, *(train.texts2 or ())])) <= TUNED_CHARACTERS
 
 
 def quick_baseline(train: Rows, target: Target) -> System | None:
@@ -158,13 +187,14 @@ def quick_baseline(train: Rows, target: Target) -> System | None:
     return fit_baseline(train, target, is_tuned=size <= TUNED_CHARACTERS)
 
 
-def _fit_scores(x_NF: Any, train: Rows, is_tuned: bool) -> Any:
+def _fit_ridge(x_NF: Any, goal: Floats, is_tuned: bool) -> Any:
+    """Fits a regression to scores [N], or to outputs [N, C]."""
     from sklearn.linear_model import Ridge
     from sklearn.model_selection import GridSearchCV
 
-    if not is_tuned or len(train) < LEAST_ROWS:
-        return Ridge().fit(x_NF, train.score_N)
-    return GridSearchCV(Ridge(), {"alpha": PENALTIES}, cv=FOLDS).fit(x_NF, train.score_N).best_estimator_
+    if not is_tuned or len(goal) < LEAST_ROWS:
+        return Ridge().fit(x_NF, goal)
+    return GridSearchCV(Ridge(), {"alpha": PENALTIES}, cv=FOLDS).fit(x_NF, goal).best_estimator_
 
 
 def _fit_labels(x_NF: Any, train: Rows, is_tuned: bool) -> Any:
@@ -203,7 +233,7 @@ def _strength(one: Any, x_NF: Any, gold: Ints) -> float:
     return float(search.fit(x_NF, gold).best_params_["C"])
 
 
-def _features() -> Any:
+def _fitted_features(train: Rows) -> Any:
     """Returns features of words, pairs of words, and characters of words.
 
     The latter cover inflections and misspellings.
@@ -213,4 +243,4 @@ def _features() -> Any:
 
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=MOST_FEATURES)
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=MOST_FEATURES)
-    return make_union(words, characters)
+    return make_union(words, characters).fit([*train.texts1, *(train.texts2 or ())])

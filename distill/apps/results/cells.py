@@ -5,24 +5,35 @@ Shapes: N rows, C logits.
 
 import importlib.util
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from time import process_time
 from typing import Any
 
+import numpy as np
+
 from distill.apps.bench.timing import ROUNDS, fitting_rows, interleaved, using_threads
+from distill.apps.results.baselines import Baseline
+from distill.apps.results.paired import Measure, alike, difference, fidelity_to, kinds_of_rows, metric_of
 from distill.apps.results.plan import content_sha256
-from distill.apps.results.systems import SCORE, Baseline, Rows, System, read_rows, student_system, teacher_system
+from distill.apps.results.systems import Rows, System, divided_sources, read_rows, student_system, teacher_system
 from pipeline.arrays import Floats
+from pipeline.files import atomic_path
 from pipeline.sets.reader import ExampleSet
-from pipeline.tasks.metrics import bootstrap_intervals, fidelity, score_logits
-from pipeline.tasks.target import Target, predicted_scores
-from pipeline.tasks.task import Metric, Task
+from pipeline.tasks.metrics import bootstrap_intervals, score_logits
+from pipeline.tasks.target import Target
+from pipeline.tasks.task import TRAIN, Metric, Task
+from pipeline.training.batches import HELD_OUT
 from pipeline.work import Workspace
 
-VERSION = 1  # increase it to measure all cells again
+VERSION = 2  # increase it to measure all cells again
+FIDELITY = "fidelity"
+LEAST_OF_KIND = 20  # rows
 Cell = dict[str, Any]
+Outputs = dict[str, list[Floats]]  # by split, the logits [N, C] of each seed
 TURN_S = 0.25
 MOST_ROWS = 1024
 
@@ -33,22 +44,44 @@ class TaskCells:
     Args:
         task: the task.
         logit_set: its first set, with rows, gold and the teacher's answers.
+        taught: the set of the first student, with all rows that it learns from.
         reference: the run that speeds are compared with.
         folder: where the files are kept.
+        held_out: the share of the training rows that the first student holds out. No baseline is fitted on them either.
     """
 
-    def __init__(self, task: Task, logit_set: ExampleSet, reference: Path, folder: Path) -> None:
-        self._task, self._set, self._reference, self._folder = task, logit_set, reference, folder
-        self.dev = {split: read_rows(logit_set, split) for split in logit_set.splits if split != "train"}
-        self._train: Rows | None = None
+    def __init__(
+        self,
+        task: Task,
+        logit_set: ExampleSet,
+        taught: ExampleSet,
+        reference: Path,
+        folder: Path,
+        held_out: float | None = None,
+    ) -> None:
+        self._task, self._set, self._taught_set = task, logit_set, taught
+        self._reference, self._folder, self._share = reference, folder, held_out
+        self.splits = {split: read_rows(logit_set, split) for split in logit_set.splits if split != TRAIN}
+        if held_out is not None:
+            self.splits[HELD_OUT] = read_rows(logit_set, TRAIN, divided_sources(logit_set, held_out)[1])
+
+    @cached_property
+    def gold(self) -> Rows:
+        """The training rows with gold, without variants and held-out rows."""
+        return read_rows(self._set, TRAIN, divided_sources(self._set, self._share)[0])
+
+    @cached_property
+    def taught(self) -> Rows:
+        """All rows that the first student learns from."""
+        return read_rows(self._taught_set, TRAIN, divided_sources(self._taught_set, self._share)[0], where=None)
 
     def teacher(self, folder: Path, reads: Sequence[str | Path]) -> Cell:
         """Measures the teacher: its scores from the set, its speed by running it again."""
 
         def measure() -> Cell:
-            outputs = {split: [rows.teacher_NC] for split, rows in self.dev.items()}
+            outputs = {split: [rows.teacher_NC] for split, rows in self.splits.items()}
             system = teacher_system(self._task, folder, self._set)
-            return self._scored(system.target, outputs) | self._size(system) | self._speed(system)
+            return self._scored("teacher", system.target, outputs) | self._size(system) | self._speed(system)
 
         return self._measured_once("teacher", reads, measure)
 
@@ -57,11 +90,8 @@ class TaskCells:
 
         def measure() -> Cell:
             systems = [student_system(run) for run in runs]
-            outputs = {
-                split: [system.logits(rows.texts1, rows.texts2) for system in systems]
-                for split, rows in self.dev.items()
-            }
-            return self._scored(systems[0].target, outputs) | self._size(systems[0]) | self._speed(systems[0])
+            scored = self._scored(f"student-{name}", systems[0].target, self._outputs(systems))
+            return scored | self._size(systems[0]) | self._speed(systems[0])
 
         return self._measured_once(f"student-{name}", reads, measure)
 
@@ -69,30 +99,89 @@ class TaskCells:
         """A baseline, fitted on the training rows of the set."""
 
         def measure() -> Cell:
-            self._train = self._train or read_rows(self._set, "train")
+            train = self.taught if baseline.from_teacher else self.gold
             start = time.perf_counter()
-            system = baseline.fit(self._train, self._set.record.target, vectors)
+            system = baseline.fit(train, self._set.record.target, vectors)
             seconds = time.perf_counter() - start
-            outputs = {split: [system.logits(rows.texts1, rows.texts2)] for split, rows in self.dev.items()}
+            scored = self._scored(f"baseline-{name}", system.target, self._outputs([system]))
             timed = self._speed(system) if system.num_parameters else {}
-            return self._scored(system.target, outputs) | self._size(system) | timed | {"training_seconds": [seconds]}
+            return scored | self._size(system) | timed | {"training_seconds": [seconds]}
 
         return self._measured_once(f"baseline-{name}", reads, measure)
 
+    def differences(self, name: str, reference: str) -> Cell:
+        """Compares a measured system with another one on the same rows, by the first metric and by the teacher."""
+        return {
+            split: {
+                title: asdict(difference(measure, self._stored(name, split), self._stored(reference, split)))
+                for title, measure in self._measures(rows).items()
+            }
+            for split, rows in self.splits.items()
+        }
+
+    def slices(self, names: Mapping[str, str]) -> Cell:
+        """Measures how closely systems follow the teacher on kinds of rows of the largest split.
+
+        Args:
+            names: the names of measured systems, by those in the table.
+        """
+        split, rows = max(self.splits.items(), key=lambda item: len(item[1]))
+        measure = self._measures(rows)[FIDELITY]
+        kinds = {"all": np.ones(len(rows), bool)} | kinds_of_rows(rows, self.gold)
+        among = {kind: np.flatnonzero(is_kind_N) for kind, is_kind_N in kinds.items()}
+        stored = {title: self._stored(name, split) for title, name in names.items()}
+        return {
+            "split": split,
+            "rows": {kind: len(some) for kind, some in among.items()},
+            "fidelity": {
+                title: {
+                    kind: float(np.mean([measure(logits_NC, some) for logits_NC in seeds]))
+                    for kind, some in among.items()
+                    if len(some) >= LEAST_OF_KIND
+                }
+                for title, seeds in stored.items()
+            },
+        }
+
+    def _measures(self, rows: Rows) -> dict[str, Measure]:
+        target = self._set.record.target
+        return {"metric": metric_of(self._task.metrics[0], target, rows), FIDELITY: fidelity_to(target, rows)}
+
+    def _outputs(self, systems: Sequence[System]) -> Outputs:
+        return {
+            split: [system.logits(rows.texts1, rows.texts2) for system in systems]
+            for split, rows in self.splits.items()
+        }
+
+    def _stored(self, name: str, split: str) -> Floats:
+        """The logits of a measured system by seed, [K, N, C]."""
+        with np.load(self._outputs_file(name), allow_pickle=False) as arrays:
+            found: Floats = arrays[split]
+        return found
+
+    def _outputs_file(self, name: str) -> Path:
+        return self._folder / f"{name}.npz"
+
     def _measured_once(self, name: str, reads: Sequence[str | Path], measure: Callable[[], Cell]) -> Cell:
         # Content hashes instead of modification times: the measurements stay valid in a copied folder.
-        settings = {"version": VERSION, "reads": content_sha256(reads)}
+        settings = {"version": VERSION, "held_out": self._share, "reads": content_sha256(reads)}
         work = Workspace(self._folder, settings, title="a cell", record_name=f"{name}.json", redo=True)
-        if work.start() != "finished":
-            work.finish(measure())
+        if work.start() == "finished":
+            if self._outputs_file(name).is_file():
+                return work.result()
+            work.reopen()
+        work.finish(measure())
         return work.result()
 
-    def _scored(self, target: Target, outputs: dict[str, list[Floats]]) -> Cell:
-        """Scores by split, with a value for each seed of ``outputs``."""
+    def _scored(self, name: str, target: Target, outputs: Outputs) -> Cell:
+        """Scores by split, with a value for each seed of ``outputs``, which are stored for later comparisons."""
         metrics, teacher = self._task.metrics, self._set.record.target
+        arrays = {split: np.stack(seeds).astype(np.float32) for split, seeds in outputs.items()}
+        with atomic_path(self._outputs_file(name)) as path, path.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
         return {
             "splits": {
-                split: [scores(metrics, target, logits_NC, teacher, self.dev[split]) for logits_NC in seeds]
+                split: [scores(metrics, target, logits_NC, teacher, self.splits[split]) for logits_NC in seeds]
                 for split, seeds in outputs.items()
             }
         }
@@ -101,7 +190,7 @@ class TaskCells:
         return {"parameters": system.num_parameters, "bytes": system.num_bytes}
 
     def _speed(self, system: System) -> Cell:
-        rows = next(iter(self.dev.values()))
+        rows = next(iter(self.splits.values()))
         rate, reference = sentences_per_second(system, student_system(self._reference), rows)
         return {"sentences_per_second": rate, "times_default": rate / reference}
 
@@ -123,15 +212,10 @@ def scores(
         the Pearson correlation with its scores.
     """
     gold = (rows.label_N, rows.score_N)
-    if target.has_labels:
-        alike = fidelity(target, logits_NC, rows.teacher_NC)["agreement"]
-    else:
-        outputs = (predicted_scores(t, part)[:, None] for t, part in ((target, logits_NC), (teacher, rows.teacher_NC)))
-        alike = fidelity(SCORE, *outputs)["pearson"]
     return {
         "scores": score_logits(metrics, target, logits_NC, *gold),
         "intervals": bootstrap_intervals(metrics, target, logits_NC, *gold),
-        "fidelity": alike,
+        "fidelity": alike(target, logits_NC, teacher, rows.teacher_NC),
     }
 
 

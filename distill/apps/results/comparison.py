@@ -10,10 +10,10 @@ import torch
 
 from distill.apps.app_settings import ResultsConfig
 from distill.apps.bench.timing import processor
-from distill.apps.results.cells import MOST_ROWS, Cell, TaskCells
+from distill.apps.results.baselines import BASELINES, Baseline
+from distill.apps.results.cells import FIDELITY, MOST_ROWS, Cell, TaskCells
 from distill.apps.results.experiment import as_file
 from distill.apps.results.plan import Command, TaskPlan, plans, run_once, weights_of
-from distill.apps.results.systems import BASELINES, Baseline
 from pipeline import console
 from pipeline.console import size
 from pipeline.errors import DistillError
@@ -23,17 +23,19 @@ from pipeline.training.run_record import read_run_record
 
 NOTHING = ""
 PREFACE = f"""\
-Scores times 100, mean ± standard deviation over seeds. The 95 % bootstrap interval over dev rows is in brackets, with
-several seeds the means of its ends. The dev rows also selected a student's best epoch. Small tasks have few of them,
-and differences within the intervals are not significant. Bold is the best score except the teacher's.
+Scores times 100, mean ± standard deviation over seeds. The 95 % bootstrap interval over rows is in brackets, with
+several seeds the means of its ends. Small tasks have few rows, and differences within the intervals are not
+significant. Held-out rows are training rows with which no system was trained. Where there are none, dev rows selected
+a student's best epoch. Bold is the best score except the teacher's.
 
-- *with the teacher*: share of dev rows with the teacher's label, for scores the correlation with the teacher's.
+- *apart*: difference from the first student on the same rows, ± one standard error over rows.
+- *with the teacher*: share of rows with the teacher's label, for scores the correlation with the teacher's.
 - *bytes*: weights, vocabulary and settings on disk.
 - *sentences a second*: rows from text to label on one core, for at most the first {MOST_ROWS:,} dev rows, in CPU time.
   Each system was timed in turn with the first student. Compare *times*, the speed relative to it.
 - *training*: seconds of the whole command, for baselines of the fit. It is empty after an interruption.
 - *set*: bytes of the logit set that a student was trained from."""
-COLUMNS = ("with the teacher", "parameters", "bytes", "sentences a second", "times", "training", "set")
+COLUMNS = ("parameters", "bytes", "sentences a second", "times", "training", "set")
 
 
 def page(found: dict[str, Any]) -> str:
@@ -78,7 +80,8 @@ def section(task: str, entry: dict[str, Any]) -> str:
         if "splits" not in cell
     ]
     commands = "```sh\n" + "\n".join(entry["commands"]) + "\n```"
-    return "\n\n".join([*parts, _teacher(entry), _systems(entry), *(["\n".join(absent)] if absent else []), commands])
+    tables = [_scores(entry), _costs(entry), *([_slices(entry)] if "slices" in entry else [])]
+    return "\n\n".join([*parts, _teacher(entry), *tables, *(["\n".join(absent)] if absent else []), commands])
 
 
 def _rows(entry: dict[str, Any]) -> str:
@@ -112,29 +115,56 @@ def _teacher(entry: dict[str, Any]) -> str:
     return f"{made} Sets: {', '.join(sets)}. Seeds of students: {student_seeds}."
 
 
-def _systems(entry: dict[str, Any]) -> str:
-    measured = {name: cell for name, cell in entry["systems"].items() if "splits" in cell}
+def _measured_systems(entry: dict[str, Any]) -> dict[str, Cell]:
+    return {name: cell for name, cell in entry["systems"].items() if "splits" in cell}
+
+
+def _scores(entry: dict[str, Any]) -> str:
+    """For each split: the metrics, and how often a system agrees with the teacher, with differences."""
+    measured = _measured_systems(entry)
     splits = list(next(iter(measured.values()))["splits"])
-    places = [(split, metric) for split in splits for metric in entry["metrics"]]
-    titles = [metric if len(splits) == 1 else f"{split} {metric}" for split, metric in places]
-    rows = [
-        [
-            name,
-            *(_score(cell, metric, split) + _interval(cell, metric, split) for split, metric in places),
-            *_cost(cell),
-        ]
-        for name, cell in measured.items()
+    of_split = (*entry["metrics"], "apart", "with the teacher", "apart")
+    titles = [title if len(splits) == 1 else f"{split} {title}" for split in splits for title in of_split]
+    rows = [[name, *(text for split in splits for text in _on(cell, split, entry))] for name, cell in measured.items()]
+    return _table(["system", *titles], rows)
+
+
+def _on(cell: Cell, split: str, entry: dict[str, Any]) -> list[str]:
+    apart = cell.get("differences", {}).get(split, {})
+    fidelity = statistics.fmean(seed["fidelity"] for seed in cell["splits"][split])
+    return [
+        *(_score(cell, metric, split) + _interval(cell, metric, split) for metric in entry["metrics"]),
+        _apart(apart.get("metric")),
+        f"{100 * fidelity:.1f}",
+        _apart(apart.get(FIDELITY)),
     ]
-    return _table(["system", *titles, *COLUMNS], rows)
+
+
+def _apart(one: dict[str, float] | None) -> str:
+    return f"{100 * one['mean']:+.1f} ± {100 * one['error']:.1f}" if one else NOTHING
+
+
+def _slices(entry: dict[str, Any]) -> str:
+    """Kinds of rows, and how often each system agrees with the teacher on them."""
+    slices = entry["slices"]
+    shares = [
+        [name, *(f"{100 * values[kind]:.1f}" if kind in values else NOTHING for kind in slices["rows"])]
+        for name, values in slices["fidelity"].items()
+    ]
+    titles = [f"{kind} ({count:,})" for kind, count in slices["rows"].items()]
+    return f"With the teacher, on kinds of {slices['split']} rows:\n\n{_table(['system', *titles], shares)}"
+
+
+def _costs(entry: dict[str, Any]) -> str:
+    measured = _measured_systems(entry)
+    return _table(["system", *COLUMNS], [[name, *_cost(cell)] for name, cell in measured.items()])
 
 
 def _cost(cell: Cell) -> list[str]:
     """What stands below `COLUMNS`."""
-    seeds = next(iter(cell["splits"].values()))
     is_timed = "times_default" in cell
     seconds = [value for value in cell.get("training_seconds", ()) if value is not None]
     return [
-        f"{100 * statistics.fmean(seed['fidelity'] for seed in seeds):.1f}",
         f"{cell['parameters']:,}",
         size(cell["bytes"]),
         f"{cell['sentences_per_second']:,.0f}" if is_timed else NOTHING,
@@ -253,7 +283,7 @@ def _measured(plan: TaskPlan) -> Results:
         raise DistillError(f"the set {first!r} or the student {default!r}, of which all others need something, failed")
     sets = {name: ExampleSet.open(plan.set_folder(name)) for name, seconds in dumped.items() if seconds is not None}
     teacher, reference = plan.teacher(), plan.run_folder(default, plan.student_seeds[0])
-    cells = TaskCells(plan.task, sets[first], reference, plan.records)
+    cells = TaskCells(plan.task, sets[first], sets[plan.parts.set_of[default]], reference, plan.records, plan.held_out)
     reads = (plan.dump(first).makes,)
     systems: dict[str, Cell] = {}
     for name, baseline in BASELINES.items():
@@ -268,6 +298,9 @@ def _measured(plan: TaskPlan) -> Results:
         systems[name] = _student(plan, cells, name, reads) | {"kind": "student"} | entry
     systems["teacher"] = cells.teacher(teacher, (*reads, *weights_of(teacher)))
     systems["teacher"] |= {"kind": "teacher", "training_seconds": [seconds.get(str(teacher))]}
+    stored = {name: _stored_name(name, cell) for name, cell in systems.items() if "splits" in cell}
+    for name in stored.keys() - {default}:
+        systems[name]["differences"] = cells.differences(stored[name], stored[default])
     return {
         "teacher": {"folder": str(teacher), "seeds": _teachers(plan)} | _start(plan, teacher),
         "sets": {
@@ -278,7 +311,13 @@ def _measured(plan: TaskPlan) -> Results:
         "seeds": list(plan.student_seeds),
         "commands": [command.line for command in plan.all_commands()],
         "systems": systems,
+        "slices": cells.slices({name: of for name, of in stored.items() if name not in ("majority", "teacher")}),
     }
+
+
+def _stored_name(name: str, cell: Cell) -> str:
+    """The name under which a system is measured."""
+    return "teacher" if cell["kind"] == "teacher" else f"{cell['kind']}-{as_file(name)}"
 
 
 def _try(commands: Iterable[Command]) -> list[float | None] | None:

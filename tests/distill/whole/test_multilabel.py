@@ -10,8 +10,8 @@ import pytest
 
 from distill.apps.judged_teachers import judged_set
 from distill.apps.results import cells
+from distill.apps.results.baselines import BASELINES
 from distill.apps.results.cells import TaskCells
-from distill.apps.results.systems import BASELINES
 from distill.apps.serve.served import rankings
 from pipeline.errors import IntegrityError, QueryError
 from pipeline.query.mixture import open_sets
@@ -139,13 +139,15 @@ def test_a_bag_of_words_finds_labels_that_are_words(
     assert parts.keys() == {"validation"}
     assert parts["validation"]["baseline"]["scores"]["micro_f1"] > 0.9
     monkeypatch.setattr(cells, "TURN_S", 0.002)
-    measured = TaskCells(load_task(manifest=folder / "topics.yaml"), topics, folder / "run", tmp_path)
+    measured = TaskCells(load_task(manifest=folder / "topics.yaml"), topics, topics, folder / "run", tmp_path)
     compared = measured.baseline("TF-IDF", BASELINES["TF-IDF"], Path(), ())
     assert compared["splits"]["validation"][0]["scores"]["micro_f1"] > 0.9
     (student,) = measured.student("default", [folder / "run"], ())["splits"]["validation"]
     evaluation = json.loads((folder / "run/run.json").read_text())["result"]["evaluation"]["validation"]
     assert student["scores"] == evaluation["gold"]
     assert student["fidelity"] == evaluation["fidelity"]["agreement"]
+    measured.baseline("n-grams", BASELINES["n-grams + teacher"], Path(), ())
+    assert measured.differences("baseline-n-grams", "student-default")["validation"].keys() == {"metric", "fidelity"}
 
 
 def test_predict_in_the_terminal_and_of_a_file(folder: Path, tmp_path: Path) -> None:

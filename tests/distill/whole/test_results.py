@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import AutoModelForSequenceClassification
 
@@ -16,7 +17,7 @@ from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.forked_steps import fork_all_steps, fork_steps
 
 pytestmark = pytest.mark.slow
-SIZES = "matrix_size: 3, vector_size: 5, hidden_size: 8, num_train_epochs: 2, learning_rate: 0.01"
+SIZES = "matrix_size: 3, vector_size: 5, hidden_size: 8, num_train_epochs: 2, learning_rate: 0.01, held_out: 0.25"
 EXPERIMENT = f"""
 teacher: {{num_train_epochs: 1, learning_rate: 1.0e-3, max_seq_length: 32}}
 sets: {{default: {{max_seq_length: 32}}}}
@@ -25,7 +26,8 @@ students:
   gold alone: {{{SIZES}, alpha: 1}}
 """
 Whole = tuple[list[object], Path, dict[str, Any]]
-SYSTEMS = ["majority", "TF-IDF", "hashed bigrams", "model2vec", "model2vec, tuned", "small", "gold alone", "teacher"]
+BASELINES = ["majority", "TF-IDF", "hashed bigrams", "n-grams", "n-grams + teacher", "model2vec", "model2vec, tuned"]
+SYSTEMS = [*BASELINES, "small", "gold alone", "teacher"]
 
 
 def flags(work: Path, folder: Path, *more: object, experiment: str = EXPERIMENT) -> list[object]:
@@ -88,6 +90,17 @@ def test_scores_are_those_of_the_commands(whole: Whole) -> None:
     [teacher] = told["systems"]["teacher"]["splits"]["validation"]
     assert teacher["scores"] == ExampleSet.open(folder / "logits" / "opinion").record.scores["validation"]
     assert teacher["fidelity"] == 1
+
+
+def test_systems_are_compared_on_rows_that_no_system_was_trained_on(whole: Whole) -> None:
+    _, folder, told = whole
+    run = read_run_record(folder / "runs" / "opinion" / "small-42" / "run.json")["result"]
+    held_out = told["systems"]["small"]["splits"]["held-out"]
+    assert held_out[0]["scores"] == run["best"]["metrics"]["held-out"]
+    assert told["slices"]["split"] in ("held-out", "validation")
+    apart = told["systems"]["teacher"]["differences"]["held-out"]
+    assert apart["fidelity"]["mean"] == pytest.approx(1 - np.mean([seed["fidelity"] for seed in held_out]))
+    assert "differences" not in told["systems"]["small"]
 
 
 def test_the_teacher_is_the_best_on_held_out_rows(whole: Whole) -> None:
@@ -234,3 +247,13 @@ def test_mistakes_are_told_at_once(arguments: list[str], message: str, tmp_path:
     assert result.exit_code == 2
     assert message in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_lost_outputs_are_computed_again(whole: Whole) -> None:
+    # The last one: what is measured again has other times.
+    arguments, folder, told = whole
+    (folder / "cells" / "opinion" / "baseline-n-grams.npz").unlink()
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.stderr
+    again = json.loads(result.stdout)["tasks"]["opinion"]["systems"]["n-grams"]
+    assert again["differences"] == told["systems"]["n-grams"]["differences"]

@@ -6,23 +6,19 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from distill.apps.results.systems import (
-    BASELINES,
-    LEAST,
-    Baseline,
-    Rows,
-    majority,
-    pair_features,
-)
+from distill.apps.results.baselines import BASELINES, Baseline, majority
+from distill.apps.results.linear import LEAST, pair_features
+from distill.apps.results.systems import Rows
 from pipeline.arrays import Floats
 from pipeline.tasks.target import NO_LABEL, Target
+from pipeline.tasks.task import Bins
 from teacher.tiny import create_tiny_bert
 
 LABELS = Target(kind="classes", names=("bad", "good", "unheard"))
 SCORE = Target(kind="score", names=("score",))
 APART = Target(kind="labels", names=("praise", "music", "never", "always"))
 NO_TEACHER: Floats = np.empty((0, 0), np.float32)
-OF_WORDS = [baseline for name, baseline in BASELINES.items() if name in ("TF-IDF", "hashed bigrams")]
+OF_WORDS = [baseline for name, baseline in BASELINES.items() if name in ("TF-IDF", "hashed bigrams", "n-grams")]
 
 
 def labelled(texts: list[str], labels: list[int], seconds: list[str] | None = None) -> Rows:
@@ -102,6 +98,31 @@ def test_pair_features_are_the_same_dense_and_sparse() -> None:
 
 def test_what_is_not_installed_is_told() -> None:
     assert Baseline(majority, "x", ("numpy", "no_such_library")).missing == ["no_such_library"]
+
+
+@pytest.mark.parametrize(
+    ("target", "teacher_NC"),
+    [
+        (Target(kind="classes", names=("bad", "good")), [[3.0, -3.0], [-3.0, 3.0]]),
+        (Target(kind="labels", names=("sad", "glad")), [[3.0, -3.0], [-3.0, 3.0]]),
+        (SCORE, [[0.5], [4.5]]),
+        (Target(kind="bins", names=("0", "4"), bins=Bins(low=0, high=4, width=4)), [[8.0, -8.0], [-8.0, 8.0]]),
+    ],
+)
+def test_it_learns_the_teachers_outputs_and_not_gold(target: Target, teacher_NC: list[list[float]]) -> None:
+    texts, outputs_NC = ["so awful", "so lovely"] * 9, np.array(teacher_NC * 9, np.float32)
+    # Gold says the opposite.
+    gold = np.array([1, 0] * 9) if target.has_classes else np.array([[0, 1], [1, 0]] * 9)
+    train = Rows(texts, None, gold, np.array([4, 0] * 9, np.float32), outputs_NC)
+    system = BASELINES["n-grams + teacher"].fit(train, target, Path())
+    awful_C, lovely_C = system.logits(["quite awful", "quite lovely"], None)
+    if target.has_labels:
+        assert system.target == target
+        assert awful_C[0] > awful_C[1]
+        assert lovely_C[1] > lovely_C[0]
+    else:
+        assert system.target.kind == "score"
+        assert awful_C[0] + 1 < lovely_C[0]
 
 
 @pytest.mark.slow

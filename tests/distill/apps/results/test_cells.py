@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from distill.apps.results.cells import scores
-from distill.apps.results.systems import Rows, read_rows
+from distill.apps.results.systems import Rows, divided_sources, read_rows
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins
+from student.data import hold_out, load_examples
 
 LABELS = Target(kind="classes", names=("a", "b"))
 SCORE = Target(kind="score", names=("score",))
@@ -30,6 +31,18 @@ def test_a_score_is_compared_with_a_teacher_of_bins() -> None:
     told = scores(("pearson",), SCORE, gold_N[:, None], BINS, rows)
     assert told["scores"]["pearson"] == pytest.approx(1)
     assert told["fidelity"] == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("origins", ["originals", "all"])
+def test_held_out_rows_are_those_of_a_student(augmented_set: ExampleSet, origins: str) -> None:
+    where = "variant = 0" if origins == "originals" else None
+    trained, held_out = hold_out(load_examples(augmented_set, "train", where), augmented_set.record.target, 0.2)
+    kept, sources = divided_sources(augmented_set, 0.2)
+    assert sources.tolist() == held_out.key_N2[:, 0].tolist()
+    assert kept.tolist() == np.unique(trained.key_N2[:, 0]).tolist()
+    assert len(read_rows(augmented_set, "train", kept, where)) == len(trained)
+    assert (read_rows(augmented_set, "train", sources).teacher_NC == held_out.teacher_NC).all()
+    assert divided_sources(augmented_set, None)[1].tolist() == []
 
 
 def test_rows_are_those_of_the_set_without_variants(augmented_set: ExampleSet) -> None:

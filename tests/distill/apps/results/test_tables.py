@@ -11,6 +11,7 @@ def cell(kind: str, *accuracies: float, **more: Any) -> dict[str, Any]:
 
 
 SPEED = {"sentences_per_second": 12345.6, "times_default": 0.25}
+APART = {"validation": {"metric": {"mean": 0.012, "error": 0.0051}, "fidelity": {"mean": -0.2, "error": 0.01}}}
 FOUND: dict[str, Any] = {
     "command": "distill results --tasks mrpc,qnli --model-name-or-path bert",
     "machine": {"processor": "a processor", "torch": "2.0"},
@@ -31,11 +32,16 @@ FOUND: dict[str, Any] = {
             "seeds": [42, 43],
             "commands": ["distill finetune-teacher …", "distill train-student …"],
             "systems": {
-                "TF-IDF": cell("baseline", 0.767, training_seconds=[2.4], **SPEED),
+                "TF-IDF": cell("baseline", 0.767, training_seconds=[2.4], differences=APART, **SPEED),
                 "model2vec": {"left_out": "model2vec not installed:\npip install x"},
                 "default": cell("student", 0.75, 0.76, training_seconds=[10, None], set_bytes=1000, **SPEED),
                 "broken": {"kind": "student", "failed": "its training failed"},
                 "teacher": cell("teacher", 0.8, training_seconds=[None], **SPEED),
+            },
+            "slices": {
+                "split": "validation",
+                "rows": {"all": 4080, "with a negation": 30},
+                "fidelity": {"TF-IDF": {"all": 0.7}, "default": {"all": 0.9, "with a negation": 0.85}},
             },
         },
         "qnli": {
@@ -49,7 +55,7 @@ FOUND: dict[str, Any] = {
 }
 
 
-def test_one_table_of_all_and_one_of_each_task() -> None:
+def test_one_table_of_all_and_three_of_each_task() -> None:
     lines = page(FOUND).splitlines()
     tables = [line for line in lines if line.startswith("|")]
     assert tables == [
@@ -57,11 +63,20 @@ def test_one_table_of_all_and_one_of_each_task() -> None:
         "| --- | --- | --- | --- | --- | --- | --- |",
         "| [mrpc](#mrpc) | accuracy | **76.7** |  | 75.5 ± 0.7 |  | 80.0 |",
         "| [qnli](#qnli) | accuracy |  |  |  |  |  |",
-        "| system | accuracy | with the teacher | parameters | bytes | sentences a second | times | training | set |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-        "| TF-IDF | 76.7 (66.7 to 86.7) | 76.7 | 1,234 | 5.6 MB | 12,346 | 0.25 | 2 s |  |",
-        "| default | 75.5 ± 0.7 (65.5 to 85.5) | 75.5 | 1,234 | 5.6 MB | 12,346 | 0.25 | 10 s | 1.0 kB |",
-        "| teacher | 80.0 (70.0 to 90.0) | 80.0 | 1,234 | 5.6 MB | 12,346 | 0.25 |  |  |",
+        "| system | accuracy | apart | with the teacher | apart |",
+        "| --- | --- | --- | --- | --- |",
+        "| TF-IDF | 76.7 (66.7 to 86.7) | +1.2 ± 0.5 | 76.7 | -20.0 ± 1.0 |",
+        "| default | 75.5 ± 0.7 (65.5 to 85.5) |  | 75.5 |  |",
+        "| teacher | 80.0 (70.0 to 90.0) |  | 80.0 |  |",
+        "| system | parameters | bytes | sentences a second | times | training | set |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| TF-IDF | 1,234 | 5.6 MB | 12,346 | 0.25 | 2 s |  |",
+        "| default | 1,234 | 5.6 MB | 12,346 | 0.25 | 10 s | 1.0 kB |",
+        "| teacher | 1,234 | 5.6 MB | 12,346 | 0.25 |  |  |",
+        "| system | all (4,080) | with a negation (30) |",
+        "| --- | --- | --- |",
+        "| TF-IDF | 70.0 |  |",
+        "| default | 90.0 | 85.0 |",
     ]
 
 

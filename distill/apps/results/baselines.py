@@ -1,0 +1,148 @@
+"""The baselines: models that a user would choose instead of a student, fitted on the same rows."""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from distill.apps.baseline import TUNED_CHARACTERS, fit_baseline, fit_on_teacher, is_quick
+from distill.apps.results.linear import fit_regression, vocabulary_size
+from distill.apps.results.systems import SCORE, Rows, System
+from pipeline.arrays import Floats
+from pipeline.tasks.target import Target
+
+TUNED = f", tuned by cross-validation on up to {TUNED_CHARACTERS:,} characters"
+MODEL2VEC = ("sklearn", "model2vec", "skeletoken", "transformers")
+BUCKETS = 2**18
+SGD = {"loss": "log_loss", "alpha": 1e-5, "average": True, "random_state": 0}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline and its requirements.
+
+    Attributes:
+        make: fits it to training rows, with their target and the folder of model2vec's vectors.
+        about: its description for the legend of the table.
+        libraries: the libraries that it needs.
+        from_teacher: whether it learns the teacher's outputs, for all rows that a student learns from. Default: gold.
+        needs_vectors: whether it needs model2vec's vectors.
+        only_single: whether it only supports single sentences with one label.
+    """
+
+    make: Callable[[Rows, Target, Path], System]
+    about: str
+    libraries: tuple[str, ...] = ("sklearn",)
+    from_teacher: bool = False
+    needs_vectors: bool = False
+    only_single: bool = False
+
+    @property
+    def missing(self) -> list[str]:
+        """The libraries that are not installed."""
+        return [name for name in self.libraries if importlib.util.find_spec(name) is None]
+
+    def fit(self, train: Rows, target: Target, vectors: Path) -> System:
+        """Fits it to training rows. If the target has bins, fits it to their scores, but not to a teacher's bins."""
+        return self.make(train, target if target.has_labels or self.from_teacher else SCORE, vectors)
+
+
+def majority(train: Rows, target: Target, _: Path) -> System:
+    """Returns a system that predicts the most frequent label, all labels of most rows, or the mean score."""
+    answer_C = np.zeros(target.num_logits, dtype=np.float32)
+    if target.has_classes:
+        answer_C[np.bincount(train.label_N).argmax()] = 1
+    elif target.has_label_lists:
+        # For several labels, the best constant prediction contains the labels of more than half of the rows.
+        answer_C[:] = np.where(train.label_N.mean(axis=0) > 0.5, 1, -1)
+    else:
+        answer_C[0] = train.score_N.mean()
+
+    def logits(texts1: Sequence[str], texts2: Sequence[str] | None) -> Floats:
+        return np.tile(answer_C, (len(texts1), 1))
+
+    return System(target, logits, 0, 0)
+
+
+def tfidf(train: Rows, target: Target, _: Path = Path()) -> System:
+    """Fits a regression on TF-IDF of words and pairs of words. The vocabulary is that of the training rows."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2)).fit([*train.texts1, *(train.texts2 or ())])
+    num_terms, num_bytes = vocabulary_size(vectorizer)
+    return fit_regression(train, target, vectorizer.transform, num_bytes, num_terms)
+
+
+def hashed(train: Rows, target: Target, _: Path) -> System:
+    """Fits a logistic regression by averaged SGD, or a ridge regression, on hashed words and pairs of words.
+
+    The model has no vocabulary. It resembles fastText, but without its vectors.
+    """
+    from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.linear_model import SGDClassifier
+
+    # Hashing needs no vocabulary, so the model's size does not grow with the training rows.
+    vectors = HashingVectorizer(ngram_range=(1, 2), n_features=BUCKETS).transform
+    return fit_regression(train, target, vectors, num_bytes=0, classifier=partial(SGDClassifier, **SGD))
+
+
+def ngrams(train: Rows, target: Target, _: Path) -> System:
+    """Fits the baseline of teachers. See `distill.apps.baseline.fit_baseline`."""
+    return fit_baseline(train, target, is_quick(train))
+
+
+def taught_ngrams(train: Rows, target: Target, _: Path) -> System:
+    """Fits the same features to the teacher's outputs. See `distill.apps.baseline.fit_on_teacher`."""
+    return fit_on_teacher(train, target, is_quick(train))
+
+
+def static(train: Rows, target: Target, folder: Path) -> System:
+    """Fits a regression on model2vec's vectors in a folder."""
+    from distill.apps.results.static_vectors import fit_frozen
+
+    return fit_frozen(train, target, folder)
+
+
+def tuned(train: Rows, target: Target, folder: Path) -> System:
+    """Trains model2vec's vectors in a folder and a classifier on them."""
+    from distill.apps.results.static_vectors import fit_tuned
+
+    return fit_tuned(train, target, folder)
+
+
+BASELINES = {
+    "majority": Baseline(
+        majority,
+        "always the most frequent label of the training rows, the labels of more than half of them, or their "
+        "mean score",
+        (),
+    ),
+    "TF-IDF": Baseline(tfidf, "words and pairs of words by TF-IDF, logistic or ridge regression"),
+    "hashed bigrams": Baseline(
+        hashed,
+        "words and pairs of words hashed into 2^18 numbers, logistic regression by averaged SGD or ridge "
+        "regression. It resembles fastText, but is not fastText",
+    ),
+    "n-grams": Baseline(
+        ngrams, f"TF-IDF of words, pairs of words and characters, balanced linear SVM or ridge regression{TUNED}"
+    ),
+    "n-grams + teacher": Baseline(
+        taught_ngrams,
+        f"the same features, ridge regression on the teacher's outputs for all rows of the first student{TUNED}",
+        from_teacher=True,
+    ),
+    "model2vec": Baseline(
+        static, "model2vec of the encoder, frozen, logistic or ridge regression", MODEL2VEC, needs_vectors=True
+    ),
+    "model2vec, tuned": Baseline(
+        tuned,
+        "model2vec of the encoder with model2vec's own classifier, which also trains the vectors and only "
+        "supports single sentences",
+        (*MODEL2VEC, "datasets"),
+        needs_vectors=True,
+        only_single=True,
+    ),
+}
