@@ -169,7 +169,7 @@ def _system(target: Target, model: Any, logits: Predict, features: Any) -> Syste
 
 def is_quick(train: Rows) -> bool:
     """Whether cross-validation on these rows takes less than half a minute."""
-    return sum(map(len, [*train.texts1, *(train.texts2 or ())])) <= TUNED_CHARACTERS
+    return train.num_characters <= TUNED_CHARACTERS
 
 
 def quick_baseline(train: Rows, target: Target) -> System | None:
@@ -179,22 +179,23 @@ def quick_baseline(train: Rows, target: Target) -> System | None:
         would take more than half a minute.
     """
     texts = [*train.texts1, *(train.texts2 or ())]
-    size = sum(map(len, texts))
-    if not has_baseline() or size > MAX_CHARACTERS or not any(map(WORD.search, texts)):
+    if not has_baseline() or train.num_characters > MAX_CHARACTERS or not any(map(WORD.search, texts)):
         return None
     if len(np.unique(train.label_N, axis=0)) < 2 and len(np.unique(train.score_N)) < 2:
         return None
-    return fit_baseline(train, target, is_tuned=size <= TUNED_CHARACTERS)
+    return fit_baseline(train, target, is_quick(train))
 
 
 def _fit_ridge(x_NF: Any, goal: Floats, is_tuned: bool) -> Any:
     """Fits a regression to scores [N], or to outputs [N, C]."""
     from sklearn.linear_model import Ridge
-    from sklearn.model_selection import GridSearchCV
+    from sklearn.model_selection import GridSearchCV, KFold
 
     if not is_tuned or len(goal) < LEAST_ROWS:
         return Ridge().fit(x_NF, goal)
-    return GridSearchCV(Ridge(), {"alpha": PENALTIES}, cv=FOLDS).fit(x_NF, goal).best_estimator_
+    # Files may be sorted by their gold.
+    folds = KFold(FOLDS, shuffle=True, random_state=0)
+    return GridSearchCV(Ridge(), {"alpha": PENALTIES}, cv=folds).fit(x_NF, goal).best_estimator_
 
 
 def _fit_labels(x_NF: Any, train: Rows, is_tuned: bool) -> Any:
@@ -241,6 +242,6 @@ def _fitted_features(train: Rows) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_union
 
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=MOST_FEATURES)
-    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=MOST_FEATURES)
+    make = partial(TfidfVectorizer, sublinear_tf=True, max_features=MOST_FEATURES, dtype=np.float32)
+    words, characters = make(ngram_range=(1, 2)), make(analyzer="char_wb", ngram_range=(2, 5))
     return make_union(words, characters).fit([*train.texts1, *(train.texts2 or ())])

@@ -15,6 +15,7 @@ from pipeline.arrays import Floats
 from pipeline.tasks.target import Target
 
 TUNED = f", tuned by cross-validation on up to {TUNED_CHARACTERS:,} characters"
+MAX_CHARACTERS = 60_000_000
 MODEL2VEC = ("sklearn", "model2vec", "skeletoken", "transformers")
 BUCKETS = 2**18
 SGD = {"loss": "log_loss", "alpha": 1e-5, "average": True, "random_state": 0}
@@ -30,6 +31,7 @@ class Baseline:
         libraries: the libraries that it needs.
         from_teacher: whether it learns the teacher's outputs, for all rows that a student learns from. Default: gold.
         needs_vectors: whether it needs model2vec's vectors.
+        max_characters: of the rows that it can be fitted to in minutes and gigabytes.
         only_single: whether it only supports single sentences with one label.
     """
 
@@ -38,6 +40,7 @@ class Baseline:
     libraries: tuple[str, ...] = ("sklearn",)
     from_teacher: bool = False
     needs_vectors: bool = False
+    max_characters: int | None = None
     only_single: bool = False
 
     @property
@@ -127,12 +130,15 @@ BASELINES = {
         "regression. It resembles fastText, but is not fastText",
     ),
     "n-grams": Baseline(
-        ngrams, f"TF-IDF of words, pairs of words and characters, balanced linear SVM or ridge regression{TUNED}"
+        ngrams,
+        f"TF-IDF of words, pairs of words and characters, balanced linear SVM or ridge regression{TUNED}",
+        max_characters=MAX_CHARACTERS,
     ),
     "n-grams + teacher": Baseline(
         taught_ngrams,
         f"the same features, ridge regression on the teacher's outputs for all rows of the first student{TUNED}",
         from_teacher=True,
+        max_characters=MAX_CHARACTERS,
     ),
     "model2vec": Baseline(
         static, "model2vec of the encoder, frozen, logistic or ridge regression", MODEL2VEC, needs_vectors=True

@@ -19,8 +19,18 @@ from distill.apps.bench.timing import ROUNDS, fitting_rows, interleaved, using_t
 from distill.apps.results.baselines import Baseline
 from distill.apps.results.paired import Measure, alike, difference, fidelity_to, kinds_of_rows, metric_of
 from distill.apps.results.plan import content_sha256
-from distill.apps.results.systems import Rows, System, divided_sources, read_rows, student_system, teacher_system
+from distill.apps.results.systems import (
+    CHOSEN,
+    Rows,
+    System,
+    divided_rows,
+    read_rows,
+    read_trained_rows,
+    student_system,
+    teacher_system,
+)
 from pipeline.arrays import Floats
+from pipeline.errors import DataError
 from pipeline.files import atomic_path
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.metrics import bootstrap_intervals, score_logits
@@ -30,8 +40,8 @@ from pipeline.training.batches import HELD_OUT
 from pipeline.work import Workspace
 
 VERSION = 2  # increase it to measure all cells again
-FIDELITY = "fidelity"
-LEAST_OF_KIND = 20  # rows
+METRIC, FIDELITY = "metric", "fidelity"
+LEAST_OF_KIND = 50  # rows
 Cell = dict[str, Any]
 Outputs = dict[str, list[Floats]]  # by split, the logits [N, C] of each seed
 TURN_S = 0.25
@@ -45,9 +55,12 @@ class TaskCells:
         task: the task.
         logit_set: its first set, with rows, gold and the teacher's answers.
         taught: the set of the first student, with all rows that it learns from.
-        reference: the run that speeds are compared with.
+        reference: a run of the first student, that speeds are compared with. No baseline is fitted on the rows that it
+            holds out, and those are scored like a split.
         folder: where the files are kept.
-        held_out: the share of the training rows that the first student holds out. No baseline is fitted on them either.
+
+    Raises:
+        DataError: if there are no rows to score.
     """
 
     def __init__(
@@ -57,23 +70,33 @@ class TaskCells:
         taught: ExampleSet,
         reference: Path,
         folder: Path,
-        held_out: float | None = None,
     ) -> None:
         self._task, self._set, self._taught_set = task, logit_set, taught
-        self._reference, self._folder, self._share = reference, folder, held_out
-        self.splits = {split: read_rows(logit_set, split) for split in logit_set.splits if split != TRAIN}
-        if held_out is not None:
-            self.splits[HELD_OUT] = read_rows(logit_set, TRAIN, divided_sources(logit_set, held_out)[1])
+        self._reference, self._folder = reference, folder
+        self._trained_N2, self._held_out_N = divided_rows(reference, taught)
+        splits = {split: read_rows(logit_set, split) for split in logit_set.splits if split != TRAIN}
+        splits[HELD_OUT] = read_rows(logit_set, TRAIN, self._held_out_N)
+        self.splits = {split: rows for split, rows in splits.items() if len(rows)}
+        if not self.splits:
+            raise DataError(f"{logit_set.root}: no rows with gold to score on, neither dev rows nor held-out ones")
 
     @cached_property
     def gold(self) -> Rows:
         """The training rows with gold, without variants and held-out rows."""
-        return read_rows(self._set, TRAIN, divided_sources(self._set, self._share)[0])
+        rows = read_rows(self._set, TRAIN)
+        if not len(self._held_out_N):
+            return rows
+        sources_N = self._set.read(TRAIN, ("source_row",), CHOSEN).column("source_row").to_numpy()
+        return read_rows(self._set, TRAIN, np.setdiff1d(sources_N, self._held_out_N))
 
     @cached_property
     def taught(self) -> Rows:
-        """All rows that the first student learns from."""
-        return read_rows(self._taught_set, TRAIN, divided_sources(self._taught_set, self._share)[0], where=None)
+        """The rows that the first student learns from."""
+        return read_trained_rows(self._taught_set, self._trained_N2)
+
+    def rows_for(self, baseline: Baseline) -> Rows:
+        """Returns the rows to which a baseline is fitted."""
+        return self.taught if baseline.from_teacher else self.gold
 
     def teacher(self, folder: Path, reads: Sequence[str | Path]) -> Cell:
         """Measures the teacher: its scores from the set, its speed by running it again."""
@@ -85,21 +108,32 @@ class TaskCells:
 
         return self._measured_once("teacher", reads, measure)
 
-    def student(self, name: str, runs: Sequence[Path], reads: Sequence[str | Path]) -> Cell:
-        """Measures students of one kind with different seeds. Size and speed are those of the first seed."""
+    def student(self, name: str, runs: Sequence[Path], logit_set: ExampleSet, reads: Sequence[str | Path]) -> Cell:
+        """Measures students of one kind with different seeds. Size and speed are those of the first seed.
+
+        Args:
+            name: of the kind.
+            runs: their folders.
+            logit_set: the set that they learned from.
+            reads: what the measurements depend on.
+        """
 
         def measure() -> Cell:
             systems = [student_system(run) for run in runs]
-            scored = self._scored(f"student-{name}", systems[0].target, self._outputs(systems))
+            outputs = self._outputs(systems)
+            # A student that holds out other rows has learned some of the first student's.
+            if not np.array_equal(divided_rows(runs[0], logit_set)[1], self._held_out_N):
+                outputs.pop(HELD_OUT, None)
+            scored = self._scored(f"student-{name}", systems[0].target, outputs)
             return scored | self._size(systems[0]) | self._speed(systems[0])
 
         return self._measured_once(f"student-{name}", reads, measure)
 
     def baseline(self, name: str, baseline: Baseline, vectors: Path, reads: Sequence[str | Path]) -> Cell:
-        """A baseline, fitted on the training rows of the set."""
+        """A baseline, fitted on training rows with gold, or on all rows that the first student learns from."""
 
         def measure() -> Cell:
-            train = self.taught if baseline.from_teacher else self.gold
+            train = self.rows_for(baseline)
             start = time.perf_counter()
             system = baseline.fit(train, self._set.record.target, vectors)
             seconds = time.perf_counter() - start
@@ -117,6 +151,7 @@ class TaskCells:
                 for title, measure in self._measures(rows).items()
             }
             for split, rows in self.splits.items()
+            if split in self._stored_splits(name)
         }
 
     def slices(self, names: Mapping[str, str]) -> Cell:
@@ -127,9 +162,11 @@ class TaskCells:
         """
         split, rows = max(self.splits.items(), key=lambda item: len(item[1]))
         measure = self._measures(rows)[FIDELITY]
-        kinds = {"all": np.ones(len(rows), bool)} | kinds_of_rows(rows, self.gold)
+        kinds = {"all": np.ones(len(rows), bool)} | kinds_of_rows(rows, self.taught)
         among = {kind: np.flatnonzero(is_kind_N) for kind, is_kind_N in kinds.items()}
-        stored = {title: self._stored(name, split) for title, name in names.items()}
+        stored = {
+            title: self._stored(name, split) for title, name in names.items() if split in self._stored_splits(name)
+        }
         return {
             "split": split,
             "rows": {kind: len(some) for kind, some in among.items()},
@@ -145,7 +182,7 @@ class TaskCells:
 
     def _measures(self, rows: Rows) -> dict[str, Measure]:
         target = self._set.record.target
-        return {"metric": metric_of(self._task.metrics[0], target, rows), FIDELITY: fidelity_to(target, rows)}
+        return {METRIC: metric_of(self._task.metrics[0], target, rows), FIDELITY: fidelity_to(target, rows)}
 
     def _outputs(self, systems: Sequence[System]) -> Outputs:
         return {
@@ -159,12 +196,20 @@ class TaskCells:
             found: Floats = arrays[split]
         return found
 
+    def _stored_splits(self, name: str) -> list[str]:
+        with np.load(self._outputs_file(name), allow_pickle=False) as arrays:
+            return list(arrays.files)
+
     def _outputs_file(self, name: str) -> Path:
         return self._folder / f"{name}.npz"
 
     def _measured_once(self, name: str, reads: Sequence[str | Path], measure: Callable[[], Cell]) -> Cell:
         # Content hashes instead of modification times: the measurements stay valid in a copied folder.
-        settings = {"version": VERSION, "held_out": self._share, "reads": content_sha256(reads)}
+        settings = {
+            "version": VERSION,
+            "held_out": content_sha256([str(self._held_out_N.tolist())]),
+            "reads": content_sha256(reads),
+        }
         work = Workspace(self._folder, settings, title="a cell", record_name=f"{name}.json", redo=True)
         if work.start() == "finished":
             if self._outputs_file(name).is_file():

@@ -11,7 +11,7 @@ import torch
 from distill.apps.app_settings import ResultsConfig
 from distill.apps.bench.timing import processor
 from distill.apps.results.baselines import BASELINES, Baseline
-from distill.apps.results.cells import FIDELITY, MOST_ROWS, Cell, TaskCells
+from distill.apps.results.cells import FIDELITY, METRIC, MOST_ROWS, Cell, TaskCells
 from distill.apps.results.experiment import as_file
 from distill.apps.results.plan import Command, TaskPlan, plans, run_once, weights_of
 from pipeline import console
@@ -25,10 +25,12 @@ NOTHING = ""
 PREFACE = f"""\
 Scores times 100, mean ± standard deviation over seeds. The 95 % bootstrap interval over rows is in brackets, with
 several seeds the means of its ends. Small tasks have few rows, and differences within the intervals are not
-significant. Held-out rows are training rows with which no system was trained. Where there are none, dev rows selected
-a student's best epoch. Bold is the best score except the teacher's.
+significant. Bold is the best score except the teacher's. Held-out rows are training rows from which no student and no
+baseline learns. They select a student's epoch, so they favour students a little, and they may share a sentence with
+rows that were learned. Teachers that `distill results` has not fine-tuned may have learned them. Where nothing is held
+out, dev rows select the epoch.
 
-- *apart*: difference from the first student on the same rows, ± one standard error over rows.
+- *minus*: difference from the first student on the same rows, ± one standard error over rows (not over seeds).
 - *with the teacher*: share of rows with the teacher's label, for scores the correlation with the teacher's.
 - *bytes*: weights, vocabulary and settings on disk.
 - *sentences a second*: rows from text to label on one core, for at most the first {MOST_ROWS:,} dev rows, in CPU time.
@@ -123,24 +125,24 @@ def _scores(entry: dict[str, Any]) -> str:
     """For each split: the metrics, and how often a system agrees with the teacher, with differences."""
     measured = _measured_systems(entry)
     splits = list(next(iter(measured.values()))["splits"])
-    of_split = (*entry["metrics"], "apart", "with the teacher", "apart")
+    minus, (metric, *others) = f"minus {entry['first']}", entry["metrics"]
+    of_split = (metric, minus, *others, "with the teacher", minus)
     titles = [title if len(splits) == 1 else f"{split} {title}" for split in splits for title in of_split]
     rows = [[name, *(text for split in splits for text in _on(cell, split, entry))] for name, cell in measured.items()]
     return _table(["system", *titles], rows)
 
 
 def _on(cell: Cell, split: str, entry: dict[str, Any]) -> list[str]:
-    apart = cell.get("differences", {}).get(split, {})
+    if split not in cell["splits"]:
+        return [NOTHING] * (len(entry["metrics"]) + 3)
+    differences = cell.get("differences", {}).get(split, {})
     fidelity = statistics.fmean(seed["fidelity"] for seed in cell["splits"][split])
-    return [
-        *(_score(cell, metric, split) + _interval(cell, metric, split) for metric in entry["metrics"]),
-        _apart(apart.get("metric")),
-        f"{100 * fidelity:.1f}",
-        _apart(apart.get(FIDELITY)),
-    ]
+    scores = [_score(cell, metric, split) + _interval(cell, metric, split) for metric in entry["metrics"]]
+    agreement = [f"{100 * fidelity:.1f}", _difference(differences.get(FIDELITY))]
+    return [scores[0], _difference(differences.get(METRIC)), *scores[1:], *agreement]
 
 
-def _apart(one: dict[str, float] | None) -> str:
+def _difference(one: dict[str, float] | None) -> str:
     return f"{100 * one['mean']:+.1f} ± {100 * one['error']:.1f}" if one else NOTHING
 
 
@@ -283,11 +285,13 @@ def _measured(plan: TaskPlan) -> Results:
         raise DistillError(f"the set {first!r} or the student {default!r}, of which all others need something, failed")
     sets = {name: ExampleSet.open(plan.set_folder(name)) for name, seconds in dumped.items() if seconds is not None}
     teacher, reference = plan.teacher(), plan.run_folder(default, plan.student_seeds[0])
-    cells = TaskCells(plan.task, sets[first], sets[plan.parts.set_of[default]], reference, plan.records, plan.held_out)
+    taught = sets[plan.parts.set_of[default]]
+    cells = TaskCells(plan.task, sets[first], taught, reference, plan.records)
     reads = (plan.dump(first).makes,)
     systems: dict[str, Cell] = {}
     for name, baseline in BASELINES.items():
-        cell = _baseline(plan, cells, name, baseline, reads)
+        of_teacher = plan.dump(plan.parts.set_of[default]).makes
+        cell = _baseline(plan, cells, name, baseline, (*reads, of_teacher) if baseline.from_teacher else reads)
         if cell is not None:
             systems[name] = cell
     for name, times in trained.items():
@@ -295,7 +299,7 @@ def _measured(plan: TaskPlan) -> Results:
             systems[name] = {"kind": "student", "failed": "its training failed"}
             continue
         entry = {"training_seconds": times, "set_bytes": sets[plan.parts.set_of[name]].record.num_bytes}
-        systems[name] = _student(plan, cells, name, reads) | {"kind": "student"} | entry
+        systems[name] = _student(plan, cells, name, sets[plan.parts.set_of[name]], reads) | {"kind": "student"} | entry
     systems["teacher"] = cells.teacher(teacher, (*reads, *weights_of(teacher)))
     systems["teacher"] |= {"kind": "teacher", "training_seconds": [seconds.get(str(teacher))]}
     stored = {name: _stored_name(name, cell) for name, cell in systems.items() if "splits" in cell}
@@ -309,6 +313,7 @@ def _measured(plan: TaskPlan) -> Results:
             if seconds is not None
         },
         "seeds": list(plan.student_seeds),
+        "first": default,
         "commands": [command.line for command in plan.all_commands()],
         "systems": systems,
         "slices": cells.slices({name: of for name, of in stored.items() if name not in ("majority", "teacher")}),
@@ -329,10 +334,10 @@ def _try(commands: Iterable[Command]) -> list[float | None] | None:
         return None
 
 
-def _student(plan: TaskPlan, cells: TaskCells, name: str, reads: tuple[Path, ...]) -> Cell:
+def _student(plan: TaskPlan, cells: TaskCells, name: str, logit_set: ExampleSet, reads: tuple[Path, ...]) -> Cell:
     runs = [plan.run_folder(name, seed) for seed in plan.student_seeds]
     weights = [run / "model.safetensors" for run in runs]
-    return cells.student(as_file(name), runs, (*reads, *weights))
+    return cells.student(as_file(name), runs, logit_set, (*reads, *weights))
 
 
 def _baseline(plan: TaskPlan, cells: TaskCells, name: str, baseline: Baseline, reads: tuple[Path, ...]) -> Cell | None:
@@ -342,6 +347,10 @@ def _baseline(plan: TaskPlan, cells: TaskCells, name: str, baseline: Baseline, r
         return None
     if baseline.missing:
         return {"left_out": f"{', '.join(baseline.missing)} not installed: {EXTRA}"}
+    if baseline.max_characters is not None:
+        count = cells.rows_for(baseline).num_characters
+        if count > baseline.max_characters:
+            return {"left_out": f"{count:,} characters of training rows, more than {baseline.max_characters:,}"}
     if baseline.needs_vectors:
         if encoder is None:
             return {"left_out": "made of an encoder: give --model-name-or-path"}

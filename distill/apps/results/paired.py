@@ -15,7 +15,7 @@ from pipeline.tasks.metrics import fidelity, score_logits
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.tasks.task import Metric
 
-# Standard errors from so many resamples are right within 5 %.
+# Standard errors from so many resamples have a standard error of 5 %.
 RESAMPLES = 200
 SEED = 0
 NEGATION = re.compile(r"\b(not|no|never|nor|none|nothing|nobody|neither|without|cannot)\b|n['\u2019]t\b", re.IGNORECASE)
@@ -31,7 +31,7 @@ class Difference:
 
     Attributes:
         mean: of the seeds' scores.
-        error: its standard error over rows, by a paired bootstrap.
+        error: its standard error over rows, by a paired bootstrap. It does not contain the variance between seeds.
     """
 
     mean: float
@@ -42,7 +42,7 @@ def metric_of(metric: Metric, target: Target, rows: Rows) -> Measure:
     """The score of a task's metric."""
 
     def measure(logits_NC: Floats, among: Ints) -> float:
-        own = own_target(target, logits_NC)
+        own = _own_target(target, logits_NC)
         return score_logits((metric,), own, logits_NC[among], rows.label_N[among], rows.score_N[among])[metric]
 
     return measure
@@ -52,13 +52,13 @@ def fidelity_to(teacher: Target, rows: Rows) -> Measure:
     """The share of rows with the teacher's label, or the Pearson correlation with its scores."""
 
     def measure(logits_NC: Floats, among: Ints) -> float:
-        own = own_target(teacher, logits_NC)
+        own = _own_target(teacher, logits_NC)
         return alike(own, logits_NC[among], teacher, rows.teacher_NC[among])
 
     return measure
 
 
-def own_target(target: Target, logits_NC: Floats) -> Target:
+def _own_target(target: Target, logits_NC: Floats) -> Target:
     """What logits mean: as the teacher's, or scores themselves where the teacher has bins."""
     return target if logits_NC.shape[1] == target.num_logits else SCORE
 
@@ -88,9 +88,9 @@ def difference(measure: Measure, one_KNC: Floats, other_KNC: Floats) -> Differen
 
 
 def kinds_of_rows(rows: Rows, train: Rows) -> dict[str, Bools]:
-    """Returns which rows are of a kind, [N] each: with a negation, short, long, and with unknown words.
+    """Returns which rows are of a kind, [N] each: with an English negation, short, long, and with unknown words.
 
-    Short and long ones are a third each. Unknown words are those that no training row has.
+    Short and long ones are about a third each. Unknown words are those that no training row has.
     """
     texts = rows.texts1 if rows.texts2 is None else list(map(" ".join, zip(rows.texts1, rows.texts2, strict=True)))
     words = [WORD.findall(text.lower()) for text in texts]

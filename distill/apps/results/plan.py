@@ -131,12 +131,6 @@ class TaskPlan:
         return range(FIRST_SEED, FIRST_SEED + self.config.seeds)
 
     @property
-    def held_out(self) -> float | None:
-        """The share of the training rows that the first student holds out, if it does."""
-        flags = next(iter(self.parts.students.values()))
-        return float(flags[flags.index("--held-out") + 1]) if "--held-out" in flags else None
-
-    @property
     def chain(self) -> list["TaskPlan"]:
         """The tasks in the order in which their teachers are fine-tuned, this task last."""
         return [*(self.start.chain if self.start else ()), self]

@@ -5,11 +5,11 @@ Shapes: N rows, C classes.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from pipeline.arrays import Floats, Ints
@@ -18,7 +18,7 @@ from pipeline.sets.signals.logits import logits_of
 from pipeline.sources import sentences
 from pipeline.tasks.target import Target, gold_arrays
 from pipeline.tasks.task import TRAIN, Task
-from pipeline.training.batches import held_out_rows
+from pipeline.training.run_record import RUN_RECORD, read_run_record
 
 Predict = Callable[[Sequence[str], Sequence[str] | None], Floats]
 SCORE = Target(kind="score", names=("score",))
@@ -99,31 +99,47 @@ class Rows:
     def __len__(self) -> int:
         return len(self.texts1)
 
+    @property
+    def num_characters(self) -> int:
+        """The length of all texts."""
+        return sum(map(len, chain(self.texts1, self.texts2 or ())))
 
-def read_rows(logit_set: ExampleSet, split: str, among: Ints | None = None, where: str | None = CHOSEN) -> Rows:
-    """Returns the rows of a split, either all or those with these source rows.
 
-    By default these are the rows with gold, without variants. ``where`` is a condition in SQL, None for all rows.
-    """
-    table = logit_set.read(split, COLUMNS, where)
+def read_rows(logit_set: ExampleSet, split: str, among: Ints | None = None) -> Rows:
+    """Returns the rows of a split with gold, without variants, either all or those with these source rows."""
+    table = logit_set.read(split, COLUMNS, CHOSEN)
     if among is not None:
-        table = table.filter(
-            pc.is_in(table.column("source_row"), pa.array(among, table.schema.field("source_row").type))
-        )
+        table = table.filter(pa.array(np.isin(table.column("source_row").to_numpy(), among)))
+    return _rows(logit_set, table)
+
+
+def read_trained_rows(logit_set: ExampleSet, key_N2: Ints) -> Rows:
+    """Returns the training rows with these source rows and variants, with or without gold."""
+    table = logit_set.read(TRAIN, (*COLUMNS, "variant"))
+    found_N2 = np.stack([table.column(name).to_numpy().astype(np.int64) for name in ("source_row", "variant")], axis=1)
+    # One number for both, so that one search finds them.
+    place = np.int64(1 + max(int(key_N2[:, 1].max()), int(found_N2[:, 1].max())))
+    is_in_N = np.isin(found_N2[:, 0] * place + found_N2[:, 1], key_N2[:, 0] * place + key_N2[:, 1])
+    return _rows(logit_set, table.filter(pa.array(is_in_N)))
+
+
+def _rows(logit_set: ExampleSet, table: pa.Table) -> Rows:
     logits_NC = logits_of(table, logit_set.record.target.num_logits)
     return Rows(*sentences(table), *gold_arrays(logit_set.record.target, table), logits_NC)
 
 
-def divided_sources(logit_set: ExampleSet, share: float | None) -> tuple[Ints, Ints]:
-    """Returns the source rows of a set's training rows: those to train on, and those that are held out, ascending.
+def divided_rows(run: Path, logit_set: ExampleSet) -> tuple[Ints, Ints]:
+    """Returns the rows of a run by its record: those that it learned from, and those that it held out.
 
-    They are the rows that `student.data.hold_out` holds out. Without a share, none is.
+    Returns:
+        key_N2: source rows and variants to learn from. Calibration may use some of them instead.
+        source_N: the source rows that it held out, empty without ``--held-out``.
     """
+    from student.data import hold_out, load_chosen
 
-    def sources(where: str | None) -> Ints:
-        found: Ints = logit_set.read(TRAIN, ("source_row",), where).column("source_row").to_numpy().astype(np.int64)
-        return np.unique(found)
-
-    scored = sources(CHOSEN)
-    held_out = scored[:0] if share is None else scored[held_out_rows(len(scored), share)]
-    return np.setdiff1d(sources(None), held_out), held_out
+    settings = read_run_record(run / RUN_RECORD)["settings"]
+    rows = load_chosen(logit_set, settings["query"])
+    if settings["held_out"] is None:
+        return rows.key_N2, np.empty(0, np.int64)
+    trained, held_out = hold_out(rows, logit_set.record.target, settings["held_out"])
+    return trained.key_N2, held_out.key_N2[:, 0]

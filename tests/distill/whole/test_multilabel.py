@@ -142,7 +142,7 @@ def test_a_bag_of_words_finds_labels_that_are_words(
     measured = TaskCells(load_task(manifest=folder / "topics.yaml"), topics, topics, folder / "run", tmp_path)
     compared = measured.baseline("TF-IDF", BASELINES["TF-IDF"], Path(), ())
     assert compared["splits"]["validation"][0]["scores"]["micro_f1"] > 0.9
-    (student,) = measured.student("default", [folder / "run"], ())["splits"]["validation"]
+    (student,) = measured.student("default", [folder / "run"], topics, ())["splits"]["validation"]
     evaluation = json.loads((folder / "run/run.json").read_text())["result"]["evaluation"]["validation"]
     assert student["scores"] == evaluation["gold"]
     assert student["fidelity"] == evaluation["fidelity"]["agreement"]

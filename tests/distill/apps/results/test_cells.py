@@ -1,12 +1,16 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from distill.apps.results.cells import scores
-from distill.apps.results.systems import Rows, divided_sources, read_rows
+from distill.apps.results.systems import Rows, divided_rows, read_rows, read_trained_rows
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins
 from student.data import hold_out, load_examples
+from student.fit import train
+from tests.helpers.students import tiny_config
 
 LABELS = Target(kind="classes", names=("a", "b"))
 SCORE = Target(kind="score", names=("score",))
@@ -33,16 +37,17 @@ def test_a_score_is_compared_with_a_teacher_of_bins() -> None:
     assert told["fidelity"] == pytest.approx(-1)
 
 
-@pytest.mark.parametrize("origins", ["originals", "all"])
-def test_held_out_rows_are_those_of_a_student(augmented_set: ExampleSet, origins: str) -> None:
-    where = "variant = 0" if origins == "originals" else None
+@pytest.mark.parametrize("where", [None, "variant = 0", "source_row % 3 > 0"])
+def test_rows_are_divided_as_the_run_did(augmented_set: ExampleSet, tmp_path: Path, where: str | None) -> None:
+    config = tiny_config(augmented_set.root, tmp_path, where=where, held_out=0.2, num_train_epochs=1)
+    train(config, "")
     trained, held_out = hold_out(load_examples(augmented_set, "train", where), augmented_set.record.target, 0.2)
-    kept, sources = divided_sources(augmented_set, 0.2)
-    assert sources.tolist() == held_out.key_N2[:, 0].tolist()
-    assert kept.tolist() == np.unique(trained.key_N2[:, 0]).tolist()
-    assert len(read_rows(augmented_set, "train", kept, where)) == len(trained)
-    assert (read_rows(augmented_set, "train", sources).teacher_NC == held_out.teacher_NC).all()
-    assert divided_sources(augmented_set, None)[1].tolist() == []
+    key_N2, source_N = divided_rows(tmp_path, augmented_set)
+    assert key_N2.tolist() == trained.key_N2.tolist()
+    assert source_N.tolist() == held_out.key_N2[:, 0].tolist()
+    rows = read_trained_rows(augmented_set, key_N2)
+    assert (rows.teacher_NC == trained.teacher_NC).all()
+    assert (read_rows(augmented_set, "train", source_N).teacher_NC == held_out.teacher_NC).all()
 
 
 def test_rows_are_those_of_the_set_without_variants(augmented_set: ExampleSet) -> None:
