@@ -101,10 +101,10 @@ class TaskCells:
     def teacher(self, folder: Path, reads: Sequence[str | Path]) -> Cell:
         """Measures the teacher: its scores from the set, its speed by running it again."""
 
-        def measure() -> Cell:
+        def measure() -> tuple[Cell, Outputs]:
             outputs = {split: [rows.teacher_NC] for split, rows in self.splits.items()}
             system = teacher_system(self._task, folder, self._set)
-            return self._scored("teacher", system.target, outputs) | self._size(system) | self._speed(system)
+            return self._scored(system.target, outputs) | self._size(system) | self._speed(system), outputs
 
         return self._measured_once("teacher", reads, measure)
 
@@ -112,36 +112,38 @@ class TaskCells:
         """Measures students of one kind with different seeds. Size and speed are those of the first seed.
 
         Args:
-            name: of the kind.
+            name: under which the measurements are stored.
             runs: their folders.
             logit_set: the set that they learned from.
             reads: what the measurements depend on.
         """
 
-        def measure() -> Cell:
+        def measure() -> tuple[Cell, Outputs]:
             systems = [student_system(run) for run in runs]
             outputs = self._outputs(systems)
             # A student that holds out other rows has learned some of the first student's.
             if not np.array_equal(divided_rows(runs[0], logit_set)[1], self._held_out_N):
                 outputs.pop(HELD_OUT, None)
-            scored = self._scored(f"student-{name}", systems[0].target, outputs)
-            return scored | self._size(systems[0]) | self._speed(systems[0])
+            scored = self._scored(systems[0].target, outputs)
+            return scored | self._size(systems[0]) | self._speed(systems[0]), outputs
 
-        return self._measured_once(f"student-{name}", reads, measure)
+        return self._measured_once(name, reads, measure)
 
     def baseline(self, name: str, baseline: Baseline, vectors: Path, reads: Sequence[str | Path]) -> Cell:
         """A baseline, fitted on training rows with gold, or on all rows that the first student learns from."""
 
-        def measure() -> Cell:
+        def measure() -> tuple[Cell, Outputs]:
             train = self.rows_for(baseline)
             start = time.perf_counter()
             system = baseline.fit(train, self._set.record.target, vectors)
             seconds = time.perf_counter() - start
-            scored = self._scored(f"baseline-{name}", system.target, self._outputs([system]))
+            outputs = self._outputs([system])
             timed = self._speed(system) if system.num_parameters else {}
-            return scored | self._size(system) | timed | {"training_seconds": [seconds]}
+            scored = self._scored(system.target, outputs) | self._size(system)
+            return scored | timed | {"training_seconds": [seconds]}, outputs
 
-        return self._measured_once(f"baseline-{name}", reads, measure)
+        keys = [content_sha256([str(self._trained_N2.tolist())])] if baseline.from_teacher else []
+        return self._measured_once(name, [*reads, *keys], measure)
 
     def differences(self, name: str, reference: str) -> Cell:
         """Compares a measured system with another one on the same rows, by the first metric and by the teacher."""
@@ -203,7 +205,10 @@ class TaskCells:
     def _outputs_file(self, name: str) -> Path:
         return self._folder / f"{name}.npz"
 
-    def _measured_once(self, name: str, reads: Sequence[str | Path], measure: Callable[[], Cell]) -> Cell:
+    def _measured_once(
+        self, name: str, reads: Sequence[str | Path], measure: Callable[[], tuple[Cell, Outputs]]
+    ) -> Cell:
+        """Returns what was measured before, or measures it and stores the outputs, with which others are compared."""
         # Content hashes instead of modification times: the measurements stay valid in a copied folder.
         settings = {
             "version": VERSION,
@@ -215,15 +220,16 @@ class TaskCells:
             if self._outputs_file(name).is_file():
                 return work.result()
             work.reopen()
-        work.finish(measure())
-        return work.result()
-
-    def _scored(self, name: str, target: Target, outputs: Outputs) -> Cell:
-        """Scores by split, with a value for each seed of ``outputs``, which are stored for later comparisons."""
-        metrics, teacher = self._task.metrics, self._set.record.target
+        cell, outputs = measure()
         arrays = {split: np.stack(seeds).astype(np.float32) for split, seeds in outputs.items()}
         with atomic_path(self._outputs_file(name)) as path, path.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
+        work.finish(cell)
+        return work.result()
+
+    def _scored(self, target: Target, outputs: Outputs) -> Cell:
+        """Scores by split, with a value for each seed of ``outputs``."""
+        metrics, teacher = self._task.metrics, self._set.record.target
         return {
             "splits": {
                 split: [scores(metrics, target, logits_NC, teacher, self.splits[split]) for logits_NC in seeds]

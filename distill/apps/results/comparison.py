@@ -280,31 +280,11 @@ def _measured(plan: TaskPlan) -> Results:
         for name in plan.parts.students
     }
     first, default = next(iter(plan.parts.sets)), next(iter(plan.parts.students))
-    # Without the first set there are no rows to score on, and without the first student no speed to compare with.
+    # Without the first set there are no rows to score on, and without the first student nothing to compare with.
     if dumped[first] is None or trained[default] is None:
         raise DistillError(f"the set {first!r} or the student {default!r}, of which all others need something, failed")
     sets = {name: ExampleSet.open(plan.set_folder(name)) for name, seconds in dumped.items() if seconds is not None}
-    teacher, reference = plan.teacher(), plan.run_folder(default, plan.student_seeds[0])
-    taught = sets[plan.parts.set_of[default]]
-    cells = TaskCells(plan.task, sets[first], taught, reference, plan.records)
-    reads = (plan.dump(first).makes,)
-    systems: dict[str, Cell] = {}
-    for name, baseline in BASELINES.items():
-        of_teacher = plan.dump(plan.parts.set_of[default]).makes
-        cell = _baseline(plan, cells, name, baseline, (*reads, of_teacher) if baseline.from_teacher else reads)
-        if cell is not None:
-            systems[name] = cell
-    for name, times in trained.items():
-        if times is None:
-            systems[name] = {"kind": "student", "failed": "its training failed"}
-            continue
-        entry = {"training_seconds": times, "set_bytes": sets[plan.parts.set_of[name]].record.num_bytes}
-        systems[name] = _student(plan, cells, name, sets[plan.parts.set_of[name]], reads) | {"kind": "student"} | entry
-    systems["teacher"] = cells.teacher(teacher, (*reads, *weights_of(teacher)))
-    systems["teacher"] |= {"kind": "teacher", "training_seconds": [seconds.get(str(teacher))]}
-    stored = {name: _stored_name(name, cell) for name, cell in systems.items() if "splits" in cell}
-    for name in stored.keys() - {default}:
-        systems[name]["differences"] = cells.differences(stored[name], stored[default])
+    teacher = plan.teacher()
     return {
         "teacher": {"folder": str(teacher), "seeds": _teachers(plan)} | _start(plan, teacher),
         "sets": {
@@ -315,14 +295,42 @@ def _measured(plan: TaskPlan) -> Results:
         "seeds": list(plan.student_seeds),
         "first": default,
         "commands": [command.line for command in plan.all_commands()],
-        "systems": systems,
-        "slices": cells.slices({name: of for name, of in stored.items() if name not in ("majority", "teacher")}),
-    }
+    } | _compared(plan, sets, trained, seconds.get(str(teacher)))
 
 
-def _stored_name(name: str, cell: Cell) -> str:
-    """The name under which a system is measured."""
-    return "teacher" if cell["kind"] == "teacher" else f"{cell['kind']}-{as_file(name)}"
+def _compared(
+    plan: TaskPlan,
+    sets: dict[str, ExampleSet],
+    trained: dict[str, list[float | None] | None],
+    teacher_seconds: float | None,
+) -> Results:
+    """Measures all systems, and compares them with the first student."""
+    first, default = next(iter(plan.parts.sets)), next(iter(plan.parts.students))
+    taught, teacher = plan.parts.set_of[default], plan.teacher()
+    reference = plan.run_folder(default, plan.student_seeds[0])
+    cells = TaskCells(plan.task, sets[first], sets[taught], reference, plan.records)
+    reads = (plan.dump(first).makes,)
+    systems: dict[str, Cell] = {}
+    for name, baseline in BASELINES.items():
+        depends = (*reads, plan.dump(taught).makes) if baseline.from_teacher else reads
+        cell = _baseline(plan, cells, name, baseline, depends)
+        if cell is not None:
+            systems[name] = cell
+    for name, times in trained.items():
+        systems[name] = _student(plan, cells, name, sets, reads, times)
+    systems["teacher"] = cells.teacher(teacher, (*reads, *weights_of(teacher)))
+    systems["teacher"] |= {"kind": "teacher", "training_seconds": [teacher_seconds]}
+    stored = {name: _stored_name(name, cell["kind"]) for name, cell in systems.items() if "splits" in cell}
+    for name in stored.keys() - {default}:
+        systems[name]["differences"] = cells.differences(stored[name], stored[default])
+    # The teacher agrees with itself, and the majority is the same on all rows.
+    slices = cells.slices({name: of for name, of in stored.items() if name not in ("majority", "teacher")})
+    return {"systems": systems, "slices": slices}
+
+
+def _stored_name(name: str, kind: str) -> str:
+    """The name under which a system's measurements are stored."""
+    return name if kind == "teacher" else f"{kind}-{as_file(name)}"
 
 
 def _try(commands: Iterable[Command]) -> list[float | None] | None:
@@ -334,10 +342,22 @@ def _try(commands: Iterable[Command]) -> list[float | None] | None:
         return None
 
 
-def _student(plan: TaskPlan, cells: TaskCells, name: str, logit_set: ExampleSet, reads: tuple[Path, ...]) -> Cell:
+def _student(
+    plan: TaskPlan,
+    cells: TaskCells,
+    name: str,
+    sets: dict[str, ExampleSet],
+    reads: tuple[Path, ...],
+    times: list[float | None] | None,
+) -> Cell:
+    """A kind of student, with the seconds that the training of each seed took, if none failed."""
+    if times is None:
+        return {"kind": "student", "failed": "its training failed"}
+    logit_set = sets[plan.parts.set_of[name]]
     runs = [plan.run_folder(name, seed) for seed in plan.student_seeds]
     weights = [run / "model.safetensors" for run in runs]
-    return cells.student(as_file(name), runs, logit_set, (*reads, *weights))
+    cell = cells.student(_stored_name(name, "student"), runs, logit_set, (*reads, *weights))
+    return cell | {"kind": "student", "training_seconds": times, "set_bytes": logit_set.record.num_bytes}
 
 
 def _baseline(plan: TaskPlan, cells: TaskCells, name: str, baseline: Baseline, reads: tuple[Path, ...]) -> Cell | None:
@@ -358,7 +378,7 @@ def _baseline(plan: TaskPlan, cells: TaskCells, name: str, baseline: Baseline, r
 
         vectors = distil(encoder, vectors)
         reads = (*reads, *weights_of(vectors))
-    return cells.baseline(as_file(name), baseline, vectors, reads) | {"kind": "baseline"}
+    return cells.baseline(_stored_name(name, "baseline"), baseline, vectors, reads) | {"kind": "baseline"}
 
 
 def _start(plan: TaskPlan, teacher: Path) -> dict[str, str]:

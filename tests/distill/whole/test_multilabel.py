@@ -147,7 +147,7 @@ def test_a_bag_of_words_finds_labels_that_are_words(
     assert student["scores"] == evaluation["gold"]
     assert student["fidelity"] == evaluation["fidelity"]["agreement"]
     measured.baseline("n-grams", BASELINES["n-grams + teacher"], Path(), ())
-    assert measured.differences("baseline-n-grams", "student-default")["validation"].keys() == {"metric", "fidelity"}
+    assert measured.differences("n-grams", "default")["validation"].keys() == {"metric", "fidelity"}
 
 
 def test_predict_in_the_terminal_and_of_a_file(folder: Path, tmp_path: Path) -> None:
