@@ -109,6 +109,23 @@ def service(roles_run: Path) -> Iterator[str]:
         process.terminate()
 
 
+@pytest.mark.filterwarnings("ignore:The number of components")  # of so few words
+def test_pairs_are_made_of_a_tasks_own_sentences(tmp_path: Path) -> None:
+    firsts = [f"the {animal} can {verb} well" for animal in ("cat", "dog", "emu") for verb in ("swim", "jump", "run")]
+    seconds = [text.replace("can", "will") for text in firsts]
+    pq.write_table(pa.table({"sentence1": firsts, "sentence2": seconds, "label": [0] * 9}), tmp_path / "task.parquet")
+    program = runpy.run_path(str(EXAMPLES / "made_pairs.py"))
+    program["main"](str(tmp_path / "task.parquet"), str(tmp_path / "pairs.parquet"))
+    rows = [tuple(row.values()) for row in pq.read_table(tmp_path / "pairs.parquet").to_pylist()]
+    swapped, edited, similar, shuffled = (rows[9 * kind : 9 * (kind + 1)] for kind in range(4))
+    assert swapped == list(zip(seconds, firsts, strict=True))
+    assert [first for first, _ in edited] == [first for first, _ in similar] == firsts
+    assert sum(second in seconds for _, second in edited) < 3
+    assert any("not" in second.split() for _, second in edited)
+    assert all(second in seconds and second != own for (_, second), own in zip(similar, seconds, strict=True))
+    assert sorted(second for _, second in shuffled) == sorted(seconds)
+
+
 def test_a_service_answers_and_tells_what_is_wrong(service: str) -> None:
     [answer] = post(service, {"sentences1": ["the dog bites the man"], "sentences2": ["the man bites the dog"]})
     probabilities = answer["probabilities"]
