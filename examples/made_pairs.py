@@ -18,13 +18,13 @@ Pair = tuple[str, str]
 NEGATIONS = {"not", "no", "never"}
 AUXILIARIES = {"is", "are", "was", "were", "do", "does", "did", "has", "have", "had"}
 AUXILIARIES |= {"can", "could", "will", "would", "should"}
-DELETE, NEGATE, FROM_FIRST = 0.25, 0.45, 0.75  # cumulated shares of edits; the rest takes a word of any row
+DELETE, NEGATE, FROM_FIRST = 0.25, 0.45, 0.75  # cumulative shares of edits; the rest takes a word of any row
 BATCH, NEAREST = 2000, 8
 FREQUENT, FEWEST = 0.02, 10  # words in more texts, as a share and as a number, do not count
 
 
 def edited(first: str, second: str, words: list[str], chance: random.Random) -> Pair:
-    """One or two edits of the second sentence: a word less, a negation more or less, or another word."""
+    """Returns the pair after one or two edits of its second sentence."""
     found = second.split()
     for _ in range(chance.choice((1, 1, 2))):
         kind, place = chance.random(), chance.randrange(len(found)) if found else 0
@@ -39,7 +39,7 @@ def edited(first: str, second: str, words: list[str], chance: random.Random) -> 
 
 
 def negate(words: list[str]) -> None:
-    """Takes the first negation away, or puts one behind the first auxiliary."""
+    """Removes the first negation, or inserts one after the first auxiliary."""
     negations = [k for k, word in enumerate(words) if word.lower() in NEGATIONS]
     auxiliaries = [k for k, word in enumerate(words) if word.lower() in AUXILIARIES]
     if negations:
@@ -64,7 +64,7 @@ def most_similar(texts: list[str]) -> list[int]:
 
 
 def main(task: str, output: str) -> None:
-    """Writes them."""
+    """Writes the pairs of a task to a file."""
     firsts, seconds = (pq.read_table(task).column(name).to_pylist() for name in ("sentence1", "sentence2"))
     chance = random.Random(0)  # noqa: S311
     words = [word for second in seconds for word in second.split()]

@@ -299,7 +299,11 @@ def threads_for(num_tokens: int) -> int:
 
 
 def kernels() -> ctypes.CDLL:
-    """Returns the library, whose presence the caller has checked."""
+    """Returns the library, whose presence the caller has checked.
+
+    Raises:
+        RuntimeError: the kernels are not built.
+    """
     loaded = library()
     if loaded is None:
         raise RuntimeError("the compiled kernels are not built")

@@ -57,7 +57,11 @@ def align(rows_TD: Tensor, starts_S: Tensor, num_pairs: int, scale: float) -> Te
 
 
 def pool(compared_TH: Tensor, starts_S: Tensor) -> Tensor:
-    """Returns the sums and the maxima of relu(compared_TH) in each sentence, [N, 2 H]. See `align` for errors."""
+    """Returns the sums and the maxima of relu(compared_TH) in each sentence, [N, 2 H].
+
+    Raises:
+        ValueError: starts do not ascend from 0 to T, or a tensor has a wrong type or shape.
+    """
     return _Pool.apply(compared_TH, starts_S)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from student.kernels.compiled import library, pointer
+from student.kernels.compiled import kernels, library, pointer
 from student.kernels.lazy_adam import LazyAdamTerms, Rates, RowState
 
 
@@ -78,7 +78,7 @@ def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
     # All tokens may be distinct, so the buffers have room for the worst case and are cut afterwards.
     rows_T, starts_T, tokens_T = torch.empty_like(ids_T), ids_T.new_empty(count + 1), torch.empty_like(ids_T)
     groups = map(pointer, (rows_T, starts_T, tokens_T))
-    distinct = _kernels().group_rows(pointer(ids_T), count, num_rows, padding_idx, *groups)
+    distinct = kernels().group_rows(pointer(ids_T), count, num_rows, padding_idx, *groups)
     # C++ raises no Python errors: a negative result encodes the position of the first wrong id.
     if distinct < 0:
         raise IndexError(f"token {-1 - distinct}: id {int(ids_T[-1 - distinct])} is not a row of a table of {num_rows}")
@@ -88,13 +88,13 @@ def group(ids_T: Tensor, num_rows: int, padding_idx: int) -> Groups:
 def sum_gradients(tables: KernelTables, groups: Groups) -> float:
     """Adds up the gradients of each row's tokens in the gradient of its first token. Returns the sum of all squares."""
     places = (pointer(groups.starts_S), pointer(groups.tokens_T), groups.rows_R.shape[0])
-    return float(_kernels().sum_gradients(tables, len(tables), *places, torch.get_num_threads()))
+    return float(kernels().sum_gradients(tables, len(tables), *places, torch.get_num_threads()))
 
 
 def catch_up(tables: KernelTables, rows_R: Tensor, lazy: LazyAdamTerms, eps: float) -> None:
     """Updates the values of distinct rows to those of dense Adam after the last step."""
     rows = (pointer(rows_R), rows_R.shape[0])
-    _kernels().catch_up(tables, len(tables), *rows, ctypes.byref(_terms(lazy)), eps, torch.get_num_threads())
+    kernels().catch_up(tables, len(tables), *rows, ctypes.byref(_terms(lazy)), eps, torch.get_num_threads())
 
 
 def step(tables: KernelTables, groups: Groups, lazy: LazyAdamTerms, rates: Rates) -> None:
@@ -103,7 +103,7 @@ def step(tables: KernelTables, groups: Groups, lazy: LazyAdamTerms, rates: Rates
     lazy.reserve_step()
     rows = (pointer(groups.rows_R), groups.rows_R.shape[0], pointer(groups.starts_S), pointer(groups.tokens_T))
     terms = ctypes.byref(_terms(lazy))
-    _kernels().adam_step(tables, len(tables), *rows, terms, *rates, torch.get_num_threads())
+    kernels().adam_step(tables, len(tables), *rows, terms, *rates, torch.get_num_threads())
     # The kernel has updated the sums already, so `record_step` would count the step twice.
     lazy.step += 1
 
@@ -112,7 +112,7 @@ def squares(gradients: Sequence[Tensor]) -> float:
     """Returns the sum of the squares of all gradients."""
     # Only gradient and size are read here, so the other addresses stay null.
     arrays = [_Parameter(None, None, None, part.data_ptr(), part.numel()) for part in gradients]
-    return float(_kernels().dense_squares((_Parameter * len(arrays))(*arrays), len(arrays), torch.get_num_threads()))
+    return float(kernels().dense_squares((_Parameter * len(arrays))(*arrays), len(arrays), torch.get_num_threads()))
 
 
 def dense_step(
@@ -124,13 +124,7 @@ def dense_step(
     """Takes step number ``step`` of AdamW on whole parameters: contiguous value, moments and gradient of each."""
     parameters = [_Parameter(*map(pointer, four), four[0].numel()) for four in arrays]
     numbers = (step, *betas, *rates, torch.get_num_threads())
-    _kernels().dense_adam((_Parameter * len(parameters))(*parameters), len(parameters), *numbers)
-
-
-def _kernels() -> ctypes.CDLL:
-    kernels = library()
-    assert kernels is not None, "checked by the caller"
-    return kernels
+    kernels().dense_adam((_Parameter * len(parameters))(*parameters), len(parameters), *numbers)
 
 
 def _terms(lazy: LazyAdamTerms) -> _LazyTerms:
@@ -189,10 +183,8 @@ class _Loss(torch.autograd.Function):
             gold_B.long().contiguous(),
             None if weight_B is None else weight_B.float().contiguous(),
         )
-        loaded = library()
-        assert loaded is not None, "checked by the caller"
         sizes = (num_rows, num_classes, alpha, temperature, squared)
-        mean = loaded.distillation_loss(*map(pointer, arrays), *sizes, pointer(gradient_BC))
+        mean = kernels().distillation_loss(*map(pointer, arrays), *sizes, pointer(gradient_BC))
         ctx.save_for_backward(gradient_BC)
         return torch.tensor(mean, dtype=torch.float32)
 

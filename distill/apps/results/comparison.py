@@ -33,8 +33,8 @@ out, dev rows select the epoch.
 - *minus*: difference from the first student on the same rows, ± one standard error over rows (not over seeds).
 - *with the teacher*: share of rows with the teacher's label, for scores the correlation with the teacher's.
 - *bytes*: weights, vocabulary and settings on disk.
-- *sentences a second*: rows from text to label on one core, for at most the first {MOST_ROWS:,} dev rows, in CPU time.
-  Each system was timed in turn with the first student. Compare *times*, the speed relative to it.
+- *sentences a second*: rows from text to label on one core, at most {MOST_ROWS:,} of the first split, in CPU time. Each
+  system was timed in turn with the first student. Compare *times*, the speed relative to it.
 - *training*: seconds of the whole command, for baselines of the fit. It is empty after an interruption.
 - *set*: bytes of the logit set that a student was trained from."""
 COLUMNS = ("parameters", "bytes", "sentences a second", "times", "training", "set")
@@ -126,7 +126,7 @@ def _scores(entry: dict[str, Any]) -> str:
     measured = _measured_systems(entry)
     splits = list(next(iter(measured.values()))["splits"])
     minus, (metric, *others) = f"minus {entry['first']}", entry["metrics"]
-    of_split = (metric, minus, *others, "with the teacher", minus)
+    of_split = (metric, minus, *others, "with the teacher", f"with the teacher, {minus}")
     titles = [title if len(splits) == 1 else f"{split} {title}" for split in splits for title in of_split]
     rows = [[name, *(text for split in splits for text in _on(cell, split, entry))] for name, cell in measured.items()]
     return _table(["system", *titles], rows)
