@@ -164,8 +164,11 @@ class TaskCells:
         """
         split, rows = max(self.splits.items(), key=lambda item: len(item[1]))
         measure = self._measures(rows)[FIDELITY]
-        kinds = {"all": np.ones(len(rows), bool)} | kinds_of_rows(rows, self.taught)
-        among = {kind: np.flatnonzero(is_kind_N) for kind, is_kind_N in kinds.items()}
+        among = {"all": np.arange(len(rows))}
+        for kind, is_kind_N in kinds_of_rows(rows, self.taught).items():
+            # The share of so few rows would be noise.
+            if is_kind_N.sum() >= LEAST_OF_KIND:
+                among[kind] = np.flatnonzero(is_kind_N)
         stored = {
             title: self._stored(name, split) for title, name in names.items() if split in self._stored_splits(name)
         }
@@ -176,7 +179,6 @@ class TaskCells:
                 title: {
                     kind: float(np.mean([measure(logits_NC, some) for logits_NC in seeds]))
                     for kind, some in among.items()
-                    if len(some) >= LEAST_OF_KIND
                 }
                 for title, seeds in stored.items()
             },

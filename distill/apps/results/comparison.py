@@ -150,8 +150,7 @@ def _slices(entry: dict[str, Any]) -> str:
     """Kinds of rows, and how often each system agrees with the teacher on them."""
     slices = entry["slices"]
     shares = [
-        [name, *(f"{100 * values[kind]:.1f}" if kind in values else NOTHING for kind in slices["rows"])]
-        for name, values in slices["fidelity"].items()
+        [name, *(f"{100 * values[kind]:.1f}" for kind in slices["rows"])] for name, values in slices["fidelity"].items()
     ]
     titles = [f"{kind} ({count:,})" for kind, count in slices["rows"].items()]
     return f"With the teacher, on kinds of {slices['split']} rows:\n\n{_table(['system', *titles], shares)}"
