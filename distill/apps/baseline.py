@@ -178,8 +178,7 @@ def quick_baseline(train: Rows, target: Target) -> System | None:
     Returns: None if scikit-learn is not installed, if the rows have no word or all have the same gold, or if the fit
         would take more than half a minute.
     """
-    texts = [*train.texts1, *(train.texts2 or ())]
-    if not has_baseline() or train.num_characters > MAX_CHARACTERS or not any(map(WORD.search, texts)):
+    if not has_baseline() or train.num_characters > MAX_CHARACTERS or not any(map(WORD.search, train.texts)):
         return None
     if len(np.unique(train.label_N, axis=0)) < 2 and len(np.unique(train.score_N)) < 2:
         return None
@@ -244,4 +243,4 @@ def _fitted_features(train: Rows) -> Any:
 
     make = partial(TfidfVectorizer, sublinear_tf=True, max_features=MOST_FEATURES, dtype=np.float32)
     words, characters = make(ngram_range=(1, 2)), make(analyzer="char_wb", ngram_range=(2, 5))
-    return make_union(words, characters).fit([*train.texts1, *(train.texts2 or ())])
+    return make_union(words, characters).fit(train.texts)

@@ -74,7 +74,7 @@ def tfidf(train: Rows, target: Target, _: Path = Path()) -> System:
     """Fits a regression on TF-IDF of words and pairs of words. The vocabulary is that of the training rows."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2)).fit([*train.texts1, *(train.texts2 or ())])
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2)).fit(train.texts)
     num_terms, num_bytes = vocabulary_size(vectorizer)
     return fit_regression(train, target, vectorizer.transform, num_bytes, num_terms)
 

@@ -83,9 +83,6 @@ class TaskCells:
     @cached_property
     def gold(self) -> Rows:
         """The training rows with gold, without variants and held-out rows."""
-        rows = read_rows(self._set, TRAIN)
-        if not len(self._held_out_N):
-            return rows
         sources_N = self._set.read(TRAIN, ("source_row",), CHOSEN).column("source_row").to_numpy()
         return read_rows(self._set, TRAIN, np.setdiff1d(sources_N, self._held_out_N))
 

@@ -94,7 +94,7 @@ def kinds_of_rows(rows: Rows, train: Rows) -> dict[str, Bools]:
     """
     texts = rows.texts1 if rows.texts2 is None else list(map(" ".join, zip(rows.texts1, rows.texts2, strict=True)))
     words = [WORD.findall(text.lower()) for text in texts]
-    known = {word for text in (*train.texts1, *(train.texts2 or ())) for word in WORD.findall(text.lower())}
+    known = {word for text in train.texts for word in WORD.findall(text.lower())}
     length_N = np.array([len(text) for text in words])
     low, high = np.quantile(length_N, (1 / 3, 2 / 3))
     return {

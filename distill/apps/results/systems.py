@@ -5,7 +5,6 @@ Shapes: N rows, C classes.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -100,9 +99,14 @@ class Rows:
         return len(self.texts1)
 
     @property
+    def texts(self) -> list[str]:
+        """All texts: the first sentences, and then the second ones."""
+        return [*self.texts1, *(self.texts2 or ())]
+
+    @property
     def num_characters(self) -> int:
         """The length of all texts."""
-        return sum(map(len, chain(self.texts1, self.texts2 or ())))
+        return sum(map(len, self.texts))
 
 
 def read_rows(logit_set: ExampleSet, split: str, among: Ints | None = None) -> Rows:
