@@ -144,13 +144,14 @@ class TaskCells:
 
     def differences(self, name: str, reference: str) -> Cell:
         """Compares a measured system with another one on the same rows, by the first metric and by the teacher."""
+        ours, theirs = self._stored(name), self._stored(reference)
         return {
             split: {
-                title: asdict(difference(measure, self._stored(name, split), self._stored(reference, split)))
+                title: asdict(difference(measure, ours[split], theirs[split]))
                 for title, measure in self._measures(rows).items()
             }
             for split, rows in self.splits.items()
-            if split in self._stored_splits(name)
+            if split in ours
         }
 
     def slices(self, names: Mapping[str, str]) -> Cell:
@@ -166,18 +167,17 @@ class TaskCells:
             # The share of so few rows would be noise.
             if is_kind_N.sum() >= LEAST_OF_KIND:
                 among[kind] = np.flatnonzero(is_kind_N)
-        stored = {
-            title: self._stored(name, split) for title, name in names.items() if split in self._stored_splits(name)
-        }
+        stored = {title: self._stored(name) for title, name in names.items()}
         return {
             "split": split,
             "rows": {kind: len(some) for kind, some in among.items()},
             "fidelity": {
                 title: {
-                    kind: float(np.mean([measure(logits_NC, some) for logits_NC in seeds]))
+                    kind: float(np.mean([measure(logits_NC, some) for logits_NC in outputs[split]]))
                     for kind, some in among.items()
                 }
-                for title, seeds in stored.items()
+                for title, outputs in stored.items()
+                if split in outputs
             },
         }
 
@@ -191,15 +191,10 @@ class TaskCells:
             for split, rows in self.splits.items()
         }
 
-    def _stored(self, name: str, split: str) -> Floats:
-        """The logits of a measured system by seed, [K, N, C]."""
+    def _stored(self, name: str) -> dict[str, Floats]:
+        """The logits of a measured system by split and seed, [K, N, C]."""
         with np.load(self._outputs_file(name), allow_pickle=False) as arrays:
-            found: Floats = arrays[split]
-        return found
-
-    def _stored_splits(self, name: str) -> list[str]:
-        with np.load(self._outputs_file(name), allow_pickle=False) as arrays:
-            return list(arrays.files)
+            return dict(arrays)
 
     def _outputs_file(self, name: str) -> Path:
         return self._folder / f"{name}.npz"
