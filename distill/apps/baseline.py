@@ -42,11 +42,6 @@ TUNED_CHARACTERS = 1_000_000  # of training rows, for which the strength is chos
 MAX_CHARACTERS = 10_000_000  # of training rows, which are fitted once within half a minute
 
 
-def has_baseline() -> bool:
-    """Whether scikit-learn is installed, which only some extras bring."""
-    return importlib.util.find_spec("sklearn") is not None
-
-
 def baseline_scores(
     config: EvaluateConfig, metrics: tuple[Metric, ...], rows: pa.Table | None
 ) -> tuple[dict[str, dict[str, float]], int]:
@@ -178,7 +173,10 @@ def quick_baseline(train: Rows, target: Target) -> System | None:
     Returns: None if scikit-learn is not installed, if the rows have no word or all have the same gold, or if the fit
         would take more than half a minute.
     """
-    if not has_baseline() or train.num_characters > MAX_CHARACTERS or not any(map(WORD.search, train.texts)):
+    # Only some extras bring scikit-learn.
+    if importlib.util.find_spec("sklearn") is None or train.num_characters > MAX_CHARACTERS:
+        return None
+    if not any(map(WORD.search, train.texts)):
         return None
     if len(np.unique(train.label_N, axis=0)) < 2 and len(np.unique(train.score_N)) < 2:
         return None

@@ -55,6 +55,7 @@ def demo(config: DemoConfig) -> Result:
 @command(QuickstartConfig)
 def quickstart(config: QuickstartConfig) -> Result:
     """Make a student from one file of texts and labels, and compare it with a baseline."""
+    from distill.apps.quickstart.quickstart import PAGE
     from distill.apps.quickstart.quickstart import quickstart as run_quickstart
 
     needs_teacher_libraries()
@@ -67,7 +68,8 @@ def quickstart(config: QuickstartConfig) -> Result:
     for judgement in found.judgements:
         result.warn(judgement)
     result.add(Text("next:\n" + "".join(f"  {line}\n" for line in found.commands)))
-    made = ["manifest", "splits", *(["teacher"] if config.has_teacher else []), "logit set", "report.html"]
+    made = ["manifest", "splits", *(["teacher"] if config.has_teacher else []), "logit set"]
+    made += [page for page in [PAGE] if (config.folder / page).is_file()]
     return result.note(f"{', '.join(made)} and student are in {config.folder}/")
 
 

@@ -5,6 +5,7 @@ The test split chooses nothing: teacher and student hold training rows out for t
 """
 
 import hashlib
+import importlib.util
 import json
 import shlex
 from collections import defaultdict
@@ -21,7 +22,6 @@ import yaml
 
 from distill.apps.app_settings import QuickstartConfig
 from distill.apps.baseline import NAME as BASELINE
-from distill.apps.baseline import has_baseline
 from distill.apps.quickstart.look import Look, counted, look_at, with_scores_of
 from distill.apps.results.systems import bytes_of
 from distill.apps.steps import run_step
@@ -37,6 +37,7 @@ STORE = "logits"
 EPOCHS, MOST_EPOCHS = 3, 20  # of the teacher
 # MiniLM-L6 on 400 messages in six skewed classes predicted two labels after 24 steps.
 FEWEST_STEPS, ROWS_PER_STEP = 200, 32
+PAGE = "report.html"
 GOLD = "gold"  # the teacher of a set that has the labels alone
 
 
@@ -85,6 +86,8 @@ def quickstart(config: QuickstartConfig) -> Found:
         console.note(f"{what}: {finding}")
     if not config.has_teacher:
         console.note("teacher: none. The student learns from the labels alone, and no further text can be labelled")
+    with_page = _can_have("report.html", "matplotlib", "report")
+    with_baseline = look.type != "token_labels" and _can_have("comparison with n-grams", "sklearn", "sklearn")
     make_folder(folder / "data" / name)
     # The commands below are repeatable in this folder.
     console.note(f"$ cd {shlex.quote(str(folder))}")
@@ -94,15 +97,24 @@ def quickstart(config: QuickstartConfig) -> Found:
     _make_set(config, folder, name, look)
     run = "student"
     run_step(folder, "train-student", "--task", name, "--store", STORE, "--held-out", HELD_OUT, "--output-dir", run)
-    with_baseline = ["--baseline"] if has_baseline() and look.type != "token_labels" else []
-    evaluation = json.loads(run_step(folder, "evaluate", run, *with_baseline, "--json"))[TEST]
-    run_step(folder, "report", run, "--output", "report.html")
+    flags = ["--baseline"] if with_baseline else []
+    evaluation = json.loads(run_step(folder, "evaluate", run, *flags, "--json"))[TEST]
+    if with_page:
+        run_step(folder, "report", run, "--output", PAGE)
     scores, sizes = {"student": evaluation["gold"]}, {"student": bytes_of(folder / run)}
     if config.has_teacher:
         scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher")
     if "baseline" in evaluation:
         scores[BASELINE], sizes[BASELINE] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
     return Found(look, len(splits[TEST]), scores, sizes, evaluation["judgements"], next_commands(config, look))
+
+
+def _can_have(what: str, module: str, extra: str) -> bool:
+    """Returns whether a module that only an extra brings is there. Notes what is left out without it."""
+    is_there = importlib.util.find_spec(module) is not None
+    if not is_there:
+        console.note(f"{what}: left out, because it needs {module}: pip install 'distill-offline[{extra}]'")
+    return is_there
 
 
 def _write_rows(look: Look, rows: list[dict[str, Any]], path: Path) -> None:

@@ -1,5 +1,6 @@
 """``distill quickstart``: what it finds in a file, its splits and judgements, and a whole run without a teacher."""
 
+import importlib.util
 import json
 import shlex
 from pathlib import Path
@@ -234,3 +235,13 @@ def test_a_file_becomes_a_student_without_a_teacher(tmp_path: Path, monkeypatch:
     for step in steps[:3]:  # as printed, in the folder: what is finished is not done again
         assert invoke(*shlex.split(step)).exit_code == 0, step
     assert (folder / "student" / "model.safetensors").stat().st_mtime_ns == before
+    find = importlib.util.find_spec
+    missing = ("matplotlib", "sklearn")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
+    monkeypatch.chdir(tmp_path)
+    again = invoke(*arguments, "--json")
+    assert again.exit_code == 0, again.stderr
+    assert set(json.loads(again.stdout)["scores"]) == {"student"}
+    assert "distill-offline[report]" in again.stderr
+    assert "distill-offline[sklearn]" in again.stderr
+    assert "$ distill report" not in again.stderr
