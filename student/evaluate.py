@@ -9,13 +9,13 @@ from pipeline.flat_settings import narrowed
 from pipeline.sets.reader import LogitSet
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, STUDENTS, RunRecord, read_run_record
-from student.answers.thresholds import label_bias, read_costs
 from student.kinds import KINDS, PRETRAINING
 from student.kinds.kind import L, R, S, TaskKind
 from student.model.architecture import TaskConfig
 from student.model.config_file import read_encoder_config
 from student.model.model import default_device, load_student
 from student.run_config import EvaluateConfig, EvaluatePretrained
+from student.thresholds import label_bias, read_costs
 from student.trained_sets import evaluated_sets
 
 Evaluation = dict[str, Any]

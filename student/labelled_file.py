@@ -15,11 +15,11 @@ from pipeline.tasks.target import TargetKind
 from pipeline.tasks.task import Task, TaskType
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, label_columns, read_run_record
 from student.answers.file import accepted_names, known_task
-from student.answers.thresholds import read_costs
 from student.kinds import KINDS
 from student.model.architecture import TaskConfig
 from student.predict import Predictor
 from student.run_config import EvaluateConfig
+from student.thresholds import read_costs
 
 TYPES: dict[TargetKind, TaskType] = {
     "classes": "classification",

@@ -14,8 +14,8 @@ from pipeline.errors import ConfigError
 from pipeline.tasks.calibration import Calibration, calibrated, interval
 from pipeline.tasks.drift import InputProfile, answer_signals
 from pipeline.tasks.target import Target, predicted_scores, probabilities
-from student.answers.thresholds import answer_columns, chosen_names
 from student.texts import listed, unzipped
+from student.thresholds import answer_columns, chosen_names
 from student.word_effects import effects, without_each_word
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, TOKENIZER_FILE, Entry, RunRecord
 from student.answers.drift import without
 from student.answers.engine_predictor import STUDENT_FILE
-from student.answers.thresholds import as_logits, best_thresholds
 from student.config import Where, num_bigrams
 from student.export.engine_file import write_engine_file
 from student.layers import layer_loss_settings
@@ -37,6 +36,7 @@ from student.model.model import Student, TaskStudent, bytes_on_disk, num_paramet
 from student.model.weights import save_config
 from student.pretrained.vectors import PretrainedVectors
 from student.start import FLAG, StartVectors, has_head_for, source_sha256
+from student.thresholds import as_logits, best_thresholds
 from student.training_config import FEWEST_CALIBRATED
 from student.training_data import StudentTraining, source_of
 from student.vocabulary_pruning import active_ids

@@ -15,8 +15,8 @@ from pipeline.arrays import Floats
 from pipeline.errors import QueryError, did_you_mean
 from pipeline.tasks.target import softmax
 from student.answers.multi_task import MultiTaskPredictor, tasks_in
-from student.answers.thresholds import labels
 from student.predict import Prediction, Predictor
+from student.thresholds import labels
 
 OWN_OR_ANOTHERS = "select 1 from duckdb_functions() where function_name = ? and function_type = 'scalar'"
 

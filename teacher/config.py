@@ -28,7 +28,7 @@ from pipeline.sets.record_parts import SET_NAME, UNLABELLED, WindowsRecord
 from pipeline.settings import Settings
 from pipeline.tasks.task import TRAIN, load_task
 from teacher.augment.methods import MaskEach, MaskPos, Method, SplitFlags, TinyBert, default_method
-from teacher.dump.layer_flags import InitLayers, StoredLayers
+from teacher.layer_flags import InitLayers, StoredLayers
 from teacher.models.config import BatchFlags, ModelFlags
 from teacher.unlabelled.flags import Unlabelled
 

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from distill.apps.judge import SKEWED
-from distill.apps.results.linear import each_label, input_features, num_weights, predictor, vocabulary_size
-from distill.apps.results.systems import SCORE, Predict, Rows, System, read_rows
+from distill.apps.linear import each_label, input_features, num_weights, predictor, vocabulary_size
+from distill.apps.systems import SCORE, Predict, Rows, System, read_rows
 from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from distill.apps.baseline import judged_metrics, labelled_rows, quick_baseline, scores_of
-from distill.apps.results.systems import Rows, System, read_rows
+from distill.apps.systems import Rows, System, read_rows
 from pipeline.arrays import Floats
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.metrics import majority_scores, score_logits, scores_by_label

@@ -26,7 +26,7 @@ MOST_TABLES = 3  # tables of an explained prediction, one per label
 def predict(config: PredictConfig) -> Result:
     """Predict labels or scores for sentences, for a file, or for rows as they arrive."""
     from student.answers.multi_task import MultiTaskPredictor, open_predictor
-    from student.answers.thresholds import read_costs
+    from student.thresholds import read_costs
 
     predictor = open_predictor(config.run, config.task_names, config.abstain, read_costs(config.cost))
     if isinstance(predictor, MultiTaskPredictor):

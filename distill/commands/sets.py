@@ -13,7 +13,7 @@ from pipeline.sets.config import RecodeConfig
 from pipeline.sharing.sharing_settings import CardConfig, JoinConfig, PullConfig, PushConfig, VerifyConfig
 from pipeline.tasks.task import TRAIN
 from teacher.answers.import_settings import ExtendConfig, ImportConfig
-from teacher.dump.budget_settings import BudgetCorpus, BudgetSet, BudgetSettings, BudgetTask
+from teacher.budget_settings import BudgetCorpus, BudgetSet, BudgetSettings, BudgetTask
 
 if TYPE_CHECKING:
     from pipeline.sets.record import SetRecord
@@ -198,7 +198,7 @@ def budget(config: BudgetSettings) -> Result:
 
 def _layer_budget(config: BudgetTask) -> Result:
     needs_teacher_libraries()
-    from teacher.dump.budget import layer_budget
+    from teacher.budget import layer_budget
 
     lines = [asdict(line) for line in layer_budget(config)]
     rows = [
@@ -223,7 +223,7 @@ def _layer_budget(config: BudgetTask) -> Result:
 def _budget_lines(config: BudgetSet | BudgetCorpus | None) -> list[Any]:
     if isinstance(config, BudgetCorpus):
         needs_teacher_libraries()
-        from teacher.dump.budget import corpus_budget
+        from teacher.budget import corpus_budget
 
         return corpus_budget(config)
     from pipeline.sets.budget import budget as set_budget

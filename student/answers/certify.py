@@ -27,12 +27,12 @@ from student.answers.certificate import (
     read_certificate,
     write_certificate,
 )
-from student.answers.thresholds import ABSTAIN
 from student.data import as_read, load_examples
 from student.evaluate import open_evaluated
 from student.kinds.examples import ExampleKind, check_readable, student_logits
 from student.model.model import Student, default_device
 from student.run_config import CertifyConfig
+from student.thresholds import ABSTAIN
 
 COLUMNS = (*KEYS, "text_hash")
 

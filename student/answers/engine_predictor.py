@@ -22,9 +22,9 @@ from pipeline.tasks.drift import text_signals
 from pipeline.training.run_record import text_columns
 from student.answers.certificate import CertifiedMargin, certified_margin, file_hashes
 from student.answers.multi_task import Opened, SharedLogits
-from student.answers.thresholds import bias_of, label_bias
 from student.predict import Predictor, StudentInfo
 from student.texts import listed
+from student.thresholds import bias_of, label_bias
 
 INFO = "distill"  # key of the metadata that holds a `FileInfo`
 STUDENT_FILE = "student.distill"  # in the folder of a run

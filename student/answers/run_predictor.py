@@ -28,7 +28,6 @@ from student.answers.engine_predictor import (
     opened,
 )
 from student.answers.multi_task import Opened, SharedLogits
-from student.answers.thresholds import label_bias
 from student.export.engine_file import engine_content, engine_problems
 from student.model.architecture import sequences
 from student.model.config_file import labels_words
@@ -37,6 +36,7 @@ from student.model.model import Student, TaskStudent, default_device
 from student.model.weights import encoder_checksum
 from student.predict import BATCH_SIZE, Predictor, StudentInfo
 from student.texts import listed
+from student.thresholds import label_bias
 
 MADE_AGAIN = {"student", "reader", "served"}  # attributes that do not travel to other processes
 Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

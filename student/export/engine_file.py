@@ -27,7 +27,6 @@ from pipeline.files import make_folder, write_atomically
 from pipeline.training.run_record import text_columns
 from student.answers.certificate import CertifiedMargin, file_hashes, margin_for_file
 from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
-from student.answers.thresholds import label_bias, stored_thresholds
 from student.export.engine_tokenizer import (
     tokenizer_problems,
     tokenizer_settings,
@@ -41,6 +40,7 @@ from student.model.embeddings import MatrixEncoder, MatrixProduct, matrix_encode
 from student.model.heads import is_equal, share_hidden_layers
 from student.model.model import Student, TaskStudent, TokenLabelStudent
 from student.run_config import FileTableDtype, HeadDtype
+from student.thresholds import label_bias, stored_thresholds
 
 FORMAT_VERSION = 1  # of the files that the engine reads
 METADATA = "distill_student"

@@ -16,7 +16,6 @@ from torch import nn
 from pipeline.files import write_atomically
 from pipeline.sets.record_parts import KindName
 from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE
-from student.answers.thresholds import thresholds_file
 from student.model.architecture import StudentConfig, TokenLabelConfig
 from student.model.card import CARD_FILE, card_text
 from student.model.config_file import (
@@ -32,6 +31,7 @@ from student.model.heads import HEADS, PAIRINGS, is_as_large, share_hidden_layer
 from student.model.products import SparseGrads
 from student.model.tables import SmallTable
 from student.model.weights import check_room, load_weights, save_weights, stored_bytes
+from student.thresholds import thresholds_file
 
 
 class TaskStudent(nn.Module, PyTorchModelHubMixin):

@@ -38,9 +38,9 @@ from pipeline.stopping import stop_between
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.driver import Executor
-from teacher.dump.layer_flags import StoredLayers
 from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.shards import ShardJob
+from teacher.layer_flags import StoredLayers
 from teacher.models.batches import naming_rows
 from teacher.models.classifier import Teacher
 from teacher.models.layers import layer_outputs, require_known_family

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from distill.apps.results.baselines import tfidf as fit
-from distill.apps.results.systems import Rows
+from distill.apps.systems import Rows
 from pipeline import console
 from pipeline.sources import load_source, sentences
 from pipeline.tasks.metrics import score_logits

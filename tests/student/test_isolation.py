@@ -19,8 +19,8 @@ METHODS = ("augment_settings", "methods", "replaceable_words")
 ALLOWED = {"teacher", "teacher.config", "teacher.finetune_config", "teacher.augment"}
 ALLOWED |= {"teacher.models", "teacher.models.config"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
-ALLOWED |= {"teacher.answers", "teacher.answers.import_settings", "teacher.dump", "teacher.dump.layer_flags"}
-ALLOWED |= {"teacher.dump.budget_settings"}
+ALLOWED |= {"teacher.answers", "teacher.answers.import_settings", "teacher.layer_flags"}
+ALLOWED |= {"teacher.budget_settings"}
 
 
 def absent(name):

@@ -23,8 +23,8 @@ import yaml
 from distill.apps.app_settings import QuickstartConfig
 from distill.apps.baseline import NAME as BASELINE
 from distill.apps.quickstart.look import Look, counted, look_at, with_scores_of
-from distill.apps.results.systems import bytes_of
 from distill.apps.steps import run_step
+from distill.apps.systems import bytes_of
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder, write_atomically, write_text

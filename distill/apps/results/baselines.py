@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from distill.apps.baseline import TUNED_CHARACTERS, fit_baseline, fit_on_teacher, is_quick
-from distill.apps.results.linear import fit_regression, vocabulary_size
-from distill.apps.results.systems import SCORE, Rows, System
+from distill.apps.linear import fit_regression, vocabulary_size
+from distill.apps.systems import SCORE, Rows, System
 from pipeline.arrays import Floats
 from pipeline.tasks.target import Target
 

@@ -19,7 +19,7 @@ from distill.apps.bench.timing import ROUNDS, fitting_rows, interleaved, using_t
 from distill.apps.results.baselines import Baseline
 from distill.apps.results.paired import Measure, alike, difference, fidelity_to, kinds_of_rows, metric_of
 from distill.apps.results.plan import content_sha256
-from distill.apps.results.systems import (
+from distill.apps.systems import (
     CHOSEN,
     Rows,
     System,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distill.apps.results.systems import SCORE, Rows
+from distill.apps.systems import SCORE, Rows
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.tasks.metrics import fidelity, score_logits
 from pipeline.tasks.target import Target, predicted_scores

@@ -10,9 +10,9 @@ from model2vec import StaticModel
 from model2vec.distill import distill
 from model2vec.train import StaticModelForClassification
 
-from distill.apps.results.linear import LEAST, fit_regression
+from distill.apps.linear import LEAST, fit_regression
 from distill.apps.results.plan import content_sha256, weights_of
-from distill.apps.results.systems import Rows, System
+from distill.apps.systems import Rows, System
 from pipeline.arrays import Floats
 from pipeline.files import make_folder
 from pipeline.tasks.target import Target

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distill.apps.baseline import fit_baseline, scores_of
-from distill.apps.results.systems import Rows, read_rows
+from distill.apps.systems import Rows, read_rows
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from student.fit import train

@@ -10,7 +10,7 @@ import pytest
 from distill.apps import baseline, judged_teachers
 from distill.apps.judge import judge
 from distill.apps.judged_teachers import judged_set
-from distill.apps.results.systems import Rows, read_rows
+from distill.apps.systems import Rows, read_rows
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target
 from tests.helpers.commands import invoke

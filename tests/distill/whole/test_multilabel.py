@@ -21,7 +21,6 @@ from pipeline.tasks.gold_types import LABEL_LISTS
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import sigmoid
 from pipeline.tasks.task import load_task
-from student.answers.thresholds import stored_thresholds
 from student.evaluate import evaluate
 from student.fit import train
 from student.labelled_file import evaluate_file
@@ -29,6 +28,7 @@ from student.model.model import Student
 from student.predict import Predictor
 from student.run_config import EvaluateConfig
 from student.sql_functions import register
+from student.thresholds import stored_thresholds
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.multilabel import TOPICS, dump_topics

@@ -8,10 +8,10 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import Target, softmax
 from pipeline.training.run_record import RUN_RECORD
-from student.answers.thresholds import chosen, label_bias, read_costs
 from student.evaluate import evaluate, evaluate_pretrained
 from student.predict import Predictor
 from student.run_config import EvaluateConfig
+from student.thresholds import chosen, label_bias, read_costs
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 

@@ -13,8 +13,8 @@ from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import Target, margins
 from pipeline.tasks.task import Task
 from pipeline.training.run_record import RUN_RECORD, read_run_record, write_run_record
-from student.answers.thresholds import answer_columns
 from student.predict import Predictor
+from student.thresholds import answer_columns
 from tests.helpers.commands import invoke
 
 TEXTS = [f"the {thing} was {word} ." for thing in ("food", "wine") for word in ("dull", "lovely", "awful", "perfect")]

@@ -17,10 +17,10 @@ from pipeline.arrays import Floats
 from pipeline.tasks.calibration import Calibration, calibrated
 from pipeline.tasks.target import margins, softmax
 from student.answers.certificate import CERTIFICATE_FILE
-from student.answers.thresholds import chosen_names
 from student.export.export import export
 from student.model.model import Student
 from student.run_config import ExportConfig
+from student.thresholds import chosen_names
 from tests.helpers.certificates import certify, with_margin
 from tests.helpers.engine import HOT, LIBRARY, ROWS, by_torch, inputs, made, needs_engine, write, written
 from tests.helpers.engine_files import Header, joined, parts

@@ -24,8 +24,8 @@ from student.bert_start import BertStart, bert_start, copy_layers
 from student.model.model import Student
 from student.training_data import build_student_config, task_facts
 from teacher.dump.additions import check_same_init, init_bytes
-from teacher.dump.layer_flags import InitLayers
 from teacher.kinds import dump, open_dump
+from teacher.layer_flags import InitLayers
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from distill.apps.linear import LEAST, pair_features
 from distill.apps.results.baselines import BASELINES, Baseline, majority
-from distill.apps.results.linear import LEAST, pair_features
-from distill.apps.results.systems import Rows
+from distill.apps.systems import Rows
 from pipeline.arrays import Floats
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distill.apps.results.cells import scores
-from distill.apps.results.systems import Rows, divided_rows, read_rows, read_trained_rows
+from distill.apps.systems import Rows, divided_rows, read_rows, read_trained_rows
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins

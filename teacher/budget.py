@@ -23,9 +23,9 @@ from pipeline.settings import flags
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.task import TRAIN, Task, load_task
 from teacher.augment.methods import METHODS, default_method
+from teacher.budget_settings import BudgetCorpus, BudgetTask
 from teacher.config import DumpSettings
 from teacher.corpus.text import estimate_size, masking_plan, nothing_to_mask, open_text
-from teacher.dump.budget_settings import BudgetCorpus, BudgetTask
 from teacher.dump.layers import BLOCKS, STATES
 from teacher.kinds import dump
 from teacher.models.batches import tokens_per_batch

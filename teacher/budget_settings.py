@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from pipeline.config import JsonFlags, OwnDataFlags, StoreFlags
 from teacher.config import CorpusFlags, MaskedCopies
-from teacher.dump.layer_flags import WhichLayers
+from teacher.layer_flags import WhichLayers
 from teacher.models.config import ForwardFlags, ModelFlags
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from distill.apps.results.systems import Predict, Rows, System
+from distill.apps.systems import Predict, Rows, System
 from pipeline.arrays import Floats, Ints
 from pipeline.tasks.target import Target
 

@@ -11,7 +11,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
 from pipeline.tasks.target import NO_LABEL, Target, sigmoid
 from pipeline.training.run_record import RUN_RECORD, write_run_record
-from student.answers.thresholds import as_logits, best_thresholds, stored_thresholds
+from student.thresholds import as_logits, best_thresholds, stored_thresholds
 from tests.helpers.messages import naming
 
 TARGET = Target(kind="labels", names=("a", "b"))

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from distill.apps.results.systems import bytes_of
+from distill.apps.systems import bytes_of
 
 
 def test_weights_in_several_files_count(tmp_path: Path) -> None:
