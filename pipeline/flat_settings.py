@@ -123,11 +123,6 @@ def defaults(kind: type[Settings]) -> dict[str, Any]:
     return {flag.name: flag.default for flag in flags(kind).values() if flag.decides}
 
 
-def changed(settings: S, **values: Any) -> S:
-    """Returns the settings with other values for some flags, checked anew."""
-    return build(type(settings), given(settings) | values)
-
-
 def as_flags(settings: Settings, names: Collection[str] | None = None) -> list[str]:
     """Returns the command line of the given settings, or only of these flags."""
     words: list[str] = []

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags
+from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags, names_of
 from student.cascade.config import CollectFlags
 from student.config import FORMERLY_LOGITS
 
@@ -111,7 +111,7 @@ class PredictConfig(RunFlags, CostFlags, CollectFlags, JsonFlags):
     @property
     def task_names(self) -> tuple[str, ...]:
         """The tasks to answer. Empty: all."""
-        return tuple(name.strip() for name in (self.tasks or "").split(",") if name.strip())
+        return names_of(self.tasks)
 
     @property
     def reads_stdin(self) -> bool:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from scipy.special import log_softmax
 
 from pipeline import console
-from pipeline.arrays import Floats, Floats64, Ints
+from pipeline.arrays import Floats, Ints
 from pipeline.devices import processes
 from pipeline.flat_settings import given
 from pipeline.sets.budget import Line, budget
@@ -186,15 +187,9 @@ def _divergence(outputs: Sequence[Floats], back: Sequence[Floats]) -> float:
     """Returns the mean over rows, heads and tokens of KL(the teacher's softmax ‖ the stored one), in nats."""
     nats = []
     for output_ALL, back_ALL in zip(outputs, back, strict=True):
-        log_p, log_q = _log_softmax(output_ALL), _log_softmax(back_ALL)
+        log_p, log_q = (log_softmax(block.astype(np.float64), axis=2) for block in (output_ALL, back_ALL))
         nats.append((np.exp(log_p) * (log_p - log_q)).sum(axis=2).ravel())
     return float(np.concatenate(nats).mean())
-
-
-def _log_softmax(block_ALL: Floats) -> Floats64:
-    shifted = block_ALL.astype(np.float64) - block_ALL.max(axis=2, keepdims=True)
-    normal: Floats64 = shifted - np.log(np.exp(shifted).sum(axis=2, keepdims=True))
-    return normal
 
 
 def _file_bytes(signal: LayerSignal, table: pa.Table) -> int:

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags
+from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags, names_of
 from pipeline.errors import did_you_mean
 from student.cascade.config import CollectFlags
 
@@ -141,7 +141,7 @@ class ResultsConfig(JsonFlags):
     @property
     def task_names(self) -> tuple[str, ...]:
         """The tasks named by the flag."""
-        return tuple(name.strip() for name in (self.tasks or "").split(",") if name.strip())
+        return names_of(self.tasks)
 
 
 class ServeConfig(CollectFlags):

@@ -234,7 +234,7 @@ def _readers(
 @command(ServeConfig)
 def serve(config: ServeConfig) -> Result:
     """Serve students over HTTP: the API of text-embeddings-inference, the hub's API, and a web page."""
-    needs_libraries("distill serve", "serve", "starlette", "uvicorn")
+    needs_libraries("distill serve", "serve", "starlette", "threadpoolctl", "uvicorn")
     from distill.apps.serve.server import serve as serve_runs
 
     serve_runs(config)

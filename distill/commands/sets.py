@@ -170,9 +170,7 @@ def budget(config: BudgetSettings) -> Result:
     """Measure the size and loss of each codec on a sample of a set, a corpus or a task's rows."""
     if isinstance(config.of, BudgetTask):
         return _layer_budget(config.of)
-    from pipeline.sets.budget import as_dicts
-
-    lines = as_dicts(_budget_lines(config.of))
+    lines = [asdict(line) for line in _budget_lines(config.of)]
     temperatures = list(lines[0]["kept_mass"])
     columns = ["codec", "bytes", "corpus", "KL", *(f"T={t}" for t in temperatures), "ECE"]
     rows = [

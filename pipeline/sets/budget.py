@@ -4,7 +4,7 @@ Shapes: P positions, V vocabulary.
 """
 
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,6 @@ def budget(control: MaskedWordSet, max_positions: int, corpus_positions: float) 
                 console.warn(f"codec {codec} is left out: {error}")
             steps.advance()
     return lines
-
-
-def as_dicts(lines: list[Line]) -> list[dict[str, Any]]:
-    """The measurements as JSON objects, one per codec."""
-    return [asdict(line) for line in lines]
 
 
 def _sample(control: MaskedWordSet, max_positions: int) -> pa.Table:

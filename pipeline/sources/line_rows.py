@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from pipeline.sources.row_bytes import codec, line_blocks, open_bytes, without_bom
 
-PREFIX = "__label__"  # fastText's format: `__label__good a fine film`, with several labels one after the other
 LABEL_LISTS = pa.list_(pa.string())
+# fastText's format: `__label__good a fine film`, with several labels one after the other.
 LABEL = re.compile(r"(?:^|(?<=\s))__label__(\S+)\s*")
 
 

@@ -276,9 +276,9 @@ def _yes_and_no(logits_NC: Floats) -> Floats:
 
 
 def _log_softmax(logits_NC: Floats) -> np.ndarray:
-    # Without subtracting the maximum exp() overflows for logits above 709.
-    shifted = logits_NC.astype(np.float64) - logits_NC.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+    from scipy.special import log_softmax
+
+    return np.asarray(log_softmax(logits_NC.astype(np.float64), axis=1))
 
 
 def correlations(metrics: Sequence[Metric], predicted_N: Floats, gold_N: Floats) -> dict[Metric, Floats64]:

@@ -231,7 +231,7 @@ def scores_and_control(
     """Returns the scores of `evaluate_mlm` on held-out rows, and the results of `control`."""
     return {
         "validation": evaluate_mlm(student, token_set, "validation"),
-        "control": control(student, token_set, "validation", log_frequency_V),
+        "control": control(student, token_set, log_frequency_V),
     }
 
 
@@ -297,15 +297,12 @@ def head_logits(student: MaskedWordStudent, features_PF: torch.Tensor) -> torch.
     return (features_PF.to(dtype) @ student.head.weight.to(dtype).T).float() + student.head.bias
 
 
-def control(
-    student: MaskedWordStudent, token_set: MaskedWordSet, split: str, log_frequency_V: torch.Tensor
-) -> dict[str, float]:
-    """Returns losses of predictions of masked words without their context, at the positions of `evaluate_mlm`.
+def control(student: MaskedWordStudent, token_set: MaskedWordSet, log_frequency_V: torch.Tensor) -> dict[str, float]:
+    """Returns losses of predictions of masked words without their context, at the held-out positions.
 
     Args:
         student: a pretrained student.
         token_set: the set.
-        split: one of its splits.
         log_frequency_V: of `log_frequencies`.
 
     Returns: In nats ``unigram_loss``, with the frequencies of training words. ``mean_features_loss`` and
@@ -314,12 +311,12 @@ def control(
         row.
     """
     student.eval()
-    mean_F = _mean_features(student, token_set, split)
+    mean_F = _mean_features(student, token_set, "validation")
     if mean_F is None:
         return {}
     mean_1V, unigram_1V = head_logits(student, mean_F[None]), log_frequency_V.to(student.device)[None]
     random, positions, sums = np.random.default_rng(0), 0, np.zeros(4)
-    for part in scored_positions(student, token_set, split):
+    for part in scored_positions(student, token_set, "validation"):
         target_P = part.target_P
         other_PF = part.features_PF[torch.from_numpy(others(len(target_P), random))]
         logits = (

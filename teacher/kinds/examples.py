@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.devices import processes
-from pipeline.errors import TeacherError
+from pipeline.errors import ConfigError, TeacherError
 from pipeline.files import require_space
 from pipeline.sets.kinds.examples import shard_table, text_hashes
 from pipeline.sets.reader import ExampleSet
-from pipeline.sets.record import Scores, SetRecord, staged
+from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_set_record, staged
 from pipeline.sets.record_parts import MAX_SEQ_LENGTH, LayersName, Shard, UnlabelledRecord
 from pipeline.sets.signals import LayerSignal, Logits, Signals
 from pipeline.sets.signals.init import INIT_FILE
@@ -24,7 +26,6 @@ from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import Tokenized, require_known
 from teacher.augment.augment import Augmentation, read_source, variants_for
-from teacher.augment.default_variants import announce_default_variants
 from teacher.augment.methods import Method
 from teacher.config import RunFlags, SetPlace, TaskFlags, TextLogits
 from teacher.dump.additions import add_init_layers, check_same_init, init_bytes
@@ -218,8 +219,28 @@ def wanted_variants(logits: TextLogits, task: Task, place: SetPlace, usual_name:
         method = method.model_copy(update={"num_variants": method.variants_of(task)})
     wanted = Augmentation(method, task, place.store, name)
     if logits.adds_by_default:
-        announce_default_variants(wanted, place.root(usual_name))
+        _announce(wanted, place.root(usual_name))
     return wanted
+
+
+def _announce(wanted: Augmentation, root: Path) -> None:
+    """Prints a note that variants are added although no flag requests them.
+
+    Raises:
+        ConfigError: if the set in ``root`` was started without them.
+    """
+    # A set that was started without variants has another fingerprint, and the general message would not name the cause.
+    if (root / FILE_NAME).exists() and read_set_record(root).augmentation is None:
+        raise ConfigError(
+            f"{root} was dumped without variants, which the manifest now requires. Use --augment none to continue it, "
+            "or --name to write another set."
+        )
+    count = len(wanted.sides)
+    console.note(
+        f"{wanted.task.name}: up to {count} variants of each training row by {wanted.method.name} are added, as set in "
+        f"the manifest, because students gain from them. The teacher reads up to {count + 1} times as many training "
+        "rows. Use --augment none to turn that off"
+    )
 
 
 def _check_special_tokens(method: Method, teacher: Teacher) -> None:

@@ -8,14 +8,12 @@ Shapes: W workers, M numbers.
 import mmap
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from student.cascade.config import MOST_STAGES
 
 KINDS = ("Backend", "Empty", "Overloaded", "Validation")
-Method = Literal["single", "batch"]
 STAGES = [f'{{stage="{number}"}}' for number in range(MOST_STAGES)]  # of a cascade, from the first one, 0
 
 COUNTERS = {

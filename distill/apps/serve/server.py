@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from threadpoolctl import threadpool_limits
 
 from distill.apps.app_settings import ServeConfig
 from distill.apps.serve.app import App
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import names_of, open_served
 from pipeline import console
-from pipeline.blas import set_blas_threads
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 
 DRAIN_SECONDS = 30
@@ -61,7 +61,7 @@ def _serve_at(listener: socket.socket, config: ServeConfig) -> None:
     supervisor = os.getpid()
 
     # One text alone is a product of one row, in which threads take twenty times the processor time and gain nothing.
-    set_blas_threads(1)
+    threadpool_limits(1, user_api="blas")
 
     def work(worker: int) -> None:
         for served in loaded:

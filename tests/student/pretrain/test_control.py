@@ -44,7 +44,7 @@ def test_a_student_starts_as_the_unigram_table(token_set: MaskedWordSet) -> None
     student = a_student(token_set)
     start_without_context(student.head, log_frequency_V)
     by_hand = -float(np.mean([float(log_frequency_V[word]) for word in words]))
-    losses = control(student, token_set, "validation", log_frequency_V)
+    losses = control(student, token_set, log_frequency_V)
     assert evaluate_mlm(student, token_set, "validation")["gold_loss"] == pytest.approx(by_hand)
     assert losses == pytest.approx(
         {"unigram_loss": by_hand, "mean_features_loss": by_hand, "other_features_loss": by_hand, "context_gain": 0},
@@ -55,7 +55,7 @@ def test_a_student_starts_as_the_unigram_table(token_set: MaskedWordSet) -> None
 def test_constant_features_are_their_own_control(token_set: MaskedWordSet) -> None:
     student = a_student(token_set)
     student.encoder.neutralise(torch.ones(student.config.num_tokens, dtype=torch.bool))
-    losses = control(student, token_set, "validation", log_frequencies(token_set))
+    losses = control(student, token_set, log_frequencies(token_set))
     own = evaluate_mlm(student, token_set, "validation")["gold_loss"]
     assert losses["mean_features_loss"] == pytest.approx(own, rel=1e-5)
     assert losses["other_features_loss"] == pytest.approx(own, rel=1e-5)
@@ -67,7 +67,7 @@ def test_the_control_by_plain_torch(token_set: MaskedWordSet) -> None:
     student = a_student(token_set)
     with torch.no_grad():
         student.head.weight.normal_()
-    losses = control(student, token_set, "validation", log_frequencies(token_set))
+    losses = control(student, token_set, log_frequencies(token_set))
     groups = [group for group, _ in token_set.groups("validation")]
     pool = read_pool(token_set, student.config.pad_id, groups)
     batch = pool.batch(list(range(len(pool.rows))))
