@@ -20,7 +20,7 @@ from student.kernels.reference import RowGradients, Tables
 # Tables of other types, such as int8, are gathered to float32 before a kernel reads them.
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 # check.cpp holds the same number. Raise both when the arguments of a kernel change.
-INTERFACE_VERSION = 7
+INTERFACE_VERSION = 8
 # A processor runs the code of all lower levels, so a missing build falls back to the next one.
 LEVELS = {"AVX512": ("avx512", "avx2", "portable"), "AVX2": ("avx2", "portable")}
 # Gradients of more bytes than a last-level cache holds are written past the caches, which saves reading them first.
@@ -50,6 +50,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "align_backward": (None, [_ADDRESS] * 4),
     "pool": (None, [_ADDRESS, _ADDRESS, _LONG, _LONG, _ADDRESS]),
     "pool_backward": (None, [_ADDRESS, _ADDRESS, _LONG, _LONG, *[_ADDRESS] * 3]),
+    "recur": (None, [_ADDRESS] * 3),
+    "recur_backward": (None, [_ADDRESS] * 6),
     "group_rows": (_LONG, [_ADDRESS, _LONG, _LONG, _LONG, *[_ADDRESS] * 3]),
     "sum_gradients": (_DOUBLE, [_ADDRESS, _INT, _ADDRESS, _ADDRESS, _LONG, _INT]),
     "catch_up": (None, [_ADDRESS, _INT, _ADDRESS, _LONG, _ADDRESS, _DOUBLE, _INT]),

@@ -64,6 +64,7 @@ CARD_FILE = "README.md"
 HUB = "hub"
 KINDS = {
     "bert": "A BERT with few layers, a student of **{task}**",
+    "recurrent": "A student of **{task}** with an element-wise recurrence",
     "lstm": "A student of **{task}** with LSTMs",
     "aligned": "A student of **{task}** with attention between the token vectors of two sentences",
     "biattentive": "A student of **{task}** with LSTMs and attention between sentences",

@@ -15,6 +15,7 @@ from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder, EncoderShape
 from student.model.flags import EmbeddingKind, EncoderSettings, PoolingKind
 from student.model.lstm import LstmEncoder
+from student.model.recurrent import RecurrentEncoder
 
 # 16,384 bigrams raised the score on CoLA. See docs/experiments/bigrams.md. The number was fixed before that comparison.
 NUM_BIGRAMS = 2**14
@@ -56,7 +57,7 @@ class EncoderKind:
     @property
     def can_be_rounded(self) -> bool:
         """Whether its weights may be rounded on disk. For LSTMs and BERTs the loss was not measured."""
-        return self.has_sums or self.make is AlignedEncoder
+        return self.has_sums or self.make in (AlignedEncoder, RecurrentEncoder)
 
     @property
     def reads_pairs(self) -> bool:
@@ -84,6 +85,7 @@ ENCODERS: dict[EmbeddingKind, EncoderKind] = {
     "hybrid": EncoderKind("Hybrid", {"matrix_size": 20, "vector_size": 400}, "sum+max", NUM_BIGRAMS),
     "cmow": EncoderKind("CMOW", {"matrix_size": 28}, num_bigrams=NUM_BIGRAMS),
     "cbow": EncoderKind("CBOW", {"vector_size": 784}, pooling="sum+max", num_bigrams=NUM_BIGRAMS),
+    "recurrent": EncoderKind("Element-wise recurrence", {"vector_size": 400}, make=RecurrentEncoder),
     # Sizes of the LSTM are those of Tang et al. (2019): vectors of 300 numbers, 150 per direction.
     "lstm": EncoderKind("BiLSTM", {"vector_size": 300, "lstm_size": 150, "channels": 1}, make=LstmEncoder),
     # The paper trains this student with 256 numbers per direction (Liu et al. 2020).

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from pipeline.config import PLACE
 from pipeline.settings import Settings
 
-EmbeddingKind = Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"]
+EmbeddingKind = Literal["hybrid", "cmow", "cbow", "recurrent", "lstm", "biattentive", "aligned", "bert"]
 PoolingKind = Literal["sum", "sum+max"]
 PoolerKind = Literal["mean-cls"]
 InitKind = Literal["pretrained", "teacher", "noise"]
@@ -23,7 +23,8 @@ class EncoderSettings(Settings):
     panel: ClassVar = "What the student is made of"
     helps: ClassVar = {
         "embedding": "Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of "
-        "vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or bert "
+        "vectors), recurrent (an element-wise recurrence), aligned (pairs, with attention between vectors), lstm, "
+        "biattentive (LSTMs with attention), or bert "
         "(a few layers). Default: aligned for pairs, unless a flag of another encoder is given, otherwise hybrid."
     }
     embedding: EmbeddingKind = "hybrid"
@@ -41,8 +42,8 @@ class WithVectors(EncoderSettings):
     vector_size: int | None = Field(
         None,
         ge=1,
-        description="Width of token vectors. Default: 400 for hybrid, 784 for cbow, 200 for aligned, 300 for lstm and "
-        "biattentive, the teacher's for a bert.",
+        description="Width of token vectors. Default: 400 for hybrid and recurrent, 784 for cbow, 200 for aligned, "
+        "300 for lstm and biattentive, the teacher's for a bert.",
     )
 
 
@@ -80,6 +81,12 @@ class Cbow(WithSums):
     """Sums of vectors."""
 
     embedding: Literal["cbow"] = "cbow"
+
+
+class Recurrent(WithVectors):
+    """An element-wise recurrence over vectors."""
+
+    embedding: Literal["recurrent"] = "recurrent"
 
 
 class WithLstm(WithVectors):
@@ -162,7 +169,7 @@ class CbowOfTexts(Cbow, _OfTexts):
     """`Cbow` for texts."""
 
 
-AnyEncoder = HybridOfTexts | CmowOfTexts | CbowOfTexts | Lstm | Biattentive | Aligned | Bert
+AnyEncoder = HybridOfTexts | CmowOfTexts | CbowOfTexts | Recurrent | Lstm | Biattentive | Aligned | Bert
 
 
 class Init(Settings):

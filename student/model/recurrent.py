@@ -1,0 +1,131 @@
+"""A student that reads words in order at the cost of a sum: an element-wise recurrence in both directions.
+
+h_t = tanh(A x_t + a) * h_(t-1) + B x_t + b, where x_t is the normalised vector of a token. Each number of a state has
+its own past, as in quasi-recurrent networks (Bradbury et al. 2017) and simple recurrent units (Lei et al. 2018), whose
+gates are above 0. Gates below 0 change the sign of what was read before, as a negation does. Gates and values depend on
+a token alone, so they need to be computed only once for each token of a vocabulary.
+
+`student.kernels.compiled_recurrence` computes float32 on a CPU. Elsewhere, without a compiler, and in the graph that is
+exported, the methods for padded arrays do.
+
+Shapes: T tokens of all sequences end to end, N sequences, S = N + 1 starts, B batch, L tokens, E numbers of a token's
+vector, H of a state, D = 2 H of both ways side by side, F features.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from student.kernels import compiled_recurrence
+from student.kernels.compiled_alignment import can_do
+from student.kernels.reference import largest
+from student.model.encoder import Encoder, EncoderShape, padded
+from student.model.lstm import VectorEncoder, Vectors, tokens_alone, without_gaps
+from student.model.products import SparseGrads, reduce
+
+
+class RecurrentEncoder(VectorEncoder):
+    """[sum and maxima of vectors, last state, maxima and minima of the states, both of each way]."""
+
+    # Frequent tokens start shorter, as in sums, which are among the features.
+    counts_less = True
+    start_deviation = Encoder.start_deviation
+
+    def __init__(self, shape: EncoderShape) -> None:
+        super().__init__()
+        self.pad_id, self.vectors = shape.pad_id, Vectors(shape, channels=1)
+        self.norm = nn.LayerNorm(shape.vector_size)
+        state_size = state_size_of(shape.vector_size)
+        self.gate, self.value = (nn.Linear(shape.vector_size, 2 * state_size) for _ in range(2))
+        # Training starts with long memories: tanh(1) is 0.76.
+        nn.init.ones_(self.gate.bias)
+        self.size, self.token_size = 2 * shape.vector_size + 6 * state_size, 0
+
+    def reduce(
+        self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
+    ) -> torch.Tensor:
+        """See `Encoder`."""
+        vectors_TE = self.vectors(ids_T, sparse_grads)
+        vectors_TE, starts_S = tokens_alone(vectors_TE, ids_T != self.pad_id, starts_S)
+        places_T = torch.arange(len(vectors_TE), device=ids_T.device)
+        # Kernels refuse a table without rows.
+        rows_XE = vectors_TE if len(vectors_TE) else functional.pad(vectors_TE, (0, 0, 0, 1))
+        sums_NX = reduce((rows_XE, None, None), places_T, starts_S, with_max=True)
+        gates_TD, values_TD = self.steps(vectors_TE)
+        if can_do(gates_TD):
+            return torch.cat([sums_NX, compiled_recurrence.recur(gates_TD, values_TD, starts_S)], dim=1)
+        gates_NLD, is_token_NL = padded(gates_TD, starts_S)
+        states_NLD = _states(gates_NLD, padded(values_TD, starts_S)[0], is_token_NL)
+        return torch.cat([sums_NX, *_pooled(states_NLD, is_token_NL)], dim=1)
+
+    def steps(self, vectors_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the gates and the values of tokens with these vectors, gates_TD and values_TD."""
+        normal_TE = self.norm(vectors_TE)
+        return self.gate(normal_TE).tanh(), self.value(normal_TE)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds per token, with gates and values that were computed before."""
+        return int(self.gate.out_features)
+
+    def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
+        """See `Encoder`."""
+        # One more column of padding: a product over no tokens at all would not be defined.
+        ids_BL, lengths_B = without_gaps(functional.pad(ids_BL, (0, 1), value=self.pad_id), self.pad_id)
+        is_token_BL = torch.arange(ids_BL.shape[1]) < lengths_B.unsqueeze(1)
+        vectors_BLE = self.vectors(ids_BL)
+        gates_BLD, values_BLD = self.steps(vectors_BLE)
+        is_token_BL1 = is_token_BL.unsqueeze(2)
+        # The step of padding changes no state.
+        gates_BLD, values_BLD = gates_BLD.where(is_token_BL1, 1), values_BLD * is_token_BL1
+        ways = zip(gates_BLD.chunk(2, dim=2), values_BLD.chunk(2, dim=2), (False, True), strict=True)
+        states_BLD = torch.cat([_exported_states(*way, longest + 1) for way in ways], dim=2)
+        largest_BE = largest(vectors_BLE, is_token_BL)
+        return torch.cat([vectors_BLE.sum(dim=1), largest_BE, *_pooled(states_BLD, is_token_BL)], dim=1)
+
+
+def state_size_of(vector_size: int) -> int:
+    """Returns H, the numbers of a state of each way, a third of a vector's."""
+    return (vector_size + 2) // 3
+
+
+def _states(gates_NLD: torch.Tensor, values_NLD: torch.Tensor, is_token_NL: torch.Tensor) -> torch.Tensor:
+    """Returns the states after each token in both ways, states_NLD. Beyond a sequence's end they are undefined."""
+    half = gates_NLD.shape[2] // 2
+    there, back = (slice(0, half), range(gates_NLD.shape[1])), (slice(half, None), range(gates_NLD.shape[1])[::-1])
+    ways = []
+    for part, places in (there, back):
+        state_NH = gates_NLD.new_zeros(len(gates_NLD), half)
+        states: dict[int, torch.Tensor] = {}
+        for place in places:
+            read_NH = gates_NLD[:, place, part] * state_NH + values_NLD[:, place, part]
+            # The way back begins in the padding, where the state has to stay 0.
+            state_NH = states[place] = read_NH.where(is_token_NL[:, place, None], state_NH)
+        ways.append(torch.stack([states[place] for place in range(len(states))], dim=1))
+    return torch.cat(ways, dim=2)
+
+
+def _exported_states(gates_BLH: torch.Tensor, values_BLH: torch.Tensor, is_back: bool, longest: int) -> torch.Tensor:
+    """Returns the states of one way, states_BLH, in a graph for any number of tokens up to ``longest``."""
+    if is_back:
+        gates_BLH, values_BLH = gates_BLH.flip(1), values_BLH.flip(1)
+    length, step = gates_BLH.shape[1], 1
+    # This is the scan of Hillis and Steele: after k rounds, each place has done its last 2^k steps at once.
+    while step < longest:
+        before = functional.pad(gates_BLH, (0, 0, step, 0), value=1.0)[:, :length]
+        values_BLH = gates_BLH * functional.pad(values_BLH, (0, 0, step, 0))[:, :length] + values_BLH
+        gates_BLH = gates_BLH * before
+        step *= 2
+    return values_BLH.flip(1) if is_back else values_BLH
+
+
+def _pooled(states_NLD: torch.Tensor, is_token_NL: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yields the last state, the maxima and the minima [N, H], first of the way there and then of the way back."""
+    there_NLH, back_NLH = states_NLD.chunk(2, dim=2)
+    # In the padding behind a sequence, the way there still has its last state, and the way back has not begun.
+    for states_NLH, last in ((there_NLH, -1), (back_NLH, 0)):
+        yield states_NLH[:, last]
+        yield largest(states_NLH, is_token_NL)
+        yield -largest(-states_NLH, is_token_NL)
