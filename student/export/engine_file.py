@@ -39,6 +39,7 @@ from student.model.architecture import StudentConfig, TaskConfig, TokenLabelConf
 from student.model.embeddings import MatrixEncoder, MatrixProduct, matrix_encoder
 from student.model.heads import is_equal, share_hidden_layers
 from student.model.model import Student, TaskStudent, TokenLabelStudent
+from student.model.recurrent import RecurrentEncoder
 from student.run_config import FileTableDtype, HeadDtype
 from student.thresholds import label_bias, stored_thresholds
 
@@ -78,7 +79,7 @@ def engine_problems(student: TaskStudent, tokenizer: Tokenizer) -> list[str]:
     config = student.config
     if not isinstance(student, Student | TokenLabelStudent):
         return [f"students of {config.rows} are not supported"]
-    if not isinstance(student.encoder, MatrixEncoder | AlignedEncoder):
+    if not isinstance(student.encoder, MatrixEncoder | AlignedEncoder | RecurrentEncoder):
         return [f"students with --embedding {config.embedding} are not supported. Use --onnx"]
     found = tokenizer_problems(tokenizer)
     if not found and isinstance(student, TokenLabelStudent):
@@ -224,6 +225,8 @@ def head_layers(head: nn.Module) -> Layers:
 def _encoder(
     student: TaskStudent, table_dtype: FileTableDtype | None, layer_dtype: HeadDtype, rounding: Rounding
 ) -> Tensors:
+    if isinstance(student.encoder, RecurrentEncoder):
+        return _recurrent_tables(student, student.encoder, table_dtype, rounding)
     if not isinstance(student.encoder, AlignedEncoder):
         return _matrix_tables(student, table_dtype, rounding)
     encoder = student.encoder
@@ -250,6 +253,20 @@ def _aligned_rows(
     stored = _stored("rows", [Part(weight_RE * power_R[:, None].float(), torch.zeros(1))], "int8", rounding, token_R)
     stored["rows.scale"] = (stored["rows.scale"] * (per_deviation_R / power_R)[:, None]).float()
     return tensors | stored | {"rows.offset": (-mean_R * per_deviation_R).float()}
+
+
+def _recurrent_tables(
+    student: TaskStudent, encoder: RecurrentEncoder, dtype: FileTableDtype | None, rounding: Rounding
+) -> Tensors:
+    # All of them, because a token without its vector still changes a state.
+    token_R = encoder.used_ids()
+    weight_RE = encoder.vectors.trained.weight[token_R]
+    tensors = _row_of_token(student.config, token_R) | {"norm": torch.stack([encoder.norm.weight, encoder.norm.bias])}
+    tensors |= _stored("rows", [Part(weight_RE, torch.zeros(1))], dtype, rounding, token_R)
+    for part in ("weight", "bias"):
+        both = [getattr(layer, part) for layer in (encoder.gate, encoder.value)]
+        tensors["steps" if part == "weight" else "steps.bias"] = torch.cat(both)
+    return tensors
 
 
 def _matrix_tables(student: TaskStudent, dtype: FileTableDtype | None, rounding: Rounding) -> Tensors:
@@ -364,6 +381,8 @@ def group_sizes(student: TaskStudent, num_features: int) -> list[int]:
     encoder, config = student.encoder, student.config
     if isinstance(encoder, AlignedEncoder):
         return [encoder.compare.out_features] * (num_features // encoder.compare.out_features)
+    if isinstance(encoder, RecurrentEncoder):
+        return [*[encoder.vectors.size] * 2, *[encoder.state_size] * 6] * (num_features // encoder.size)
     encoder = matrix_encoder(encoder)
     matrices = [
         config.matrix_size**2 for part in (encoder.forward_matrices, encoder.backward_matrices) if part is not None
@@ -411,10 +430,11 @@ def _settings(
         **dict(zip(("before", "between", "after"), specials, strict=True)),
         "vector_size": config.vector_size,
         "side": config.matrix_size,
-        "maxima": is_matrix and encoder.with_max,
+        "maxima": isinstance(encoder, RecurrentEncoder) or (is_matrix and encoder.with_max),
         "bidirectional": is_matrix and encoder.backward_matrices is not None,
         "bigram_size": config.bigram_size if is_matrix and encoder.bigrams is not None else 0,
         "compared": encoder.compare.out_features if isinstance(encoder, AlignedEncoder) else 0,
+        "state_size": encoder.state_size if isinstance(encoder, RecurrentEncoder) else 0,
         "tokenizer": tokenizer_settings(tokenizer),
     }
 

@@ -13,6 +13,7 @@ from student.export.rounding import Tensors
 from student.model.aligned import AlignedEncoder
 from student.model.embeddings import MatrixEncoder, matrix_encoder
 from student.model.model import TaskStudent
+from student.model.recurrent import RecurrentEncoder
 
 T = TypeVar("T", bound=TaskStudent)
 
@@ -30,6 +31,9 @@ def stored_student(student: T, tensors: Tensors) -> T:
     if isinstance(student.encoder, AlignedEncoder):
         made.encoder.load_state_dict(student.encoder.state_dict())
         _set_comparisons(made.encoder, tensors)
+    elif isinstance(made.encoder, RecurrentEncoder):
+        made.encoder.load_state_dict(student.encoder.state_dict())
+        made.encoder.vectors.trained.weight.copy_(_rows(tensors)[tensors["row_of_token"].long()])
     else:
         _set_tables(matrix_encoder(made.encoder), matrix_encoder(student.encoder), tensors)
     hidden = head_layers(made.head).hidden

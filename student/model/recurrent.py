@@ -37,11 +37,12 @@ class RecurrentEncoder(VectorEncoder):
         super().__init__()
         self.pad_id, self.vectors = shape.pad_id, Vectors(shape, channels=1)
         self.norm = nn.LayerNorm(shape.vector_size)
-        state_size = state_size_of(shape.vector_size)
-        self.gate, self.value = (nn.Linear(shape.vector_size, 2 * state_size) for _ in range(2))
+        # A third of a vector.
+        self.state_size = (shape.vector_size + 2) // 3
+        self.gate, self.value = (nn.Linear(shape.vector_size, 2 * self.state_size) for _ in range(2))
         # Training starts with long memories: tanh(1) is 0.76.
         nn.init.ones_(self.gate.bias)
-        self.size, self.token_size = 2 * shape.vector_size + 6 * state_size, 0
+        self.size, self.token_size = 2 * shape.vector_size + 6 * self.state_size, 0
 
     def reduce(
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
@@ -84,11 +85,6 @@ class RecurrentEncoder(VectorEncoder):
         states_BLD = torch.cat([_exported_states(*way, longest + 1) for way in ways], dim=2)
         largest_BE = largest(vectors_BLE, is_token_BL)
         return torch.cat([vectors_BLE.sum(dim=1), largest_BE, *_pooled(states_BLD, is_token_BL)], dim=1)
-
-
-def state_size_of(vector_size: int) -> int:
-    """Returns H, the numbers of a state of each way, a third of a vector's."""
-    return (vector_size + 2) // 3
 
 
 def _states(gates_NLD: torch.Tensor, values_NLD: torch.Tensor, is_token_NL: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ from student.model.aligned import AlignedEncoder
 from student.model.architecture import sequences
 from student.model.embeddings import MatrixEncoder, MatrixProduct
 from student.model.model import TaskStudent, TokenLabelStudent
+from student.model.recurrent import RecurrentEncoder
 from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
 from tests.helpers.toy_students import BIGRAMS, student, word_student
 
@@ -37,6 +38,7 @@ needs_engine = pytest.mark.skipif(not LIBRARY.exists(), reason="the engine was n
 PAIRS = [(0, 8), (10, 10), (10, 12), (18, 26), (26, 10)]
 LABELS = Target(kind="labels", names=("red", "green", "blue"))
 SCORE = Target(kind="score", names=("score",))
+RECURRENT = {"embedding": "recurrent", "matrix_size": 0, "vector_size": 22, "bidirectional": False}
 BINS = Target(kind="bins", names=("0", "1", "2"), bins=Bins(low=0, high=2, width=1))
 HOT, OF_LABELS = Calibration(temperature=(2.5,), num_rows=60), Calibration(temperature=(0.2, 1.0, 3.0), num_rows=60)
 PAIR, SPECIAL = {"is_pair": True}, ((4,), (6,), (6, 0))
@@ -62,6 +64,8 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "joint, bins": ("not cleaned", {**PAIR, "pairing": "joint", "special_ids": SPECIAL, "target": BINS}),
     "score, short words": ("short words", {"target": SCORE, "head": "linear"}),
     "aligned": ("uncased", {**PAIR, **ALIGNED}),
+    "recurrent": ("uncased", {**RECURRENT, "hidden_size": 21}),
+    "recurrent, pairs, linear": ("cased", {**PAIR, **RECURRENT, "pairing": "compare", "head": "linear"}),
     "aligned, single texts, linear": ("cased", {**ALIGNED, "vector_size": 9, "head": "linear"}),
 }
 OF_TEXTS = tuple(STUDENTS)
@@ -113,6 +117,8 @@ def made(name: str) -> tuple[Any, Tokenizer]:
     encoder = whole.encoder
     with torch.no_grad():
         layers = [whole.head, *([encoder.norm, encoder.compare] if isinstance(encoder, AlignedEncoder) else [])]
+        if isinstance(encoder, RecurrentEncoder):
+            layers += [encoder.norm, encoder.gate, encoder.value]
         alone = [encoder.neighbours] if isinstance(encoder, AlignedEncoder) else []
         for parameter in [*alone, *(p for layer in layers for p in layer.parameters())]:
             parameter.add_(0.3 * torch.randn(parameter.shape))

@@ -18,6 +18,7 @@ namespace LEVEL {
 #include "encoder.h"
 #include "head.h"
 #include "attend.h"
+#include "recur.h"
 
 bool is_supported() {
 #if defined(__AVX512BF16__)
@@ -39,6 +40,6 @@ bool is_supported() {
 #define NAME(level) NAME_OF(level)
 extern const Kernels KERNELS;
 const Kernels KERNELS{NAME(LEVEL), is_supported, plan,     pack,     encode, scan,
-                      add_row_of,  prepare,      multiply, activate, linear, attend};
+                      add_row_of,  prepare,      multiply, activate, linear, attend, recur};
 
 }  // namespace LEVEL

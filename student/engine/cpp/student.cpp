@@ -146,6 +146,10 @@ void Student::read_table(const Json& settings) {
                    : pairing != Pairing::ATTENTION,
           "its tokens are compared and have more than a vector, or are not compared");
   if (compared) alignment = std::make_unique<Alignment>(arithmetic, file, table.whole, table.vector_size, compared);
+  const int64_t state_size = settings.at("state_size").integer(0, MOST_WIDTH);
+  require(!state_size || (table.has_maxima && !(table.side || size || window || compared)),
+          "it has a recurrence, and parts that do not go with it");
+  if (state_size) recurrence = std::make_unique<Recurrence>(file, table.whole, table.vector_size, state_size);
 }
 
 void Student::read_heads(const Json& settings) {
@@ -164,7 +168,7 @@ int64_t Student::inputs_of(const Json& task) const {
   const bool is_pair = task.at("is_pair").boolean();
   require(!is_pair || pairing != Pairing::NONE, "a task of pairs has no pairing");
   if (task.at("kind").string() != WORDS) return features_of_text() * (is_pair ? width_of(pairing) : 1);
-  require(!(is_pair || alignment || table.has_maxima || bigrams.size() || window), "words have what only texts can have");
+  require(!(is_pair || alignment || recurrence || table.has_maxima || bigrams.size() || window), "words have what only texts can have");
   return table.token_features() + 3 * table.width;
 }
 
@@ -199,9 +203,11 @@ std::vector<int64_t> Student::groups_of(const Head& head) const {
   if (head.labels_words())
     for (int way = 0; way < 1 + table.has_backward; ++way) parts.insert(parts.end(), {table.vector_size, matrix});
   const int64_t copies = head.labels_words() ? 3 : head.is_pair ? width_of(pairing) : 1;
-  for (int64_t copy = 0; copy < copies; ++copy)
+  for (int64_t copy = 0; copy < copies; ++copy) {
     parts.insert(parts.end(), {table.vector_size, table.vector_size * table.has_maxima, matrix,
                                matrix * table.has_backward, bigrams.size()});
+    if (recurrence) parts.insert(parts.end(), 6, recurrence->size());
+  }
   std::vector<int64_t> ends;
   int64_t end = 0;
   for (const int64_t part : parts)
@@ -303,6 +309,8 @@ void Student::represent_window(Workspace& work, const int32_t* ids, int64_t coun
   work.rows.resize(static_cast<size_t>(count));
   for (int64_t t = 0; t < count; ++t) work.rows[static_cast<size_t>(t)] = row_of_token[ids[t]];
   arithmetic.encode(table, work.rows.data(), count, features, work.scratch.data());
+  if (recurrence)
+    recurrence->represent(arithmetic, table, work.rows, work.steps, work.scratch.data(), features + table.features());
   if (!bigrams.size()) return;
   float* const sum = features + table.features();
   std::fill_n(sum, bigrams.size(), 0.0f);

@@ -1,5 +1,6 @@
 // A student as its file describes it, and its answers for one thread.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -150,6 +151,29 @@ struct Alignment {
   void represent_side(const Kernels& arithmetic, Workspace& work, int side, float* features) const;
 };
 
+// An element-wise recurrence, see student/model/recurrent.py. What a token does to a state depends on the token alone, and is
+// computed when a text first has it.
+class Recurrence {
+ public:
+  Recurrence(const File& file, int64_t num_rows, int64_t vector_size, int64_t size);
+  Recurrence(const Recurrence&) = delete;
+  ~Recurrence();
+  int64_t features() const { return 6 * size_; }
+  int64_t size() const { return size_; }
+  // The last state, the maxima and the minima of each way.
+  void represent(const Kernels& arithmetic, const RowTable& table, const std::vector<int32_t>& rows,
+                 std::vector<const float*>& steps, float* scratch, float* features) const;
+
+ private:
+  const float* steps_of(const Kernels& arithmetic, const RowTable& table, int32_t row, float* scratch) const;
+
+  int64_t vector_size_, size_;
+  const float* norm_;  // factors, then shifts
+  const float *weights_, *bias_;
+  std::unique_ptr<std::atomic<const float*>[]> steps_;  // of each row, null before it was read
+  int64_t num_rows_;
+};
+
 // What a thread needs to answer; kept from call to call.
 struct Workspace {
   explicit Workspace(const struct Student& student);
@@ -161,6 +185,7 @@ struct Workspace {
   std::vector<float> tokens;
   std::vector<int64_t> word_tokens;
   Alignment::Workspace alignment;
+  std::vector<const float*> steps;  // of a text's tokens
 };
 
 // The heads of inputs, which are multiplied for many inputs at once.
@@ -192,7 +217,10 @@ struct Student {
 
   static constexpr int64_t BLOCK = HeadBatch::MOST;  // inputs that a thread takes
 
-  int64_t features_of_text() const { return alignment ? alignment->features() : table.features() + bigrams.size(); }
+  int64_t features_of_text() const {
+    if (alignment) return alignment->features();
+    return table.features() + bigrams.size() + (recurrence ? recurrence->features() : 0);
+  }
 
   // Of inputs, each of which is read once: text(side, n) is a text of input n.
   template <class Text>
@@ -215,6 +243,7 @@ struct Student {
   const int32_t* row_of_token;
   Bigrams bigrams;
   std::unique_ptr<Alignment> alignment;  // of students whose texts see each other
+  std::unique_ptr<Recurrence> recurrence;
   std::vector<std::unique_ptr<HiddenLayer>> hidden_layers;
   std::vector<Head> heads;
   std::unique_ptr<Tokenizer> tokenizer;
