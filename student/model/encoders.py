@@ -61,8 +61,13 @@ class EncoderKind:
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether it reads both sentences at once, so that it has no features per token."""
+        """Whether it reads both sentences at once."""
         return self.pairing == "attention"
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether it has features per token, which some heads and labelled words read."""
+        return not self.reads_pairs and self.make is not RecurrentEncoder
 
     def parameters(self, encoder: EncoderSettings, reads_tokens: bool) -> dict[str, Any]:
         """Returns the fields of `EncoderConfig` for the settings. The size of an absent matrix or vector is 0.

@@ -92,6 +92,10 @@ def aligned_student(**changes: object) -> Student:
     return student(**sizes | {"embedding": "aligned", "pairing": "attention"} | changes)
 
 
+def recurrent_student(**changes: object) -> Student:
+    return student(**{"matrix_size": 0, "vector_size": 5, "bidirectional": False, "embedding": "recurrent"} | changes)
+
+
 def toy_examples(ids1: list[list[int]], ids2: list[list[int]] | None) -> Examples:
     count = len(ids1)
     return Examples(

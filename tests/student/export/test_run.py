@@ -48,6 +48,7 @@ SQUARE = {"head": "cnn", "matrix_size": 4, "vector_size": 16}
         ({**JOINT, "head": "linear", "vector_size": 0, "bidirectional": False, "pad_id": 9}, "float16"),
         ({**LSTM, "lstm": {"hidden_size": 3, "channels": 2}, "head": "linear", "max_seq_length": 5}, None),
         ({**PAIR_LSTM, "max_seq_length": 5}, None),
+        ({**LSTM, "lstm": None, "embedding": "recurrent", "head": "linear", "max_seq_length": 9}, None),
         ({**LSTM, "lstm": None, "embedding": "aligned", "is_pair": True, "pairing": "attention"}, None),
     ],
     ids=str,
