@@ -1038,7 +1038,7 @@ def sweep(
     set: str | Sequence[str] = (),
     mix: str | None = None,
     tasks: str | None = None,
-    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"] | None = None,
+    embedding: Literal["hybrid", "cmow", "cbow", "recurrent", "lstm", "biattentive", "aligned", "bert"] | None = None,
     bidirectional: bool = True,
     matrix_size: int | None = None,
     pooling: Literal["sum", "sum+max"] | None = None,
@@ -1108,14 +1108,14 @@ def sweep(
         mix: Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean.
         tasks: Comma-separated sets (names or paths) to train on together, with one encoder and a head each.
         embedding: Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of
-            vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or
-            bert (a few layers). Default: aligned for pairs, unless a flag of another encoder is given, otherwise
-            hybrid.
+            vectors), recurrent (an element-wise recurrence), aligned (pairs, with attention between vectors), lstm,
+            biattentive (LSTMs with attention), or bert (a few layers). Default: aligned for pairs, unless a flag of
+            another encoder is given, otherwise hybrid.
         bidirectional: Also multiply a second set of matrices from the end to the start.
         matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
         pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.
-        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 200 for aligned, 300 for lstm
-            and biattentive, the teacher's for a bert.
+        vector_size: Width of token vectors. Default: 400 for hybrid and recurrent, 784 for cbow, 200 for aligned,
+            300 for lstm and biattentive, the teacher's for a bert.
         initializer_range: Standard deviation of the initial random tables.
         window_size: Window size in tokens. Longer texts are split into windows and averaged.
         num_bigrams: Number of bigram embeddings. 0 disables them. Default: 16384 for up to 10,000 training rows,
@@ -1201,7 +1201,7 @@ def train_student(
     set: str | Sequence[str] = (),
     mix: str | None = None,
     tasks: str | None = None,
-    embedding: Literal["hybrid", "cmow", "cbow", "lstm", "biattentive", "aligned", "bert"] | None = None,
+    embedding: Literal["hybrid", "cmow", "cbow", "recurrent", "lstm", "biattentive", "aligned", "bert"] | None = None,
     bidirectional: bool = True,
     matrix_size: int | None = None,
     pooling: Literal["sum", "sum+max"] | None = None,
@@ -1264,14 +1264,14 @@ def train_student(
         mix: Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean.
         tasks: Comma-separated sets (names or paths) to train on together, with one encoder and a head each.
         embedding: Encoder: hybrid (matrices and vectors), cmow (ordered products of matrices), cbow (sums of
-            vectors), aligned (pairs, with attention between vectors), lstm, biattentive (LSTMs with attention), or
-            bert (a few layers). Default: aligned for pairs, unless a flag of another encoder is given, otherwise
-            hybrid.
+            vectors), recurrent (an element-wise recurrence), aligned (pairs, with attention between vectors), lstm,
+            biattentive (LSTMs with attention), or bert (a few layers). Default: aligned for pairs, unless a flag of
+            another encoder is given, otherwise hybrid.
         bidirectional: Also multiply a second set of matrices from the end to the start.
         matrix_size: Rows and columns of a matrix. Default: 20 for hybrid, 28 for cmow.
         pooling: Pooling of vectors: sum, or sum and maximum. Default: sum+max if the head supports it.
-        vector_size: Width of token vectors. Default: 400 for hybrid, 784 for cbow, 200 for aligned, 300 for lstm
-            and biattentive, the teacher's for a bert.
+        vector_size: Width of token vectors. Default: 400 for hybrid and recurrent, 784 for cbow, 200 for aligned,
+            300 for lstm and biattentive, the teacher's for a bert.
         initializer_range: Standard deviation of the initial random tables.
         window_size: Window size in tokens. Longer texts are split into windows and averaged.
         num_bigrams: Number of bigram embeddings. 0 disables them. Default: 16384 for up to 10,000 training rows,

@@ -376,7 +376,7 @@ class TokenLabelConfig(EncoderConfig):
         problems = head.problems(self.head_shape)
         if head.reads_tokens or head.reads_squares:
             problems.append(f"the {self.head} head reads whole sentences")
-        if kind.reads_pairs or kind.is_bert:
+        if not kind.reads_tokens or kind.is_bert:
             problems.append(f"embedding {self.embedding!r} has no output per word")
         if self.window_size is not None or self.pooling != "sum" or self.num_bigrams:
             problems.append("labelled words do not support windows, maxima and bigrams")

@@ -9,7 +9,7 @@ a token alone, so they need to be computed only once for each token of a vocabul
 exported, the methods for padded arrays do.
 
 Shapes: T tokens of all sequences end to end, N sequences, S = N + 1 starts, B batch, L tokens, E numbers of a token's
-vector, H of a state, D = 2 H of both ways side by side, F features.
+vector, H of a state, D = 2 H of both ways side by side, F features, U different tokens.
 """
 
 from collections.abc import Iterator
@@ -48,13 +48,13 @@ class RecurrentEncoder(VectorEncoder):
         self, ids_T: torch.Tensor, starts_S: torch.Tensor, sparse_grads: SparseGrads | None = None
     ) -> torch.Tensor:
         """See `Encoder`."""
-        vectors_TE = self.vectors(ids_T, sparse_grads)
-        vectors_TE, starts_S = tokens_alone(vectors_TE, ids_T != self.pad_id, starts_S)
+        vectors_TE, is_token_T = self.vectors(ids_T, sparse_grads), ids_T != self.pad_id
+        vectors_TE, starts_S = tokens_alone(vectors_TE, is_token_T, starts_S)
         places_T = torch.arange(len(vectors_TE), device=ids_T.device)
         # Kernels refuse a table without rows.
         rows_XE = vectors_TE if len(vectors_TE) else functional.pad(vectors_TE, (0, 0, 0, 1))
         sums_NX = reduce((rows_XE, None, None), places_T, starts_S, with_max=True)
-        gates_TD, values_TD = self.steps(vectors_TE)
+        gates_TD, values_TD = self._steps_of(ids_T[is_token_T], vectors_TE)
         if can_do(gates_TD):
             return torch.cat([sums_NX, compiled_recurrence.recur(gates_TD, values_TD, starts_S)], dim=1)
         gates_NLD, is_token_NL = padded(gates_TD, starts_S)
@@ -65,6 +65,14 @@ class RecurrentEncoder(VectorEncoder):
         """Returns the gates and the values of tokens with these vectors, gates_TD and values_TD."""
         normal_TE = self.norm(vectors_TE)
         return self.gate(normal_TE).tanh(), self.value(normal_TE)
+
+    def _steps_of(self, ids_T: torch.Tensor, vectors_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the result of `steps`, computed once for each token of a batch."""
+        # Texts repeat their words, and these products take most of a step.
+        found_U, place_T = ids_T.unique(return_inverse=True)
+        any_U = torch.empty_like(found_U).scatter_(0, place_T, torch.arange(len(ids_T), device=ids_T.device))
+        gates_UD, values_UD = self.steps(vectors_TE[any_U])
+        return gates_UD[place_T], values_UD[place_T]
 
     @property
     def multiply_adds(self) -> int:

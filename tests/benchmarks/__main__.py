@@ -31,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {
     "answers to 100,000 lines of documentation, a Hybrid student with a linear head": answers.alternatives,
     "training step, batch 32": partial(training_step.alternatives, 32),
     "training step, batch 256": partial(training_step.alternatives, 256),
+    "training step of recurrences, batch 32": partial(training_step.recurrent, 32),
     "training step of aligned pairs, batch 32": partial(training_step.aligned, 32),
     "training step of aligned pairs, batch 256": partial(training_step.aligned, 256),
 }

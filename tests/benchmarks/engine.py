@@ -148,6 +148,7 @@ def main(size: int = 20_000) -> None:
     level = distill_student._library.distill_level().decode()
     tables = {
         f"{size:,} sentences": (alternatives(False, size), size),
+        f"{size:,} sentences, recurrent": (alternatives(False, size, "recurrent"), size),
         f"{size:,} pairs": (alternatives(True, size), size),
         f"{size:,} pairs, aligned": (alternatives(True, size, "aligned"), size),
         f"{size // 10:,} sentences of labelled words": (of_words(size // 10), size // 10),

@@ -1,8 +1,9 @@
-"""A training step of default students, by plain torch and by this project: sums and products, and aligned pairs."""
+"""A training step by plain torch and by this project: of sums and products, recurrences, and aligned pairs."""
 
 import copy
 import itertools
 from collections.abc import Callable
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -15,6 +16,7 @@ from student.config import TrainSettings
 from student.data import Examples
 from student.kernels import compiled_alignment
 from student.losses.logits import distillation_loss
+from student.model import recurrent as recurrent_model
 from student.model.model import Student
 from student.optimizer import RowAdam
 
@@ -34,6 +36,21 @@ def alternatives(batch_size: int, device: torch.device = CPU) -> dict[str, Calla
         "distill": _step(batches, student_with(), device),
     }
     return _warm(steps)
+
+
+def recurrent(batch_size: int) -> dict[str, Callable[[], object]]:
+    """A step of a Hybrid, and of a student with an element-wise recurrence on padded arrays and compiled."""
+    batches = [_examples(batch_size, seed) for seed in range(BATCHES)]
+    make = partial(random_student, vocabulary_size=VOCABULARY, labels=("a", "b", "c"))
+    student = make(TrainSettings.from_flags(embedding="recurrent"))
+    padded_step = _step(batches, student)
+
+    def padded() -> None:
+        with patch.object(recurrent_model, "can_do", return_value=False):
+            padded_step()
+
+    hybrid = _step(batches, make(TrainSettings.from_flags(num_bigrams=0)))
+    return _warm({"hybrid": hybrid, "recurrent, padded": padded, "recurrent": _step(batches, copy.deepcopy(student))})
 
 
 def aligned(batch_size: int) -> dict[str, Callable[[], object]]:

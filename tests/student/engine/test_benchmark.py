@@ -13,7 +13,9 @@ from tests.helpers.engine import finite, needs_engine
 pytestmark = [needs_engine, pytest.mark.slow]
 
 
-@pytest.mark.parametrize(("is_pair", "embedding"), [(False, "hybrid"), (True, "hybrid"), (True, "aligned")])
+@pytest.mark.parametrize(
+    ("is_pair", "embedding"), [(False, "hybrid"), (False, "recurrent"), (True, "hybrid"), (True, "aligned")]
+)
 def test_all_ways_lead_to_the_same_logits(tmp_path: Path, is_pair: bool, embedding: EmbeddingKind) -> None:
     lines = lines_of_documentation()[:300]
     inputs = (lines, lines[::-1]) if is_pair else (lines,)
