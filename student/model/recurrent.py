@@ -69,7 +69,7 @@ class RecurrentEncoder(VectorEncoder):
     def _steps_of(self, ids_T: torch.Tensor, vectors_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the result of `steps`, computed once for each token of a batch."""
         # Texts repeat their words, and these products take most of a step.
-        found_U, place_T = ids_T.unique(return_inverse=True)
+        found_U, place_T = ids_T.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         any_U = torch.empty_like(found_U).scatter_(0, place_T, torch.arange(len(ids_T), device=ids_T.device))
         gates_UD, values_UD = self.steps(vectors_TE[any_U])
         return gates_UD[place_T], values_UD[place_T]

@@ -103,7 +103,7 @@ def test_the_order_of_words_counts() -> None:
 
 
 def test_gradients_by_rows_move_it_as_those_of_whole_tables_do() -> None:
-    batches = [[[3, 1, 4], [2]], [[7, 7], []], [[], []], [[1, PAD, 9, 2]]]
+    batches: list[list[list[int]]] = [[[3, 1, 4], [2]], [[7, 7], []], [[], []], [[1, PAD, 9, 2]]]
     trained = [trained_weights(recurrent_student(), batches, by_rows) for by_rows in (True, False)]
     start = recurrent_student().state_dict()
     for name, weight in trained[0].items():
