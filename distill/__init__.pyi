@@ -1131,7 +1131,8 @@ def sweep(
             transformers cannot load the run. Default: BERT's own.
         init: Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. teacher:
             the set's token vectors, for a bert its teacher's layers. noise: random. Default: the first that exists
-            of pretrained (hybrid and cbow of whole texts), teacher, pretrained (aligned, labelled words), noise.
+            of pretrained (hybrid, cbow and recurrent of whole texts), teacher, pretrained (aligned, labelled
+            words), noise.
         init_from: Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of
             a BERT.
         init_vectors: Text file of word2vec or GloVe from which token vectors start.
@@ -1287,7 +1288,8 @@ def train_student(
             transformers cannot load the run. Default: BERT's own.
         init: Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. teacher:
             the set's token vectors, for a bert its teacher's layers. noise: random. Default: the first that exists
-            of pretrained (hybrid and cbow of whole texts), teacher, pretrained (aligned, labelled words), noise.
+            of pretrained (hybrid, cbow and recurrent of whole texts), teacher, pretrained (aligned, labelled
+            words), noise.
         init_from: Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of
             a BERT.
         init_vectors: Text file of word2vec or GloVe from which token vectors start.

@@ -162,7 +162,7 @@ def _problems(losses: LayerLosses, config: StudentConfig, record: SetRecord) -> 
         known = {int(layer) for layer in read_filters(losses.filters, record.fingerprint).maps}
         missing = [str(layer) for layer in _layers(losses, config, record) if layer not in known]
         problems += [f"--filters {losses.filters}: has no filter of layer {', '.join(missing)}"] if missing else []
-    if "hid-seq" in losses.names and not ENCODERS[config.embedding].reads_tokens:
+    if "hid-seq" in losses.names and not ENCODERS[config.embedding].has_token_features:
         problems.append(f"--layer-loss hid-seq: --embedding {config.embedding} has no features per token")
     # Dropped tokens would shift the student's states against the stored ones.
     if "hid-seq" in losses.names and config.token_dropout:

@@ -35,7 +35,6 @@ from student.model.encoder import Encoder
 from student.model.encoders import ENCODERS, EncoderKind
 from student.model.flags import EmbeddingKind, Init, InitKind, Start
 from student.model.model import TaskStudent
-from student.model.recurrent import RecurrentEncoder
 from student.model.weights import ENCODER, Tensors, read_weights
 from student.pretrained.vectors import PretrainedVectors, pretrained_vocabulary, vocabulary_sha256
 
@@ -94,7 +93,7 @@ def _prefers_pretrained(kind: EncoderKind, record: SetRecord) -> bool:
     """Whether an encoder starts from pretrained vectors if the vocabulary is theirs."""
     is_aligned = kind.make is AlignedEncoder
     # LSTMs keep their start, because pretrained vectors are short for frequent tokens, as sums need it.
-    if "vector_size" not in kind.sizes or not (kind.has_sums or kind.make in (AlignedEncoder, RecurrentEncoder)):
+    if "vector_size" not in kind.sizes or not (kind.sums_vectors or is_aligned):
         return False
     # The vectors were trained in sums of sentences. Where single tokens count, a set's own are better (aligned pairs,
     # docs/experiments/sentence-vectors.md) or not worse for all that is known (labelled words). Both beat noise.

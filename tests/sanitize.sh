@@ -18,5 +18,5 @@ for library in student/kernels/_portable.*.so pipeline/text/wordpiece/_compiled.
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \
   PYTHONPATH="$work" "$python" -m pytest -q -p no:cacheprovider tests/student/kernels/test_compiled.py \
-  tests/student/kernels/test_compiled_alignment.py tests/student/kernels/test_compiled_loss.py tests/student/train/test_optimizer.py tests/pipeline/text/test_reader.py \
+  tests/student/kernels/test_compiled_alignment.py tests/student/kernels/test_compiled_recurrence.py tests/student/kernels/test_compiled_loss.py tests/student/train/test_optimizer.py tests/pipeline/text/test_reader.py \
   tests/student/engine --ignore=tests/student/engine/test_package.py --ignore=tests/student/engine/test_wasm.py  # whose programs run without these checks

@@ -434,9 +434,8 @@ def _settings(
         "bidirectional": is_matrix and encoder.backward_matrices is not None,
         "bigram_size": config.bigram_size if is_matrix and encoder.bigrams is not None else 0,
         "compared": encoder.compare.out_features if isinstance(encoder, AlignedEncoder) else 0,
-        "state_size": encoder.state_size if isinstance(encoder, RecurrentEncoder) else 0,
         "tokenizer": tokenizer_settings(tokenizer),
-    }
+    } | ({"state_size": encoder.state_size} if isinstance(encoder, RecurrentEncoder) else {})
 
 
 def _task(name: str, config: TaskConfig, layers: Layers, hidden_of: int) -> dict[str, Any]:

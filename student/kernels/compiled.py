@@ -96,7 +96,7 @@ class KernelBatch(ctypes.Structure):
         check_tensor("starts", starts_S, torch.int64, dimensions=1)
         num_starts = starts_S.shape[0]
         if num_starts == 0:
-            raise ValueError("starts are one more than the sequences, at least [0]")
+            raise ValueError("starts[0] is missing: starts are one more than the sequences, at least [0]")
         height, dtype = _height_and_type(tables)
         vectors_VE, *matrices = tables
         vector_size = 0 if vectors_VE is None else vectors_VE.shape[1]
@@ -345,12 +345,32 @@ def check_values(batch: KernelBatch, ids_T: Tensor, starts_S: Tensor) -> None:
         raise IndexError(f"ids[{place}] is {ids_T[place]}, but the tables have {batch.height} rows")
 
 
+def can_do(rows: Tensor) -> bool:
+    """Whether there are kernels for rows of this type and device, beside those of `reduce` and `scan`."""
+    return library() is not None and rows.dtype == torch.float32 and rows.is_cpu
+
+
+def check_rows(rows: Tensor, starts_S: Tensor) -> int:
+    """Checks the rows of all tokens and the starts of sentences. Returns the number of sentences.
+
+    Raises:
+        ValueError: starts do not ascend from 0 to T, or a tensor has a wrong type or shape.
+    """
+    check_tensor("rows of tokens", rows, torch.float32, dimensions=2)
+    check_tensor("starts", starts_S, torch.int64, dimensions=1)
+    num_sentences = len(starts_S) - 1
+    check_starts(KernelBatch(starts=pointer(starts_S), tokens=len(rows), sequences=num_sentences), starts_S)
+    return num_sentences
+
+
 def check_starts(batch: KernelBatch, starts_S: Tensor) -> None:
     """Checks starts.
 
     Raises:
         ValueError: starts do not ascend from 0 to T.
     """
+    if len(starts_S) == 0:
+        raise ValueError("starts[0] is missing: starts are one more than the sequences, at least [0]")
     place = kernels().first_wrong_start(ctypes.byref(batch))
     if place >= 0:
         raise ValueError(

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from student.kernels import compiled
-from student.kernels.compiled import KernelBatch, check_starts, check_tensor, kernels, pointer, threads_for
+from student.kernels.compiled import check_rows, kernels, pointer, threads_for
 
 
 class _Pairs(ctypes.Structure):
@@ -27,11 +26,6 @@ class _Pairs(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("sentences", "pairs", "size", "threads")),
         ("scale", ctypes.c_float),
     )
-
-
-def can_do(rows: Tensor) -> bool:
-    """Whether rows of this type and device are supported here."""
-    return compiled.library() is not None and rows.dtype == torch.float32 and rows.is_cpu
 
 
 def align(rows_TD: Tensor, starts_S: Tensor, num_pairs: int, scale: float) -> Tensor:
@@ -69,7 +63,7 @@ class _Align(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows_TD: Tensor, starts_S: Tensor, num_pairs: int, scale: float) -> Tensor:
         rows_TD = rows_TD.contiguous()
-        num_sentences = _checked(rows_TD, starts_S)
+        num_sentences = check_rows(rows_TD, starts_S)
         # Threads share pairs, so a sentence in two pairs would be written by both, and one in none by nobody.
         if num_sentences not in (num_pairs, 2 * num_pairs):
             raise ValueError(f"{num_sentences} sentences are not {num_pairs} pairs")
@@ -94,7 +88,7 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, compared_TH: Tensor, starts_S: Tensor) -> Tensor:
         compared_TH = compared_TH.contiguous()
-        sizes = num_sentences, size = _checked(compared_TH, starts_S), compared_TH.shape[1]
+        sizes = num_sentences, size = check_rows(compared_TH, starts_S), compared_TH.shape[1]
         pooled_NX = compared_TH.new_empty(num_sentences, 2 * size)
         kernels().pool(pointer(compared_TH), pointer(starts_S), *sizes, pointer(pooled_NX))
         ctx.save_for_backward(compared_TH, starts_S, pooled_NX)
@@ -109,12 +103,3 @@ class _Pool(torch.autograd.Function):
         arrays = map(pointer, (pooled_NX, grad_NX, grad_TH))
         kernels().pool_backward(pointer(compared_TH), pointer(starts_S), *sizes, *arrays)
         return grad_TH, None
-
-
-def _checked(rows: Tensor, starts_S: Tensor) -> int:
-    """Checks what the kernels read, outside of which is foreign memory. Returns the number of sentences."""
-    check_tensor("rows of tokens", rows, torch.float32, dimensions=2)
-    check_tensor("starts", starts_S, torch.int64, dimensions=1)
-    num_sentences = len(starts_S) - 1
-    check_starts(KernelBatch(starts=pointer(starts_S), tokens=len(rows), sequences=num_sentences), starts_S)
-    return num_sentences

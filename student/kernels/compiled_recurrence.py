@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from student.kernels.compiled import KernelBatch, check_starts, check_tensor, kernels, pointer, threads_for
+from student.kernels.compiled import check_rows, check_tensor, kernels, pointer, threads_for
 
 
 class _Steps(ctypes.Structure):
@@ -36,6 +36,7 @@ def recur(gates_TD: Tensor, values_TD: Tensor, starts_S: Tensor) -> Tensor:
         starts_S: int64.
 
     Returns: pooled_NF, F = 6 H. Of equal states, the last one that is read gets the gradient of a maximum or minimum.
+        (In plain torch, it is the first one of the text.)
 
     Raises:
         ValueError: starts do not ascend from 0 to T, or a tensor has a wrong type or shape.
@@ -48,25 +49,24 @@ class _Recur(torch.autograd.Function):
     def forward(ctx: Any, gates_TD: Tensor, values_TD: Tensor, starts_S: Tensor) -> Tensor:
         gates_TD, values_TD = gates_TD.contiguous(), values_TD.contiguous()
         check_tensor("gates", gates_TD, torch.float32, dimensions=2)
-        check_tensor("values", values_TD, torch.float32, dimensions=2)
-        check_tensor("starts", starts_S, torch.int64, dimensions=1)
-        (num_tokens, width), num_sentences = gates_TD.shape, len(starts_S) - 1
+        num_tokens, width = gates_TD.shape
         # Both ways share a row, so an odd width would make the second one read the next token.
         if values_TD.shape != gates_TD.shape or width % 2:
             raise ValueError(f"gates have the shape {tuple(gates_TD.shape)}, values {tuple(values_TD.shape)}")
-        check_starts(KernelBatch(starts=pointer(starts_S), tokens=num_tokens, sequences=num_sentences), starts_S)
+        num_sentences = check_rows(values_TD, starts_S)
         ctx.settings = num_sentences, width // 2, threads_for(num_tokens)
         steps = _Steps(*map(pointer, (gates_TD, values_TD, starts_S)), *ctx.settings)
         states_TD, pooled_NF = torch.empty_like(gates_TD), gates_TD.new_empty(num_sentences, 3 * width)
         kernels().recur(ctypes.byref(steps), pointer(states_TD), pointer(pooled_NF))
-        ctx.save_for_backward(gates_TD, values_TD, starts_S, states_TD, pooled_NF)
+        ctx.save_for_backward(gates_TD, starts_S, states_TD, pooled_NF)
         return pooled_NF
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor | None, ...]:
-        gates_TD, values_TD, starts_S, states_TD, pooled_NF = ctx.saved_tensors
-        grad_NF, grads = grad_NF.contiguous(), (torch.empty_like(gates_TD), torch.empty_like(values_TD))
-        steps = _Steps(*map(pointer, (gates_TD, values_TD, starts_S)), *ctx.settings)
+        gates_TD, starts_S, states_TD, pooled_NF = ctx.saved_tensors
+        grad_NF, grads = grad_NF.contiguous(), (torch.empty_like(gates_TD), torch.empty_like(gates_TD))
+        # Gradients depend on states and gates, and not on values.
+        steps = _Steps(pointer(gates_TD), None, pointer(starts_S), *ctx.settings)
         kernels().recur_backward(ctypes.byref(steps), *map(pointer, (states_TD, pooled_NF, grad_NF, *grads)))
         return *grads, None

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from student.kernels import compiled_alignment
+from student.kernels.compiled import can_do
 from student.model.biattentive import Padded, Sentences, attention
 from student.model.encoder import Encoder, EncoderShape, padded
 from student.model.lstm import VectorEncoder, Vectors, tokens_alone, without_gaps
@@ -100,7 +101,7 @@ class AlignedEncoder(VectorEncoder):
 
     def _read(self, vectors_TD: torch.Tensor, starts_S: torch.Tensor, num_pairs: int) -> torch.Tensor:
         """Returns the features of the first sentences and the last ones. With N pairs, each is beside itself."""
-        if compiled_alignment.can_do(vectors_TD):
+        if can_do(vectors_TD):
             inputs_TF = compiled_alignment.align(vectors_TD, starts_S, num_pairs, self.scale)
             pooled_NX = compiled_alignment.pool(self.compare(inputs_TF), starts_S)
             return torch.cat([pooled_NX[:num_pairs], pooled_NX[len(pooled_NX) - num_pairs :]], dim=1)

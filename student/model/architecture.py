@@ -144,12 +144,15 @@ class EncoderConfig(BaseModel):
         if self.weights == "rounded":
             # Neutral rows take no bytes, so the bytes only limit how many there may be.
             of_token = self.matrix_size**2 + self.vector_size
-            return 4 * of_token * self.num_tokens // MOST_WIDENED + of_token * self._readers
+            # Huffman's code needs a bit for each number of a layer at least.
+            layers = ENCODERS[self.embedding].layer_numbers(self.vector_size) // 8
+            return 4 * of_token * self.num_tokens // MOST_WIDENED + of_token * self._readers + layers
         # The estimate counts the smallest encoding, because it must never exceed the true size.
         of_tables = 4 * self.num_tokens if is_float else self.used_rows or self.num_tokens
         of_token = self.matrix_size**2 + self.vector_size
         if self.lstm is None:
-            layers = self.bert.num_weights(self.vector_size) if self.bert else 0
+            layers = ENCODERS[self.embedding].layer_numbers(self.vector_size)
+            layers += self.bert.num_weights(self.vector_size) if self.bert else 0
             of_bigrams = self.bigram_size * (self.num_bigrams * (4 if is_float else 1) + 4 * self._readers)
             return 4 * layers + of_token * (of_tables + 4 * self._readers) + of_bigrams
         states = 2 * self.lstm.hidden_size
@@ -376,7 +379,7 @@ class TokenLabelConfig(EncoderConfig):
         problems = head.problems(self.head_shape)
         if head.reads_tokens or head.reads_squares:
             problems.append(f"the {self.head} head reads whole sentences")
-        if not kind.reads_tokens or kind.is_bert:
+        if not kind.has_token_features or kind.is_bert:
             problems.append(f"embedding {self.embedding!r} has no output per word")
         if self.window_size is not None or self.pooling != "sum" or self.num_bigrams:
             problems.append("labelled words do not support windows, maxima and bigrams")

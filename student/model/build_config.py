@@ -150,7 +150,7 @@ def metrics_of(first: Metric | None, metrics: tuple[Metric, ...]) -> tuple[Metri
 def reader_problems(encoder: EncoderSettings, token_reader: str) -> list[str]:
     """Returns the reasons why an encoder cannot serve a reader of every token's representation."""
     problems = []
-    if not ENCODERS[encoder.embedding].reads_tokens:
+    if not ENCODERS[encoder.embedding].has_token_features:
         problems.append(f"--embedding {encoder.embedding}: has no features per token, which {token_reader} needs")
     if getattr(encoder, "pooling", None) == "sum+max":
         problems.append(f"--pooling sum+max: {token_reader} reads the features of each token, which have no maxima")

@@ -10,6 +10,7 @@ from pipeline.training.run_record import RunRecord
 from student.model.architecture import EncoderConfig, TaskConfig
 from student.model.encoders import ENCODERS
 from student.model.heads import HEADS, PAIRINGS
+from student.model.recurrent import state_size_of
 
 
 def summary(config: TaskConfig) -> dict[str, str]:
@@ -41,7 +42,10 @@ def embedding_summary(config: EncoderConfig) -> str:
         tables = ", of which one is frozen" if config.lstm.channels == 2 else ""
         channels = f"{config.lstm.channels} x {config.vector_size}" if tables else str(config.vector_size)
         return f"{words}: {config.lstm.hidden_size} wide in each direction, over vectors of {channels}{tables}"
-    if not ENCODERS[config.embedding].has_sums:
+    if config.embedding == "recurrent":
+        states = f"states of {state_size_of(config.vector_size)} in each direction"
+        parts.append(f"{states}, sums and maxima, over vectors of {config.vector_size}")
+    elif not ENCODERS[config.embedding].has_sums:
         parts.append(f"vectors of {config.vector_size}")
     elif config.vector_size:
         pooled = "sums and maxima" if config.pooling == "sum+max" else "sums"

@@ -88,8 +88,8 @@ class Encoder(nn.Module):
         token_size: P, the features of a token, or 0 without such features.
         start_deviation: standard deviation of vectors that start from others, such as a teacher's.
         counts_less: whether initial vectors of frequent tokens are shorter, which is useful for sums.
-        has_neutral_rows: whether a token with the rows of the padding has no effect. Tokens without training rows then
-            get these rows.
+        has_neutral_rows: whether tokens without training rows get the rows of the padding. In sums and products such a
+            token has no effect.
     """
 
     has_neutral_rows: ClassVar[bool] = True
@@ -277,7 +277,7 @@ def padded(features_TP: torch.Tensor, starts_S: torch.Tensor) -> tuple[torch.Ten
     """
     lengths_N = starts_S.diff()
     # One column at least keeps later maxima and softmaxes defined for batches of empty sequences.
-    position_L = torch.arange(max(1, int(lengths_N.max())), device=starts_S.device)
+    position_L = torch.arange(max([1, *lengths_N.tolist()]), device=starts_S.device)
     is_token_NL = position_L < lengths_N.unsqueeze(1)
     padded_NLP = features_TP.new_zeros(*is_token_NL.shape, features_TP.shape[1])
     padded_NLP[is_token_NL] = features_TP

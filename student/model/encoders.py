@@ -15,7 +15,7 @@ from student.model.embeddings import MatrixEncoder
 from student.model.encoder import Encoder, EncoderShape
 from student.model.flags import EmbeddingKind, EncoderSettings, PoolingKind
 from student.model.lstm import LstmEncoder
-from student.model.recurrent import RecurrentEncoder
+from student.model.recurrent import RecurrentEncoder, state_size_of
 
 # 16,384 bigrams raised the score on CoLA. See docs/experiments/bigrams.md. The number was fixed before that comparison.
 NUM_BIGRAMS = 2**14
@@ -65,9 +65,20 @@ class EncoderKind:
         return self.pairing == "attention"
 
     @property
-    def reads_tokens(self) -> bool:
+    def has_token_features(self) -> bool:
         """Whether it has features per token, which some heads and labelled words read."""
         return not self.reads_pairs and self.make is not RecurrentEncoder
+
+    @property
+    def sums_vectors(self) -> bool:
+        """Whether sums of vectors are among its features, for which pretrained vectors were made."""
+        return self.has_sums or self.make is RecurrentEncoder
+
+    def layer_numbers(self, vector_size: int) -> int:
+        """Returns the least number of weights in its layers, for vectors of this size, besides LSTMs and BERTs."""
+        if self.make is RecurrentEncoder:
+            return 4 * state_size_of(vector_size) * vector_size
+        return 2 * vector_size**2 if self.make is AlignedEncoder else 0
 
     def parameters(self, encoder: EncoderSettings, reads_tokens: bool) -> dict[str, Any]:
         """Returns the fields of `EncoderConfig` for the settings. The size of an absent matrix or vector is 0.

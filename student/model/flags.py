@@ -180,8 +180,8 @@ class Init(Settings):
         None,
         description="Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. "
         "teacher: the set's token vectors, for a bert its teacher's layers. noise: random. Default: the first "
-        "that exists of pretrained (hybrid and cbow of whole texts), teacher, pretrained (aligned, labelled words), "
-        "noise.",
+        "that exists of pretrained (hybrid, cbow and recurrent of whole texts), teacher, pretrained (aligned, labelled "
+        "words), noise.",
         json_schema_extra=PLACE,
     )
     init_from: ClassVar = None

@@ -12,14 +12,12 @@ Shapes: T tokens of all sequences end to end, N sequences, S = N + 1 starts, B b
 vector, H of a state, D = 2 H of both ways side by side, F features, U different tokens.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 from torch.nn import functional
 
 from student.kernels import compiled_recurrence
-from student.kernels.compiled_alignment import can_do
+from student.kernels.compiled import can_do
 from student.kernels.reference import largest
 from student.model.encoder import Encoder, EncoderShape, padded
 from student.model.lstm import VectorEncoder, Vectors, tokens_alone, without_gaps
@@ -37,8 +35,7 @@ class RecurrentEncoder(VectorEncoder):
         super().__init__()
         self.pad_id, self.vectors = shape.pad_id, Vectors(shape, channels=1)
         self.norm = nn.LayerNorm(shape.vector_size)
-        # A third of a vector.
-        self.state_size = (shape.vector_size + 2) // 3
+        self.state_size = state_size_of(shape.vector_size)
         self.gate, self.value = (nn.Linear(shape.vector_size, 2 * self.state_size) for _ in range(2))
         # Training starts with long memories: tanh(1) is 0.76.
         nn.init.ones_(self.gate.bias)
@@ -58,8 +55,9 @@ class RecurrentEncoder(VectorEncoder):
         if can_do(gates_TD):
             return torch.cat([sums_NX, compiled_recurrence.recur(gates_TD, values_TD, starts_S)], dim=1)
         gates_NLD, is_token_NL = padded(gates_TD, starts_S)
-        states_NLD = _states(gates_NLD, padded(values_TD, starts_S)[0], is_token_NL)
-        return torch.cat([sums_NX, *_pooled(states_NLD, is_token_NL)], dim=1)
+        # One round more than single tokens need keeps the gates in the graph of gradients.
+        pooled_NF = _pooled_padded(gates_NLD, padded(values_TD, starts_S)[0], is_token_NL, gates_NLD.shape[1] + 1)
+        return torch.cat([sums_NX, pooled_NF], dim=1)
 
     def steps(self, vectors_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the gates and the values of tokens with these vectors, gates_TD and values_TD."""
@@ -68,7 +66,8 @@ class RecurrentEncoder(VectorEncoder):
 
     def _steps_of(self, ids_T: torch.Tensor, vectors_TE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the result of `steps`, computed once for each token of a batch."""
-        # Texts repeat their words, and these products take most of a step.
+        # Texts repeat their words, and these products take most of a step. Any place of a token will do, because equal
+        # tokens have equal vectors.
         found_U, place_T = ids_T.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         any_U = torch.empty_like(found_U).scatter_(0, place_T, torch.arange(len(ids_T), device=ids_T.device))
         gates_UD, values_UD = self.steps(vectors_TE[any_U])
@@ -76,8 +75,8 @@ class RecurrentEncoder(VectorEncoder):
 
     @property
     def multiply_adds(self) -> int:
-        """Multiply-adds per token, with gates and values that were computed before."""
-        return int(self.gate.out_features)
+        """Multiply-adds per token. Those of gates and values are done once for all places of a token."""
+        return 2 * self.gate.weight.numel() + self.gate.out_features
 
     def exported(self, ids_BL: torch.Tensor, longest: int) -> torch.Tensor:
         """See `Encoder`."""
@@ -86,33 +85,34 @@ class RecurrentEncoder(VectorEncoder):
         is_token_BL = torch.arange(ids_BL.shape[1]) < lengths_B.unsqueeze(1)
         vectors_BLE = self.vectors(ids_BL)
         gates_BLD, values_BLD = self.steps(vectors_BLE)
-        is_token_BL1 = is_token_BL.unsqueeze(2)
-        # The step of padding changes no state.
-        gates_BLD, values_BLD = gates_BLD.where(is_token_BL1, 1), values_BLD * is_token_BL1
-        ways = zip(gates_BLD.chunk(2, dim=2), values_BLD.chunk(2, dim=2), (False, True), strict=True)
-        states_BLD = torch.cat([_exported_states(*way, longest + 1) for way in ways], dim=2)
-        largest_BE = largest(vectors_BLE, is_token_BL)
-        return torch.cat([vectors_BLE.sum(dim=1), largest_BE, *_pooled(states_BLD, is_token_BL)], dim=1)
+        pooled_BF = _pooled_padded(gates_BLD, values_BLD, is_token_BL, longest + 1)
+        return torch.cat([vectors_BLE.sum(dim=1), largest(vectors_BLE, is_token_BL), pooled_BF], dim=1)
 
 
-def _states(gates_NLD: torch.Tensor, values_NLD: torch.Tensor, is_token_NL: torch.Tensor) -> torch.Tensor:
-    """Returns the states after each token in both ways, states_NLD. Beyond a sequence's end they are undefined."""
-    half = gates_NLD.shape[2] // 2
-    there, back = (slice(0, half), range(gates_NLD.shape[1])), (slice(half, None), range(gates_NLD.shape[1])[::-1])
-    ways = []
-    for part, places in (there, back):
-        state_NH = gates_NLD.new_zeros(len(gates_NLD), half)
-        states: dict[int, torch.Tensor] = {}
-        for place in places:
-            read_NH = gates_NLD[:, place, part] * state_NH + values_NLD[:, place, part]
-            # The way back begins in the padding, where the state has to stay 0.
-            state_NH = states[place] = read_NH.where(is_token_NL[:, place, None], state_NH)
-        ways.append(torch.stack([states[place] for place in range(len(states))], dim=1))
-    return torch.cat(ways, dim=2)
+def state_size_of(vector_size: int) -> int:
+    """Returns H, a third of E."""
+    return (vector_size + 2) // 3
 
 
-def _exported_states(gates_BLH: torch.Tensor, values_BLH: torch.Tensor, is_back: bool, longest: int) -> torch.Tensor:
-    """Returns the states of one way, states_BLH, in a graph for any number of tokens up to ``longest``."""
+def _pooled_padded(
+    gates_NLD: torch.Tensor, values_NLD: torch.Tensor, is_token_NL: torch.Tensor, longest: int
+) -> torch.Tensor:
+    """Returns pooled_NF of `compiled_recurrence.recur`, for sequences padded at their ends."""
+    is_token_NL1 = is_token_NL.unsqueeze(2)
+    # The step of padding changes no state.
+    gates_NLD, values_NLD = gates_NLD.where(is_token_NL1, 1), values_NLD * is_token_NL1
+    ways = zip(gates_NLD.chunk(2, dim=2), values_NLD.chunk(2, dim=2), (False, True), strict=True)
+    pooled = []
+    for gates_NLH, step_NLH, is_back in ways:
+        states_NLH = _states(gates_NLH, step_NLH, is_back, longest)
+        # In the padding behind a sequence, the way there still has its last state, and the way back has not begun.
+        pooled.append(states_NLH[:, 0 if is_back else -1])
+        pooled += [largest(states_NLH, is_token_NL), -largest(-states_NLH, is_token_NL)]
+    return torch.cat(pooled, dim=1)
+
+
+def _states(gates_BLH: torch.Tensor, values_BLH: torch.Tensor, is_back: bool, longest: int) -> torch.Tensor:
+    """Returns the states of one way, states_BLH, for any number of tokens up to ``longest``."""
     if is_back:
         gates_BLH, values_BLH = gates_BLH.flip(1), values_BLH.flip(1)
     length, step = gates_BLH.shape[1], 1
@@ -123,13 +123,3 @@ def _exported_states(gates_BLH: torch.Tensor, values_BLH: torch.Tensor, is_back:
         gates_BLH = gates_BLH * before
         step *= 2
     return values_BLH.flip(1) if is_back else values_BLH
-
-
-def _pooled(states_NLD: torch.Tensor, is_token_NL: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yields the last state, the maxima and the minima [N, H], first of the way there and then of the way back."""
-    there_NLH, back_NLH = states_NLD.chunk(2, dim=2)
-    # In the padding behind a sequence, the way there still has its last state, and the way back has not begun.
-    for states_NLH, last in ((there_NLH, -1), (back_NLH, 0)):
-        yield states_NLH[:, last]
-        yield largest(states_NLH, is_token_NL)
-        yield -largest(-states_NLH, is_token_NL)

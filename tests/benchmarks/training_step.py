@@ -14,8 +14,8 @@ from distill.apps.bench.readers import random_student
 from pipeline.arrays import Ints, Ragged
 from student.config import TrainSettings
 from student.data import Examples
-from student.kernels import compiled_alignment
 from student.losses.logits import distillation_loss
+from student.model import aligned as aligned_model
 from student.model import recurrent as recurrent_model
 from student.model.model import Student
 from student.optimizer import RowAdam
@@ -61,7 +61,7 @@ def aligned(batch_size: int) -> dict[str, Callable[[], object]]:
     padded_step = _step(batches, student)
 
     def padded() -> None:
-        with patch.object(compiled_alignment, "can_do", return_value=False):
+        with patch.object(aligned_model, "can_do", return_value=False):
             padded_step()
 
     return _warm({"plain torch, padded": padded, "distill": _step(batches, copy.deepcopy(student))})

@@ -65,6 +65,11 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "score, short words": ("short words", {"target": SCORE, "head": "linear"}),
     "aligned": ("uncased", {**PAIR, **ALIGNED}),
     "recurrent": ("uncased", {**RECURRENT, "hidden_size": 21}),
+    "recurrent, labels": (
+        "uncased with accents",
+        {**PAIR, **RECURRENT, "pairing": "diffcat", "hidden_size": 21, "target": LABELS, "calibration": OF_LABELS},
+    ),
+    "recurrent, joint": ("not cleaned", {**PAIR, **RECURRENT, "pairing": "joint", "special_ids": SPECIAL}),
     "recurrent, pairs, linear": ("cased", {**PAIR, **RECURRENT, "pairing": "compare", "head": "linear"}),
     "aligned, single texts, linear": ("cased", {**ALIGNED, "vector_size": 9, "head": "linear"}),
 }

@@ -75,7 +75,7 @@ struct Kernels {
                  float* out);
   // What a vector finds in the other text: `seen` has room for a row without its vector, `shares` for one per row.
   void (*attend)(const float* query, const TokenRows& rows, float* shares, float* seen);
-  // The last state, maxima and minima of one way of an element-wise recurrence, of `size` numbers each.
+  // The last state, maxima and minima of one way of an element-wise recurrence, of `size` numbers each. See recur.h.
   void (*recur)(const float* const* steps, int64_t count, int64_t by, int64_t begin, int64_t apart, int64_t size,
                 float* pooled);
 };

@@ -146,10 +146,13 @@ void Student::read_table(const Json& settings) {
                    : pairing != Pairing::ATTENTION,
           "its tokens are compared and have more than a vector, or are not compared");
   if (compared) alignment = std::make_unique<Alignment>(arithmetic, file, table.whole, table.vector_size, compared);
-  const int64_t state_size = settings.at("state_size").integer(0, MOST_WIDTH);
-  require(!state_size || (table.has_maxima && !(table.side || size || window || compared)),
-          "it has a recurrence, and parts that do not go with it");
-  if (state_size) recurrence = std::make_unique<Recurrence>(file, table.whole, table.vector_size, state_size);
+  if (const Json* state_size = settings.find("state_size")) {
+    require(table.has_maxima && !(table.side || size || window || compared),
+            "it has a recurrence, and parts that do not go with it");
+    // Every token's steps are kept, so a state must not be wider than what the file holds of a token.
+    recurrence = std::make_unique<Recurrence>(file, table.whole, table.vector_size,
+                                              state_size->integer(1, table.vector_size));
+  }
 }
 
 void Student::read_heads(const Json& settings) {
@@ -258,6 +261,8 @@ void Student::head_inputs(Workspace& work, const std::string_view* texts, bool i
     work.joint.insert(work.joint.end(), between.begin(), between.end());
     work.joint.insert(work.joint.end(), work.ids[1].begin(), work.ids[1].end());
     work.joint.insert(work.joint.end(), after.begin(), after.end());
+    // In sums and products, padding is neutral. A step of its own would change a state.
+    if (recurrence) work.joint.erase(std::remove(work.joint.begin(), work.joint.end(), pad), work.joint.end());
     return represent(work, work.joint, features);
   }
   if (alignment) return align(work, is_pair, features);

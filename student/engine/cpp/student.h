@@ -151,8 +151,8 @@ struct Alignment {
   void represent_side(const Kernels& arithmetic, Workspace& work, int side, float* features) const;
 };
 
-// An element-wise recurrence, see student/model/recurrent.py. What a token does to a state depends on the token alone, and is
-// computed when a text first has it.
+// An element-wise recurrence, see student/model/recurrent.py. What a token does to a state depends on the token alone. It
+// is computed when a text first has the token, and kept.
 class Recurrence {
  public:
   Recurrence(const File& file, int64_t num_rows, int64_t vector_size, int64_t size);

@@ -3,9 +3,9 @@
 // Both ways lie side by side in a token's numbers: those of the way there, then those of the way back.
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
-#include "blocks.h"
 #include "export.h"
 
 // What Python hands over, see student/kernels/compiled_recurrence.py.
@@ -30,10 +30,10 @@ Way way_of(const Steps& steps, int64_t sentence, bool is_back) {
   return is_back ? Way{stop - 1, -1, stop - start} : Way{start, 1, stop - start};
 }
 
-void read(const Steps& steps, Way way, int64_t begin, float* states, float* __restrict pooled) {
+void read(const Steps& steps, Way way, int64_t begin, float* states, float* pooled) {
   const int64_t size = steps.size, width = 2 * size;
   float *__restrict last = pooled, *__restrict max = pooled + size, *__restrict min = pooled + 2 * size;
-  std::fill_n(pooled, 3 * size, 0.0f);
+  for (float* part : {last, max, min}) std::fill_n(part, size, 0.0f);
   for (int64_t k = 0; k < way.length; k++) {
     const int64_t at = way.token(k) * width + begin;
     const float *gates = steps.gates + at, *values = steps.values + at;
@@ -78,17 +78,18 @@ void for_each_way(const Steps& steps, Call call) {
 #pragma omp parallel num_threads(steps.threads)
   {
     std::vector<float> work;
-#pragma omp for schedule(dynamic, 8)
-    for (int64_t n = 0; n < steps.sentences; n++)
-      for (const bool is_back : {false, true})
-        call(way_of(steps, n, is_back), is_back * steps.size, (2 * n + is_back) * 3 * steps.size, work);
+#pragma omp for schedule(dynamic, 4)
+    for (int64_t n = 0; n < 2 * steps.sentences; n++) {
+      const bool is_back = n % 2;
+      call(way_of(steps, n / 2, is_back), is_back * steps.size, n * 3 * steps.size, work);
+    }
   }
 }
 
 }  // namespace
 
-// Writes the state after each token, and for each sentence the last state, the maxima and the minima of each way. All are 0
-// for an empty one.
+// Writes the state after each token, and for each sentence the last state, the maxima and the minima of each way. All are
+// 0 for an empty one.
 EXPORT void recur(const Steps* steps, float* states, float* pooled) {
   for_each_way(*steps, [=](Way way, int64_t begin, int64_t place, std::vector<float>&) {
     read(*steps, way, begin, states, pooled + place);

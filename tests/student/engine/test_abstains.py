@@ -31,7 +31,7 @@ pytestmark = needs_engine
 if LIBRARY.exists():
     from student.engine.python.distill_student import DistillError, MultiTaskPredictor, Predictor
 
-CLASSES = ("hybrid", "hybrid, maxima, bigrams, linear", "compare, maxima, bigrams", "aligned")
+CLASSES = ("hybrid", "hybrid, maxima, bigrams, linear", "compare, maxima, bigrams", "aligned", "recurrent")
 OTHERS = ("diffcat, labels", "score, short words", "joint, bins")
 
 

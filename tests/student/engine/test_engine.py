@@ -166,7 +166,7 @@ def test_small_tables_of_a_run_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["hybrid", "hybrid, maxima, bigrams, linear", "compare, maxima, bigrams", "aligned", "words"]
+    "name", ["hybrid", "hybrid, maxima, bigrams, linear", "compare, maxima, bigrams", "aligned", "recurrent", "words"]
 )
 def test_weights_that_were_rounded_for_the_disk_are_int8_and_the_same(tmp_path: Path, name: str) -> None:
     (whole, tokenizer), rows = made(name), inputs(name, ROWS)

@@ -35,6 +35,12 @@ def aligned(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture(scope="module")
+def recurrent(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("recurrent")
+    return written("recurrent", folder, table_dtype="int8", head_dtype="int8").read_bytes()
+
+
+@pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("words")
     return written("words", folder, table_dtype="int8", head_dtype="int8").read_bytes()
@@ -75,7 +81,7 @@ def test_truncated_files(content: bytes, tmp_path: Path) -> None:
             Predictor(tmp_path / "x")
 
 
-@pytest.mark.parametrize("name", ["content", "aligned", "words"])
+@pytest.mark.parametrize("name", ["content", "aligned", "recurrent", "words"])
 def test_flipped_bytes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     content: bytes = request.getfixturevalue(name)
     header_bytes = 8 + struct.unpack("<Q", content[:8])[0]
@@ -158,6 +164,24 @@ def test_settings_that_do_not_fit(content: bytes, tmp_path: Path, name: str, val
     (tmp_path / "x").write_bytes(with_settings(content, change))
     with pytest.raises(DistillError, match="x: "):
         Predictor(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("state_size", value) for value in (0, 9, 23, -1, 2**17)],
+        *[
+            ("maxima", False),
+            ("window", 3),
+            ("compared", 3),
+            ("bigram_size", 9),
+            ("vector_size", 21),
+            ("kind", "words"),
+        ],
+    ],
+)
+def test_settings_that_do_not_fit_a_recurrence(recurrent: bytes, tmp_path: Path, name: str, value: object) -> None:
+    test_settings_that_do_not_fit(recurrent, tmp_path, name, value)
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def message_of(path: Path) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("name", ["hybrid, maxima, bigrams, linear", "aligned", "words"])
+@pytest.mark.parametrize("name", ["hybrid, maxima, bigrams, linear", "aligned", "recurrent", "words"])
 def test_damaged_files_have_the_messages_of_the_library(node: Node, tmp_path: Path, name: str) -> None:
     """Truncated, or with flipped bytes: an Error with its message, or the same student."""
     path = tmp_path / "x.distill"

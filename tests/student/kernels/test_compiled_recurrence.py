@@ -82,10 +82,10 @@ def test_results_do_not_depend_on_threads(level: str, threads: None) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
-@pytest.mark.parametrize("starts", [[1, 3], [0, 2], [0, 4, 3], [0, -1, 3], [0, 1 << 40]])
+@pytest.mark.parametrize("starts", [[], [1, 3], [0, 2], [0, 4, 3], [0, -1, 3], [0, 1 << 40]])
 def test_starts_that_do_not_fit_are_refused(level: str, starts: list[int]) -> None:
     with pytest.raises(ValueError, match=naming("starts[")):
-        recur(torch.zeros(3, 4), torch.zeros(3, 4), torch.tensor(starts))
+        recur(torch.zeros(3, 4), torch.zeros(3, 4), torch.tensor(starts, dtype=torch.int64))
 
 
 def test_other_tensors_are_refused(level: str) -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pipeline.errors import ConfigError
+from pipeline.flat_settings import narrowed
 from pipeline.sets.reader import ExampleSet
 from pipeline.tasks.target import softmax
-from student.answers.engine_predictor import STUDENT_FILE
-from student.config import TrainSettings
+from student.answers.engine_predictor import STUDENT_FILE, EnginePredictor
+from student.config import LabelSettings, TrainSettings
 from student.data import as_read, load_examples
 from student.describe import describe_config
 from student.evaluate import evaluate
@@ -25,11 +26,20 @@ from student.model.build_config import build_config
 from student.model.model import Student
 from student.model.recurrent import RecurrentEncoder
 from student.predict import Predictor
+from student.pretrain_config import PretrainSettings
 from student.run_config import EvaluateConfig, ExportConfig
+from tests.helpers.engine import ROWS, by_torch, made, needs_engine, write
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.students import tiny_config
-from tests.helpers.toy_students import padded, ragged, recurrent_student, trained_weights
+from tests.helpers.toy_students import (
+    aligned_student,
+    padded,
+    ragged,
+    recurrent_student,
+    student_config,
+    trained_weights,
+)
 
 PAD = 0
 SIZES = {"embedding": "recurrent", "matrix_size": None, "vector_size": 5}
@@ -157,3 +167,35 @@ def test_a_trained_run_is_evaluated_and_predicts_what_it_computed(
     assert train(again, "")["settings"]["embedding"] == "recurrent"
     with pytest.raises(ConfigError, match=naming("--tables", "--embedding recurrent", "--onnx")):
         export(ExportConfig(run=tmp_path, output_dir=tmp_path / "x", tables="int8"))
+
+
+def test_a_config_claims_no_more_bytes_than_its_weights_have() -> None:
+    for model in (recurrent_student(), aligned_student()):
+        stored = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+        assert model.config.least_bytes <= stored
+    for shape in ({"embedding": "recurrent"}, {"embedding": "aligned", "pairing": "attention", "is_pair": True}):
+        for weights in ("float32", "rounded"):
+            sizes = {"matrix_size": 0, "vector_size": 2**18, "bidirectional": False, "weights": weights}
+            assert student_config(**sizes | shape).least_bytes > 2**32
+
+
+def test_they_are_not_pretrained_and_label_no_words() -> None:
+    with pytest.raises(ConfigError, match=naming("--embedding recurrent: ")):
+        PretrainSettings.from_flags(set="x", embedding="recurrent")
+    with pytest.raises(ConfigError, match=naming("recurrent")):
+        narrowed(TrainSettings.from_flags(set="x", embedding="recurrent"), LabelSettings, "")
+
+
+def test_a_batch_without_sequences() -> None:
+    for encoder in (encoder_of(), encoder_of().double()):
+        assert encoder.reduce(*ragged([])).shape == (0, encoder.size)
+
+
+@needs_engine
+def test_many_threads_read_new_tokens_at_once(tmp_path: Path) -> None:
+    one, tokenizer = made("recurrent")
+    write(one, tokenizer, tmp_path, tmp_path / "x.distill")
+    first = [text for text, _ in ROWS] * 20
+    predictor = EnginePredictor(tmp_path / "x.distill")
+    predictor.set_threads(8)
+    np.testing.assert_allclose(predictor.logits(first), np.tile(by_torch("recurrent", ROWS), (20, 1)), atol=1e-4)

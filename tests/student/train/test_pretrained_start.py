@@ -144,6 +144,7 @@ def test_aligned_pairs_start_from_the_teacher_if_they_can_and_lstms_always(
 
     assert starts("aligned", roles_vectors.root) == [True, False]
     assert starts("aligned", store / "roles") == [False, True]
+    assert starts("recurrent", roles_vectors.root) == [False, True]
     assert starts("lstm", roles_vectors.root, lstm_size=4) == [True, False]
     assert starts("lstm", store / "roles", lstm_size=4) == [False, False]
 
