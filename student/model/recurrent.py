@@ -118,8 +118,8 @@ def _states(gates_BLH: torch.Tensor, values_BLH: torch.Tensor, is_back: bool, lo
     length, step = gates_BLH.shape[1], 1
     # This is the scan of Hillis and Steele: after k rounds, each place has done its last 2^k steps at once.
     while step < longest:
-        before = functional.pad(gates_BLH, (0, 0, step, 0), value=1.0)[:, :length]
+        before_BLH = functional.pad(gates_BLH, (0, 0, step, 0), value=1.0)[:, :length]
         values_BLH = gates_BLH * functional.pad(values_BLH, (0, 0, step, 0))[:, :length] + values_BLH
-        gates_BLH = gates_BLH * before
+        gates_BLH = gates_BLH * before_BLH
         step *= 2
     return values_BLH.flip(1) if is_back else values_BLH
