@@ -69,7 +69,8 @@ def quickstart(config: QuickstartConfig) -> Result:
         result.warn(judgement)
     result.add(Text("next:\n" + "".join(f"  {line}\n" for line in found.commands)))
     made = ["manifest", "splits", *(["teacher"] if config.has_teacher else []), "logit set"]
-    made += [page for page in [PAGE] if (config.folder / page).is_file()]
+    if (config.folder / PAGE).is_file():
+        made.append(PAGE)
     return result.note(f"{', '.join(made)} and student are in {config.folder}/")
 
 

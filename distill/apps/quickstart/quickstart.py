@@ -86,7 +86,7 @@ def quickstart(config: QuickstartConfig) -> Found:
         console.note(f"{what}: {finding}")
     if not config.has_teacher:
         console.note("teacher: none. The student learns from the labels alone, and no further text can be labelled")
-    with_page = _can_have("report.html", "matplotlib", "report")
+    with_page = _can_have(PAGE, "matplotlib", "report")
     with_baseline = look.type != "token_labels" and _can_have("comparison with n-grams", "sklearn", "sklearn")
     make_folder(folder / "data" / name)
     # The commands below are repeatable in this folder.
