@@ -1,6 +1,6 @@
 """Students of a toy vocabulary, made in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from student.data import Examples
 from student.model.architecture import StudentConfig, TokenLabelConfig
 from student.model.bigrams import BigramSums
 from student.model.embeddings import matrix_encoder
+from student.model.encoder import Encoder
 from student.model.model import Student, TokenLabelStudent
 from student.optimizer import RowAdam
 
@@ -131,3 +132,40 @@ def trained_weights(model: Student, batches: list[list[list[int]]], by_rows: boo
         optimizer.zero_grad()
     optimizer.catch_up()
     return model.state_dict()
+
+
+def assert_rows_train_as_whole_tables(make: Callable[[], Student], batches: list[list[list[int]]]) -> None:
+    """Gradients of rows move every weight of a student with vectors alone as those of whole tables do."""
+    by_rows, by_tables = (trained_weights(make(), batches, by_rows) for by_rows in (True, False))
+    start = make().state_dict()
+    for name, weight in by_rows.items():
+        torch.testing.assert_close(weight, by_tables[name], rtol=0, atol=1e-3)  # of steps of 0.1
+        assert not torch.equal(weight, start[name]), name
+    assert not by_rows["encoder.vectors.trained.weight"][make().encoder.pad_id].any()
+
+
+def assert_same_features_and_gradients(
+    encoder: Encoder, exact: Encoder, sentences: list[list[int]], atol: float, is_pair: bool = False
+) -> None:
+    """An encoder has the features of another, and the gradients of all its parameters.
+
+    Args:
+        encoder: in float32.
+        exact: in float64.
+        sentences: of which the second half are second sentences if ``is_pair``.
+        atol: relative to the largest number of an array, if that is above 1.
+        is_pair: whether sentences are read as pairs.
+    """
+    ours, expected = (_features_and_gradients(each, sentences, is_pair) for each in (encoder, exact))
+    assert len(ours) == len(expected) == 1 + len(list(encoder.parameters()))
+    for one, other in zip(ours, expected, strict=True):
+        largest = float(other.abs().max()) if other.numel() else 0.0
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=atol * max(1.0, largest))
+
+
+def _features_and_gradients(encoder: Encoder, sentences: list[list[int]], is_pair: bool) -> list[torch.Tensor]:
+    read = encoder.reduce_pairs if is_pair else encoder.reduce
+    features_BF = read(*ragged(sentences))
+    # The gradient of a square differs between features and rows, so exchanged ones would show.
+    features_BF.square().sum().backward()  # type: ignore[no-untyped-call]
+    return [features_BF.detach(), *(part.grad for part in encoder.parameters() if part.grad is not None)]

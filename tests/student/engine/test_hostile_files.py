@@ -69,6 +69,15 @@ def with_settings(content: bytes, change: Callable[[Header], None]) -> bytes:
     return joined(header, data)
 
 
+def with_setting(content: bytes, name: str, value: object) -> bytes:
+    """The file with another value for a setting of the student, or of its first task."""
+
+    def change(values: Header) -> None:
+        (values if name in values else values["tasks"][0])[name] = value
+
+    return with_settings(content, change)
+
+
 def test_the_whole_file_is_read(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(joined(*parts(content)))
     assert Predictor(tmp_path / "x").predict(["a"])
@@ -158,10 +167,7 @@ def test_headers_that_do_not_fit(
     ],
 )
 def test_settings_that_do_not_fit(content: bytes, tmp_path: Path, name: str, value: object) -> None:
-    def change(values: Header) -> None:
-        (values if name in values else values["tasks"][0])[name] = value
-
-    (tmp_path / "x").write_bytes(with_settings(content, change))
+    (tmp_path / "x").write_bytes(with_setting(content, name, value))
     with pytest.raises(DistillError, match="x: "):
         Predictor(tmp_path / "x")
 
@@ -170,18 +176,18 @@ def test_settings_that_do_not_fit(content: bytes, tmp_path: Path, name: str, val
     ("name", "value"),
     [
         *[("state_size", value) for value in (0, 9, 23, -1, 2**17)],
-        *[
-            ("maxima", False),
-            ("window", 3),
-            ("compared", 3),
-            ("bigram_size", 9),
-            ("vector_size", 21),
-            ("kind", "words"),
-        ],
+        ("maxima", False),
+        ("window", 3),
+        ("compared", 3),
+        ("bigram_size", 9),
+        ("vector_size", 21),
+        ("kind", "words"),
     ],
 )
 def test_settings_that_do_not_fit_a_recurrence(recurrent: bytes, tmp_path: Path, name: str, value: object) -> None:
-    test_settings_that_do_not_fit(recurrent, tmp_path, name, value)
+    (tmp_path / "x").write_bytes(with_setting(recurrent, name, value))
+    with pytest.raises(DistillError, match="x: "):
+        Predictor(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +196,7 @@ def test_settings_that_do_not_fit_a_recurrence(recurrent: bytes, tmp_path: Path,
     + [("pairing", pairing) for pairing in ("joint", "compare", "none")],
 )
 def test_settings_of_comparisons_that_do_not_fit(aligned: bytes, tmp_path: Path, name: str, value: object) -> None:
-    (tmp_path / "x").write_bytes(with_settings(aligned, lambda values: values.update({name: value})))
+    (tmp_path / "x").write_bytes(with_setting(aligned, name, value))
     with pytest.raises(DistillError, match="x: "):
         Predictor(tmp_path / "x")
 
@@ -212,10 +218,7 @@ def test_settings_of_comparisons_that_do_not_fit(aligned: bytes, tmp_path: Path,
     ],
 )
 def test_settings_of_words_that_do_not_fit(words: bytes, tmp_path: Path, name: str, value: object) -> None:
-    def change(values: Header) -> None:
-        (values if name in values else values["tasks"][0])[name] = value
-
-    (tmp_path / "x").write_bytes(with_settings(words, change))
+    (tmp_path / "x").write_bytes(with_setting(words, name, value))
     with pytest.raises(DistillError, match="x: "):
         Predictor(tmp_path / "x")
 

@@ -7,12 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from student.kernels import compiled, compiled_alignment
 from student.model.aligned import AlignedEncoder
 from tests.helpers.messages import naming
-from tests.helpers.toy_students import aligned_student, ragged
+from tests.helpers.toy_students import aligned_student, assert_same_features_and_gradients, ragged
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="the kernels are not built")
 
@@ -26,14 +25,6 @@ def encoder_of(vector_size: int, seed: int) -> AlignedEncoder:
     for parameter in encoder.parameters():
         torch.nn.init.normal_(parameter)
     return encoder
-
-
-def features_and_gradients(encoder: AlignedEncoder, sentences: list[list[int]], is_pair: bool) -> list[Tensor]:
-    read = encoder.reduce_pairs if is_pair else encoder.reduce
-    features_BF = read(*ragged(sentences))
-    # The gradient of a square differs between features and rows, so exchanged ones would show.
-    features_BF.square().sum().backward()  # type: ignore[no-untyped-call]
-    return [features_BF.detach(), *(part.grad for part in encoder.parameters() if part.grad is not None)]
 
 
 # Sizes around those of registers, of which a row ends within one or with it.
@@ -52,11 +43,7 @@ def test_features_and_gradients_equal_those_of_padded_arrays(
     assert compiled.can_do(encoder.compare.weight)
     assert not compiled.can_do(exact.compare.weight)
     sentences = sentences[: len(sentences) // 2 * 2]
-    ours, expected = (features_and_gradients(each, sentences, is_pair) for each in (encoder, exact))
-    assert len(ours) == len(expected) == 1 + len(list(encoder.parameters()))
-    for one, other in zip(ours, expected, strict=True):
-        largest = float(other.abs().max()) if other.numel() else 0.0
-        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=3e-5 * max(1.0, largest))
+    assert_same_features_and_gradients(encoder, exact, sentences, 3e-5, is_pair)
 
 
 def test_two_tokens_by_hand(level: str) -> None:

@@ -6,13 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from student.kernels import compiled
 from student.kernels.compiled_recurrence import recur
 from student.model.recurrent import RecurrentEncoder
 from tests.helpers.messages import naming
-from tests.helpers.toy_students import ragged, recurrent_student
+from tests.helpers.toy_students import assert_same_features_and_gradients, ragged, recurrent_student
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="the kernels are not built")
 
@@ -28,24 +27,13 @@ def encoder_of(vector_size: int, seed: int) -> RecurrentEncoder:
     return encoder
 
 
-def features_and_gradients(encoder: RecurrentEncoder, sentences: list[list[int]]) -> list[Tensor]:
-    features_NF = encoder.reduce(*ragged(sentences))
-    # The gradient of a square differs between features and rows, so exchanged ones would show.
-    features_NF.square().sum().backward()  # type: ignore[no-untyped-call]
-    return [features_NF.detach(), *(part.grad for part in encoder.parameters() if part.grad is not None)]
-
-
 @settings(max_examples=40, deadline=None)
 @given(sentences=SENTENCES, vector_size=st.sampled_from([5, 16, 47, 48]), seed=st.integers(0, 999))
 def test_features_and_gradients_equal_those_of_padded_arrays(
     level: str, sentences: list[list[int]], vector_size: int, seed: int
 ) -> None:
     encoder = encoder_of(vector_size, seed)
-    ours, expected = (features_and_gradients(each, sentences) for each in (encoder, copy.deepcopy(encoder).double()))
-    assert len(ours) == len(expected) == 1 + len(list(encoder.parameters()))
-    for one, other in zip(ours, expected, strict=True):
-        largest = float(other.abs().max()) if other.numel() else 0.0
-        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4 * max(1.0, largest))
+    assert_same_features_and_gradients(encoder, copy.deepcopy(encoder).double(), sentences, 1e-4)
 
 
 def test_two_tokens_by_hand(level: str) -> None:

@@ -33,7 +33,7 @@ from student.run_config import EvaluateConfig, ExportConfig
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.students import tiny_config
-from tests.helpers.toy_students import aligned_student, padded, ragged, trained_weights
+from tests.helpers.toy_students import aligned_student, assert_rows_train_as_whole_tables, padded, ragged
 
 PAD = 0
 ONES, OTHERS = [[3, 1, 4], [7], [2, 2, 9, 5, 3], []], [[6], [8, 2, 4, 1], [5, 5], [6, 8]]
@@ -167,12 +167,7 @@ def test_an_empty_sentence_has_no_features_and_no_share_in_the_other() -> None:
 
 def test_gradients_by_rows_move_it_as_those_of_whole_tables_do() -> None:
     batches: list[list[list[int]]] = [[*ONES, *OTHERS], [*ONES[:2], *OTHERS[:2]], [[], []], [[3], [PAD, 3]]]
-    trained = [trained_weights(aligned_student(), batches, by_rows) for by_rows in (True, False)]
-    start = aligned_student().state_dict()
-    for name, weight in trained[0].items():
-        torch.testing.assert_close(weight, trained[1][name], rtol=0, atol=1e-3)  # of steps of 0.1
-        assert not torch.equal(weight, start[name]), name
-    assert not trained[0]["encoder.vectors.trained.weight"][PAD].any()
+    assert_rows_train_as_whole_tables(aligned_student, batches)
 
 
 def test_a_trained_run_is_evaluated_and_predicts_what_it_computed(
