@@ -263,10 +263,11 @@ def _recurrent_tables(
     weight_RE = encoder.vectors.trained.weight[token_R]
     tensors = _row_of_token(student.config, token_R) | {"norm": torch.stack([encoder.norm.weight, encoder.norm.bias])}
     tensors |= _stored("rows", [Part(weight_RE, torch.zeros(1))], dtype, rounding, token_R)
-    for part in ("weight", "bias"):
-        both = [getattr(layer, part) for layer in (encoder.gate, encoder.value)]
-        tensors["steps" if part == "weight" else "steps.bias"] = torch.cat(both)
-    return tensors
+    layers = (encoder.gate, encoder.value)
+    return tensors | {
+        "steps": torch.cat([layer.weight for layer in layers]),
+        "steps.bias": torch.cat([layer.bias for layer in layers]),
+    }
 
 
 def _matrix_tables(student: TaskStudent, dtype: FileTableDtype | None, rounding: Rounding) -> Tensors:
