@@ -55,7 +55,7 @@ CMD ["--help"]
 FROM base AS student
 COPY --from=student-files /opt/distill /opt/distill
 # Only modules that are used get bytecode. A read-only root could not store it later.
-RUN distill --version && python3 -c "import student.fit, student.answers.run_predictor, distill.apps.serve.server"
+RUN distill --version && python3 -c "import student.fit, student.predict.run_predictor, distill.apps.serve.server"
 USER 1000
 
 FROM base AS gpu
@@ -67,7 +67,7 @@ ENV HF_HOME=/work/.cache/huggingface
 FROM base AS serve-root
 COPY --from=serve-files /opt/distill /opt/distill
 RUN distill serve --help && \
-    python3 -c "import distill.apps.serve.server, student.answers.engine_predictor, uvloop, uvicorn.protocols.http.httptools_impl"
+    python3 -c "import distill.apps.serve.server, student.predict.engine_predictor, uvloop, uvicorn.protocols.http.httptools_impl"
 # Nothing is installed in a running server. The files disappear from the image because the next stage copies the rest.
 RUN rm -rf /usr/lib/apt /usr/lib/*/libapt-* /usr/bin/apt* /usr/lib/*/gconv /usr/bin/perl* /usr/lib/*/perl* /usr/share/perl* \
     /usr/share/python-wheels /usr/lib/python3*/ensurepip /usr/local/lib/python3*/ensurepip /usr/local/lib/python3*/site-packages/pip* \

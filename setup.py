@@ -1,7 +1,7 @@
 """The compiled parts. The installation goes on where no compiler is found: torch and `tokenizers` do their work then.
 
 The kernels of the ordered products are built once per level of instructions; which one is loaded is decided when they
-are used, see `student.kernels.compiled`. WordPiece is built once, see `pipeline.text.wordpiece.compiled_wordpiece`.
+are used, see `student.kernels.native`. WordPiece is built once, see `pipeline.text.wordpiece.compiled_wordpiece`.
 Everything else about the package is in pyproject.toml.
 """
 

@@ -11,15 +11,15 @@ import importlib
 from typing import Any
 
 OBJECTS = {
-    "ExampleSet": "pipeline.sets.reader",
-    "LogitSet": "pipeline.sets.reader",
+    "ExampleSet": "pipeline.sets.open",
+    "LogitSet": "pipeline.sets.open",
     "MaskedWordSet": "pipeline.sets.kinds.masked_words",
     "SentenceSet": "pipeline.sets.kinds.sentences",
     "TokenLabelSet": "pipeline.sets.kinds.token_labels",
-    "open_set": "pipeline.sets.reader",
-    "Predictor": "student.predict",
-    "MultiTaskPredictor": "student.answers.multi_task",
-    "Student": "student.model.model",
+    "open_set": "pipeline.sets.open",
+    "Predictor": "student.predict.predictor",
+    "MultiTaskPredictor": "student.predict.multi_task",
+    "Student": "student.model.student",
     "Result": "distill.result",
     "DistillError": "pipeline.errors",
     "ConfigError": "pipeline.errors",

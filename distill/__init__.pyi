@@ -12,12 +12,12 @@ from pipeline.errors import IntegrityError as IntegrityError
 from pipeline.sets.kinds.masked_words import MaskedWordSet as MaskedWordSet
 from pipeline.sets.kinds.sentences import SentenceSet as SentenceSet
 from pipeline.sets.kinds.token_labels import TokenLabelSet as TokenLabelSet
-from pipeline.sets.reader import ExampleSet as ExampleSet
-from pipeline.sets.reader import LogitSet as LogitSet
-from pipeline.sets.reader import open_set as open_set
-from student.answers.multi_task import MultiTaskPredictor as MultiTaskPredictor
-from student.model.model import Student as Student
-from student.predict import Predictor as Predictor
+from pipeline.sets.open import ExampleSet as ExampleSet
+from pipeline.sets.open import LogitSet as LogitSet
+from pipeline.sets.open import open_set as open_set
+from student.model.student import Student as Student
+from student.predict.multi_task import MultiTaskPredictor as MultiTaskPredictor
+from student.predict.predictor import Predictor as Predictor
 
 __all__ = [
     "ConfigError",

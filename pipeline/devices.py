@@ -10,7 +10,7 @@ import torch
 
 from pipeline.environment import num_processes
 from pipeline.errors import MissingDependencyError
-from pipeline.stopping import ends_on_signals
+from pipeline.interrupts import ends_on_signals
 
 if TYPE_CHECKING:
     from accelerate import PartialState

@@ -15,13 +15,13 @@ import torch
 from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged, stacked
 from pipeline.errors import DataError, IntegrityError
 from pipeline.query.selection import read_chosen
-from pipeline.sets.reader import KEYS, ORIGINALS, ExampleSet, keys_sha256
+from pipeline.sets.open import KEYS, ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold
 from pipeline.training.batches import EpochBatches, held_out_rows
-from student.config import ClassWeights, HeadKind
 from student.model.architecture import StudentConfig, sequences
 from student.model.heads import HEADS
+from student.settings import ClassWeights, HeadKind
 
 # Only these columns are read. Texts and hashes would take most of the time and memory.
 COLUMNS = (*KEYS, "ids1", "ids2", "label", "score", "logits")

@@ -9,15 +9,15 @@ from pipeline.errors import ConfigError
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from pipeline.training.run_record import CONFIG_FILE
-from student.config import OneTask
-from student.kinds import KINDS
+from student.lessons import KINDS
 from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import build_config
 from student.model.card import summary
 from student.model.config_file import read_task_config
-from student.model.model import TaskStudent, num_bytes, num_parameters
+from student.model.student import TaskStudent, num_bytes, num_parameters
 from student.model.weights import stored_bytes
 from student.recipe import load_recipe
+from student.settings import OneTask
 
 # A recipe names a task but no set, so the vocabulary of the usual teacher stands in for the set's.
 BERT_BASE_UNCASED: Facts = {"vocabulary_size": 30522, "pad_id": 0, "special_ids": ((101,), (102,), (102,))}

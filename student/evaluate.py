@@ -6,22 +6,22 @@ from typing import Any
 from pipeline import console
 from pipeline.errors import DataError
 from pipeline.flat_settings import narrowed
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.open import LogitSet
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, STUDENTS, RunRecord, read_run_record
-from student.kinds import KINDS, PRETRAINING
-from student.kinds.kind import L, R, S, TaskKind
+from student.lessons import KINDS, PRETRAINING
+from student.lessons.lesson import L, R, S, TaskLesson
 from student.model.architecture import TaskConfig
 from student.model.config_file import read_encoder_config
-from student.model.model import default_device, load_student
-from student.run_config import EvaluateConfig, EvaluatePretrained
-from student.thresholds import label_bias, read_costs
+from student.model.student import default_device, load_student
+from student.predict.labels import label_bias, read_costs
+from student.run_settings import EvaluatePretrained, EvaluateSettings
 from student.trained_sets import evaluated_sets
 
 Evaluation = dict[str, Any]
 
 
-def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
+def evaluate(config: EvaluateSettings) -> dict[str, Evaluation]:
     """Evaluates a run on the dev splits of its logit set, or with several sets against the mixture of their teachers.
 
     Returns: Per split, or per TASK/SPLIT for a run of several tasks: ``gold`` (the task's metrics), ``interval`` (their
@@ -51,7 +51,7 @@ def evaluate(config: EvaluateConfig) -> dict[str, Evaluation]:
     return {split: kind.evaluate_split(student, rows, bias_C, own) for split, rows in splits.items()}
 
 
-def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
+def evaluate_pretrained(config: EvaluateSettings) -> dict[str, dict[str, float]]:
     """Evaluates a pretraining run on what a set of its kind holds out, by default its own.
 
     Returns: See `evaluate_masked_words`, or per split the scores of `evaluate_vectors`.
@@ -66,7 +66,7 @@ def evaluate_pretrained(config: EvaluateConfig) -> dict[str, dict[str, float]]:
 
 
 def open_evaluated(
-    kind: TaskKind[L, R, S], record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False
+    kind: TaskLesson[L, R, S], record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False
 ) -> L:
     """Opens the set that a run is to be measured on: the given one, or those it was trained on, mixed as they were.
 

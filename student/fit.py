@@ -15,25 +15,35 @@ from torch import nn
 from pipeline import console
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, remove_temporaries
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.training import loop
 from pipeline.training.joint import BatchedTask, JointTask, check_free, entry_of, joint_settings
 from pipeline.training.loop import seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, best_of, finish_run, write_run_record
-from student.bert_start import BertStart, copy_layers
-from student.config import SeveralTasks, TrainSettings, num_bigrams
+from student.calibration_rows import Epochs
 from student.data import row_weights
-from student.layers import LayerTask, end_stage, layer_loss, learn_layers, stage_history
-from student.losses.layers import LayerLoss
+from student.encoders.matrices import matrix_encoder
+from student.encoders.products import IS_COMPILED
+from student.initial_weights.bert import BertStart, copy_layers
+from student.initial_weights.initial_weights import (
+    StartVectors,
+    copy_embeddings,
+    copy_head,
+    frequent_pairs,
+    has_head_for,
+    start_from_vectors,
+    start_from_words,
+    with_bigrams,
+)
+from student.layer_stage import LayerTask, end_stage, layer_loss, learn_layers, stage_history
+from student.losses.layer_losses import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import with_default_encoder
-from student.model.embeddings import matrix_encoder
 from student.model.flags import FromRun, FromWords
-from student.model.model import Student, TaskStudent, default_device, share_hidden
-from student.model.products import IS_COMPILED
-from student.optimizer import make_optimizer
+from student.model.student import Student, TaskStudent, default_device, share_hidden
+from student.row_adam import make_optimizer
 from student.run_result import (
     calibrate,
     context,
@@ -45,17 +55,7 @@ from student.run_result import (
     write_student_file,
     write_tokenizer,
 )
-from student.start import (
-    StartVectors,
-    copy_embeddings,
-    copy_head,
-    frequent_pairs,
-    has_head_for,
-    start_from_vectors,
-    start_from_words,
-    with_bigrams,
-)
-from student.training_config import Epochs
+from student.settings import SeveralTasks, TrainSettings, num_bigrams
 from student.training_data import (
     StudentTraining,
     TrainingData,

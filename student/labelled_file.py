@@ -14,12 +14,12 @@ from pipeline.sources.row_files import open_rows
 from pipeline.tasks.target import TargetKind
 from pipeline.tasks.task import Task, TaskType
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, label_columns, read_run_record
-from student.answers.file import accepted_names, known_task
-from student.kinds import KINDS
+from student.lessons import KINDS
 from student.model.architecture import TaskConfig
-from student.predict import Predictor
-from student.run_config import EvaluateConfig
-from student.thresholds import read_costs
+from student.predict.file import accepted_names, known_task
+from student.predict.labels import read_costs
+from student.predict.predictor import Predictor
+from student.run_settings import EvaluateSettings
 
 TYPES: dict[TargetKind, TaskType] = {
     "classes": "classification",
@@ -32,7 +32,7 @@ USUAL_LABELS = ("label", "labels", "score", "tags", "ner_tags")
 ANY_SCORE = (-math.inf, math.inf)  # a student does not store the range of its task's scores
 
 
-def evaluate_file(config: EvaluateConfig) -> tuple[dict[str, Any], pa.Table]:
+def evaluate_file(config: EvaluateSettings) -> tuple[dict[str, Any], pa.Table]:
     """Evaluates a run on the rows of a file.
 
     Returns:
@@ -53,7 +53,7 @@ def evaluate_file(config: EvaluateConfig) -> tuple[dict[str, Any], pa.Table]:
     return {config.data.name: kind.evaluate_split(student, read, predictor.bias_C)}, rows
 
 
-def _read_labelled(config: EvaluateConfig, predictor: Predictor) -> pa.Table:
+def _read_labelled(config: EvaluateSettings, predictor: Predictor) -> pa.Table:
     assert config.data is not None
     task = _task_of_file(config, config.data, predictor)
     load = load_word_source if task.type == "token_labels" else load_source
@@ -71,7 +71,7 @@ def _require_one_task(run: Path) -> None:
         raise ConfigError(f"--data: {run} has a student for each of several tasks. Give the folder of one: {folders}.")
 
 
-def _task_of_file(config: EvaluateConfig, file: Path, predictor: Predictor) -> Task:
+def _task_of_file(config: EvaluateSettings, file: Path, predictor: Predictor) -> Task:
     """The student's task with the file as its only split, and with the columns that the file has."""
     student: TaskConfig = predictor.student.config
     known = known_task(predictor, config.manifest)
@@ -92,7 +92,7 @@ def _task_of_file(config: EvaluateConfig, file: Path, predictor: Predictor) -> T
 
 
 def _columns(
-    config: EvaluateConfig, file: Path, names: Sequence[str], known: Task | None, predictor: Predictor
+    config: EvaluateSettings, file: Path, names: Sequence[str], known: Task | None, predictor: Predictor
 ) -> dict[str, str]:
     """The names of the columns of texts and gold.
 

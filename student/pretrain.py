@@ -19,7 +19,7 @@ from pipeline.errors import DataError
 from pipeline.files import write_text
 from pipeline.flat_settings import deciding
 from pipeline.sets.card import hub_metadata
-from pipeline.sets.reader import Group, GroupedSet, find_set
+from pipeline.sets.open import Group, GroupedSet, find_set
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.token_vectors import VocabularyVectors
@@ -28,11 +28,11 @@ from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import B, Schedule, TrainTask, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import TOKENIZER_FILE, RunRecord
+from student.initial_weights.initial_weights import start_from_vectors
 from student.model.card import CARD_FILE, embedding_summary, filled, used_summary
 from student.model.pretrained import PretrainedStudent
-from student.optimizer import RowAdam, RowOptimizer
-from student.pretrain_config import PretrainFlags, PretrainSettings
-from student.start import start_from_vectors
+from student.pretrain_settings import PretrainFlags, PretrainSettings
+from student.row_adam import RowAdam, RowOptimizer
 from student.vocabulary_pruning import neutralise_unmoved, with_used_rows
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def pretrain(config: PretrainSettings, command: str) -> RunRecord:
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
     from pipeline.devices import processes
-    from student.kinds import pretraining_of_set  # whose tasks are subclasses of the one below
+    from student.lessons import pretraining_of_set  # whose tasks are subclasses of the one below
 
     root = find_set(config.set, config.store)
     state = processes()
@@ -317,7 +317,7 @@ def card_text(
     """Fills the card of a student from its run, the set that it was pretrained on, and the additions of its kind."""
     known = hub_metadata([record])
     return filled(
-        files("student.kinds").joinpath(template_name).read_text(encoding="utf-8"),
+        files("student.lessons").joinpath(template_name).read_text(encoding="utf-8"),
         ModelCardData(
             language=known.get("language"),
             license=known.get("license", "other"),

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.config import parse_settings, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
 from pipeline.flat_settings import given
-from student.config import OneTask, RunPlaces, Sets, SeveralTasks, TrainSettings
+from student.settings import OneTask, RunPlaces, Sets, SeveralTasks, TrainSettings
 
 # A recipe names one source of sets. A flag for another kind of source replaces it.
 SETS = {source.chosen_by for source in (OneTask, Sets, SeveralTasks)}

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.sets.reader import find_set
+from pipeline.sets.open import find_set
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
-from student.kinds import kind_of_set
+from student.lessons import kind_of_set
 from student.pretrained.vectors import read_pretrained
-from student.run_config import ReproduceConfig
+from student.run_settings import ReproduceSettings
 
 
-def reproduce(config: ReproduceConfig) -> dict[str, dict[str, Any]]:
+def reproduce(config: ReproduceSettings) -> dict[str, dict[str, Any]]:
     """Opens the sets of a run at their current location and runs its recorded query again.
 
     Returns: The recorded facts (``then``) and the current ones (``now``): the fingerprint of each set, the number of

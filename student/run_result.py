@@ -16,28 +16,28 @@ from pipeline.files import write_text
 from pipeline.flat_settings import deciding
 from pipeline.query.mixture import mix_of
 from pipeline.sets.card import hub_metadata
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import VocabularyVectors
-from pipeline.tasks.calibration import calibrated
-from pipeline.tasks.drift import answer_signals, fit_profile, text_signals
 from pipeline.tasks.task import TRAIN
+from pipeline.tasks.temperature import calibrated
+from pipeline.tasks.text_drift import answer_signals, fit_profile, text_signals
 from pipeline.text.tokenizer import load_tokenizer, unknown_id
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, TOKENIZER_FILE, Entry, RunRecord
-from student.answers.drift import without
-from student.answers.engine_predictor import STUDENT_FILE
-from student.config import Where, num_bigrams
+from student.calibration_rows import FEWEST_CALIBRATED
 from student.export.engine_file import write_engine_file
-from student.layers import layer_loss_settings
+from student.initial_weights.initial_weights import FLAG, StartVectors, has_head_for, source_sha256
+from student.layer_stage import layer_loss_settings
 from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
-from student.model.model import Student, TaskStudent, bytes_on_disk, num_parameters
+from student.model.student import Student, TaskStudent, bytes_on_disk, num_parameters
 from student.model.weights import save_config
+from student.predict.drift import without
+from student.predict.engine_predictor import STUDENT_FILE
+from student.predict.labels import as_logits, best_thresholds
 from student.pretrained.vectors import PretrainedVectors
-from student.start import FLAG, StartVectors, has_head_for, source_sha256
-from student.thresholds import as_logits, best_thresholds
-from student.training_config import FEWEST_CALIBRATED
+from student.settings import Where, num_bigrams
 from student.training_data import StudentTraining, source_of
 from student.vocabulary_pruning import active_ids
 

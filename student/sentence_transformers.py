@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import stacked
 from student.model.architecture import sequences
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 
 
 class StudentModule(InputModule):  # type: ignore[misc]

@@ -11,12 +11,12 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, raise_all
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import Target, softmax
-from student.answers.run_predictor import RunPredictor
-from student.config import TrainSettings, Where
 from student.fit import train
-from student.predict import Predictor
+from student.predict.predictor import Predictor
+from student.predict.run_predictor import RunPredictor
+from student.settings import TrainSettings, Where
 from student.texts import listed
 from student.training_data import open_training_set, source_of
 

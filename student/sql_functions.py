@@ -14,9 +14,9 @@ from duckdb.func import ARROW
 from pipeline.arrays import Floats
 from pipeline.errors import QueryError, did_you_mean
 from pipeline.tasks.target import softmax
-from student.answers.multi_task import MultiTaskPredictor, tasks_in
-from student.predict import Prediction, Predictor
-from student.thresholds import labels
+from student.predict.labels import labels
+from student.predict.multi_task import MultiTaskPredictor, tasks_in
+from student.predict.predictor import Prediction, Predictor
 
 OWN_OR_ANOTHERS = "select 1 from duckdb_functions() where function_name = ? and function_type = 'scalar'"
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError, short
-from pipeline.sets.reader import find_set
+from pipeline.sets.open import find_set
 from pipeline.sets.record import read_set_record
 from pipeline.training.run_record import RunRecord
 

@@ -9,18 +9,18 @@ from typing import Any
 from pipeline import console
 from pipeline.errors import ConfigError, DataError
 from pipeline.query.mixture import Comparison, Mixture, compare_teachers, comparison_lines
-from pipeline.sets.reader import LogitSet, find_set
+from pipeline.sets.open import LogitSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
-from student.bert_start import BertStart
-from student.config import OneTask, Sets, SeveralTasks, Source, TrainSettings
-from student.kinds import KINDS, kind_of_set
-from student.kinds.kind import TaskKind
+from student.initial_weights.bert import BertStart
+from student.initial_weights.initial_weights import StartVectors, given_vectors
+from student.lessons import KINDS, kind_of_set
+from student.lessons.lesson import TaskLesson
 from student.model.architecture import Facts
 from student.model.flags import EmbeddingKind, FromWords, Start
 from student.pretrained.vectors import read_pretrained
-from student.start import StartVectors, given_vectors
+from student.settings import OneTask, Sets, SeveralTasks, Source, TrainSettings
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TrainingData:
         teachers: the comparison of several teachers.
     """
 
-    kind: TaskKind[Any, Any, Any]
+    kind: TaskLesson[Any, Any, Any]
     logit_set: Any
     query: str | None
     splits: dict[str, Any]
@@ -124,7 +124,7 @@ def read_data(source: Source, logit_set: LogitSet) -> TrainingData:
 def build_student_config(settings: TrainSettings, logit_set: LogitSet, facts: Facts) -> tuple[Any, BertStart | None]:
     """Returns the architecture that the settings describe, and the start of a bert.
 
-    Errors as in `TaskKind.build_config`.
+    Errors as in `TaskLesson.build_config`.
     """
     start = settings.start
     # The file is checked here, because its vectors are read only after the set.
@@ -184,7 +184,7 @@ class StudentTraining:
         return str(self.data.logit_set.name)
 
     @property
-    def kind(self) -> TaskKind[Any, Any, Any]:
+    def kind(self) -> TaskLesson[Any, Any, Any]:
         """The kind of its rows."""
         return self.data.kind
 

@@ -19,11 +19,11 @@ import torch
 from pipeline.arrays import Ints, Ragged
 from pipeline.sets.token_vectors import VocabularyVectors
 from student.data import Examples, Rows
+from student.encoders.encoder import Encoder
+from student.initial_weights.initial_weights import start_from_vectors
 from student.model.architecture import EncoderConfig
-from student.model.encoder import Encoder
-from student.model.model import TaskStudent, default_device, share_hidden
+from student.model.student import TaskStudent, default_device, share_hidden
 from student.model.weights import save_sharing
-from student.start import start_from_vectors
 
 C = TypeVar("C", bound=EncoderConfig)
 H = TypeVar("H", bound=TaskStudent)

@@ -14,13 +14,13 @@ import numpy as np
 
 from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.sets.reader import ExampleSet, find_set
+from pipeline.sets.open import ExampleSet, find_set
 from pipeline.sets.record_parts import Setting
 from pipeline.tasks.metrics import mean_interval, percentile_interval, spearmanr
 from pipeline.tasks.target import Target, predicted_scores
-from student.kinds.examples import check_same_task
-from student.predict import Predictor
-from student.run_config import MaskedWordsConfig
+from student.lessons.examples import check_same_task
+from student.predict.predictor import Predictor
+from student.run_settings import MaskedWordsSettings
 from student.word_effects import Word, entropies, without_each_word
 
 METHOD = "mask-each"
@@ -85,7 +85,7 @@ def _cells(result: dict[str, Any]) -> tuple[str, float]:
     return f"{result['rank_correlation']:.3f} [{low:.2f}, {high:.2f}]", round(result["same_word"], 3)
 
 
-def masked_words(config: MaskedWordsConfig) -> MaskedWords:
+def masked_words(config: MaskedWordsSettings) -> MaskedWords:
     """Compares runs with the teacher of a set.
 
     Raises:

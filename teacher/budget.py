@@ -25,15 +25,15 @@ from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.task import TRAIN, Task, load_task
 from teacher.augment.methods import METHODS, default_method
 from teacher.budget_settings import BudgetCorpus, BudgetTask
-from teacher.config import DumpSettings
 from teacher.corpus.text import estimate_size, masking_plan, nothing_to_mask, open_text
-from teacher.dump.layers import BLOCKS, STATES
-from teacher.kinds import dump
+from teacher.dump.kept_layers import BLOCKS, STATES
+from teacher.dumps import dump
 from teacher.models.batches import tokens_per_batch
 from teacher.models.encoder import load_encoder
-from teacher.models.layers import layer_outputs, require_known_family
+from teacher.models.layer_outputs import layer_outputs, require_known_family
 from teacher.models.loaded import inference_mode, load_config
 from teacher.models.masked_lm import load_mlm_tokenizer
+from teacher.settings import DumpSettings
 
 # Margin, because the number of positions per document is only estimated.
 SPARE = 1.2

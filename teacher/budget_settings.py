@@ -5,9 +5,9 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from pipeline.config import JsonFlags, OwnDataFlags, StoreFlags
-from teacher.config import CorpusFlags, MaskedCopies
 from teacher.layer_flags import WhichLayers
-from teacher.models.config import ForwardFlags, ModelFlags
+from teacher.models.model_settings import ForwardFlags, ModelFlags
+from teacher.settings import CorpusFlags, MaskedCopies
 
 
 class BudgetSet(StoreFlags):

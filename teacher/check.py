@@ -12,21 +12,21 @@ import pyarrow as pa
 from pipeline.arrays import Floats
 from pipeline.devices import processes
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.reader import ExampleSet, find_set
+from pipeline.sets.open import ExampleSet, find_set
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import COLLECTED
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import require_shards
 from pipeline.sources import sentences
-from pipeline.sql.gate import open_files, select, to_arrow
+from pipeline.sql.read_only_query import open_files, select, to_arrow
 from pipeline.tasks.metrics import fidelity
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Task, load_task_of_set
-from teacher.config import CheckConfig
 from teacher.models.batches import tokens_per_batch
 from teacher.models.classifier import Teacher, load_teacher
 from teacher.models.loaded import head_settings, inference_mode, keep_head_in_float32, weights_sha256
-from teacher.models.logits import teacher_logits
+from teacher.models.teacher_logits import teacher_logits
+from teacher.settings import CheckSettings
 
 TIMES_NOISE, LEAST_TOLERANCE = 4, 1e-3
 # The second run's batches are this many times smaller.
@@ -74,7 +74,7 @@ class Check:
         return self.same_weights and self.stored.largest <= self.tolerance
 
 
-def check(config: CheckConfig) -> Check:
+def check(config: CheckSettings) -> Check:
     """Returns the differences between a set's logits and those of its teacher today, on a sample of rows.
 
     Raises:

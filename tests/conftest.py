@@ -34,13 +34,13 @@ import torch
 from hypothesis import settings
 
 from distill.apps.demo import GOOD, write_demo_data
-from pipeline.sets.reader import ExampleSet
-from pipeline.sql.gate import open_database, open_files
+from pipeline.sets.open import ExampleSet
+from pipeline.sql.read_only_query import open_database, open_files
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Objective, Task, load_task
 from student.fit import train
+from teacher.dumps import dump
 from teacher.finetune.common import save_teacher
-from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert
@@ -68,7 +68,7 @@ LONGEST = (
     "tests/test_examples.py",
     "tests/student/engine/test_package.py",
     "tests/teacher/augment/test_run.py",
-    "tests/student/kinds/test_token_labels.py",
+    "tests/student/lessons/test_token_labels.py",
     "tests/test_benchmarks.py",
     "tests/student/cascade/test_cascade.py",
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tests.benchmarks
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from tests.benchmarks import picture
 from tests.benchmarks.__main__ import BENCHMARKS
 

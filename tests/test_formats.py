@@ -18,16 +18,16 @@ from pipeline.sets.codecs import Sparse
 from pipeline.sets.config import CodecName
 from pipeline.sets.kinds import KINDS
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import FILE_NAME, FORMAT_VERSION, SetRecord, read_set_record, to_json
 from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
-from student.kinds.masked_words import evaluate_mlm
+from student.lessons.masked_words import evaluate_mlm
 from student.model.architecture import FORMAT_VERSION as STUDENT_VERSION
 from student.model.pretrained import MaskedWordStudent
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 from tests.helpers.formats import CODECS, FOLDER
 
 SCHEMA = Path(__file__).parents[1] / "docs" / "set.schema.json"

@@ -18,7 +18,7 @@ PICTURES = (".svg", ".png")
 ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
 
 
-class BenchConfig(JsonFlags):
+class BenchSettings(JsonFlags):
     """Flags of ``distill bench``."""
 
     student: Path | None = Field(None, description="Folder of a run. Default: a new student of the default size.")
@@ -53,13 +53,13 @@ class BenchConfig(JsonFlags):
         return self.peer or tuple(PEERS)
 
 
-class DemoConfig(Config):
+class DemoSettings(Config):
     """Flags of ``distill demo``."""
 
     output_dir: Path = Field(Path("demo"), description="Folder for data, teachers, logit sets and runs.")
 
 
-class QuickstartConfig(JsonFlags):
+class QuickstartSettings(JsonFlags):
     """Flags of ``distill quickstart``."""
 
     file: Path = Field(description="File of rows with texts and labels.", json_schema_extra={"argument": True})
@@ -97,7 +97,7 @@ class QuickstartConfig(JsonFlags):
         return self.model_name_or_path != "none"
 
 
-class ReportConfig(StoreFlags, UnverifiedFlags, JsonFlags):
+class ReportSettings(StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill report``."""
 
     helps: ClassVar = {"json_output": "Print the page's path and the numbers of its pictures as JSON."}
@@ -110,7 +110,7 @@ class ReportConfig(StoreFlags, UnverifiedFlags, JsonFlags):
     )
 
 
-class ResultsConfig(JsonFlags):
+class ResultsSettings(JsonFlags):
     """Flags of ``distill results``."""
 
     tasks: str | None = Field(None, description="Comma-separated tasks. Default: the GLUE tasks whose data are found.")
@@ -144,7 +144,7 @@ class ResultsConfig(JsonFlags):
         return names_of(self.tasks)
 
 
-class ServeConfig(CollectFlags):
+class ServeSettings(CollectFlags):
     """Flags of ``distill serve``. The limits have the names of text-embeddings-inference."""
 
     runs: tuple[str, ...] = Field(

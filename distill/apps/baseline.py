@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distill.apps.judge import SKEWED
 from distill.apps.linear import each_label, input_features, num_weights, predictor, vocabulary_size
+from distill.apps.score_advice import SKEWED
 from distill.apps.systems import SCORE, Predict, Rows, System, read_rows
 from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError
 from pipeline.query.mixture import open_sets
-from pipeline.sets.reader import ExampleSet, open_set
+from pipeline.sets.open import ExampleSet, open_set
 from pipeline.sources import sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold, predicted_scores, probabilities
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
-from student.run_config import EvaluateConfig
+from student.run_settings import EvaluateSettings
 from student.trained_sets import evaluated_sets, trained_sets
 
 # regularisation of the linear model, chosen by cross-validation on the training rows
@@ -43,7 +43,7 @@ MAX_CHARACTERS = 10_000_000  # of training rows, which are fitted once within ha
 
 
 def baseline_scores(
-    config: EvaluateConfig, metrics: tuple[Metric, ...], rows: pa.Table | None
+    config: EvaluateSettings, metrics: tuple[Metric, ...], rows: pa.Table | None
 ) -> tuple[dict[str, dict[str, float]], int]:
     """Fits the baseline on the gold of a run's training rows, and scores it on the rows that the run is scored on.
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from pipeline.arrays import Floats, Ints
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sources import sentences
 from pipeline.tasks.target import Target, gold_arrays
@@ -45,8 +45,8 @@ class System:
 
 def student_system(run: Path) -> System:
     """The student of a finished run, on the CPU."""
-    from student.model.model import num_parameters
-    from student.predict import Predictor
+    from student.model.student import num_parameters
+    from student.predict.predictor import Predictor
 
     predictor = Predictor(run)
     student = predictor.student.to("cpu")
@@ -57,7 +57,7 @@ def teacher_system(task: Task, folder: Path, logit_set: ExampleSet) -> System:
     """The teacher of a set, on the CPU, in float32."""
     from teacher.models.batches import tokens_per_batch
     from teacher.models.classifier import load_teacher
-    from teacher.models.logits import teacher_logits
+    from teacher.models.teacher_logits import teacher_logits
 
     record = logit_set.record
     labels = record.teacher.labels if record.target.has_labels else ()

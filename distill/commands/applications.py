@@ -11,12 +11,12 @@ from distill.apps.app_settings import (
     PEERS,
     STATIC,
     TRANSFORMERS,
-    BenchConfig,
-    DemoConfig,
-    QuickstartConfig,
-    ReportConfig,
-    ResultsConfig,
-    ServeConfig,
+    BenchSettings,
+    DemoSettings,
+    QuickstartSettings,
+    ReportSettings,
+    ResultsSettings,
+    ServeSettings,
 )
 from distill.commands.command import called, command, needs_libraries, needs_teacher_libraries
 from distill.result import Result, Text
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
     from distill.apps.bench.readers import Reader, Sentences
     from distill.apps.report.page import Page
-    from student.predict import Predictor
+    from student.predict.predictor import Predictor
 
 # The libraries of the peers of `distill bench`, by the names of their modules, and the packages that have them.
 PACKAGES = {"model2vec": "model2vec", "nanotoken": "nanotoken", "fasttext": "fasttext-numpy2"}
 
 
-@command(DemoConfig)
-def demo(config: DemoConfig) -> Result:
+@command(DemoSettings)
+def demo(config: DemoSettings) -> Result:
     """Run the whole pipeline on two small generated tasks, offline, in a few minutes."""
     from distill.apps.demo import run_demo
 
@@ -52,8 +52,8 @@ def demo(config: DemoConfig) -> Result:
     return result.note(f"{seconds:.0f} s. Data, teachers, logit sets and runs are in {config.output_dir}/")
 
 
-@command(QuickstartConfig)
-def quickstart(config: QuickstartConfig) -> Result:
+@command(QuickstartSettings)
+def quickstart(config: QuickstartSettings) -> Result:
     """Make a student from one file of texts and labels, and compare it with a baseline."""
     from distill.apps.quickstart.quickstart import PAGE
     from distill.apps.quickstart.quickstart import quickstart as run_quickstart
@@ -74,8 +74,8 @@ def quickstart(config: QuickstartConfig) -> Result:
     return result.note(f"{', '.join(made)} and student are in {config.folder}/")
 
 
-@command(ResultsConfig)
-def results(config: ResultsConfig) -> Result:
+@command(ResultsSettings)
+def results(config: ResultsSettings) -> Result:
     """Fine-tune, dump and train on several tasks, fit baselines, and write tables to RESULTS.md."""
     from distill.apps.results.comparison import planned
     from distill.apps.results.comparison import results as compare
@@ -97,8 +97,8 @@ def _has_failed(task: dict[str, Any]) -> bool:
     return "failed" in task or any("failed" in cell for cell in task["systems"].values())
 
 
-@command(ReportConfig)
-def report(config: ReportConfig) -> Result:
+@command(ReportSettings)
+def report(config: ReportSettings) -> Result:
     """Write an HTML report with pictures of a logit set, a run, a sweep or a cascade."""
     needs_libraries("distill report", "report", "matplotlib")
     from distill.apps.report.page import render
@@ -125,9 +125,9 @@ def _kind(folder: Path) -> str | None:
     return "cascade" if (folder / CASCADE_FILE).is_file() else kind_of_folder(folder)
 
 
-def _folder(config: ReportConfig) -> Path:
+def _folder(config: ReportSettings) -> Path:
     """Returns the folder of a run, a sweep or a cascade, or else of a set."""
-    from pipeline.sets.reader import find_set
+    from pipeline.sets.open import find_set
 
     path = Path(config.set_or_run)
     if _kind(path) is not None:
@@ -138,7 +138,7 @@ def _folder(config: ReportConfig) -> Path:
         raise DataError(f"{config.set_or_run}: not the folder of a run, a sweep or a cascade, and {error}") from error
 
 
-def _page(config: ReportConfig, folder: Path) -> "Page":
+def _page(config: ReportSettings, folder: Path) -> "Page":
     kind = _kind(folder)
     if kind == "cascade":
         from distill.apps.report.cascade_page import cascade_page
@@ -157,8 +157,8 @@ def _page(config: ReportConfig, folder: Path) -> "Page":
     return set_page(folder, config.allow_unverified)
 
 
-@command(BenchConfig)
-def bench(config: BenchConfig) -> Result:
+@command(BenchSettings)
+def bench(config: BenchSettings) -> Result:
     """Measure the throughput of a student on this machine, compared with BERT and other models."""
     if config.output is not None:
         needs_libraries("distill bench --output", "report", "matplotlib")
@@ -187,7 +187,7 @@ def bench(config: BenchConfig) -> Result:
     return result
 
 
-def _not_installed(config: BenchConfig) -> dict[str, str]:
+def _not_installed(config: BenchSettings) -> dict[str, str]:
     """Returns the peers whose library is missing, and why.
 
     A missing library is an error only for peers that were named.
@@ -232,8 +232,8 @@ def _readers(
     return readers
 
 
-@command(ServeConfig)
-def serve(config: ServeConfig) -> Result:
+@command(ServeSettings)
+def serve(config: ServeSettings) -> Result:
     """Serve students over HTTP: the API of text-embeddings-inference, the hub's API, and a web page."""
     needs_libraries("distill serve", "serve", "starlette", "threadpoolctl", "uvicorn")
     from distill.apps.serve.server import serve as serve_runs

@@ -11,30 +11,30 @@ from pipeline.config import Config
 from pipeline.tasks.task import corpus_names, load_corpus, load_task, task_names
 
 
-class TasksConfig(Config):
+class TasksSettings(Config):
     """Flags of ``distill tasks``."""
 
 
-class CorporaConfig(Config):
+class CorporaSettings(Config):
     """Flags of ``distill corpora``."""
 
 
-class ShowTaskConfig(Config):
+class ShowTaskSettings(Config):
     """Flags of ``distill tasks show``."""
 
     name: str | None = Field(None, description="Name of a task.", json_schema_extra={"argument": True})
     manifest: Path | None = Field(None, description="YAML file of your own task.")
 
 
-class ShowCorpusConfig(Config):
+class ShowCorpusSettings(Config):
     """Flags of ``distill corpora show``."""
 
     name: str | None = Field(None, description="Name of a corpus.", json_schema_extra={"argument": True})
     manifest: Path | None = Field(None, description="YAML file of your own corpus.")
 
 
-@command(TasksConfig)
-def tasks(config: TasksConfig) -> Result:
+@command(TasksSettings)
+def tasks(config: TasksSettings) -> Result:
     """List the tasks that are available by name."""
     shipped = [load_task(name) for name in task_names()]
     rows = [
@@ -51,14 +51,14 @@ def tasks(config: TasksConfig) -> Result:
     return result.table(["task", "input", "labels", "train rows", "dev rows"], rows)
 
 
-@command(ShowTaskConfig)
-def tasks_show(config: ShowTaskConfig) -> Result:
+@command(ShowTaskSettings)
+def tasks_show(config: ShowTaskSettings) -> Result:
     """Check and print the manifest of a task."""
     return _manifest(load_task(config.name, config.manifest))
 
 
-@command(CorporaConfig)
-def corpora(config: CorporaConfig) -> Result:
+@command(CorporaSettings)
+def corpora(config: CorporaSettings) -> Result:
     """List the corpora that are available by name."""
     shipped = [load_corpus(name) for name in corpus_names()]
     rows = [[corpus.name, corpus.description, corpus.language, corpus.licence] for corpus in shipped]
@@ -66,8 +66,8 @@ def corpora(config: CorporaConfig) -> Result:
     return result.table(["corpus", "text", "language", "licence"], rows)
 
 
-@command(ShowCorpusConfig)
-def corpora_show(config: ShowCorpusConfig) -> Result:
+@command(ShowCorpusSettings)
+def corpora_show(config: ShowCorpusSettings) -> Result:
     """Check and print the manifest of a corpus."""
     return _manifest(load_corpus(config.name, config.manifest))
 

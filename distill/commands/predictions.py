@@ -8,11 +8,11 @@ from distill.commands.command import command
 from distill.result import Result
 from pipeline import console
 from pipeline.errors import ConfigError, raise_all
-from student.cascade.config import CascadeConfig
-from student.run_config import CertifyConfig, ExportConfig, PredictConfig
+from student.cascade.config import CascadeSettings
+from student.run_settings import CertifySettings, ExportSettings, PredictSettings
 
 if TYPE_CHECKING:
-    from student.answers.multi_task import AnyPredictor
+    from student.predict.multi_task import AnyPredictor
 
 # A certificate that rests on fewer answers gets a warning.
 FEW_ANSWERS = 100
@@ -22,11 +22,11 @@ BAR = 10  # characters to either side
 MOST_TABLES = 3  # tables of an explained prediction, one per label
 
 
-@command(PredictConfig)
-def predict(config: PredictConfig) -> Result:
+@command(PredictSettings)
+def predict(config: PredictSettings) -> Result:
     """Predict labels or scores for sentences, for a file, or for rows as they arrive."""
-    from student.answers.multi_task import MultiTaskPredictor, open_predictor
-    from student.thresholds import read_costs
+    from student.predict.labels import read_costs
+    from student.predict.multi_task import MultiTaskPredictor, open_predictor
 
     predictor = open_predictor(config.run, config.task_names, config.abstain, read_costs(config.cost))
     if isinstance(predictor, MultiTaskPredictor):
@@ -34,12 +34,12 @@ def predict(config: PredictConfig) -> Result:
     elif config.collect is not None:
         predictor.collect(config.collect, not config.collect_without_text)
     if config.reads_stdin:
-        from student.answers.file import predict_lines
+        from student.predict.file import predict_lines
 
         predict_lines(config, predictor, sys.stdin.buffer)
         return Result()
     if config.output is not None:
-        from student.answers.file import predict_file
+        from student.predict.file import predict_file
 
         return _written(predict_file(config, predictor))
     sentences1, sentences2 = _inputs(config, predictor)
@@ -56,7 +56,7 @@ def predict(config: PredictConfig) -> Result:
     return Result(predictions).data([*columns, *next(iter(answers), {})], rows)
 
 
-def _require_one_task(config: PredictConfig, tasks: Iterable[str]) -> None:
+def _require_one_task(config: PredictSettings, tasks: Iterable[str]) -> None:
     given = {"--explain": config.explain, "--collect": config.collect is not None}
     folders = " or ".join(str(config.run / task) for task in tasks)
     problems = [f"{flag}: is for one task. Give {folders}" for flag, is_given in given.items() if is_given]
@@ -101,9 +101,9 @@ def _written(values: dict[str, Any]) -> Result:
     return Result(values).note(f"{values['output']}: {values['rows']:,} answers {done}")
 
 
-def _inputs(config: PredictConfig, predictor: "AnyPredictor") -> tuple[list[str], list[str] | None]:
+def _inputs(config: PredictSettings, predictor: "AnyPredictor") -> tuple[list[str], list[str] | None]:
     if config.file is not None:
-        from student.answers.file import read_texts
+        from student.predict.file import read_texts
 
         return read_texts(config, predictor)
     if not predictor.is_pair:
@@ -179,11 +179,11 @@ def bar(value: float, largest: float) -> str:
     return f"{left:>{BAR}}│{right:<{BAR}}"
 
 
-@command(CertifyConfig)
-def certify(config: CertifyConfig) -> Result:
+@command(CertifySettings)
+def certify(config: CertifySettings) -> Result:
     """Find the margin above which a student agrees with its teacher. Exit code 1 if there is none."""
-    from student.answers.certificate import CERTIFICATE_FILE
-    from student.answers.certify import certify as certify_run
+    from student.predict.certificate import CERTIFICATE_FILE
+    from student.predict.certify import certify as certify_run
 
     certificate = certify_run(config)
     best, coverage = certificate.certified, certificate.coverage
@@ -211,8 +211,8 @@ def certify(config: CertifyConfig) -> Result:
     return result
 
 
-@command(CascadeConfig)
-def cascade(config: CascadeConfig) -> Result:
+@command(CascadeSettings)
+def cascade(config: CascadeSettings) -> Result:
     """Let a cheap student answer what it is sure of, and a larger student, a teacher or a server the rest."""
     from student.cascade.create import create_cascade
 
@@ -227,8 +227,8 @@ def cascade(config: CascadeConfig) -> Result:
     return result.note(f"{config.output_dir}: predict, serve, SQL and Python take it like a run")
 
 
-@command(ExportConfig)
-def export(config: ExportConfig) -> Result:
+@command(ExportSettings)
+def export(config: ExportSettings) -> Result:
     """Write a student for the engine, as ONNX or HTML, or with smaller tables, and measure its accuracy."""
     from student.export.export import export as export_student
 

@@ -8,12 +8,12 @@ from distill.commands.command import called, command, needs_teacher_libraries
 from distill.result import Result, Text
 from pipeline import console
 from pipeline.errors import short
-from pipeline.query.query_settings import DiffConfig
-from pipeline.sets.config import RecodeConfig
-from pipeline.sharing.sharing_settings import CardConfig, JoinConfig, PullConfig, PushConfig, VerifyConfig
+from pipeline.query.query_settings import DiffSettings
+from pipeline.sets.config import RecodeSettings
+from pipeline.sharing.sharing_settings import CardSettings, JoinSettings, PullSettings, PushSettings, VerifySettings
 from pipeline.tasks.task import TRAIN
-from teacher.answers.import_settings import ExtendConfig, ImportConfig
 from teacher.budget_settings import BudgetCorpus, BudgetSet, BudgetSettings, BudgetTask
+from teacher.imported.import_settings import ExtendSettings, ImportSettings
 
 if TYPE_CHECKING:
     from pipeline.sets.record import SetRecord
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 HEADS = {"both": "in both", "only_a": "only A", "only_b": "only B", "other_text": "other text"}
 
 
-@command(ImportConfig)
-def import_answers(config: ImportConfig) -> Result:
+@command(ImportSettings)
+def import_answers(config: ImportSettings) -> Result:
     """Make a logit set from a file of predictions of an LLM or any other teacher."""
-    from teacher.answers.import_answers import import_answers as write_set
+    from teacher.imported.import_answers import import_answers as write_set
 
     imported = write_set(config, called())
     record = imported.record
@@ -50,10 +50,10 @@ def import_answers(config: ImportConfig) -> Result:
     return result
 
 
-@command(ExtendConfig)
-def extend(config: ExtendConfig) -> Result:
+@command(ExtendSettings)
+def extend(config: ExtendSettings) -> Result:
     """Add what a cascade collected to a logit set, so that the next student learns from it."""
-    from teacher.answers.extend_set import extend_set
+    from teacher.imported.extend_set import extend_set
 
     extended = extend_set(config, called())
     record = extended.record
@@ -72,9 +72,9 @@ def extend(config: ExtendConfig) -> Result:
 
 def warn_about_scores(result: Result, root: Path) -> None:
     """Adds what helps to judge dev scores: dev rows that are also training rows, silent labels, and a baseline."""
-    from distill.apps.judge import judge
-    from distill.apps.judged_teachers import judged_set
-    from pipeline.sets.reader import ExampleSet
+    from distill.apps.score_advice import judge
+    from distill.apps.teacher_advice import judged_set
+    from pipeline.sets.open import ExampleSet
 
     logit_set = ExampleSet.open(root)
     for row in logit_set.sql("select split, count(*) as n from dev_in_train(examples) group by split order by split"):
@@ -91,8 +91,8 @@ def warn_about_scores(result: Result, root: Path) -> None:
             result.note(f"{split}: a bag of n-grams without a teacher reaches {both}")
 
 
-@command(VerifyConfig)
-def verify(config: VerifyConfig) -> Result:
+@command(VerifySettings)
+def verify(config: VerifySettings) -> Result:
     """Check every file and row of a set against its record."""
     from pipeline.sharing.set_files import verify as verify_set
 
@@ -102,12 +102,12 @@ def verify(config: VerifyConfig) -> Result:
     return result.table(["split", "rows", "files", ""], rows, f"{record.name}: {record.state}")
 
 
-@command(CardConfig)
-def card(config: CardConfig) -> Result:
+@command(CardSettings)
+def card(config: CardSettings) -> Result:
     """Print the card of a set, or write it again."""
     from pipeline.files import remove_temporaries, write_text
     from pipeline.sets.card import CARD_FILE, card_text
-    from pipeline.sets.reader import find_set
+    from pipeline.sets.open import find_set
     from pipeline.sets.record import read_set_record
 
     root = find_set(config.set, config.store)
@@ -120,8 +120,8 @@ def card(config: CardConfig) -> Result:
     return result.note(f"wrote {root / CARD_FILE}")
 
 
-@command(DiffConfig)
-def diff(config: DiffConfig) -> Result:
+@command(DiffSettings)
+def diff(config: DiffSettings) -> Result:
     """Compare two sets of one task. Exit code 1 if rows, texts, gold or logits differ."""
     from pipeline.query.diff import diff as compare
 
@@ -142,8 +142,8 @@ def diff(config: DiffConfig) -> Result:
     return result.note("the sets are equal" if difference.is_empty else "the sets differ")
 
 
-@command(RecodeConfig)
-def recode(config: RecodeConfig) -> Result:
+@command(RecodeSettings)
+def recode(config: RecodeSettings) -> Result:
     """Write a set of masked words, or the stored layers of a set, in another codec without the teacher."""
     if config.layer_codecs:
         from pipeline.sets.recode import recode_layers as recode_set
@@ -226,7 +226,7 @@ def _budget_lines(config: BudgetSet | BudgetCorpus | None) -> list[Any]:
         return corpus_budget(config)
     from pipeline.sets.budget import budget as set_budget
     from pipeline.sets.kinds.masked_words import MaskedWordSet
-    from pipeline.sets.reader import find_set
+    from pipeline.sets.open import find_set
 
     assert config is not None, "settings have nothing to measure"
     control = MaskedWordSet.open(find_set(config.set, config.store))
@@ -237,8 +237,8 @@ def _budget_lines(config: BudgetSet | BudgetCorpus | None) -> list[Any]:
 SHOWN_ROWS = 10
 
 
-@command(PushConfig)
-def push(config: PushConfig) -> Result:
+@command(PushSettings)
+def push(config: PushSettings) -> Result:
     """Copy a verified set to a folder, an object store or the hub. Existing files are skipped."""
     from pipeline.sharing.push import push as push_set
 
@@ -248,8 +248,8 @@ def push(config: PushConfig) -> Result:
     return result.pairs(pushed.url, pairs)
 
 
-@command(PullConfig)
-def pull(config: PullConfig) -> Result:
+@command(PullSettings)
+def pull(config: PullSettings) -> Result:
     """Download a pushed set, verify it, and add it to the store."""
     from pipeline.sharing.pull import pull as pull_set
 
@@ -268,8 +268,8 @@ def pull(config: PullConfig) -> Result:
     return result.pairs(str(pulled.root), pairs)
 
 
-@command(JoinConfig)
-def join(config: JoinConfig) -> Result:
+@command(JoinSettings)
+def join(config: JoinSettings) -> Result:
     """Join your own texts with the logits of a set that was pushed without text."""
     from pipeline.sharing.join import join as join_set
     from pipeline.sharing.join import left_out

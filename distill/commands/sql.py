@@ -8,7 +8,7 @@ from distill.result import Csv, Result, Table
 from pipeline import console
 from pipeline.environment import history_file
 from pipeline.errors import ConfigError, DataError, unreadable
-from pipeline.query.query_settings import IndexConfig, SqlConfig
+from pipeline.query.query_settings import IndexSettings, SqlSettings
 
 if TYPE_CHECKING:
     import duckdb
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "predict_tasks", "scores", "spans", "stage")
 
 
-@command(IndexConfig)
-def index(config: IndexConfig) -> Result:
+@command(IndexSettings)
+def index(config: IndexSettings) -> Result:
     """Index the logit sets of a store in DuckDB. `distill sql` does that automatically after changes."""
     from pipeline.query.catalog import build_catalog
     from pipeline.sql.database import view_name
@@ -29,11 +29,11 @@ def index(config: IndexConfig) -> Result:
     return result.table(["set", "view", "state", "rows", "bytes", "teacher"], rows, str(config.store))
 
 
-@command(SqlConfig)
-def sql(config: SqlConfig) -> Result:
+@command(SqlSettings)
+def sql(config: SqlSettings) -> Result:
     """Query the logit sets of a store, read-only."""
+    from pipeline.interrupts import interrupting
     from pipeline.query.catalog import open_catalog
-    from pipeline.stopping import interrupting
 
     if sum([prints_json(), config.csv, config.parquet is not None]) > 1:
         raise ConfigError("choose one of --json, --csv and --parquet")
@@ -60,8 +60,8 @@ def sql(config: SqlConfig) -> Result:
         return Result()
 
 
-def _answer(connection: "duckdb.DuckDBPyConnection", query: str, config: SqlConfig) -> Result:
-    from pipeline.sql.gate import as_dicts, fetch_rows, select, with_hex, write_parquet
+def _answer(connection: "duckdb.DuckDBPyConnection", query: str, config: SqlSettings) -> Result:
+    from pipeline.sql.read_only_query import as_dicts, fetch_rows, select, with_hex, write_parquet
     from pipeline.sql.statement import first_arguments
 
     # torch is loaded only for queries that call a student, and the runs have to be known before the query is bound.
@@ -82,7 +82,7 @@ def _answer(connection: "duckdb.DuckDBPyConnection", query: str, config: SqlConf
     return result if rows else result.note("no rows")
 
 
-def _explain(config: SqlConfig) -> Result:
+def _explain(config: SqlSettings) -> Result:
     from pipeline.query.explain_row import explain_row
 
     assert config.explain_row is not None
@@ -93,7 +93,7 @@ def _explain(config: SqlConfig) -> Result:
     return result
 
 
-def _query(config: SqlConfig) -> str | None:
+def _query(config: SqlSettings) -> str | None:
     """The text of the query, or None if the prompt is to read it."""
     if config.file is not None:
         try:

@@ -8,9 +8,9 @@ from distill.result import Result
 from pipeline import console
 from pipeline.errors import ConfigError, short
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, read_run_record
-from student.config import SweepSettings, TrainSettings
-from student.pretrain_config import FiltersConfig, PretrainSettings
-from student.run_config import DescribeConfig, EvaluateConfig, MaskedWordsConfig, ReproduceConfig
+from student.pretrain_settings import FiltersSettings, PretrainSettings
+from student.run_settings import DescribeSettings, EvaluateSettings, MaskedWordsSettings, ReproduceSettings
+from student.settings import SweepSettings, TrainSettings
 from student.summary import (
     CALIBRATION_COLUMNS,
     calibration_rows,
@@ -42,10 +42,10 @@ def pretrain_student(config: PretrainSettings) -> Result:
     return _add_history(Result(record), record["result"]["history"], record["logit_set"])
 
 
-@command(FiltersConfig)
-def filters(config: FiltersConfig) -> Result:
+@command(FiltersSettings)
+def filters(config: FiltersSettings) -> Result:
     """Learn task-specific filters of a teacher's stored layers for train-student --filters (TED)."""
-    from student.filters import train_filters
+    from student.losses.ted_filters import train_filters
 
     record = train_filters(config, called())
     layers = ", ".join(map(str, record["settings"]["layers"]))
@@ -65,7 +65,7 @@ def _add_history(result: Result, history: list[Entry], title: str) -> Result:
 @command(TrainSettings)
 def train_student(config: TrainSettings) -> Result:
     """Train a student from a logit set."""
-    from distill.apps.judge import judge, judge_rows
+    from distill.apps.score_advice import judge, judge_rows
     from student.fit import train
 
     record = train(config, called())
@@ -98,8 +98,8 @@ def sweep(config: SweepSettings) -> Result:
     return result
 
 
-@command(EvaluateConfig)
-def evaluate(config: EvaluateConfig) -> Result:
+@command(EvaluateSettings)
+def evaluate(config: EvaluateSettings) -> Result:
     """Score a run against gold labels or masked tokens, and against its teacher."""
     from student.model.config_file import is_pretrained
 
@@ -120,8 +120,8 @@ def evaluate(config: EvaluateConfig) -> Result:
     return _evaluated(config, evaluate_run(config), None)
 
 
-def _evaluated(config: EvaluateConfig, evaluation: dict[str, Any], rows: "pa.Table | None") -> Result:
-    from distill.apps.judge import judge, judge_texts
+def _evaluated(config: EvaluateSettings, evaluation: dict[str, Any], rows: "pa.Table | None") -> Result:
+    from distill.apps.score_advice import judge, judge_texts
 
     if config.baseline:
         from distill.apps.baseline import baseline_scores
@@ -201,8 +201,8 @@ def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]
     result.table(["label", *LABEL_COLUMNS], rows, f"{split}: {part}")
 
 
-@command(DescribeConfig)
-def describe(config: DescribeConfig) -> Result:
+@command(DescribeSettings)
+def describe(config: DescribeSettings) -> Result:
     """Describe a student: architecture, parameters, bytes and multiply-adds."""
     from student.describe import describe as describe_student
 
@@ -214,8 +214,8 @@ def describe(config: DescribeConfig) -> Result:
     return Result(made).pairs(config.run_or_recipe, dict(rows))
 
 
-@command(MaskedWordsConfig)
-def masked_words(config: MaskedWordsConfig) -> Result:
+@command(MaskedWordsSettings)
+def masked_words(config: MaskedWordsSettings) -> Result:
     """Compare which words matter to students and to their teacher, by rows with each word masked."""
     if config.output is not None:
         needs_libraries("distill masked-words --output", "report", "matplotlib")
@@ -242,8 +242,8 @@ def _write_page(output: Path, compared: "MaskedWords") -> None:
     write_text_alone(output, render(masked_words_page(compared)))
 
 
-@command(ReproduceConfig)
-def reproduce(config: ReproduceConfig) -> Result:
+@command(ReproduceSettings)
+def reproduce(config: ReproduceSettings) -> Result:
     """Run the recorded query of a run again. Exit code 1 if it selects other rows or logits today."""
     from student.reproduce import reproduce as reproduce_run
 

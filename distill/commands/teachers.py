@@ -12,8 +12,8 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
 from pipeline.training.run_record import Entry
 from teacher.augment.augment_settings import AugmentSettings
-from teacher.config import CheckConfig, DumpSettings
-from teacher.finetune_config import FinetuneCorpus, FinetuneSettings, FinetuneTasks
+from teacher.finetune_settings import FinetuneCorpus, FinetuneSettings, FinetuneTasks
+from teacher.settings import CheckSettings, DumpSettings
 
 SPLIT_COLUMNS = ("split", "rows", "files", "teacher against gold")
 
@@ -54,8 +54,8 @@ def finetune_teacher(config: FinetuneSettings) -> Result:
 
 def _judgements(config: FinetuneSettings, best: Entry) -> list[str]:
     """Returns advice about the best epoch, with the name of the task and the split if there are several tasks."""
-    from distill.apps.judge import judge, judge_teacher
-    from distill.apps.judged_teachers import judged_teachers
+    from distill.apps.score_advice import judge, judge_teacher
+    from distill.apps.teacher_advice import judged_teachers
 
     judged = judged_teachers(config, best)
     if not judged:
@@ -82,7 +82,7 @@ def dump_teacher(config: DumpSettings) -> Result:
     needs_teacher_libraries()
     if config.plan:
         return _plan(config)
-    from teacher.kinds import dump
+    from teacher.dumps import dump
 
     record = dump(config, called())
     if record is None:
@@ -119,7 +119,7 @@ def _split_rows(record: SetRecord) -> list[list[Any]]:
 
 def _plan(config: DumpSettings) -> Result:
     """Returns the planned size of the set. Nothing is written."""
-    from teacher.kinds import open_dump
+    from teacher.dumps import open_dump
 
     plan = open_dump(config, called()).plan()
     result = Result(plan.values()).pairs(
@@ -151,8 +151,8 @@ def _add_variants(result: Result, record: AugmentationRecord) -> Result:
     return result.pairs("variants", record.lines()).table(["row", "origin", "original", "variant"], rows)
 
 
-@command(CheckConfig)
-def check(config: CheckConfig) -> Result:
+@command(CheckSettings)
+def check(config: CheckSettings) -> Result:
     """Run a set's teacher again on a sample of rows. Exit code 1 if its outputs differ from the stored ones."""
     needs_teacher_libraries()
     from teacher.check import check as check_set

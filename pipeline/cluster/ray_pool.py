@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field, field_validator
 
-from pipeline import console, stopping
+from pipeline import console, interrupts
 from pipeline.config import PLACE
 from pipeline.environment import numbers
 from pipeline.errors import ConfigError, DistillError, MissingDependencyError, PassingError
@@ -179,8 +179,8 @@ def _letting_sigterm_through() -> Iterator[None]:
     try:
         yield
     except SystemError as error:
-        if isinstance(error.__cause__ or error.__context__, stopping.Stopped):
-            raise stopping.Stopped from error
+        if isinstance(error.__cause__ or error.__context__, interrupts.Stopped):
+            raise interrupts.Stopped from error
         raise
 
 
@@ -258,7 +258,7 @@ class RayPool(Generic[Piece, Result]):
         num_workers = workers_to_start(self.flags, resources, ray.nodes())
         shared, actor_class = ray.put(self.task.shared), self._actor_class(resources)
         try:
-            with stopping.uninterrupted():
+            with interrupts.uninterrupted():
                 for _ in range(min(num_workers, len(pieces))):
                     self._start(actor_class, shared)
                 while self._is_left():
@@ -274,7 +274,7 @@ class RayPool(Generic[Piece, Result]):
         Workers that start without a piece left are not waited for.
         """
         is_working = any(piece is not None for _, piece in self._pending.values())
-        return is_working or bool(self._pending and self._waiting and not stopping.is_stopping())
+        return is_working or bool(self._pending and self._waiting and not interrupts.is_stopping())
 
     def _next(self, actor_class: Any, shared: Any) -> Iterator[tuple[Piece, Result]]:
         """Waits for one answer, and gives its worker the next piece before the result is used."""
@@ -315,7 +315,7 @@ class RayPool(Generic[Piece, Result]):
 
     def _assign(self, worker: _Worker) -> None:
         """Gives a worker the next piece, or lets it go."""
-        if self._waiting and not stopping.is_stopping():
+        if self._waiting and not interrupts.is_stopping():
             piece = self._waiting.popleft()
             self._pending[worker.actor.do.remote(self.payload(piece))] = (worker, piece)
         else:
@@ -334,7 +334,7 @@ class RayPool(Generic[Piece, Result]):
         console.note(f"a worker died ({worker.place or 'never ready'}), {name}: another worker repeats it")
         if piece is not None:
             self._waiting.appendleft(piece)
-        if self._waiting and not stopping.is_stopping():
+        if self._waiting and not interrupts.is_stopping():
             self._start(actor_class, shared)
 
     def _log_summary(self) -> None:

@@ -24,14 +24,14 @@ from pipeline.errors import DataError, IntegrityError
 from pipeline.files import is_plain, is_unwritable, write_alone, write_error
 from pipeline.parquet import read_metadata
 from pipeline.sets.kinds import KINDS
-from pipeline.sets.reader import load_set_tokenizer
+from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import SET_NAME
 from pipeline.sets.row_kind import SPLIT_ROWS, View
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE, columns_of
 from pipeline.sql.database import connect, disk_error, token_vectors_view_name, view_name
-from pipeline.sql.gate import open_database, parquet
 from pipeline.sql.macros import add_macros, macros
+from pipeline.sql.read_only_query import open_database, parquet
 
 CATALOG_FILE = "catalog.duckdb"
 States = dict[str, str]  # of sets, by the names of their folders

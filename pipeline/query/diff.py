@@ -9,13 +9,13 @@ import duckdb
 
 from pipeline.errors import ConfigError
 from pipeline.query.mixture import SAME_HASH, SAME_SENTENCES
-from pipeline.query.query_settings import DiffConfig
-from pipeline.sets.reader import find_set, usable_record
+from pipeline.query.query_settings import DiffSettings
+from pipeline.sets.open import find_set, usable_record
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Setting
 from pipeline.sets.verify import require_shards
-from pipeline.sql.gate import open_files, select, to_arrow
 from pipeline.sql.macros import macros_of
+from pipeline.sql.read_only_query import open_files, select, to_arrow
 
 # A full join keeps every key of either set. `same` is null where only one set has the key.
 PAIRS = """
@@ -73,7 +73,7 @@ class Diff:
         return not any(split[name] for split in self.splits for name in DIFFERING)
 
 
-def diff(config: DiffConfig) -> Diff:
+def diff(config: DiffSettings) -> Diff:
     """Compares two sets, key by key.
 
     Raises:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from pipeline.arrays import Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
 from pipeline.sets.kinds.examples import text_hash
-from pipeline.sets.reader import find_set
+from pipeline.sets.open import find_set
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.verify import require_shards

@@ -17,10 +17,10 @@ from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.sets.kinds.examples import columns_with_text
-from pipeline.sets.reader import KEYS, ExampleSet, LogitSet
+from pipeline.sets.open import KEYS, ExampleSet, LogitSet
 from pipeline.sets.signals.logits import logits_of
-from pipeline.sql.gate import first_row, open_files, to_arrow
 from pipeline.sql.macros import macros_of
+from pipeline.sql.read_only_query import first_row, open_files, to_arrow
 from pipeline.tasks.metrics import fidelity, score_logits
 from pipeline.tasks.target import Target, gold_arrays
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pipeline.config import JsonFlags, StoreFlags, UnverifiedFlags
 
 
-class DiffConfig(StoreFlags, UnverifiedFlags, JsonFlags):
+class DiffSettings(StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill diff``."""
 
     a: str = Field(description="Logit set: a path, or a name in the store.", json_schema_extra={"argument": True})
@@ -16,11 +16,11 @@ class DiffConfig(StoreFlags, UnverifiedFlags, JsonFlags):
     tolerance: float = Field(1e-4, ge=0, description="Largest difference of logits that counts as equal.")
 
 
-class IndexConfig(StoreFlags):
+class IndexSettings(StoreFlags):
     """Flags of ``distill index``."""
 
 
-class SqlConfig(StoreFlags):
+class SqlSettings(StoreFlags):
     """Flags of ``distill sql``."""
 
     query: str | None = Field(

@@ -27,7 +27,7 @@ from pipeline.sets.kinds.masked_words import (
 )
 from pipeline.sets.recode import require_everything
 from pipeline.sets.shard_file import write_rows
-from pipeline.tasks.probability_metrics import calibration_error
+from pipeline.tasks.calibration_error import calibration_error
 
 TEMPERATURES = (1.0, 2.0, 4.0)
 POSITIONS_AT_ONCE = 256

@@ -90,7 +90,7 @@ class PcaFlags(VectorCodecFlags):
 AnyVectorCodecFlags = Int8Flags | Float16Flags | PcaFlags
 
 
-class RecodeConfig(SetFlags, UnverifiedFlags, JsonFlags):
+class RecodeSettings(SetFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill recode``."""
 
     helps: ClassVar = {

@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.files import atomic_path, link_or_copy, make_folder, remove_temporaries, sha256
 from pipeline.parquet import Footer, parquet_writer, read_footer
 from pipeline.sets.card import write_card_and_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
 from pipeline.sets.record_parts import LayersName, Shard
 from pipeline.sets.shard_file import STATISTICS_KEY

@@ -18,7 +18,7 @@ from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import make_folder, require_space, write_once
 from pipeline.sets.codecs import CODECS, AnyCodec, BeyondHalfError, Decoder, codec_for
-from pipeline.sets.config import RecodeConfig
+from pipeline.sets.config import RecodeSettings
 from pipeline.sets.kinds.masked_words import (
     MaskedWordSet,
     draws,
@@ -37,7 +37,7 @@ from pipeline.sets.layer_files import (
     share_files,
     unfinished_files,
 )
-from pipeline.sets.reader import ExampleSet, find_set
+from pipeline.sets.open import ExampleSet, find_set
 from pipeline.sets.record import SetRecord, changed, read_set_record, staged
 from pipeline.sets.record_parts import MAX_COUNT, LayersName, Shard
 from pipeline.sets.shard_file import Statistics, read_groups
@@ -52,7 +52,7 @@ POSITIONS_AT_ONCE = 512
 KEPT_WHOLE = ("float32", "float16")
 
 
-def recode(config: RecodeConfig, command: str) -> SetRecord:
+def recode(config: RecodeSettings, command: str) -> SetRecord:
     """Writes the set that ``config`` describes, or resumes it.
 
     Raises:
@@ -113,7 +113,7 @@ def require_everything(source: MaskedWordSet) -> None:
         )
 
 
-def _staged(config: RecodeConfig, source: MaskedWordSet, codec: AnyCodec, command: str) -> SetRecord:
+def _staged(config: RecodeSettings, source: MaskedWordSet, codec: AnyCodec, command: str) -> SetRecord:
     record = source.record
     # A recoded set must not share a fingerprint with a dump in that codec: its numbers went through float16.
     settings = record.settings | {"codec": str(codec), "recoded_from": record.fingerprint}
@@ -128,7 +128,7 @@ def _staged(config: RecodeConfig, source: MaskedWordSet, codec: AnyCodec, comman
     )
 
 
-def recode_layers(config: RecodeConfig, command: str) -> SetRecord:
+def recode_layers(config: RecodeSettings, command: str) -> SetRecord:
     """Writes the set that ``config`` describes, or resumes it.
 
     Raises:
@@ -190,7 +190,7 @@ def _wanted(old: LayerSignal, codec: str) -> LayerSignal | None:
     return old.model_copy(update=bare) if is_prefix or is_smaller else None
 
 
-def _base(config: RecodeConfig, source: ExampleSet, command: str, names: list[str]) -> SetRecord:
+def _base(config: RecodeSettings, source: ExampleSet, command: str, names: list[str]) -> SetRecord:
     """Returns the record of the new set before its own files exist: that of the old set without these signals."""
     record = source.record
     signals = record.signals.model_copy(update=dict.fromkeys(names))

@@ -18,16 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.arrays import Bools, Ints
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.open import LogitSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.shard_file import read_groups
 from pipeline.sets.verify import Key, RowsCheck
 from pipeline.sql.database import view_name
-from pipeline.sql.gate import parquet, quoted
+from pipeline.sql.read_only_query import parquet, quoted
 
 if TYPE_CHECKING:
-    from pipeline.text.reader import TextReader
+    from pipeline.text.text_to_ids import TextReader
 
 # 128 bits: among 10^12 texts a collision has a probability of about 10^-15.
 TEXT_HASH_BYTES = 16

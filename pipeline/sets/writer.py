@@ -15,13 +15,13 @@ from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_ch
 from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically, write_text, write_text_once
 from pipeline.parquet import Footer, read_footer, read_metadata
 from pipeline.sets.card import write_card_and_record
-from pipeline.sets.reader import load_set_tokenizer
+from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_record_of, to_json, write_set_record
 from pipeline.sets.record_parts import KindName, Shard, shared_settings
 from pipeline.sets.shard_file import Statistics, check_bytes, footer_of, write_rows
 from pipeline.sets.signals import LayerSignal, Signals
 from pipeline.sets.verify import verify_shards
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import is_tokenizer
 from pipeline.training.run_record import TOKENIZER_FILE
 

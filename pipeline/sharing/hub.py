@@ -14,9 +14,9 @@ from huggingface_hub.hf_api import RepoFile
 from pipeline.errors import ConfigError
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, to_json
-from pipeline.sharing.place import Place, transport_errors, unreachable
+from pipeline.sharing.remote_folder import Place, transport_errors, unreachable
 from pipeline.sharing.set_files import paths_of
-from pipeline.sharing.sharing_settings import PushConfig
+from pipeline.sharing.sharing_settings import PushSettings
 
 if TYPE_CHECKING:
     from pipeline.sharing.set_files import SetFile
@@ -51,7 +51,7 @@ def hub_errors() -> tuple[type[Exception], ...]:
     return (*transport_errors(), RuntimeError, ValueError)
 
 
-def push(config: PushConfig, record: SetRecord, files: "dict[str, SetFile]") -> list[str]:
+def push(config: PushSettings, record: SetRecord, files: "dict[str, SetFile]") -> list[str]:
     """Uploads a set to a data set of the hub, in one commit.
 
     Returns: The files that were uploaded.
@@ -95,7 +95,7 @@ def _files_there(api: HfApi, repo: str, revision: str) -> dict[str, str | None]:
     return {e.path: e.lfs.sha256 if e.lfs else None for e in entries if isinstance(e, RepoFile)}
 
 
-def _set_there(config: PushConfig, record: SetRecord, remote: dict[str, str | None]) -> SetRecord | None:
+def _set_there(config: PushSettings, record: SetRecord, remote: dict[str, str | None]) -> SetRecord | None:
     """The set in the repository, or None if there is none."""
     # Somebody's other data must not be overwritten. Without files in the set's folder there is nothing to lose.
     if FILE_NAME not in remote:

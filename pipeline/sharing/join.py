@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
 from pipeline.sets.kinds.examples import shard_table, text_hashes
-from pipeline.sets.reader import ExampleSet, find_set, load_set_tokenizer, usable_record
+from pipeline.sets.open import ExampleSet, find_set, load_set_tokenizer, usable_record
 from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import AugmentationRecord, Shard, SplitRecord
 from pipeline.sets.row_kind import TEXT_HASH_BYTES
@@ -24,13 +24,13 @@ from pipeline.sets.token_vectors import take_over_token_vectors
 from pipeline.sets.verify import require_shards
 from pipeline.sets.writer import complete_and_verify, plan_shards, shards_to_write, start_set, write_shard
 from pipeline.sharing.push import TEXT_SETTING
-from pipeline.sharing.sharing_settings import JoinConfig
+from pipeline.sharing.sharing_settings import JoinSettings
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.sources.source import sentences
-from pipeline.sql.gate import open_files, select, to_arrow
+from pipeline.sql.read_only_query import open_files, select, to_arrow
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task_of_set
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 
 # Duplicate texts may have different gold labels and slightly different logits, so the same key is preferred. Other rows
 # take the logits of the first row with their text, in the order of the keys, to be reproducible.
@@ -88,7 +88,7 @@ class Joined:
     variants: AugmentationRecord | None
 
 
-def join(config: JoinConfig, command: str) -> Joined:
+def join(config: JoinSettings, command: str) -> Joined:
     """Writes a set with your own texts and the logits of a set without text.
 
     Raises:
@@ -127,7 +127,7 @@ def join(config: JoinConfig, command: str) -> Joined:
     return Joined(new_root, joined, *found, *others, copies, record.augmentation)
 
 
-def _task_of(root: Path, record: SetRecord, config: JoinConfig) -> Task:
+def _task_of(root: Path, record: SetRecord, config: JoinSettings) -> Task:
     task = load_task_of_set(root, record.dataset_name, config.manifest)
     targets = [make_target(task, "classification" if record.target.bins else None)]
     if task.name != record.dataset_name or task.is_pair != record.is_pair or record.target not in targets:

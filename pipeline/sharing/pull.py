@@ -17,16 +17,16 @@ from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import is_plain, link_or_copy, locked, make_folder, require_space, sha256
 from pipeline.query.catalog import CATALOG_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
-from pipeline.sets.reader import load_set_tokenizer
+from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, read_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.shard_file import check_bytes
 from pipeline.sets.writer import finish_set
 from pipeline.sharing import hub
-from pipeline.sharing.place import Place, open_place
 from pipeline.sharing.push import JOURNAL
+from pipeline.sharing.remote_folder import Place, open_place
 from pipeline.sharing.set_files import all_at_once, other_files, paths_of
-from pipeline.sharing.sharing_settings import PullConfig
+from pipeline.sharing.sharing_settings import PullSettings
 from pipeline.text.tokenizer import is_tokenizer
 from pipeline.training.run_record import TOKENIZER_FILE
 
@@ -44,7 +44,7 @@ class Pulled:
     fetched: tuple[str, ...]
 
 
-def pull(config: PullConfig) -> Pulled:
+def pull(config: PullSettings) -> Pulled:
     """Fetches a set, verifies it and puts it into the store.
 
     Raises:
@@ -93,7 +93,7 @@ def _is_whole(root: Path, record: SetRecord) -> bool:
     return has_all and not any(check_bytes(root, shard) for shard in record.shards)
 
 
-def _pull(config: PullConfig, place: Place, record: SetRecord, root: Path) -> Pulled:
+def _pull(config: PullSettings, place: Place, record: SetRecord, root: Path) -> Pulled:
     rows = sum(shard.bytes or 0 for shard in record.shards)
     # The sizes come from the record and were compared with the remote listing, so a full disk is found before the
     # download.

@@ -26,15 +26,15 @@ from pipeline import console
 from pipeline.errors import ConfigError, DistillError, IntegrityError
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.card import is_open
-from pipeline.sets.reader import find_set
+from pipeline.sets.open import find_set
 from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, read_set_record, staged, to_json
 from pipeline.sets.token_vectors import take_over_token_vectors
 from pipeline.sets.verify import require_shards
 from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.sharing import hub
-from pipeline.sharing.place import Place, open_place
+from pipeline.sharing.remote_folder import Place, open_place
 from pipeline.sharing.set_files import SetFile, all_at_once, files_of, paths_of
-from pipeline.sharing.sharing_settings import PushConfig
+from pipeline.sharing.sharing_settings import PushSettings
 from pipeline.text.tokenizer import read_tokenizer_json
 from pipeline.training.run_record import TOKENIZER_FILE
 
@@ -62,7 +62,7 @@ class Pushed:
     kept: tuple[str, ...]
 
 
-def push(config: PushConfig) -> Pushed:
+def push(config: PushSettings) -> Pushed:
     """Sends a verified set to a URL.
 
     Raises:

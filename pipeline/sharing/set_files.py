@@ -9,10 +9,10 @@ from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.sets.card import CARD_FILE
-from pipeline.sets.reader import find_set, load_set_tokenizer
+from pipeline.sets.open import find_set, load_set_tokenizer
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.verify import require_shards, verify_shards
-from pipeline.sharing.sharing_settings import VerifyConfig
+from pipeline.sharing.sharing_settings import VerifySettings
 from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, read_tokenizer_json
 from pipeline.training.run_record import TOKENIZER_FILE
 
@@ -80,7 +80,7 @@ def _measured(path: Path) -> SetFile:
     return SetFile(path, sha256(path), path.stat().st_size)
 
 
-def verify(config: VerifyConfig) -> SetRecord:
+def verify(config: VerifySettings) -> SetRecord:
     """Checks every claim of a set's record against its files, without changing its state.
 
     Raises:

@@ -8,7 +8,7 @@ from pipeline.config import JsonFlags, OwnDataFlags, SetFlags, StoreFlags, Unver
 from pipeline.sets.record_parts import SET_NAME
 
 
-class PushConfig(SetFlags, JsonFlags):
+class PushSettings(SetFlags, JsonFlags):
     """Flags of ``distill push``."""
 
     url: str = Field(
@@ -20,7 +20,7 @@ class PushConfig(SetFlags, JsonFlags):
     public: bool = Field(False, description="Make a new repository of the hub public. Default: private.")
 
 
-class PullConfig(StoreFlags, JsonFlags):
+class PullSettings(StoreFlags, JsonFlags):
     """Flags of ``distill pull``."""
 
     url: str = Field(description="Location of the set, as for `distill push`.", json_schema_extra={"argument": True})
@@ -28,17 +28,17 @@ class PullConfig(StoreFlags, JsonFlags):
     replace: bool = Field(False, description="Replace a different set with this name.")
 
 
-class VerifyConfig(SetFlags, JsonFlags):
+class VerifySettings(SetFlags, JsonFlags):
     """Flags of ``distill verify``."""
 
 
-class CardConfig(SetFlags):
+class CardSettings(SetFlags):
     """Flags of ``distill card``."""
 
     write: bool = Field(False, description="Write the card to the set's README.md instead of printing it.")
 
 
-class JoinConfig(OwnDataFlags, SetFlags, UnverifiedFlags, JsonFlags):
+class JoinSettings(OwnDataFlags, SetFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill join``."""
 
     helps: ClassVar = {

@@ -268,7 +268,7 @@ def tokenize(
 ) -> list[Tokenized]:
     """Returns single sentences or pairs in tokens, by the library alone.
 
-    `pipeline.text.reader` is a faster equivalent.
+    `pipeline.text.text_to_ids` is a faster equivalent.
 
     The longest sentence of a pair is truncated first. Special tokens count.
 

@@ -18,7 +18,7 @@ from pipeline.arrays import Bools, Ints, Ragged
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-    from pipeline.text.reader import TextReader
+    from pipeline.text.text_to_ids import TextReader
 
 
 @dataclass(frozen=True)

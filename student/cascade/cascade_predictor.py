@@ -17,11 +17,11 @@ from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.files import sha256
 from pipeline.sets.collected import Collector
-from pipeline.tasks.drift import TEXT_SIGNALS
 from pipeline.tasks.target import margins
+from pipeline.tasks.text_drift import TEXT_SIGNALS
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_cascade
 from student.cascade.stages import StageError, StudentStage, open_stages
-from student.predict import Prediction, Predictor, StudentInfo
+from student.predict.predictor import Prediction, Predictor, StudentInfo
 
 PAUSE = 30.0  # seconds before a failed stage is used again
 LEAST = 1e-9  # of a probability: its logarithm is a logit, which has to be finite

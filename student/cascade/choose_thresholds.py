@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError
-from student.answers.certificate import Trial, certify_margins
+from student.predict.certificate import Trial, certify_margins
 
 NEVER = 1.0  # no margin is above it
 PERCENT = range(0, 101, 5)  # of its rows, that a stage may answer

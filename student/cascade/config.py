@@ -10,7 +10,7 @@ from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags
 MOST_STAGES = 8
 
 
-class CascadeConfig(StoreFlags, UnverifiedFlags, JsonFlags):
+class CascadeSettings(StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill cascade``."""
 
     stage: tuple[str, ...] = Field(

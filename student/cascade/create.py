@@ -15,13 +15,12 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, raise_all
-from pipeline.sets.reader import ORIGINALS, ExampleSet, keys_sha256
+from pipeline.sets.open import ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import NO_LABEL, gold_arrays, margins
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, read_run_record
-from student.answers.certify import COLUMNS, not_trained_on, read_originals
 from student.cascade.cascade_file import CascadeRecord, Measured, Score, StageRecord, StageScore, write_cascade
 from student.cascade.choose_thresholds import (
     NEVER,
@@ -32,10 +31,11 @@ from student.cascade.choose_thresholds import (
     frontier,
     mean_cost,
 )
-from student.cascade.config import CascadeConfig
+from student.cascade.config import CascadeSettings
 from student.cascade.stages import Stage, StudentStage, is_url, open_stages
 from student.evaluate import open_evaluated
-from student.kinds.examples import ExampleKind
+from student.lessons.examples import ExampleLesson
+from student.predict.certify import COLUMNS, not_trained_on, read_originals
 
 TRIED = 64  # rows that show what an answer costs, and whether the last stage is the set's teacher
 LEAST_AGREEMENT = 0.9  # of the last stage with the answers that the set holds of it
@@ -75,7 +75,7 @@ class Rows:
         return Rows([self.first[k] for k in rows], second, self.label_N[rows], self.teacher_NC[rows])
 
 
-def create_cascade(config: CascadeConfig) -> CascadeRecord:
+def create_cascade(config: CascadeSettings) -> CascadeRecord:
     """Chooses the thresholds of a cascade, measures it on dev rows, and writes its folder.
 
     Returns:
@@ -112,22 +112,22 @@ def create_cascade(config: CascadeConfig) -> CascadeRecord:
     return record
 
 
-def _open(config: CascadeConfig) -> tuple[list[Stage], list[str]]:
+def _open(config: CascadeSettings) -> tuple[list[Stage], list[str]]:
     missing = [source for source in config.stage if not is_url(source) and not Path(source).exists()]
     raise_all(ConfigError, "stages", [f"--stage {source}: no such file or folder" for source in missing])
     names = [source if is_url(source) else str(Path(source).absolute()) for source in config.stage]
     return open_stages(names, config.timeout), names
 
 
-def _open_set(config: CascadeConfig, first: Stage) -> ExampleSet:
+def _open_set(config: CascadeSettings, first: Stage) -> ExampleSet:
     path = Path(first.source) / RUN_RECORD
     if config.set is None and not path.is_file():
         raise ConfigError(f"--set: {first.source} has no record of its set. Name the set")
     record = read_run_record(path) if path.is_file() else {}
-    return open_evaluated(ExampleKind(), record, config.set, config.store, config.allow_unverified)
+    return open_evaluated(ExampleLesson(), record, config.set, config.store, config.allow_unverified)
 
 
-def _held_out(config: CascadeConfig, stages: Sequence[Stage], logit_set: ExampleSet) -> tuple[Rows, dict[str, Any]]:
+def _held_out(config: CascadeSettings, stages: Sequence[Stage], logit_set: ExampleSet) -> tuple[Rows, dict[str, Any]]:
     """The rows that choose, and what of them the record keeps."""
     table = read_originals(logit_set, READ, config.where)
     for stage in stages:
@@ -182,7 +182,7 @@ def _ask(stages: Sequence[Stage], rows: Rows) -> Answered:
     return Answered(np.stack([margins(p_NC) for p_NC in p_SNC]), label_SN)
 
 
-def _right(config: CascadeConfig, answered: Answered, rows: Rows) -> Ints:
+def _right(config: CascadeSettings, answered: Answered, rows: Rows) -> Ints:
     """The labels that count as right [N]: gold, and without it the last stage's."""
     has_gold_N = rows.label_N != NO_LABEL
     if not has_gold_N.all() and config.target_accuracy is not None:
@@ -191,7 +191,9 @@ def _right(config: CascadeConfig, answered: Answered, rows: Rows) -> Ints:
     return np.where(has_gold_N, rows.label_N, answered.label_SN[-1])
 
 
-def _choose(config: CascadeConfig, answered: Answered, choices: Sequence[Choice]) -> tuple[list[float], dict[str, Any]]:
+def _choose(
+    config: CascadeSettings, answered: Answered, choices: Sequence[Choice]
+) -> tuple[list[float], dict[str, Any]]:
     """The thresholds, and what they were chosen by."""
     if config.budget is not None or config.target_accuracy is not None:
         thresholds = cheapest_thresholds(choices, config.budget, config.target_accuracy)

@@ -28,7 +28,7 @@ from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DistillError, short
 from pipeline.tasks.target import probabilities
 from pipeline.untrusted import parse_json
-from student.predict import Predictor, StudentInfo
+from student.predict.predictor import Predictor, StudentInfo
 
 Texts = Sequence[str]
 START_SECONDS = 300.0
@@ -160,7 +160,7 @@ class TeacherStage(RemoteStage):
 
     def _start(self) -> None:
         self.close()
-        command = [sys.executable, "-m", "teacher.answers.process", self.source, str(self._max_seq_length)]
+        command = [sys.executable, "-m", "teacher.imported.process", self.source, str(self._max_seq_length)]
         # The teacher's own messages go to standard error, as this process's do.
         process = subprocess.Popen(  # noqa: S603  (no shell reads it)
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"

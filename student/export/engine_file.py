@@ -25,23 +25,23 @@ from torch import Tensor, nn
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, write_atomically
 from pipeline.training.run_record import text_columns
-from student.answers.certificate import CertifiedMargin, file_hashes, margin_for_file
-from student.answers.engine_predictor import FILE_INFOS, INFO, FileInfo
+from student.encoders.aligned import AlignedEncoder
+from student.encoders.matrices import MatrixEncoder, MatrixProduct, matrix_encoder
+from student.encoders.recurrent import RecurrentEncoder
 from student.export.engine_tokenizer import (
     tokenizer_problems,
     tokenizer_settings,
     tokenizer_tensors,
     tokens_across_words,
 )
-from student.export.rounding import Rounding, Tensors, is_exact
-from student.model.aligned import AlignedEncoder
+from student.export.int8_rounding import Rounding, Tensors, is_exact
 from student.model.architecture import StudentConfig, TaskConfig, TokenLabelConfig
-from student.model.embeddings import MatrixEncoder, MatrixProduct, matrix_encoder
 from student.model.heads import is_equal, share_hidden_layers
-from student.model.model import Student, TaskStudent, TokenLabelStudent
-from student.model.recurrent import RecurrentEncoder
-from student.run_config import FileTableDtype, HeadDtype
-from student.thresholds import label_bias, stored_thresholds
+from student.model.student import Student, TaskStudent, TokenLabelStudent
+from student.predict.certificate import CertifiedMargin, file_hashes, margin_for_file
+from student.predict.engine_predictor import FILE_INFOS, INFO, FileInfo
+from student.predict.labels import label_bias, stored_thresholds
+from student.run_settings import FileTableDtype, HeadDtype
 
 FORMAT_VERSION = 1  # of the files that the engine reads
 METADATA = "distill_student"

@@ -23,27 +23,27 @@ from pipeline.training.run_record import (
     text_columns,
     write_run_record,
 )
-from student.answers.multi_task import tasks_in
 from student.data import as_read, load_chosen
+from student.encoders.matrices import MatrixEncoder, matrix_encoder
 from student.evaluate import Evaluation, dev_examples, open_evaluated
 from student.export.engine_file import METADATA, engine_problems, engine_tensors, write_engine_file
 from student.export.html_file import write_html
+from student.export.int8_rounding import CoarseRounding
 from student.export.onnx_file import check_exportable, write_onnx
-from student.export.rounding import CoarseRounding
 from student.export.stored import stored_student
-from student.kinds import KINDS
+from student.lessons import KINDS
 from student.model.card import CARD_FILE, card_text
-from student.model.embeddings import MatrixEncoder, matrix_encoder
-from student.model.model import Student, TaskStudent, bytes_on_disk, load_student, num_bytes, num_parameters
+from student.model.student import Student, TaskStudent, bytes_on_disk, load_student, num_bytes, num_parameters
 from student.model.tables import SmallDtype, SmallTable, TokenTable
 from student.model.weights import encoder_checksum
-from student.run_config import ExportConfig
+from student.predict.multi_task import tasks_in
+from student.run_settings import ExportSettings
 from student.trained_sets import trained_sets
 
 T = TypeVar("T", bound=TaskStudent)
 
 
-def export(config: ExportConfig) -> dict[str, Any]:
+def export(config: ExportSettings) -> dict[str, Any]:
     """Writes the files that the flags name, and measures them on the dev splits of the student's logit set.
 
     Returns: ``bytes`` of the weights, or of the HTML file, and ``scores`` per split and metric, each ``before`` and
@@ -91,7 +91,7 @@ def export(config: ExportConfig) -> dict[str, Any]:
     return result
 
 
-def _export_tasks(config: ExportConfig, tasks: Sequence[str]) -> dict[str, Any]:
+def _export_tasks(config: ExportSettings, tasks: Sequence[str]) -> dict[str, Any]:
     """Writes the students of several tasks as one file.
 
     Raises:
@@ -110,7 +110,7 @@ def _export_tasks(config: ExportConfig, tasks: Sequence[str]) -> dict[str, Any]:
 
 
 def _export_file(
-    path: Path, config: ExportConfig, students: Mapping[str, TaskStudent], folders: Mapping[str, Path]
+    path: Path, config: ExportSettings, students: Mapping[str, TaskStudent], folders: Mapping[str, Path]
 ) -> dict[str, Any]:
     first = next(iter(students))
     tokenizer = load_tokenizer(folders[first] / TOKENIZER_FILE, students[first].config.tokenizer_sha256)
@@ -122,7 +122,7 @@ def _export_file(
     return {"scores": {}, "bytes": {"before": before, "after": path.stat().st_size}}
 
 
-def _export_html(path: Path, config: ExportConfig, student: TaskStudent, record: RunRecord) -> dict[str, Any]:
+def _export_html(path: Path, config: ExportSettings, student: TaskStudent, record: RunRecord) -> dict[str, Any]:
     tokenizer = load_tokenizer(config.run / TOKENIZER_FILE, student.config.tokenizer_sha256)
     # What the engine cannot compute is reported before the training rows are read.
     raise_all(ConfigError, "--html", engine_problems(student, tokenizer))
@@ -140,7 +140,7 @@ def _export_html(path: Path, config: ExportConfig, student: TaskStudent, record:
     return scores | {"bytes": {"before": bytes_on_disk(student, config.run), "after": path.stat().st_size}}
 
 
-def _occurrences(config: ExportConfig, student: Student, record: RunRecord) -> Ints | None:
+def _occurrences(config: ExportSettings, student: Student, record: RunRecord) -> Ints | None:
     """Returns the number of occurrences of each token in the training rows [V], or None if their set is gone."""
     # Counts decide how coarsely a token's row may be rounded. Without the set, all rows are rounded alike.
     settings = record["settings"]
@@ -167,7 +167,7 @@ def _evaluations(
     return before, {split: kind.evaluate_split(exported, part) for split, part in rows.items()}
 
 
-def _bytes(config: ExportConfig, student: TaskStudent, exported: TaskStudent) -> dict[str, int]:
+def _bytes(config: ExportSettings, student: TaskStudent, exported: TaskStudent) -> dict[str, int]:
     before = bytes_on_disk(student, config.run)
     return {"before": before, "after": before if exported is student else num_bytes(exported)}
 
@@ -216,7 +216,7 @@ def _fill(table: TokenTable, weight_RF: torch.Tensor, dtype: SmallDtype) -> None
         raise ConfigError(f"--tables {dtype}: the tables contain numbers beyond its range. Use int8.")
 
 
-def _problems(config: ExportConfig, student: TaskStudent, record: RunRecord) -> list[str]:
+def _problems(config: ExportSettings, student: TaskStudent, record: RunRecord) -> list[str]:
     problems = []
     if record["state"] != "finished":
         problems.append(f"{config.run}: not finished. Repeat its command first: {record['command']}")
@@ -251,7 +251,7 @@ def _check_folder(folder: Path, record: RunRecord) -> None:
         raise FingerprintMismatchError(f"--output-dir {folder}: contains another student. Choose another folder.")
 
 
-def _dev_rows(config: ExportConfig, student: TaskStudent, record: RunRecord) -> dict[str, Any]:
+def _dev_rows(config: ExportSettings, student: TaskStudent, record: RunRecord) -> dict[str, Any]:
     try:
         return dev_examples(
             student.config, open_evaluated(KINDS[student.config.rows], record, config.set, config.store)

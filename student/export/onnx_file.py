@@ -12,9 +12,9 @@ from torch import nn
 
 from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError, raise_all
 from pipeline.files import write_alone
-from student.model.encoder import without_padding
+from student.encoders.encoder import without_padding
 from student.model.heads import HEADS, PAIRINGS
-from student.model.model import Student, TaskStudent, TokenLabelStudent
+from student.model.student import Student, TaskStudent, TokenLabelStudent
 
 if TYPE_CHECKING:
     import onnxruntime

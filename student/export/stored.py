@@ -8,12 +8,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from student.encoders.aligned import AlignedEncoder
+from student.encoders.matrices import MatrixEncoder, matrix_encoder
+from student.encoders.recurrent import RecurrentEncoder
 from student.export.engine_file import group_sizes, head_layers
-from student.export.rounding import Tensors
-from student.model.aligned import AlignedEncoder
-from student.model.embeddings import MatrixEncoder, matrix_encoder
-from student.model.model import TaskStudent
-from student.model.recurrent import RecurrentEncoder
+from student.export.int8_rounding import Tensors
+from student.model.student import TaskStudent
 
 T = TypeVar("T", bound=TaskStudent)
 

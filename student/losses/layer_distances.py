@@ -25,8 +25,8 @@ from pipeline.arrays import Bools, Ints
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName
 from pipeline.tasks.target import NO_LABEL, Target, gold_classes
-from student.config import LayerLossName
 from student.data import Examples, classes_of
+from student.settings import LayerLossName
 
 # The contrastive temperature is that of the published code of How to Distill your BERT.
 TEMPERATURE = 0.07

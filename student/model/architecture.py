@@ -9,19 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.arrays import Ragged, side_by_side
 from pipeline.sets.record_parts import KindName
-from pipeline.tasks.calibration import Calibration
-from pipeline.tasks.drift import InputProfile
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import OUTSIDE, Metric
-from student.config import HeadKind, PairingKind, Weights
-from student.model.bert_shape import BertShape
-from student.model.encoder import EncoderShape, LstmShape
-from student.model.encoders import ENCODERS
+from pipeline.tasks.temperature import Calibration
+from pipeline.tasks.text_drift import InputProfile
+from student.encoders.bert_shape import BertShape
+from student.encoders.encoder import EncoderShape, LstmShape
+from student.encoders.kinds import ENCODERS
+from student.model.disk_rounding import MOST_WIDENED
 from student.model.flags import EmbeddingKind, PoolerKind, PoolingKind
 from student.model.heads import HEADS, PAIRINGS, HeadShape
-from student.model.rounded import MOST_WIDENED
-from student.pretrain_config import VectorMap
-from student.run_config import TableDtype
+from student.pretrain_settings import VectorMap
+from student.run_settings import TableDtype
+from student.settings import HeadKind, PairingKind, Weights
 
 # Sizes beyond this limit come from damaged or hostile files: real vocabularies have at most a million tokens.
 FORMAT_VERSION, MAX_SIZE = 1, 2**22

@@ -8,7 +8,13 @@ from pipeline.errors import ConfigError, raise_all
 from pipeline.settings import flag_name
 from pipeline.tasks.task import Metric
 from pipeline.training.run_record import CONFIG_FILE
-from student.config import (
+from student.encoders.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
+from student.encoders.kinds import ENCODERS
+from student.model.architecture import MOST_COMPARED, Facts, StudentConfig, TokenLabelConfig
+from student.model.config_file import read_encoder_config
+from student.model.flags import Aligned, AnyEncoder, Bert, EncoderSettings, FromRun, Start
+from student.model.heads import HEADS, PAIRINGS
+from student.settings import (
     Head,
     LabelSettings,
     Loss,
@@ -18,12 +24,6 @@ from student.config import (
     TrainSettings,
     Weights,
 )
-from student.model.architecture import MOST_COMPARED, Facts, StudentConfig, TokenLabelConfig
-from student.model.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
-from student.model.config_file import read_encoder_config
-from student.model.encoders import ENCODERS
-from student.model.flags import Aligned, AnyEncoder, Bert, EncoderSettings, FromRun, Start
-from student.model.heads import HEADS, PAIRINGS
 
 # The size was chosen together with the number of pairs. See docs/experiments/bigrams.md.
 BIGRAM_SIZE = 32

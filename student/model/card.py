@@ -7,10 +7,10 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from pipeline.console import size
 from pipeline.training.run_record import RunRecord
+from student.encoders.kinds import ENCODERS
+from student.encoders.recurrent import state_size_of
 from student.model.architecture import EncoderConfig, TaskConfig
-from student.model.encoders import ENCODERS
 from student.model.heads import HEADS, PAIRINGS
-from student.model.recurrent import state_size_of
 
 
 def summary(config: TaskConfig) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Maps a representation to logits before softmax. No head ends in a ReLU, although two heads of the paper's code do.
 
-A new head is a function or class that makes its module, a line in `HEADS`, and a name in `student.config`.
+A new head is a function or class that makes its module, a line in `HEADS`, and a name in `student.settings`.
 
 Shapes: B batch, L tokens, F features, I channels, D side of a square, C logits.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from student.config import HeadKind, PairingKind
+from student.settings import HeadKind, PairingKind
 
 Compare = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

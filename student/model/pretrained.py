@@ -13,14 +13,14 @@ from torch import nn
 from pipeline.errors import ConfigError, IntegrityError, raise_all
 from pipeline.sets.record import SetRecord
 from pipeline.training.run_record import CONFIG_FILE
+from student.encoders.kinds import ENCODERS
+from student.encoders.products import SparseGrads
 from student.model.architecture import MaskedWordConfig, SentenceConfig
 from student.model.build_config import reader_problems
 from student.model.config_file import read_encoder_config
-from student.model.encoders import ENCODERS
 from student.model.flags import Cbow, Cmow, Hybrid
-from student.model.products import SparseGrads
 from student.model.weights import check_room, load_weights, save_weights
-from student.pretrain_config import MaskedWordSettings, SentenceSettings
+from student.pretrain_settings import MaskedWordSettings, SentenceSettings
 
 C = TypeVar("C", MaskedWordConfig, SentenceConfig)
 

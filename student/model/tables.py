@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from student.kernels.compiled import use_huge_pages
+from student.kernels.native import use_huge_pages
 
 SmallDtype = Literal["float16", "int8"]
 DTYPES: dict[SmallDtype, torch.dtype] = {"float16": torch.float16, "int8": torch.int8}

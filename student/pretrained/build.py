@@ -11,10 +11,10 @@ import torch
 from pipeline.errors import DataError, DistillError
 from pipeline.training.checkpoint import write_tensors
 from pipeline.training.run_record import TOKENIZER_FILE
+from student.initial_weights.initial_weights import onto_axes
+from student.model.disk_rounding import rounded
 from student.model.pretrained import SentenceStudent
-from student.model.rounded import rounded
 from student.pretrained.vectors import NAME, VOCABULARY, vocabulary_sha256
-from student.start import onto_axes
 
 
 def write_pretrained(run: Path, path: Path) -> None:

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from pipeline.errors import IntegrityError
 from pipeline.training.checkpoint import check_tensors
-from student.model.rounded import widened
+from student.model.disk_rounding import widened
 
 FILE = Path(__file__).with_name("bert-uncased.safetensors")
 # The name has the ending for which vectors of tokens are rounded in fine steps.

@@ -13,11 +13,17 @@ from pipeline.config import ReportFlags, SeedFlags
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.flat_settings import attempt, flat
 from pipeline.query.mixture import mix_of
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.settings import flags
 from pipeline.training.run_record import RUN_RECORD, read_run_record
-from student.config import (
+from student.calibration_rows import BestEpoch, CalibrationRows
+from student.fit import build_joint_configs, vectors_source
+from student.initial_weights.initial_weights import given_vectors, has_pretrained, source_sha256
+from student.model.architecture import Facts, TaskConfig
+from student.pretrained.vectors import read_pretrained
+from student.recipe import SETS, load_recipe, with_recipe
+from student.settings import (
     OneTask,
     RunPlaces,
     Sets,
@@ -25,12 +31,6 @@ from student.config import (
     SweepSettings,
     TrainSettings,
 )
-from student.fit import build_joint_configs, vectors_source
-from student.model.architecture import Facts, TaskConfig
-from student.pretrained.vectors import read_pretrained
-from student.recipe import SETS, load_recipe, with_recipe
-from student.start import given_vectors, has_pretrained, source_sha256
-from student.training_config import BestEpoch, CalibrationRows
 from student.training_data import build_student_config, open_training_set, separate, source_of, task_facts
 
 # Commas separate the values of a grid, so tasks that are trained together need another sign.

@@ -26,9 +26,9 @@ from pipeline.training.run_record import (
     read_run_record,
     write_run_record,
 )
-from student.config import SweepSettings, TrainSettings
-from student.filters import FILTERS_FILE
-from student.start import FLAG
+from student.initial_weights.initial_weights import FLAG
+from student.losses.ted_filters import FILTERS_FILE
+from student.settings import SweepSettings, TrainSettings
 from student.summary import rank
 from student.sweep.grid import (
     Trial,

@@ -22,9 +22,9 @@ from pipeline.cluster.ray_pool import RayFlags, RayPool, WorkerTask, on_cluster
 from pipeline.errors import ConfigError, DistillError
 from pipeline.flat_settings import as_flags
 from pipeline.training.run_record import SWEEP_RECORD
-from student.config import TrainSettings
 from student.fit import train
 from student.run_result import LIBRARIES
+from student.settings import TrainSettings
 from student.training_data import Rows, load_data
 
 # A worker process keeps its rows here between trainings, since submitted functions share no other state.

@@ -16,9 +16,9 @@ from pipeline import console
 from pipeline.devices import processes
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import locked, make_folder
+from pipeline.interrupts import stop_between
 from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import Source, load_source, rows_sha256
-from pipeline.stopping import stop_between
 from pipeline.tasks.task import Task, load_task
 from teacher.augment.augment_settings import AugmentSettings
 from teacher.augment.distinct import write_distinct

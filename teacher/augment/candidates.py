@@ -15,13 +15,13 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.cluster.ray_pool import RayFlags, RayPool, WorkerTask, on_cluster
 from pipeline.files import make_folder
+from pipeline.interrupts import stop_between
 from pipeline.record_file import json_sha256
+from pipeline.resumable import RangePart, Workspace, range_parts
 from pipeline.sets.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
-from pipeline.stopping import stop_between
 from pipeline.text.tokenizer import tokenizer_sha256
 from pipeline.text.word_vectors import file_sha256
-from pipeline.work import RangePart, Workspace, range_parts
 from teacher.augment.methods import TinyBert
 from teacher.augment.proposals import FLAG, WordVectors, propose, read_vectors, whole_words
 from teacher.augment.tinybert_editor import Site, Sites, read_sites, table_of_sites

@@ -11,9 +11,9 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import IntegrityError
 from pipeline.files import write_error
+from pipeline.interrupts import interrupting
 from pipeline.sets.record_parts import AugmentationRecord, Sample, Setting
 from pipeline.sql.database import connect, disk_error
-from pipeline.stopping import interrupting
 from teacher.augment.methods import METHODS
 from teacher.augment.variants import SCHEMA, VariantsFolder
 

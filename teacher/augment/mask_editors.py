@@ -19,7 +19,7 @@ from pipeline.arrays import Floats64, Ints, hashed, uniform
 from pipeline.errors import MissingDependencyError
 from pipeline.sources import ROWS_AT_ONCE
 from pipeline.text.word_pieces import with_each_word_replaced
-from teacher.augment.replaceable_words import MASK, Edited, Span, spliced
+from teacher.augment.tinybert_words import MASK, Edited, Span, spliced
 
 # Words as the Penn Treebank has them ("do", "n't"), and punctuation marks.
 WORD = re.compile(

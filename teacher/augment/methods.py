@@ -18,8 +18,8 @@ from pipeline.errors import ConfigError, did_you_mean
 from pipeline.flat_settings import deciding
 from pipeline.settings import Settings
 from pipeline.tasks.task import TRAIN, Task
-from teacher.augment.replaceable_words import MASK, Edited
-from teacher.models.config import ForwardFlags
+from teacher.augment.tinybert_words import MASK, Edited
+from teacher.models.model_settings import ForwardFlags
 
 if TYPE_CHECKING:
     import pyarrow as pa

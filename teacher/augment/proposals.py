@@ -19,8 +19,8 @@ from pipeline.arrays import Floats, Ints, Ragged
 from pipeline.errors import TeacherError
 from pipeline.text.tokenizer import special_ids
 from pipeline.text.word_vectors import read_word_vectors
-from teacher.augment.replaceable_words import Span, replaceable
 from teacher.augment.tinybert_editor import Site
+from teacher.augment.tinybert_words import Span, replaceable
 from teacher.models.batches import run_batches, tokens_per_batch
 from teacher.models.masked_lm import MaskedLm, predict_masked
 

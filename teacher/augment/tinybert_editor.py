@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pipeline.arrays import Ints, Ragged, hashed, uniform
 from pipeline.errors import IntegrityError
-from teacher.augment.replaceable_words import Edited, Span, in_case_of, spliced
+from teacher.augment.tinybert_words import Edited, Span, in_case_of, spliced
 
 SCHEMA = pa.schema(
     [

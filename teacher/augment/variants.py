@@ -19,12 +19,12 @@ from pipeline.arrays import Ints
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import sha256
+from pipeline.resumable import RangePart, Record, Workspace, range_parts, read_work_record, require_same_settings
 from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import sentences
 from pipeline.tasks.task import TRAIN
-from pipeline.work import RangePart, Record, Workspace, range_parts, read_work_record, require_same_settings
 from teacher.augment.methods import Editor, Sides
-from teacher.augment.replaceable_words import Edited
+from teacher.augment.tinybert_words import Edited
 
 AUGMENT_FILE = "augment.json"
 VARIANTS_PER_PART = 65_536

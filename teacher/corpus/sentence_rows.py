@@ -12,11 +12,11 @@ from pipeline.sets.kinds.sentences import Sentences
 from pipeline.sets.record_parts import Setting, Shard, SplitRecord
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.task import TRAIN, Corpus, Task, load_task
-from teacher.config import DumpCorpus, DumpTask
 from teacher.corpus import text
 from teacher.corpus.text import SPLITS, Text, open_text
 from teacher.dump import rows as task_rows
 from teacher.models.loaded import LoadedTokenizer
+from teacher.settings import DumpCorpus, DumpTask
 
 # Consecutive documents per sample, since reading them is cheaper than single ones.
 SAMPLED_DOCUMENTS = 8

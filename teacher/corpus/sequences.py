@@ -10,9 +10,9 @@ import numpy as np
 from sentencex import segment
 
 from pipeline.arrays import Ints, Ragged
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import frame_ids
-from teacher.config import Packing
+from teacher.settings import Packing
 
 Document = tuple[int, str]  # number and text
 

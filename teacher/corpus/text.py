@@ -17,12 +17,12 @@ from pipeline.sources import Documents, load_documents
 from pipeline.sources.hub_rows import place
 from pipeline.tasks.task import TRAIN, Corpus, load_corpus
 from pipeline.text.tokenizer import require_known_ids, vocabulary_size
-from teacher.config import CorpusFlags, Masking
 from teacher.corpus.masking import MaskingPlan, frequency_weights, mask, uniform_weights
 from teacher.corpus.sequences import Document, Sequences, read_sequences
 from teacher.dump.rows import hub_dataset
 from teacher.models.loaded import LoadedTokenizer
 from teacher.models.masked_lm import MlmTokenizer
+from teacher.settings import CorpusFlags, Masking
 
 VALIDATION = "validation"
 SPLITS = (VALIDATION, TRAIN)

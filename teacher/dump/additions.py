@@ -10,18 +10,18 @@ from pipeline.arrays import Floats
 from pipeline.errors import DistillError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.files import link_or_copy, remove_temporaries, sha256
 from pipeline.sets.card import write_card_and_record
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.open import LogitSet
 from pipeline.sets.record import FILE_NAME, SetRecord, changed, read_set_record
-from pipeline.sets.signals.init import INIT_FILE, InitLayers, InitShape
+from pipeline.sets.signals.initial_layers import INIT_FILE, InitLayers, InitShape
 from pipeline.sets.signals.token_vectors import TokenVectorSource
 from pipeline.sets.token_vectors import Vectors, read_token_vectors, token_vectors_problem, with_token_vectors
 from pipeline.tasks.task import Task
 from pipeline.training.checkpoint import write_tensors
-from teacher.config import ITSELF, TaskTokenVectors
 from teacher.dump.records import teacher_record
 from teacher.models.classifier import Teacher
 from teacher.models.encoder import SentenceEncoder, has_states, load_encoder, token_vectors
 from teacher.models.loaded import sentence_encoder_of
+from teacher.settings import ITSELF, TaskTokenVectors
 
 
 def load_token_encoder(

@@ -17,7 +17,7 @@ from pipeline.files import make_folder
 from pipeline.sets.record import Scores, SetRecord, read_record_of
 from pipeline.sets.record_parts import KindName, Shard
 from pipeline.sets.writer import complete_and_verify, reopen_set, start_set, unfinished_shards
-from teacher.dump.shards import ShardJob
+from teacher.dump.shard_jobs import ShardJob
 
 
 class Held(Protocol):

@@ -21,10 +21,10 @@ from pipeline.cluster.shared_folder import marked, require_marked, require_seen
 from pipeline.devices import processes
 from pipeline.files import make_folder, write_atomically
 from pipeline.sets.record_parts import Shard
-from teacher.config import JobFlags
 from teacher.dump.driver import Held
-from teacher.dump.shards import ShardJob
+from teacher.dump.shard_jobs import ShardJob
 from teacher.models.loaded import inference_mode
+from teacher.settings import JobFlags
 
 ShardRows = tuple[Shard, Any]  # a shard, and its rows
 # The files of a shard by their path in the set: their bytes, or their sizes.

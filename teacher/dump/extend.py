@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, raise_all, setting_changes, short
 from pipeline.files import link_or_copy
-from pipeline.sets.reader import LogitSet, find_set
+from pipeline.sets.open import LogitSet, find_set
 from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.record_parts import KindName, LayersName, Shard, Version, shared_settings
 from pipeline.sets.row_kind import TEXT_HASH_BYTES
@@ -23,8 +23,8 @@ from pipeline.sets.signals.logits import logits_of, token_logits_of
 from pipeline.sets.verify import layer_file_problems, require_shards
 from pipeline.sets.writer import plan_shards
 from pipeline.sources import Source
-from pipeline.sql.gate import open_files, select, to_arrow
-from teacher.dump.answers import Known, TextHashes
+from pipeline.sql.read_only_query import open_files, select, to_arrow
+from teacher.dump.known_logits import Known, TextHashes
 from teacher.dump.rows import origins, source_rows
 
 Hashes = Callable[[pa.Table], list[bytes]]  # of the texts of rows

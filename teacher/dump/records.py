@@ -8,8 +8,8 @@ from pipeline.sources import Source
 from pipeline.tasks.task import Task
 from teacher.dump.rows import split_records, task_record, tokenizer_record
 from teacher.models.classifier import Teacher
-from teacher.models.config import ForwardFlags
 from teacher.models.loaded import LoadedModel, base_model_of, head_settings
+from teacher.models.model_settings import ForwardFlags
 
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers", "pyarrow")
 

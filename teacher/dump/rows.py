@@ -25,7 +25,7 @@ from pipeline.sets.writer import plan_shards
 from pipeline.sources import Source, rows_sha256, sentences
 from pipeline.sources.hub_rows import description
 from pipeline.tasks.task import HUB_ID, Hub, Task
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256, vocabulary_size
 from teacher.augment.variants import Variants
 

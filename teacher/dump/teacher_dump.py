@@ -16,17 +16,14 @@ from pipeline.arrays import Ints
 from pipeline.devices import processes
 from pipeline.errors import DistillError
 from pipeline.files import require_space
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.open import LogitSet
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import LayersName, Shard, WindowsRecord
 from pipeline.sources import Source
 from pipeline.tasks.task import Task
-from teacher.config import LabelLogits, RunFlags, SetPlace
 from teacher.dump.additions import add_token_vectors, load_token_encoder
-from teacher.dump.answers import Known, LogitsJob, read_shared_answers, remove_shared_answers, write_shared_answers
 from teacher.dump.driver import Dump, Executor
-from teacher.dump.extend import answers, extended, open_old, take_over
-from teacher.dump.plan import (
+from teacher.dump.estimate import (
     TOKENS_ALONE,
     Plan,
     classifier_seconds,
@@ -34,11 +31,14 @@ from teacher.dump.plan import (
     memory_bytes,
     token_vectors_bytes,
 )
+from teacher.dump.extend import answers, extended, open_old, take_over
+from teacher.dump.known_logits import Known, LogitsJob, read_shared_answers, remove_shared_answers, write_shared_answers
 from teacher.dump.rows import Amount, amount
 from teacher.models.batches import tokens_per_batch
 from teacher.models.classifier import Teacher, load_teacher, outputs, warn_of_missing_head
 from teacher.models.encoder import SentenceEncoder
 from teacher.models.loaded import LoadedModel, inference_mode, keep_head_in_float32, load_config, require_positions
+from teacher.settings import LabelLogits, RunFlags, SetPlace
 
 PROBED_ROWS = 256
 

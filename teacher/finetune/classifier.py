@@ -43,7 +43,7 @@ from teacher.finetune.common import (
 )
 from teacher.finetune.examples import ExampleTask, rows_of, training_source
 from teacher.finetune.token_labels import TokenLabelTask
-from teacher.finetune_config import (
+from teacher.finetune_settings import (
     AdamwFlags,
     Encoder,
     FinetuneCorpus,

@@ -19,7 +19,7 @@ from pipeline.training.joint import check_free
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run import Run
 from pipeline.training.run_record import FINETUNE_RECORD, RunRecord
-from teacher.finetune_config import AdamwFlags, Encoder, FinetuneSettings
+from teacher.finetune_settings import AdamwFlags, Encoder, FinetuneSettings
 from teacher.models.classifier import Teacher
 from teacher.models.loaded import (
     BASE_MODEL,

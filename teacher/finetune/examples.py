@@ -27,10 +27,10 @@ from pipeline.training.batches import HELD_OUT, EpochBatches, held_out_rows
 from pipeline.training.joint import BatchedTask
 from pipeline.training.run_record import Metrics
 from teacher.finetune.common import autocast, save_teacher
-from teacher.finetune_config import StepFlags
+from teacher.finetune_settings import StepFlags
 from teacher.models.batches import collate, tokens_per_batch
 from teacher.models.classifier import Teacher
-from teacher.models.logits import teacher_logits
+from teacher.models.teacher_logits import teacher_logits
 
 Forward = Callable[..., torch.Tensor]
 

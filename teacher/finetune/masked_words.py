@@ -20,7 +20,6 @@ from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import Schedule, TrainTask, fit, seed_step
 from pipeline.training.run_record import Metrics, RunRecord
-from teacher.config import Masking
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.text import VALIDATION, Text, masking_plan, nothing_to_mask, open_text, require_known_words
 from teacher.finetune.common import (
@@ -33,10 +32,11 @@ from teacher.finetune.common import (
     start_run,
     training_precision,
 )
-from teacher.finetune_config import FinetuneCorpus, FinetuneSettings, StepFlags
+from teacher.finetune_settings import FinetuneCorpus, FinetuneSettings, StepFlags
 from teacher.models.batches import token_budget_batches, tokens_per_batch
 from teacher.models.loaded import weights_sha256
 from teacher.models.masked_lm import MaskedLm, MlmTokenizer, load_masked_lm, predict_masked
+from teacher.settings import Masking
 
 VALIDATION_DOCUMENTS = 1000
 BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32

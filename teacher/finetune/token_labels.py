@@ -23,10 +23,10 @@ from pipeline.training.joint import BatchedTask
 from pipeline.training.run_record import Metrics
 from teacher.finetune.common import autocast, save_teacher
 from teacher.finetune.examples import Forward
-from teacher.finetune_config import StepFlags
+from teacher.finetune_settings import StepFlags
 from teacher.models.batches import collate, tokens_per_batch
 from teacher.models.classifier import Teacher
-from teacher.models.logits import framed, labelled_words, pieces_of
+from teacher.models.teacher_logits import framed, labelled_words, pieces_of
 
 
 class TokenLabelTask(BatchedTask):

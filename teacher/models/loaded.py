@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 from pipeline.errors import ConfigError, DataError, TeacherError
 from pipeline.files import refuse_lfs_pointer
 from pipeline.tasks.task import HUB_ID
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import frame_ids, reported, vocabulary_size
 from pipeline.training.checkpoint import tensors_sha256
 from pipeline.training.run_record import FINETUNE_RECORD, read_run_record

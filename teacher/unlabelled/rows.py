@@ -18,7 +18,7 @@ from pipeline.sets.record_parts import Setting, UnlabelledRecord
 from pipeline.sources import Source, sentences
 from pipeline.sources.columns import row_numbers
 from pipeline.tasks.task import TRAIN, Task
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 from pipeline.text.windows import are_truncated
 from teacher.unlabelled.flags import PairsFrom, Unlabelled
 from teacher.unlabelled.similarity import letters, near_copies, neighbours, normalized, similar

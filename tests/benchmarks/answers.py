@@ -15,10 +15,10 @@ from distill.apps.bench.readers import random_student
 from pipeline.files import write_text
 from pipeline.text.tokenizer import pad_id
 from pipeline.training.run_record import TOKENIZER_FILE
-from student.answers.file import predict_file
-from student.config import TrainSettings
-from student.predict import Predictor
-from student.run_config import PredictConfig
+from student.predict.file import predict_file
+from student.predict.predictor import Predictor
+from student.run_settings import PredictSettings
+from student.settings import TrainSettings
 from student.sql_functions import register
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
 
@@ -43,7 +43,7 @@ def file_to_file(folder: Path, predictor: Predictor) -> Callable[[], None]:
 
     def to_file() -> None:
         output = folder / f"{next(numbers)}.parquet"
-        predict_file(PredictConfig(run=folder, file=folder / "lines.parquet", output=output), predictor)
+        predict_file(PredictSettings(run=folder, file=folder / "lines.parquet", output=output), predictor)
         output.unlink()
 
     return to_file

@@ -17,10 +17,10 @@ from transformers import BertModel
 from distill.apps.bench.timing import interleaved
 from pipeline import console
 from pipeline.tasks.target import Target
-from student.config import TrainSettings
-from student.model import bert
+from student.encoders import bert
 from student.model.build_config import build_config
-from student.model.model import Student, num_parameters
+from student.model.student import Student, num_parameters
+from student.settings import TrainSettings
 
 TOKENS, VOCABULARY = 8192, 30522
 FACTS = {

@@ -13,12 +13,12 @@ import numpy as np
 
 from pipeline import console
 from pipeline.arrays import Ints
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import margins, softmax
-from student.answers.certificate import certify_margins
 from student.data import as_read, load_examples
-from student.kinds.examples import student_logits
-from student.model.model import Student
+from student.lessons.examples import student_logits
+from student.model.student import Student
+from student.predict.certificate import certify_margins
 
 TIMES, CONFIDENCE = 200, 0.95
 

@@ -28,9 +28,9 @@ from pipeline.flat_settings import as_flags
 from pipeline.sets.record import read_set_record
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
-from teacher.config import DumpSettings
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier
+from teacher.settings import DumpSettings
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import distill
 from tests.helpers.forked import Forked

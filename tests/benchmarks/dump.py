@@ -22,13 +22,13 @@ from pipeline import console
 from pipeline.devices import to_device
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
-from student.model.model import default_device
-from teacher.config import DumpSettings
-from teacher.kinds import dump
+from student.model.student import default_device
+from teacher.dumps import dump
 from teacher.models.batches import collate, token_budget_batches, tokens_per_batch
 from teacher.models.classifier import load_teacher
-from teacher.models.config import Precision
 from teacher.models.loaded import inference_mode, keep_head_in_float32
+from teacher.models.model_settings import Precision
+from teacher.settings import DumpSettings
 from teacher.tiny import create_tiny_bert
 from tests.helpers.new_teachers import prefer_the_first, save_new_teacher
 

@@ -18,20 +18,20 @@ from pipeline import console
 from pipeline.files import write_text
 from pipeline.flat_settings import narrowed
 from pipeline.tasks.target import Target
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256
 from pipeline.training.run_record import TOKENIZER_FILE
-from student.answers.run_predictor import RunPredictor
-from student.answers.run_words import logits_of_words
-from student.answers.token_labels import WORD
-from student.config import LabelSettings, TrainSettings
 from student.engine.python import distill_student
 from student.export.engine_file import write_engine_file
 from student.model.build_config import build_token_label_config
 from student.model.flags import EmbeddingKind
 from student.model.heads import is_as_large, share_hidden_layers
-from student.model.model import Student, TaskStudent, TokenLabelStudent
-from student.run_config import FileTableDtype, HeadDtype
+from student.model.student import Student, TaskStudent, TokenLabelStudent
+from student.predict.run_predictor import RunPredictor
+from student.predict.run_words import logits_of_words
+from student.predict.token_labels import WORD
+from student.run_settings import FileTableDtype, HeadDtype
+from student.settings import LabelSettings, TrainSettings
 from tests.benchmarks.ratios import ratios
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
 from tests.helpers.engine import folder_by_torch

@@ -25,7 +25,7 @@ from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.tasks.target import softmax
 from pipeline.training.run_record import TOKENIZER_FILE
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 from tests.benchmarks.answers import file_to_file, write_student_and_lines
 from tests.benchmarks.ratios import ratios
 from tests.benchmarks.tokenization import with_threads

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from pipeline import console
-from pipeline.sets.reader import ExampleSet
-from student.bert_start import bert_start, copy_layers
-from student.config import TrainSettings
+from pipeline.sets.open import ExampleSet
 from student.data import as_read, load_examples
-from student.layers import layer_loss
-from student.model.model import Student
+from student.initial_weights.bert import bert_start, copy_layers
+from student.layer_stage import layer_loss
+from student.model.student import Student
+from student.settings import TrainSettings
 from student.training_data import build_student_config, task_facts
 
 ROWS, LAYERS = 64, "2,4,6"

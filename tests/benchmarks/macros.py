@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.sql.gate import open_files, select
+from pipeline.sql.read_only_query import open_files, select
 
 ROWS, CLASSES = 1_000_000, 3
 QUERIES = {

@@ -19,7 +19,7 @@ from pipeline.sets.codecs.topk import TopKCodec
 from pipeline.sets.kinds.masked_words import MaskedRows, no_statistics, tokens_table
 from teacher.corpus.masking import MaskingPlan, mask, uniform_weights
 from teacher.corpus.sequences import Sequences
-from teacher.kinds.masked_words import encoded_predictions
+from teacher.dumps.masked_words import encoded_predictions
 from teacher.models.batches import token_budget_batches, tokens_per_batch
 from teacher.models.loaded import inference_mode
 from teacher.models.masked_lm import MaskedLm, MlmTokenizer, predict_masked

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from student.kernels import compiled
+from student.kernels import native
 from student.kernels.reference import prefix_products
 from student.model.tables import put_side_by_side
 
@@ -81,8 +81,8 @@ def per_token(threads: int) -> Alternatives:
         return torch.autograd.grad(features, leaves, [part.detach() for part in features])
 
     def kernels() -> object:
-        compiled.scan(tables, ids_T, starts_S, features_TP)
-        return compiled.scan_backward(tables, ids_T, starts_S, features_TP, grad_TP, (kept[0], kept[1], kept[2]))
+        native.scan(tables, ids_T, starts_S, features_TP)
+        return native.scan_backward(tables, ids_T, starts_S, features_TP, grad_TP, (kept[0], kept[1], kept[2]))
 
     return _on(threads, {"torch, one product after the other": sequential, "compiled": kernels})
 
@@ -92,9 +92,9 @@ def _reductions(tables: Whole, ids_T: Tensor, starts_S: Tensor) -> Alternatives:
     features_NF, grad_NF = (torch.randn(len(starts_S) - 1, VECTOR + 2 * SIDE**2) for _ in range(2))
     kept = tuple(torch.empty(len(ids_T), table.shape[1]) for table in tables)
     return {
-        "compiled": lambda: compiled.reduce(tables, ids_T, starts_S, features_NF),
-        "compiled, bfloat16 tables": lambda: compiled.reduce(small, ids_T, starts_S, features_NF),
-        "compiled, backward alone": lambda: compiled.reduce_backward(
+        "compiled": lambda: native.reduce(tables, ids_T, starts_S, features_NF),
+        "compiled, bfloat16 tables": lambda: native.reduce(small, ids_T, starts_S, features_NF),
+        "compiled, backward alone": lambda: native.reduce_backward(
             tables, ids_T, starts_S, grad_NF, (kept[0], kept[1], kept[2])
         ),
     }

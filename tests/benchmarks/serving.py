@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from distill.apps.app_settings import ServeConfig
+from distill.apps.app_settings import ServeSettings
 from distill.apps.bench.readers import sentences_for, write_default_student
 from distill.apps.serve.app import App
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served
 from distill.apps.serve.server import server_of
 from pipeline import console
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 
 ROUNDS, LARGE, CLIENTS, EACH, LONE = 5, 1024, 64, 10, 200
 
@@ -148,7 +148,7 @@ def main() -> None:
         if not sys.argv[1:]:
             write_default_student(run)
         predictor, metrics = Predictor(run), Metrics(1)
-        app = App({"run": Served(run, metrics)}, ServeConfig(runs=("run",)), metrics)
+        app = App({"run": Served(run, metrics)}, ServeSettings(runs=("run",)), metrics)
     gc.freeze()  # as the server does
     texts = (sentences_for(predictor).text.first * LARGE)[:LARGE]
     with serving(app) as server, serving(echo) as other:

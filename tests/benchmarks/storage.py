@@ -26,7 +26,7 @@ from pipeline.sets.shard_file import read_statistics
 from pipeline.sets.signals import Logits
 from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
 from pipeline.tasks.target import Target
-from student.kinds.masked_words import masked_batches
+from student.lessons.masked_words import masked_batches
 from tests.helpers.shards import write_examples
 from tests.helpers.token_sets import record_of, word_tokenizer
 

@@ -22,7 +22,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord, fingerprint
 from pipeline.sets.signals import Logits, Signals
 from pipeline.sets.writer import complete_set, plan_shards, start_set, write_shard
-from pipeline.sql.gate import select, to_arrow
+from pipeline.sql.read_only_query import select, to_arrow
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import tokenizer_sha256
 

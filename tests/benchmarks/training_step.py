@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from distill.apps.bench.readers import random_student
 from pipeline.arrays import Ints, Ragged
-from student.config import TrainSettings
 from student.data import Examples
-from student.losses.logits import distillation_loss
-from student.model import aligned as aligned_model
-from student.model import recurrent as recurrent_model
-from student.model.model import Student
-from student.optimizer import RowAdam
+from student.encoders import aligned as aligned_model
+from student.encoders import recurrent as recurrent_model
+from student.losses.logit_losses import distillation_loss
+from student.model.student import Student
+from student.row_adam import RowAdam
+from student.settings import TrainSettings
 
 VOCABULARY, BATCHES = 30522, 8
 CLASSES = 3

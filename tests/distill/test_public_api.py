@@ -9,9 +9,9 @@ import pytest
 import distill
 from distill.commands import ALL, FUNCTIONS, load
 from pipeline.sets.kinds import KINDS
-from pipeline.sets.reader import ExampleSet, LogitSet, open_set
-from student.model.model import Student
-from student.predict import Predictor
+from pipeline.sets.open import ExampleSet, LogitSet, open_set
+from student.model.student import Student
+from student.predict.predictor import Predictor
 from tests.helpers.api_stub import STUB, stub
 
 

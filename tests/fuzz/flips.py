@@ -15,12 +15,12 @@ from typing import Any
 
 from pipeline.errors import DistillError
 from pipeline.sets.card import CARD_FILE, card_text
-from pipeline.sets.reader import load_set_tokenizer, usable_record
+from pipeline.sets.open import load_set_tokenizer, usable_record
 from pipeline.sets.record import read_set_record, write_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.training.run_record import RUN_RECORD, read_run_record, write_run_record
-from student.model.model import Student
-from student.predict import Predictor
+from student.model.student import Student
+from student.predict.predictor import Predictor
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "formats" / "v1"
 SETS, RUNS = ("variants", "hidden"), ("run", "run-int8", "run-pairs")

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import QueryError
-from pipeline.sql import gate
-from pipeline.sql.gate import open_files, select, to_arrow
+from pipeline.sql import read_only_query
+from pipeline.sql.read_only_query import open_files, select, to_arrow
 
 SECRET = "what no query may see"  # noqa: S105
 PART = re.compile(r"\{(\w+)\}")
@@ -180,7 +180,7 @@ def settings(connection: duckdb.DuckDBPyConnection) -> list[tuple[object, ...]]:
 
 
 if __name__ == "__main__":
-    gate.LOCKED_DOWN |= {"memory_limit": "500MB", "max_execution_time": 5000, "threads": 1}
+    read_only_query.LOCKED_DOWN |= {"memory_limit": "500MB", "max_execution_time": 5000, "threads": 1}
     with tempfile.TemporaryDirectory() as temporary:
         number, seed = (int(argument) for argument in (*sys.argv[1:], *("10000", "0")[len(sys.argv) - 1 :]))
         sys.stdout.write(f"{dict(fuzz(store(Path(temporary)), number, seed))}\n")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from teacher.config import DumpSettings
-from teacher.kinds import dump
+from teacher.dumps import dump
+from teacher.settings import DumpSettings
 from tests.helpers.dumps import corpus_config, dump_config, vectors_config
 
 MEMORY = "DISTILL_GPU_MEMORY"  # bytes of the GPU's memory that a dump may take

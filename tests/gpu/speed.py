@@ -18,7 +18,7 @@ from distill.apps.bench.readers import load_or_make, student_reader, wait_for
 from distill.apps.bench.timing import interleaved
 from distill.apps.bench.transformer_peers import new_peer, peer_reader
 from pipeline.arrays import Ragged
-from teacher.dump.plan import memory_bytes
+from teacher.dump.estimate import memory_bytes
 from teacher.models.batches import tokens_per_batch
 from tests.benchmarks import dump, mlm_dump, training_step
 from tests.gpu.checks import Check, Dumps, Measured

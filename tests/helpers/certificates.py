@@ -3,7 +3,7 @@
 import struct
 from pathlib import Path
 
-from student.answers.certificate import Certificate, Trial, model_hashes, write_certificate
+from student.predict.certificate import Certificate, Trial, model_hashes, write_certificate
 from tests.helpers.engine_files import joined, parts
 
 

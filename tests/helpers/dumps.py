@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from teacher.config import DumpCorpus, DumpSettings
 from teacher.corpus.text import Text, open_text
+from teacher.settings import DumpCorpus, DumpSettings
 
 TRAIN_ROWS, VALIDATION_ROWS = 96, 40
 

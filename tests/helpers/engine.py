@@ -12,19 +12,19 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from pipeline.arrays import Floats, Ragged
-from pipeline.tasks.calibration import Calibration
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
-from pipeline.text.reader import TextReader
-from student.answers.run_predictor import RunPredictor, in_batches
-from student.answers.run_words import logits_of_words
+from pipeline.tasks.temperature import Calibration
+from pipeline.text.text_to_ids import TextReader
+from student.encoders.aligned import AlignedEncoder
+from student.encoders.matrices import MatrixEncoder, MatrixProduct
+from student.encoders.recurrent import RecurrentEncoder
 from student.export.engine_file import write_engine_file
 from student.export.stored import stored_student
-from student.model.aligned import AlignedEncoder
 from student.model.architecture import sequences
-from student.model.embeddings import MatrixEncoder, MatrixProduct
-from student.model.model import TaskStudent, TokenLabelStudent
-from student.model.recurrent import RecurrentEncoder
+from student.model.student import TaskStudent, TokenLabelStudent
+from student.predict.run_predictor import RunPredictor, in_batches
+from student.predict.run_words import logits_of_words
 from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
 from tests.helpers.toy_students import BIGRAMS, student, word_student
 

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from distill.commands.command import command, shell_form
 from distill.result import Result
-from student.config import TrainSettings
+from student.settings import TrainSettings
 
 
 def parsed(flags: list[str]) -> TrainSettings:

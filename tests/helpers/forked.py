@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 # What the commands import when they are called; transformers itself imports next to nothing.
 LIBRARIES = [
     "datasets",
-    "distill.apps.judged_teachers",
+    "distill.apps.teacher_advice",
     "distill.apps.report.page",
     "distill.commands.applications",
     "distill.commands.sql",
@@ -24,14 +24,14 @@ LIBRARIES = [
     "sklearn.multiclass",
     "sklearn.svm",
     "student.evaluate",
-    "student.predict",
+    "student.predict.predictor",
     "student.pretrain",
     "student.sweep.sweep",
     "student.fit",
     "teacher.augment.augment",
     "teacher.finetune.classifier",
     "teacher.finetune.masked_words",
-    "teacher.kinds",
+    "teacher.dumps",
     "transformers.models.bert.modeling_bert",
 ]
 

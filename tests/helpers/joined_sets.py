@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.sharing.join import Joined, join
-from pipeline.sharing.sharing_settings import JoinConfig
+from pipeline.sharing.sharing_settings import JoinSettings
 
 Lines = list[dict[str, Any]]
 Change = Callable[[Lines], Lines]
@@ -25,4 +25,4 @@ def changed_data(work: Path, folder: Path, **changes: Change) -> Path:
 
 def joined(root: Path, work: Path, rows: Path, store: Path, name: str = "joined", **flags: Any) -> Joined:
     flags = {"manifest": work / "opinion.yaml", "store": store, **flags}
-    return join(JoinConfig(set=str(root), data=rows, name=name, **flags), "distill join")
+    return join(JoinSettings(set=str(root), data=rows, name=name, **flags), "distill join")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.sets.record import SetRecord
-from teacher.kinds import dump
+from teacher.dumps import dump
 from tests.helpers.dumps import dump_config
 
 EVERY = {"states": "0,1", "states_codec": "float32", "cls": "all", "attention": "1", "attention_codec": "float32"}

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from pipeline.files import make_folder, sha256
 from pipeline.sets.layer_files import layer_file, record_layers
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import changed, write_set_record
 from pipeline.sets.signals import States
 from pipeline.sets.vector_codecs import state_codec

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
-from teacher.config import DumpSettings
+from teacher.dumps import dump
 from teacher.finetune.common import save_teacher
-from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
+from teacher.settings import DumpSettings
 
 TOPICS = ("food", "service", "music")
 MANIFEST = """

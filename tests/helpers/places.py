@@ -11,15 +11,15 @@ from pipeline.record_file import parse_record
 from pipeline.sets.record import FILE_NAME
 from pipeline.sharing.pull import Pulled, pull
 from pipeline.sharing.push import Pushed, push
-from pipeline.sharing.sharing_settings import PullConfig, PushConfig
+from pipeline.sharing.sharing_settings import PullSettings, PushSettings
 
 
 def send(root: Path, url: str, **flags: Any) -> Pushed:
-    return push(PushConfig(set=str(root), url=url, **flags))
+    return push(PushSettings(set=str(root), url=url, **flags))
 
 
 def fetch(url: str, store: Path, **flags: Any) -> Pulled:
-    return pull(PullConfig(url=url, store=store, **flags))
+    return pull(PullSettings(url=url, store=store, **flags))
 
 
 def contents(root: Path) -> dict[str, bytes]:

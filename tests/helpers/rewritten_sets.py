@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.sets.kinds.examples import text_hash
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.signals import Logits
 from pipeline.sets.writer import complete_set, finish_set, plan_shards, start_set, write_shard

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.files import sha256
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.shard_file import footer_of
 from pipeline.sets.signals.logits import logits_of

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
-from student.config import TrainSettings
 from student.model.weights import read_weights
+from student.settings import TrainSettings
 
 
 def tiny_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainSettings:

@@ -3,7 +3,7 @@
 import torch
 
 from student.model.architecture import StudentConfig
-from student.model.model import Student
+from student.model.student import Student
 from tests.helpers.toy_students import student_config
 
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 16}

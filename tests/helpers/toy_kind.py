@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrays import Floats, Ints, Ragged, id_type, ragged
-from pipeline.sets.reader import ExampleSet, GroupedSet
+from pipeline.sets.open import ExampleSet, GroupedSet
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.row_kind import RowKind, ids_problem, signals_problem

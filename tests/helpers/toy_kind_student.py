@@ -18,18 +18,18 @@ from pipeline.training.batches import held_out_rows
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run_record import Metrics
-from student.bert_start import BertStart
-from student.config import TrainSettings
 from student.data import make_batches
-from student.kinds.kind import TaskKind
-from student.losses.layers import LayerLoss
-from student.losses.logits import task_loss
+from student.encoders.products import SparseGrads
+from student.initial_weights.bert import BertStart
+from student.lessons.lesson import TaskLesson
+from student.losses.layer_losses import LayerLoss
+from student.losses.logit_losses import task_loss
 from student.model.architecture import Facts, StudentConfig, TaskConfig
 from student.model.build_config import build_config
 from student.model.config_file import read_encoder_config
-from student.model.model import TaskStudent
-from student.model.products import SparseGrads
-from student.optimizer import rows_of_batch
+from student.model.student import TaskStudent
+from student.row_adam import rows_of_batch
+from student.settings import TrainSettings
 from student.vocabulary_pruning import renumbered
 from tests.helpers.toy_kind import Spans, SpanSet
 
@@ -60,7 +60,7 @@ class SpanStudent(TaskStudent):
         return logits_NC
 
 
-class SpanKind(TaskKind[SpanSet, Spans, SpanStudent]):
+class SpanKind(TaskLesson[SpanSet, Spans, SpanStudent]):
     """Spans of sentences."""
 
     student = SpanStudent

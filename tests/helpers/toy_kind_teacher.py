@@ -15,14 +15,14 @@ from pipeline.sets.signals import Logits, Signals
 from pipeline.sources import load_source, sentences
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import Tokenized
-from teacher.config import DumpSettings, LabelLogits
-from teacher.dump.answers import Inputs, Known, LogitsJob
+from teacher.dump.known_logits import Inputs, Known, LogitsJob
 from teacher.dump.records import LIBRARIES, of_task
 from teacher.dump.rows import Rows, all_shards
-from teacher.dump.shards import Advance
+from teacher.dump.shard_jobs import Advance
 from teacher.dump.teacher_dump import TaskDump
 from teacher.models.classifier import Teacher
-from teacher.models.logits import framed, teacher_logits
+from teacher.models.teacher_logits import framed, teacher_logits
+from teacher.settings import DumpSettings, LabelLogits
 from tests.helpers.toy_kind import SpanSet
 
 

@@ -9,12 +9,12 @@ import torch
 from pipeline.arrays import Ragged
 from pipeline.tasks.target import Target
 from student.data import Examples
+from student.encoders.bigrams import BigramSums
+from student.encoders.encoder import Encoder
+from student.encoders.matrices import matrix_encoder
 from student.model.architecture import StudentConfig, TokenLabelConfig
-from student.model.bigrams import BigramSums
-from student.model.embeddings import matrix_encoder
-from student.model.encoder import Encoder
-from student.model.model import Student, TokenLabelStudent
-from student.optimizer import RowAdam
+from student.model.student import Student, TokenLabelStudent
+from student.row_adam import RowAdam
 
 
 def student_config(**changes: object) -> StudentConfig:

@@ -8,8 +8,8 @@ from torch.nn import init
 from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.writer import complete_and_verify, start_set, write_shard
-from teacher.config import DumpSettings
-from teacher.kinds import dump
+from teacher.dumps import dump
+from teacher.settings import DumpSettings
 from teacher.tiny import create_tiny_bert
 from tests.helpers.entities import write_entities
 from tests.helpers.new_teachers import save_new_teacher

@@ -9,7 +9,7 @@ from pipeline.config import Config, as_names, names_of
 from pipeline.errors import ConfigError
 from pipeline.flat_settings import as_flags
 from pipeline.flat_settings import given as given_of
-from student.config import TrainSettings
+from student.settings import TrainSettings
 from tests.helpers.flags import parsed
 
 

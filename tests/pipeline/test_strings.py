@@ -11,8 +11,8 @@ from distill.commands import app
 from distill.commands.command import reports_errors
 from pipeline.config import Config, parse_yaml
 from pipeline.errors import ConfigError, QueryError
-from pipeline.sets.reader import ExampleSet
-from pipeline.sql.gate import check_condition
+from pipeline.sets.open import ExampleSet
+from pipeline.sql.read_only_query import check_condition
 from pipeline.strings import WRITTEN, flag_problem, string_problem, strings_in
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming

@@ -34,7 +34,7 @@ def test_a_construction_that_readers_stumble_over_is_found(sentence: str) -> Non
         "None of the rows is lost, and there is none twice.",
         "Questions per second.",
         "ask: returns logits of texts.",
-        "See teacher.answers.ask for the protocol.",
+        "See teacher.imported.ask for the protocol.",
     ],
 )
 def test_plain_sentences_pass(sentence: str) -> None:

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import QueryError
-from pipeline.sql import gate
-from pipeline.sql.gate import create_view, open_database, open_files, select, to_arrow
+from pipeline.sql import read_only_query
 from pipeline.sql.macros import add_macros
+from pipeline.sql.read_only_query import create_view, open_database, open_files, select, to_arrow
 
 COPY = "copy (select 1) to '{shard}' (use_tmp_file false)"
 CTE = f"with t as materialized ({COPY}) select * from t"
@@ -171,7 +171,7 @@ def test_other_spellings_of_an_allowed_file_are_that_file(
 
 
 def test_a_runaway_query_is_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gate.LOCKED_DOWN, "max_execution_time", 100)
+    monkeypatch.setitem(read_only_query.LOCKED_DOWN, "max_execution_time", 100)
     for query in (
         "select count(*) from range(1000000000000)",
         "with recursive t(i) as (select 1 union all select i + 1 from t) select max(i) from t",
@@ -184,7 +184,7 @@ def test_a_runaway_query_is_stopped(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_query_that_needs_too_much_memory_is_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gate.LOCKED_DOWN, "memory_limit", "100MB")
+    monkeypatch.setitem(read_only_query.LOCKED_DOWN, "memory_limit", "100MB")
     with open_files({"v": [folder / "shard.parquet"]}) as connection, pytest.raises(QueryError, match="memory"):
         to_arrow(select(connection, "select distinct i::varchar || repeat('x', 99) from range(10000000) t(i)"))
 

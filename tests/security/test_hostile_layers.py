@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.sets.layer_files import group_writer, open_layers
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.verify import layer_footer, verify_shards
 from tests.helpers.layer_sets import WIDTH, rerecord_states, with_states
 from tests.helpers.messages import naming

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.training.checkpoint import write_tensors
-from student.model.model import Student
+from student.model.student import Student
 from student.model.weights import read_weights, save_sharing
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 from tests.helpers.numpy_student import answer_of
 
 

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import CONFIG_FILE
 from student.describe import describe, describe_config
-from student.model.model import Student
+from student.model.student import Student
 from tests.helpers.messages import naming
 from tests.helpers.students import weights
 from tests.helpers.toy_students import student, student_config

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from pipeline.tasks.metrics import bin_scores, bootstrap_intervals
 from pipeline.tasks.target import NO_LABEL
@@ -20,12 +20,12 @@ from pipeline.tasks.task import Task
 from student.data import load_examples
 from student.evaluate import evaluate
 from student.fit import train
-from student.kinds.examples import evaluate_split, student_logits
-from student.model.model import Student
-from student.run_config import EvaluateConfig
+from student.lessons.examples import evaluate_split, student_logits
+from student.model.student import Student
+from student.run_settings import EvaluateSettings
 from student.summary import score_rows
+from teacher.dumps import dump
 from teacher.finetune.common import save_teacher
-from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import dump_config
@@ -34,8 +34,8 @@ from tests.helpers.rewritten_sets import rewritten
 from tests.helpers.students import tiny_config, weights
 
 
-def config(run: Path, logits: Path | None = None) -> EvaluateConfig:
-    return EvaluateConfig.from_flags(run=run, set=None if logits is None else str(logits))
+def config(run: Path, logits: Path | None = None) -> EvaluateSettings:
+    return EvaluateSettings.from_flags(run=run, set=None if logits is None else str(logits))
 
 
 def constant_student(run: Path, logits: list[float]) -> Student:
@@ -137,7 +137,7 @@ def test_refusing_an_unverified_set_names_no_missing_flag(store: Path, opinion_r
     (copy / FILE_NAME).write_text(json.dumps(record | {"state": "complete"}))
     with pytest.raises(IntegrityError, match=naming("opinion: ", "'complete'")) as caught:
         evaluate(config(opinion_run, copy))
-    assert ("--allow-unverified" in str(caught.value)) == ("allow_unverified" in EvaluateConfig.model_fields)
+    assert ("--allow-unverified" in str(caught.value)) == ("allow_unverified" in EvaluateSettings.model_fields)
 
 
 def test_a_set_that_is_gone_is_a_clear_error(store: Path, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_a_set_that_has_moved_is_found_in_the_store_and_another_is_not_taken_for
     there = evaluate(config(tmp_path / "run"))
     (tmp_path / "new").mkdir()
     root.rename(tmp_path / "new" / "opinion")
-    moved = EvaluateConfig.from_flags(run=tmp_path / "run", store=tmp_path / "new")
+    moved = EvaluateSettings.from_flags(run=tmp_path / "run", store=tmp_path / "new")
     assert evaluate(moved) == there
     rewritten(opinion_set, tmp_path / "old" / "opinion", lambda _, rows: rows[:20])
     assert evaluate(moved) == there

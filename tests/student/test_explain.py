@@ -15,7 +15,7 @@ from distill.commands.predictions import bar
 from pipeline.arrays import Floats
 from pipeline.tasks.target import Target
 from student import word_effects as explain
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 from student.word_effects import Word, effects, entropies, without_each_word
 from tests.helpers.commands import invoke
 

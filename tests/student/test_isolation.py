@@ -16,10 +16,10 @@ from importlib.machinery import PathFinder
 ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
 # the settings, which the command line turns into flags, and the methods that they choose from
 METHODS = ("augment_settings", "methods", "replaceable_words")
-ALLOWED = {"teacher", "teacher.config", "teacher.finetune_config", "teacher.augment"}
-ALLOWED |= {"teacher.models", "teacher.models.config"}
+ALLOWED = {"teacher", "teacher.settings", "teacher.finetune_settings", "teacher.augment"}
+ALLOWED |= {"teacher.models", "teacher.models.model_settings"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
-ALLOWED |= {"teacher.answers", "teacher.answers.import_settings", "teacher.layer_flags"}
+ALLOWED |= {"teacher.imported", "teacher.imported.import_settings", "teacher.layer_flags"}
 ALLOWED |= {"teacher.budget_settings"}
 
 

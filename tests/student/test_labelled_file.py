@@ -11,15 +11,15 @@ import pytest
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, write_run_record
 from student.data import load_examples
 from student.evaluate import evaluate
 from student.fit import train
-from student.kinds.examples import student_logits
 from student.labelled_file import evaluate_file
-from student.model.model import Student
-from student.run_config import EvaluateConfig
+from student.lessons.examples import student_logits
+from student.model.student import Student
+from student.run_settings import EvaluateSettings
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.row_formats import WRITERS
@@ -30,13 +30,13 @@ WITHOUT_TEACHER: dict[str, dict[str, object]] = {"teacher": {}, "teacher_by_labe
 
 def of_file(run: Path, file: Path, **flags: object) -> dict[str, Any]:
     """The evaluation of a file, which is the only split."""
-    (parts,) = evaluate_file(EvaluateConfig.from_flags(run=run, data=file, **flags))[0].values()
+    (parts,) = evaluate_file(EvaluateSettings.from_flags(run=run, data=file, **flags))[0].values()
     return dict(parts)
 
 
 def of_split(run: Path) -> dict[str, Any]:
     """The evaluation of the run's dev split, without what a file does not have."""
-    return evaluate(EvaluateConfig.from_flags(run=run))["validation"] | WITHOUT_TEACHER
+    return evaluate(EvaluateSettings.from_flags(run=run))["validation"] | WITHOUT_TEACHER
 
 
 def rows_of(split: Path) -> list[dict[str, Any]]:
@@ -151,9 +151,9 @@ def test_rows_without_gold_are_left_out_and_a_file_without_any_is_refused(opinio
 def test_flags_that_do_not_fit_are_refused(work: Path, opinion_run: Path, renamed: Path, tmp_path: Path) -> None:
     for flags in ({"text": "message"}, {"label": "mood"}, {"manifest": work / "opinion.yaml"}):
         with pytest.raises(ConfigError, match=naming("--data", f"--{next(iter(flags))}")):
-            EvaluateConfig.from_flags(run=opinion_run, **flags)
+            EvaluateSettings.from_flags(run=opinion_run, **flags)
     with pytest.raises(ConfigError, match=naming("--data", "--set")):
-        EvaluateConfig.from_flags(run=opinion_run, data=renamed, set="opinion")
+        EvaluateSettings.from_flags(run=opinion_run, data=renamed, set="opinion")
     other = tmp_path / "other.yaml"
     other.write_text((work / "opinion.yaml").read_text().replace("good", "fine"))
     with pytest.raises(ConfigError, match=naming("--manifest", other, "fine", "good")):

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import ConfigError, DataError, DistillError
-from student.model.model import Student
-from student.predict import Predictor
+from student.model.student import Student
+from student.predict.predictor import Predictor
 from tests.helpers.formats import FOLDER
 from tests.helpers.messages import naming
 
@@ -78,7 +78,7 @@ def test_another_process_answers_alike() -> None:
 
 FORKED = """
 import multiprocessing, sys, torch
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 
 def answered(predictor):
     return predictor(["a"]), torch.ones(10**6).sum().item(), torch.get_num_threads()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 
 library = pytest.importorskip("sentence_transformers", minversion="6")
 

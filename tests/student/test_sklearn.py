@@ -15,10 +15,10 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
 
 from pipeline.errors import ConfigError, DataError, DistillError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 from student.sklearn import StudentClassifier, classes_as
 from tests.helpers.messages import naming
 

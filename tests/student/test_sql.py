@@ -13,8 +13,8 @@ import pytest
 from pipeline.errors import QueryError
 from pipeline.tasks.target import softmax
 from student.export.export import export
-from student.predict import Predictor
-from student.run_config import ExportConfig
+from student.predict.predictor import Predictor
+from student.run_settings import ExportSettings
 from student.sql_functions import register
 from tests.helpers.commands import invoke
 from tests.helpers.engine import needs_engine
@@ -68,7 +68,7 @@ def test_several_tasks_answer_from_one_reading(
     together: Path, own: duckdb.DuckDBPyConnection, tmp_path: Path, kind: str
 ) -> None:
     if kind == "file":
-        export(ExportConfig(run=together, file=tmp_path / "together.distill"))
+        export(ExportSettings(run=together, file=tmp_path / "together.distill"))
         together = tmp_path / "together.distill"
     register(own, together)
     own.register("rows", pa.table({"n": range(len(TEXTS)), "text": TEXTS}))

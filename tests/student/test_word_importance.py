@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError, IntegrityError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.metrics import mean_interval
 from pipeline.tasks.target import Target, softmax
-from student.predict import Predictor
-from student.run_config import MaskedWordsConfig
+from student.predict.predictor import Predictor
+from student.run_settings import MaskedWordsSettings
 from student.word_importance import COLUMNS, compared, importance, masked_row, masked_words, read_masked
-from teacher.kinds import dump
+from teacher.dumps import dump
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
@@ -97,7 +97,7 @@ def test_students_of_pairs_are_asked_without_the_words_of_both(
     work: Path, teachers: Path, roles_run: Path, tmp_path: Path
 ) -> None:
     dump(dump_config(work, "roles", tmp_path, augment="mask-each", sentences=6, num_variants=3), "distill teacher-dump")
-    result = masked_words(MaskedWordsConfig(runs=(str(roles_run),), set="roles-mask-each", store=tmp_path))
+    result = masked_words(MaskedWordsSettings(runs=(str(roles_run),), set="roles-mask-each", store=tmp_path))
     predict = Predictor(roles_run)
     [student] = result.students.values()
     for row, importance_W in zip(result.rows, student, strict=True):

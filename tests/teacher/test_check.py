@@ -13,21 +13,21 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.writer import finish_set
 from pipeline.tasks.task import load_task
 from teacher.check import Check, check
-from teacher.config import CheckConfig
-from teacher.kinds import dump
+from teacher.dumps import dump
+from teacher.settings import CheckSettings
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_shards import rewrite, with_column
 
 
 def checked(root: Path, work: Path, **flags: Any) -> Check:
-    return check(CheckConfig(set=str(root), manifest=work / f"{root.name.partition('-')[0]}.yaml", **flags))
+    return check(CheckSettings(set=str(root), manifest=work / f"{root.name.partition('-')[0]}.yaml", **flags))
 
 
 def run(root: Path, work: Path, *flags: object) -> Any:
@@ -126,14 +126,14 @@ def test_a_teacher_may_write_the_labels_in_its_own_way_and_order(work: Path, tea
 
 def test_a_task_of_ones_own_needs_its_manifest(own: ExampleSet) -> None:
     with pytest.raises(ConfigError, match=naming("store/opinion: ", "'opinion'", "--manifest")):
-        check(CheckConfig(set=str(own.root)))
+        check(CheckSettings(set=str(own.root)))
 
 
 def test_what_cannot_be_checked_is_refused(own: ExampleSet, token_store: Path, work: Path) -> None:
     with pytest.raises(ConfigError, match=naming("tokens/topk: ")):
-        check(CheckConfig(set=str(token_store / "topk")))
+        check(CheckSettings(set=str(token_store / "topk")))
     with pytest.raises(ConfigError, match=naming("--manifest: ", "'roles'", "'opinion'")):
-        check(CheckConfig(set=str(own.root), manifest=work / "roles.yaml"))
+        check(CheckSettings(set=str(own.root), manifest=work / "roles.yaml"))
     shutil.copyfile(*(own.root / shard.path for shard in own.record.shards[2:4]))
     with pytest.raises(IntegrityError, match=naming("examples/train-00001-of-00004.parquet: ")):
         checked(own.root, work)

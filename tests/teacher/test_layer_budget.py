@@ -9,7 +9,7 @@ import pytest
 from pipeline.sets.signals import Attention, Cls, States
 from pipeline.sets.vector_codecs import state_codec
 from teacher.budget import measured_line
-from teacher.kinds import open_dump
+from teacher.dumps import open_dump
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 

@@ -13,25 +13,25 @@ from transformers import BertModel
 
 from pipeline.errors import ConfigError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
-from student.bert_start import bert_start, copy_layers
-from student.config import Query, Sets, TrainSettings
 from student.data import Examples, as_read, load_chosen, load_examples, row_weights
-from student.filters import train_filters
+from student.encoders.bert import BertEncoder
 from student.fit import train
-from student.kinds.examples import ExampleTask
-from student.layers import LayerTask, layer_loss
+from student.initial_weights.bert import bert_start, copy_layers
+from student.layer_stage import LayerTask, layer_loss
+from student.lessons.examples import ExampleTask
 from student.losses.layer_distances import kinds, negatives
-from student.losses.layers import LayerLoss
-from student.model.bert import BertEncoder
-from student.model.model import Student
+from student.losses.layer_losses import LayerLoss
+from student.losses.ted_filters import train_filters
+from student.model.student import Student
 from student.model.weights import read_weights
-from student.pretrain_config import FiltersConfig
+from student.pretrain_settings import FiltersSettings
+from student.settings import Query, Sets, TrainSettings
 from student.training_data import build_student_config, task_facts
+from teacher.dumps import dump
 from teacher.finetune.common import save_teacher
-from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import dump_config
@@ -335,7 +335,7 @@ def test_layers_beside_the_logits_change_what_is_learnt(exact: Path, tmp_path: P
 
 def test_filters_are_learnt_and_learnt_through(exact: Path, tmp_path: Path) -> None:
     flags = {"set": str(exact / "roles"), "output_dir": tmp_path / "filters", "dim": 6, "num_train_epochs": 4}
-    record = train_filters(FiltersConfig.from_flags(**flags, layers="2"), "distill filters")
+    record = train_filters(FiltersSettings.from_flags(**flags, layers="2"), "distill filters")
     losses = [entry["loss"] for entry in record["result"]["history"]]
     assert losses[-1] < losses[0]
     config = tiny_config(exact / "roles", tmp_path / "run", layer_loss="hid-seq", filters=tmp_path / "filters")

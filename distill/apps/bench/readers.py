@@ -21,12 +21,12 @@ from pipeline.files import write_text
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import SPECIAL_TOKENS, pad_id, tokenizer_sha256, wordpiece
 from pipeline.training.run_record import TOKENIZER_FILE
-from student.answers.engine_predictor import FolderPredictor
-from student.config import TrainSettings
 from student.model.build_config import build_config
-from student.model.model import Student, num_parameters
-from student.predict import Predictor
+from student.model.student import Student, num_parameters
+from student.predict.engine_predictor import FolderPredictor
+from student.predict.predictor import Predictor
 from student.run_result import write_student_file
+from student.settings import TrainSettings
 
 ROWS, PAPER_LENGTH = 256, 64
 MEAN_LENGTH, LENGTH_SIGMA, MAX_LENGTH = 13.2, 0.6, 60

@@ -12,7 +12,7 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, PreTrainedConf
 from distill.apps.bench.readers import Reader, wait_for
 from pipeline.arrays import Ragged
 from pipeline.devices import has_fast_bf16
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 from teacher.models.batches import token_budget_batches, tokens_per_batch
 from teacher.models.loaded import DTYPES
 

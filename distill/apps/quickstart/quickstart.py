@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from distill.apps.app_settings import QuickstartConfig
+from distill.apps.app_settings import QuickstartSettings
 from distill.apps.baseline import NAME as BASELINE
-from distill.apps.quickstart.look import Look, counted, look_at, with_scores_of
+from distill.apps.quickstart.inspect_rows import Look, counted, look_at, with_scores_of
 from distill.apps.steps import run_step
 from distill.apps.systems import bytes_of
 from pipeline import console
@@ -62,7 +62,7 @@ class Found:
     commands: list[str]
 
 
-def quickstart(config: QuickstartConfig) -> Found:
+def quickstart(config: QuickstartSettings) -> Found:
     """Looks at a file and runs every step; repeated, it goes on from what is finished.
 
     Raises:
@@ -123,7 +123,7 @@ def _write_rows(look: Look, rows: list[dict[str, Any]], path: Path) -> None:
     )
 
 
-def _texts(config: QuickstartConfig) -> tuple[str, ...]:
+def _texts(config: QuickstartSettings) -> tuple[str, ...]:
     return (config.text,) if config.text2 is None else (config.text, config.text2)
 
 
@@ -198,7 +198,7 @@ def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[st
     return {"train": train, TEST: [row for key, rows in groups.items() if key in held_out for row in rows]}
 
 
-def _make_set(config: QuickstartConfig, folder: Path, name: str, look: Look) -> None:
+def _make_set(config: QuickstartSettings, folder: Path, name: str, look: Look) -> None:
     """A logit set of a fine-tuned teacher, or of the labels alone."""
     source = ["--manifest", f"{name}.yaml", "--data", "data"]
     if config.has_teacher:
@@ -232,7 +232,7 @@ def _answer(look: Look, golds: list[Any]) -> dict[str, Any]:
     return {"probabilities": {name: fmean(name in one for one in held) for name in look.labels}}
 
 
-def next_commands(config: QuickstartConfig, look: Look) -> list[str]:
+def next_commands(config: QuickstartSettings, look: Look) -> list[str]:
     """Returns the commands that users want next."""
     student = shlex.quote(str(config.folder / "student"))
     texts = shlex.join(["a text"] if len(look.texts) == 1 else ["a text", "another"])
@@ -240,7 +240,7 @@ def next_commands(config: QuickstartConfig, look: Look) -> list[str]:
     return [f"distill predict {student} {texts}", *served, _better(config, look)]
 
 
-def _better(config: QuickstartConfig, look: Look) -> str:
+def _better(config: QuickstartSettings, look: Look) -> str:
     """The command that is likely to raise the student's score."""
     if config.has_teacher:
         return "distill teacher-dump --help   # --unlabelled FILE: more text for the teacher to label"

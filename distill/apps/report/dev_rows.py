@@ -18,20 +18,20 @@ from distill.apps.report.split_charts import Connection
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import DistillError, IntegrityError
 from pipeline.sets.kinds.token_labels import LabelledWords
-from pipeline.sets.reader import KEYS, ORIGINALS, LogitSet, keys_sha256
+from pipeline.sets.open import KEYS, ORIGINALS, LogitSet, keys_sha256
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import KindName
 from pipeline.sets.signals.logits import logits_of
-from pipeline.sql.gate import open_files
-from pipeline.tasks.calibration import calibrated
+from pipeline.sql.read_only_query import open_files
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, margins, softmax
-from student.answers.certificate import CERTIFICATE_FILE, Certificate, read_certificate
+from pipeline.tasks.temperature import calibrated
 from student.data import Examples
 from student.evaluate import dev_examples
-from student.kinds import KINDS
-from student.kinds.examples import student_logits
-from student.kinds.token_labels import logits_of_tokens
-from student.model.model import Student, TaskStudent, TokenLabelStudent, default_device, load_student
+from student.lessons import KINDS
+from student.lessons.examples import student_logits
+from student.lessons.token_labels import logits_of_tokens
+from student.model.student import Student, TaskStudent, TokenLabelStudent, default_device, load_student
+from student.predict.certificate import CERTIFICATE_FILE, Certificate, read_certificate
 from student.summary import CALIBRATION_COLUMNS, calibration_rows
 
 COLUMNS = (*KEYS, "label", "score", "logits", "sentence1", "sentence2")

@@ -7,8 +7,8 @@ they cannot inject SQL.
 import duckdb
 
 from distill.apps.report.page import Rows
-from pipeline.sql.gate import select, to_arrow
 from pipeline.sql.macros import macros_of
+from pipeline.sql.read_only_query import select, to_arrow
 from pipeline.tasks.target import Target
 
 DECIMALS = 10

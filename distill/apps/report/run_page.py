@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from distill.apps.app_settings import ReportConfig
+from distill.apps.app_settings import ReportSettings
 from distill.apps.report import charts
 from distill.apps.report.dev_rows import SpeedTest, certificate_sections, dev_sections, machine, scores_section
 from distill.apps.report.page import Page, Picture, Section, Table, clipped
 from pipeline.arrays import Floats64
 from pipeline.console import size
 from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError
-from pipeline.sets.reader import LogitSet
+from pipeline.sets.open import LogitSet
 from pipeline.tasks.metrics import spearmanr
 from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, STUDENTS, SWEEP_RECORD, RunRecord, read_run_record
 from student.describe import describe_config
-from student.kinds import kind_of_set
+from student.lessons import kind_of_set
 from student.model.config_file import is_pretrained, read_task_config
 from student.summary import leading, point_name, point_table, tie
 from student.sweep.grid import run_name
@@ -37,7 +37,7 @@ CONTROL = {
 }
 
 
-def run_page(config: ReportConfig, folder: Path) -> Page:
+def run_page(config: ReportSettings, folder: Path) -> Page:
     """Returns the page of a finished run. A run of several tasks has a section for each.
 
     Its set is read again for the pictures of the dev splits. If it no longer exists, the page reports that instead.
@@ -80,7 +80,7 @@ def finished_record(path: Path) -> RunRecord:
     return record
 
 
-def trained_set(config: ReportConfig, record: RunRecord) -> tuple[LogitSet | None, str]:
+def trained_set(config: ReportSettings, record: RunRecord) -> tuple[LogitSet | None, str]:
     """Returns the set or the mixture that a run was trained on.
 
     If a part of it is missing, returns None and the reason.
@@ -227,7 +227,7 @@ Groups = list[tuple[str, float, list[float]]]
 NO_SCORES: Point = {"scores": {}}
 
 
-def sweep_page(config: ReportConfig, folder: Path) -> Page:
+def sweep_page(config: ReportSettings, folder: Path) -> Page:
     """Returns the page of a finished sweep. A sweep of several tasks has pictures of each.
 
     Speeds are measured on the dev rows of the set when the page is written. Without the set, they are left out.
@@ -262,7 +262,7 @@ def _lead(result: dict[str, Any]) -> str:
     return f"{count} {what}. The best by {metric}: {best}, {points[0]['mean']:.4f}{average}."
 
 
-def _drawn(config: ReportConfig, folder: Path, result: dict[str, Any]) -> list[Section]:
+def _drawn(config: ReportSettings, folder: Path, result: dict[str, Any]) -> list[Section]:
     """Returns sections with the cost of the scores and the scores by setting, for each task."""
     points, metric = result["points"], result["metric"]
     if "best_by_task" not in result:
@@ -302,7 +302,7 @@ def _failures(failed: dict[str, str]) -> list[Table]:
     return [Table("Failed", ("run", "why"), list(failed.items()))] if failed else []
 
 
-def _costs(config: ReportConfig, points: list[Point], runs: list[Path | None], metric: str) -> Section:
+def _costs(config: ReportSettings, points: list[Point], runs: list[Path | None], metric: str) -> Section:
     existing = [run for run in runs if run is not None]
     if not existing:
         return Section(

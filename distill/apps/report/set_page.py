@@ -8,11 +8,11 @@ from distill.apps.report.page import Page, Picture, Rows, Section, Table, clippe
 from distill.apps.report.split_charts import Connection
 from pipeline.console import size
 from pipeline.sets.kinds.examples import columns_with_text
-from pipeline.sets.reader import ExampleSet, usable_record
+from pipeline.sets.open import ExampleSet, usable_record
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord, Shard, TeacherRecord, reading
 from pipeline.sets.verify import require_shards
-from pipeline.sql.gate import open_files
+from pipeline.sql.read_only_query import open_files
 from pipeline.tasks.target import Target
 
 AXES = ("original row", "variant")

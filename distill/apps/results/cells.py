@@ -32,12 +32,12 @@ from distill.apps.systems import (
 from pipeline.arrays import Floats
 from pipeline.errors import DataError
 from pipeline.files import atomic_path
-from pipeline.sets.reader import ExampleSet
+from pipeline.resumable import Workspace
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.metrics import bootstrap_intervals, score_logits
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Metric, Task
 from pipeline.training.batches import HELD_OUT
-from pipeline.work import Workspace
 
 VERSION = 2  # increase it to measure all cells again
 METRIC, FIDELITY = "metric", "fidelity"

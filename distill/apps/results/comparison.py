@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from distill.apps.app_settings import ResultsConfig
+from distill.apps.app_settings import ResultsSettings
 from distill.apps.bench.timing import processor
 from distill.apps.results.baselines import BASELINES, Baseline
 from distill.apps.results.cells import FIDELITY, METRIC, MOST_ROWS, Cell, TaskCells
@@ -18,7 +18,7 @@ from pipeline import console
 from pipeline.console import size
 from pipeline.errors import DistillError
 from pipeline.files import make_folder, write_text
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.training.run_record import read_run_record
 
 NOTHING = ""
@@ -216,7 +216,7 @@ EXTRA = "pip install 'distill-offline[teacher,results]'"
 Results = dict[str, Any]
 
 
-def results(config: ResultsConfig, command: str) -> Results:
+def results(config: ResultsSettings, command: str) -> Results:
     """Makes or completes a table of results.
 
     Returns:
@@ -243,7 +243,7 @@ def results(config: ResultsConfig, command: str) -> Results:
     return found
 
 
-def planned(config: ResultsConfig) -> list[str]:
+def planned(config: ResultsSettings) -> list[str]:
     """The commands that would be run, each once, as one types them; none that has nothing to do is left out."""
     trained = [plan for plan in plans(config) if "train" in plan.source.splits]
     return list(dict.fromkeys(command.line for plan in trained for command in plan.all_commands()))

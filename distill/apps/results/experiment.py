@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pipeline import flat_settings, settings
 from pipeline.config import parse_model, parse_settings, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
-from student.config import TrainSettings
-from teacher.config import DumpSettings
-from teacher.finetune_config import FinetuneSettings
+from student.settings import TrainSettings
+from teacher.finetune_settings import FinetuneSettings
+from teacher.settings import DumpSettings
 
 Settings = dict[str, Any]
 FINETUNED = {"model_name_or_path": "an encoder", "output_dir": "a folder"}  # placeholders for required settings

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distill.apps.app_settings import ResultsConfig
+from distill.apps.app_settings import ResultsSettings
 from distill.apps.results.experiment import FROM, Experiment, TaskParts, as_file, load_experiment
 from pipeline import console
 from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, DistillError, did_you_mean, raise_all
 from pipeline.files import sha256
+from pipeline.resumable import Workspace
 from pipeline.sets.record import FILE_NAME
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.sources.split_files import find_files
 from pipeline.tasks.task import TRAIN, Task, load_task, task_names
 from pipeline.training.run_record import FINETUNE_RECORD, RUN_RECORD, quality, read_run_record
-from pipeline.work import Workspace
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class TaskPlan:
         absent_start: the task that ``start`` would be if its training rows existed.
     """
 
-    config: ResultsConfig
+    config: ResultsSettings
     task: Task
     manifest: Path | None
     source: Source
@@ -227,7 +227,7 @@ def weights_of(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern)))
 
 
-def plans(config: ResultsConfig) -> list[TaskPlan]:
+def plans(config: ResultsSettings) -> list[TaskPlan]:
     """Returns the plan of each task, after all checks and before any computation.
 
     Raises:
@@ -241,7 +241,7 @@ def plans(config: ResultsConfig) -> list[TaskPlan]:
     return [planner.plan(name) for name in tasks]
 
 
-def chosen(config: ResultsConfig) -> list[tuple[Task, Path | None]]:
+def chosen(config: ResultsSettings) -> list[tuple[Task, Path | None]]:
     """The tasks, and the files of those manifests that do not come with the package.
 
     Raises:
@@ -261,7 +261,7 @@ def chosen(config: ResultsConfig) -> list[tuple[Task, Path | None]]:
     return tasks
 
 
-def _found(config: ResultsConfig) -> tuple[str, ...]:
+def _found(config: ResultsSettings) -> tuple[str, ...]:
     """Returns the tasks of the package with rows in the folder. Without a folder, returns all of them, from the hub."""
     folder = config.data or data_folder()
     if folder is None:
@@ -287,7 +287,7 @@ class Planner:
     """
 
     def __init__(
-        self, config: ResultsConfig, experiment: Experiment, context: str, tasks: dict[str, tuple[Task, Path | None]]
+        self, config: ResultsSettings, experiment: Experiment, context: str, tasks: dict[str, tuple[Task, Path | None]]
     ) -> None:
         self._config, self._experiment, self._context, self._tasks = config, experiment, context, tasks
         names = dict.fromkeys([*tasks, *(start for _, start in _starts(experiment))])
@@ -349,7 +349,7 @@ def task_problems(experiment: Experiment, chosen: Iterable[str], known: Collecti
     ]
 
 
-def _folder(config: ResultsConfig) -> Path | None:
+def _folder(config: ResultsSettings) -> Path | None:
     return config.data or data_folder()
 
 

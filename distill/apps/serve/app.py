@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from distill.apps.app_settings import ServeConfig
+from distill.apps.app_settings import ServeSettings
 from distill.apps.serve.drift import drift_text
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.requests import (
@@ -42,7 +42,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.errors import DistillError, did_you_mean
 from student.page.compose import compose, hashes
 
-Answer = Callable[[Served, ServeConfig, Any], Awaitable[bytes]]
+Answer = Callable[[Served, ServeSettings, Any], Awaitable[bytes]]
 REF = "#/components/schemas/{model}"
 TEXT = {"text/plain": {"schema": {"type": "string"}}}
 PREDICTION = {
@@ -93,7 +93,7 @@ GET = {
 }
 
 
-async def predict(served: Served, config: ServeConfig, body: PredictRequest) -> bytes:
+async def predict(served: Served, config: ServeSettings, body: PredictRequest) -> bytes:
     """Returns labels with their scores in the form of text-embeddings-inference: a list of lists for a batch."""
     texts = checked_texts(body, served.student.is_pair, config.max_client_batch_size)
     batches = served.rankings["none" if body.raw_scores else "softmax"]
@@ -101,7 +101,7 @@ async def predict(served: Served, config: ServeConfig, body: PredictRequest) -> 
     return (_lists(ranked) if body.is_batch else _list(ranked[0])).encode()
 
 
-async def tasks(served: Served, config: ServeConfig, body: TasksRequest) -> bytes:
+async def tasks(served: Served, config: ServeSettings, body: TasksRequest) -> bytes:
     """Returns by task what `predict` returns, for all students with this one's encoder. Each text is read once."""
     rows = body.rows()
     is_pair = bool(rows) and len(rows[0]) == 2
@@ -114,7 +114,7 @@ async def tasks(served: Served, config: ServeConfig, body: TasksRequest) -> byte
     return (_list(written) if body.is_batch else written[0]).encode()
 
 
-async def embed(served: Served, config: ServeConfig, body: EmbedRequest) -> bytes:
+async def embed(served: Served, config: ServeSettings, body: EmbedRequest) -> bytes:
     """Returns the vector of each text."""
     texts = checked_texts(body, False, config.max_client_batch_size)
     vectors_NF = await _rows(served, served.vectors, texts, body.truncate)
@@ -124,7 +124,7 @@ async def embed(served: Served, config: ServeConfig, body: EmbedRequest) -> byte
     return await asyncio.to_thread(_vectors_as_json, vectors_NF)
 
 
-async def hub(served: Served, config: ServeConfig, body: HubRequest) -> bytes:
+async def hub(served: Served, config: ServeSettings, body: HubRequest) -> bytes:
     """Returns labels in the form of the hub's inference API: always a list of lists, as its client expects."""
     texts = checked_texts(body, served.student.is_pair, config.max_client_batch_size)
     wanted = body.parameters or HubParameters()
@@ -132,7 +132,7 @@ async def hub(served: Served, config: ServeConfig, body: HubRequest) -> bytes:
     return _lists(one[: wanted.top_k] for one in ranked).encode()
 
 
-async def teacher(served: Served, config: ServeConfig, body: PredictRequest) -> bytes:
+async def teacher(served: Served, config: ServeSettings, body: PredictRequest) -> bytes:
     """The teacher's stored prediction for each input. Null for inputs that are not in the set."""
     texts = checked_texts(body, served.student.is_pair, config.max_client_batch_size)
     found = served.stored.find(texts) if served.stored else [None] * len(texts)
@@ -231,7 +231,7 @@ class App:
         metrics: the counters.
     """
 
-    def __init__(self, runs: Mapping[str, Served], config: ServeConfig, metrics: Metrics) -> None:
+    def __init__(self, runs: Mapping[str, Served], config: ServeSettings, metrics: Metrics) -> None:
         self._runs, self._config, self._metrics = runs, config, metrics
         self._at_work = 0
         # Each response names the weights that made it, so that logs of a rollout distinguish models.
@@ -339,7 +339,7 @@ class App:
         return RefusedError(404, "Validation", f"no run {name[:100]!r}. {did_you_mean(name[:100], self._runs)}")
 
 
-def _cors(config: ServeConfig) -> list[Middleware]:
+def _cors(config: ServeSettings) -> list[Middleware]:
     """Headers that allow requests from pages of other origins. Browsers need them for responses and errors alike."""
     if not config.cors_allow_origin:
         return []

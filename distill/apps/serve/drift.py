@@ -1,4 +1,4 @@
-"""Drift of the inputs of a served student, as metrics: see `pipeline.tasks.drift`.
+"""Drift of the inputs of a served student, as metrics: see `pipeline.tasks.text_drift`.
 
 Shapes: W workers, K bins of all signals.
 """
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from pipeline.arrays import Floats
-from pipeline.tasks.drift import Drift, InputProfile, answer_signals, drifts
-from student.predict import Predictor
+from pipeline.tasks.text_drift import Drift, InputProfile, answer_signals, drifts
+from student.predict.predictor import Predictor
 
 AT_ONCE = 256  # inputs that are counted together, because counting one takes as long as predicting it
 RECENT = 10_000  # inputs of a worker after which older ones count half

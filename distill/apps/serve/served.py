@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 import numpy as np
 
-from distill.apps.app_settings import ServeConfig
+from distill.apps.app_settings import ServeSettings
 from distill.apps.serve.drift import RecentInputs
 from distill.apps.serve.prometheus import GAUGE, Metrics
 from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, did_you_mean
-from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
-from student.answers.multi_task import MultiTaskPredictor, tasks_in
-from student.answers.token_labels import WordPredictor
+from pipeline.tasks.temperature import calibrated
 from student.cascade.cascade_file import CASCADE_FILE
-from student.predict import BATCH_SIZE, Predictor
+from student.predict.multi_task import MultiTaskPredictor, tasks_in
+from student.predict.predictor import BATCH_SIZE, Predictor
+from student.predict.token_labels import WordPredictor
 
 # Texts per batch, which limits how long a small request waits behind large ones.
 MOST_AT_ONCE = 8192
@@ -235,7 +235,7 @@ class Served:
         if self.recent is not None:
             self.recent.add(first, second, logits_NC)
 
-    def info(self, config: ServeConfig) -> dict[str, Any]:
+    def info(self, config: ServeSettings) -> dict[str, Any]:
         """Returns the description of the model in the form of text-embeddings-inference."""
         is_classifier = self.student.target.has_labels
         names = self.student.target.names if is_classifier else ("score",)
@@ -261,7 +261,7 @@ class Served:
             "docker_label": None,
         }
 
-    def summary(self, config: ServeConfig) -> dict[str, Any]:
+    def summary(self, config: ServeSettings) -> dict[str, Any]:
         """Returns the description of the student for the page."""
         target = self.student.target
         return {

@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 from threadpoolctl import threadpool_limits
 
-from distill.apps.app_settings import ServeConfig
+from distill.apps.app_settings import ServeSettings
 from distill.apps.serve.app import App
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import names_of, open_served
@@ -30,7 +30,7 @@ DRAIN_SECONDS = 30
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(config: ServeConfig) -> None:
+def serve(config: ServeSettings) -> None:
     """Serves students until it is stopped, then answers the pending requests.
 
     Raises:
@@ -42,12 +42,12 @@ def serve(config: ServeConfig) -> None:
         _serve_at(listener, config)
 
 
-def _serve_at(listener: socket.socket, config: ServeConfig) -> None:
+def _serve_at(listener: socket.socket, config: ServeSettings) -> None:
     threads = _one_thread(config.runs)
     metrics = Metrics(config.workers)
     loaded = [served for run in config.runs for served in open_served(Path(run), metrics, config.workers)]
     if config.collect is not None:
-        for served in loaded:  # one, see `ServeConfig`
+        for served in loaded:  # one, see `ServeSettings`
             served.predictor.collect(config.collect, not config.collect_without_text)
     app = App({served.name: served for served in loaded}, config, metrics)
     # A full collection over all loaded objects would stall every request for 0.1 s.
@@ -91,7 +91,7 @@ def _one_thread(runs: Sequence[str]) -> int:
     return threads
 
 
-def _problems(config: ServeConfig) -> list[str]:
+def _problems(config: ServeSettings) -> list[str]:
     names = [name for run in config.runs for name in names_of(Path(run))]
     problems = [f"{name!r} is the name of two runs" for name in sorted({n for n in names if names.count(n) > 1})]
     for run in map(Path, config.runs):
@@ -114,7 +114,7 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _bound(config: ServeConfig) -> socket.socket:
+def _bound(config: ServeSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family)
     # Otherwise a restarted server could not bind for minutes, while old connections are in TIME_WAIT.

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline.arrays import Floats, id_type
 from pipeline.sets.kinds.named_views import CONFUSION, NAMED, named_views
-from pipeline.sets.reader import KEYS, ExampleSet
+from pipeline.sets.open import KEYS, ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import UNLABELLED, Shard
 from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, View, hash_of_texts, ids_problem, signals_problem
@@ -23,14 +23,14 @@ from pipeline.sets.verify import RowsCheck
 from pipeline.sources import sentences
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
 from pipeline.sql.database import variants_view_name, view_name
-from pipeline.sql.gate import quoted
+from pipeline.sql.read_only_query import quoted
 from pipeline.tasks.gold_types import GOLD_TYPE, gold_type
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
 from pipeline.text.windows import are_truncated
 
 if TYPE_CHECKING:
-    from pipeline.text.reader import TextReader
+    from pipeline.text.text_to_ids import TextReader
 
 ROWS_AT_ONCE = 4096
 # Of the rows in one batch: a dictionary can repeat a long text at almost no cost in bytes.

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from pipeline.arrays import Floats64, Ints, Ragged, hashed, id_type, ragged, uniform
 from pipeline.errors import ConfigError
 from pipeline.sets.codecs import Codec, Decoder, Predictions
-from pipeline.sets.reader import GroupedSet
+from pipeline.sets.open import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.row_kind import RowKind, View, ids_problem, signals_problem
 from pipeline.sets.shard_file import Statistics
 from pipeline.sql.database import words_view_name
-from pipeline.sql.gate import parquet
+from pipeline.sql.read_only_query import parquet
 
 if TYPE_CHECKING:
     import torch

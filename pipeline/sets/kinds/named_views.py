@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pipeline.sets.record import SetRecord
 from pipeline.sets.row_kind import View
 from pipeline.sql.database import view_name
-from pipeline.sql.gate import quoted
+from pipeline.sql.read_only_query import quoted
 
 # A matrix of more labels is too wide for any screen, and `confusion` lists its cells.
 MOST_LABELS = 200

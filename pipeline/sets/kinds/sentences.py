@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from pipeline.arrays import Floats, Ints, Ragged, id_type
-from pipeline.sets.reader import GroupedSet
+from pipeline.sets.open import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.row_kind import RowKind, ids_problem, signals_problem

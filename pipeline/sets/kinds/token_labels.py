@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.arrays import Bools, Floats, Ints, Ragged, id_type, ragged
-from pipeline.sets.reader import GroupedSet
+from pipeline.sets.open import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, View, hash_of_texts, ids_problem, signals_problem
@@ -24,7 +24,7 @@ from pipeline.sets.signals.logits import token_logits_of
 from pipeline.sets.verify import RowsCheck
 from pipeline.sources.source import hash_rows
 from pipeline.sql.database import words_view_name
-from pipeline.sql.gate import parquet
+from pipeline.sql.read_only_query import parquet
 from pipeline.tasks.gold_types import LABEL_LISTS
 from pipeline.tasks.metrics import confusion, confusion_by_name
 from pipeline.tasks.spans import Tallies, word_scores, word_tallies
@@ -33,7 +33,7 @@ from pipeline.tasks.task import OUTSIDE
 from pipeline.text.word_pieces import Pieces, read_pieces
 
 if TYPE_CHECKING:
-    from pipeline.text.reader import TextReader
+    from pipeline.text.text_to_ids import TextReader
 
 ROWS_AT_ONCE = 4096
 MAX_TEXT_BYTES = 2**28  # of the words in one batch

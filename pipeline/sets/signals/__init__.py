@@ -5,7 +5,7 @@ from typing import Self
 
 from pipeline.sets.record_parts import Part
 from pipeline.sets.signals.blocks import Attention, Blocks, Values
-from pipeline.sets.signals.init import InitLayers
+from pipeline.sets.signals.initial_layers import InitLayers
 from pipeline.sets.signals.logits import Logits, TokenLogits
 from pipeline.sets.signals.mlm import Mlm
 from pipeline.sets.signals.signal import LayerSignal, Signal

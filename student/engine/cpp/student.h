@@ -120,7 +120,7 @@ struct Head {
 using Heads = std::vector<const Head*>;
 
 // How tokens of two texts are compared, each with what it is aligned with in the other text. See
-// student/model/aligned.py. A token's vector is (row + offset) * factors + shifts, with the normalised row of the table.
+// student/encoders/aligned.py. A token's vector is (row + offset) * factors + shifts, with the normalised row of the table.
 //
 // A comparison is relu(W [z, c, z * c, |z - c|] + b) of a token's contextual vector z and the mean c of those that it is
 // aligned with. A contextual vector is the token's own and parts of its neighbours'.
@@ -151,7 +151,7 @@ struct Alignment {
   void represent_side(const Kernels& arithmetic, Workspace& work, int side, float* features) const;
 };
 
-// An element-wise recurrence, see student/model/recurrent.py. What a token does to a state depends on the token alone. It
+// An element-wise recurrence, see student/encoders/recurrent.py. What a token does to a state depends on the token alone. It
 // is computed when a text first has the token, and kept.
 class Recurrence {
  public:

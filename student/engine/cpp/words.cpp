@@ -1,4 +1,4 @@
-// The logits of words. See TokenLabelStudent in student/model/model.py.
+// The logits of words. See TokenLabelStudent in student/model/student.py.
 //
 // The first token of a word stands for it. A head reads the sums and products of everything up to this token and of
 // everything from it on, and the rows of the token before it, of the token, and of the one behind it.

@@ -1,4 +1,4 @@
-// Aligned pairs (student/model/aligned.py) without padding: the inputs of each token's comparison, and pooling.
+// Aligned pairs (student/encoders/aligned.py) without padding: the inputs of each token's comparison, and pooling.
 //
 // A row is a token's vector, between which attention is, and its contextual vector beside it, which is compared.
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include "export.h"
 #include "dots.h"
 
-// What Python hands over, see student/kernels/compiled_alignment.py.
+// What Python hands over, see student/kernels/native_alignment.py.
 struct Pairs {
   const float* rows;      // of all tokens
   const int64_t* starts;  // of the sentences

@@ -1,4 +1,4 @@
-// What Python hands over (see student/kernels/compiled.py), and how it is shared out among threads.
+// What Python hands over (see student/kernels/native.py), and how it is shared out among threads.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -35,5 +35,5 @@ EXPORT bool is_supported() {
 #endif
 }
 
-// See student/kernels/compiled.py.
+// See student/kernels/native.py.
 EXPORT int interface_version() { return 8; }

@@ -1,4 +1,4 @@
-// The distillation loss of a batch with its gradient: as student/losses/logits.py computes it in torch.
+// The distillation loss of a batch with its gradient: as student/losses/logit_losses.py computes it in torch.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

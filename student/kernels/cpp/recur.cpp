@@ -1,4 +1,4 @@
-// Element-wise recurrences (student/model/recurrent.py): the states of sentences in both directions, and their pooling.
+// Element-wise recurrences (student/encoders/recurrent.py): the states of sentences in both directions, and their pooling.
 //
 // Both ways lie side by side in a token's numbers: those of the way there, then those of the way back.
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 #include "export.h"
 
-// What Python hands over, see student/kernels/compiled_recurrence.py.
+// What Python hands over, see student/kernels/native_recurrence.py.
 struct Steps {
   const float *gates, *values;  // of all tokens, 2 * size numbers each
   const int64_t* starts;        // of the sentences

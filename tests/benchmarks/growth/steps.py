@@ -14,15 +14,15 @@ from pipeline.query.catalog import build_catalog, open_catalog
 from pipeline.sets.record import read_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.push import push
-from pipeline.sharing.sharing_settings import PushConfig
-from pipeline.sql.gate import select
-from student.config import TrainSettings
+from pipeline.sharing.sharing_settings import PushSettings
+from pipeline.sql.read_only_query import select
 from student.fit import train
+from student.settings import TrainSettings
 from student.training_data import load_data
-from teacher.config import DumpSettings
+from teacher.dumps import dump
 from teacher.finetune.classifier import finetune
-from teacher.finetune_config import FinetuneSettings
-from teacher.kinds import dump
+from teacher.finetune_settings import FinetuneSettings
+from teacher.settings import DumpSettings
 
 COMMAND = "python -m tests.benchmarks.growth"
 FORGET_THE_PEAK = "5"  # see proc_pid_clear_refs(5)
@@ -49,7 +49,7 @@ def _verify(folder: Path) -> None:
 
 
 def _push(folder: Path) -> None:
-    push(PushConfig.from_flags(set="growth", store=folder / "store", url=str(folder / "pushed")))
+    push(PushSettings.from_flags(set="growth", store=folder / "store", url=str(folder / "pushed")))
 
 
 def _sql(query: str) -> Callable[[Path], None]:

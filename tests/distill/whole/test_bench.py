@@ -10,7 +10,7 @@ from typer.testing import Result
 
 from distill.apps.bench.readers import MEASURES, OF_IDS
 from pipeline.devices import has_fast_bf16
-from student.model.model import load_student
+from student.model.student import load_student
 from tests.helpers.commands import invoke
 
 

@@ -16,11 +16,11 @@ import distill
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets import kinds as set_kinds
-from pipeline.sets.reader import ExampleSet
-from student import kinds as student_kinds
-from student.model import architecture, model
-from student.predict import Predictor
-from teacher import kinds as teacher_kinds
+from pipeline.sets.open import ExampleSet
+from student import lessons as student_kinds
+from student.model import architecture, student
+from student.predict.predictor import Predictor
+from teacher import dumps as teacher_kinds
 from tests.helpers.messages import naming
 from tests.helpers.toy_kind import SpanSet, SpansKind
 from tests.helpers.toy_kind_student import SpanConfig, SpanKind, SpanStudent, span_inputs
@@ -41,7 +41,7 @@ def _spans() -> Iterator[None]:
         patch.setitem(set_kinds.KINDS, "spans", SpansKind())
         patch.setitem(student_kinds.KINDS, "spans", SpanKind())
         patch.setitem(architecture.CONFIGS, "spans", SpanConfig)
-        patch.setitem(model.STUDENTS, "spans", SpanStudent)
+        patch.setitem(student.STUDENTS, "spans", SpanStudent)
         yield
 
 

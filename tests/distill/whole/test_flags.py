@@ -16,8 +16,8 @@ from distill.commands import COMMANDS, app
 from distill.commands.help import EXAMPLES
 from pipeline.sets.record import FILE_NAME
 from pipeline.settings import Settings, flags
-from student.config import TrainSettings
-from teacher.finetune_config import FinetuneSettings
+from student.settings import TrainSettings
+from teacher.finetune_settings import FinetuneSettings
 
 TRAINING = (
     "--task --set --tasks --mix --store --output-dir --where --query --recipe --init --init-from --init-vectors "

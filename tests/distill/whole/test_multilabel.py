@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from distill.apps.judged_teachers import judged_set
 from distill.apps.results import cells
 from distill.apps.results.baselines import BASELINES
 from distill.apps.results.cells import TaskCells
 from distill.apps.serve.served import rankings
+from distill.apps.teacher_advice import judged_set
 from pipeline.errors import IntegrityError, QueryError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.kinds.examples import ExamplesCheck
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.gold_types import LABEL_LISTS
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import sigmoid
@@ -24,11 +24,11 @@ from pipeline.tasks.task import load_task
 from student.evaluate import evaluate
 from student.fit import train
 from student.labelled_file import evaluate_file
-from student.model.model import Student
-from student.predict import Predictor
-from student.run_config import EvaluateConfig
+from student.model.student import Student
+from student.predict.labels import stored_thresholds
+from student.predict.predictor import Predictor
+from student.run_settings import EvaluateSettings
 from student.sql_functions import register
-from student.thresholds import stored_thresholds
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.multilabel import TOPICS, dump_topics
@@ -115,7 +115,7 @@ def test_thresholds_are_kept_and_used(folder: Path) -> None:
     for answer in predictor(TEXTS):
         above = [name for name in TOPICS if answer["probabilities"][name] > record["thresholds"][name]]
         assert answer["label"] == above
-    parts = evaluate(EvaluateConfig(run=folder / "run", store=folder / "store"))["validation"]
+    parts = evaluate(EvaluateSettings(run=folder / "run", store=folder / "store"))["validation"]
     assert parts == json.loads(json.dumps(record["evaluation"]["validation"]))
     assert parts["decided"]["macro_f1"] >= parts["gold"]["macro_f1"]
 
@@ -265,19 +265,21 @@ def test_variants_have_no_labels(folder: Path, work: Path) -> None:
 
 
 def test_a_file_has_the_scores_of_the_split_with_its_rows(folder: Path, topics: ExampleSet, tmp_path: Path) -> None:
-    expected = evaluate(EvaluateConfig.from_flags(run=folder / "run"))["validation"] | {
+    expected = evaluate(EvaluateSettings.from_flags(run=folder / "run"))["validation"] | {
         "teacher": {},
         "teacher_by_label": {},
         "fidelity": {},
     }
     flags = {"run": folder / "run", "data": folder / "validation.csv", "manifest": folder / "topics.yaml"}
-    (parts,) = evaluate_file(EvaluateConfig.from_flags(**flags))[0].values()
+    (parts,) = evaluate_file(EvaluateSettings.from_flags(**flags))[0].values()
     assert parts == expected
     rows = topics.read("validation", ("sentence1", "label")).to_pylist()
     columns = {"sentence1": [row["sentence1"] for row in rows]}
     columns |= {topic: [k in row["label"] for row in rows] for k, topic in enumerate(TOPICS)}
     pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
-    (parts,) = evaluate_file(EvaluateConfig.from_flags(run=folder / "run", data=tmp_path / "wide.parquet"))[0].values()
+    (parts,) = evaluate_file(EvaluateSettings.from_flags(run=folder / "run", data=tmp_path / "wide.parquet"))[
+        0
+    ].values()
     assert parts == expected
 
 

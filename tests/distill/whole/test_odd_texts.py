@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from distill.apps.app_settings import ServeConfig
+from distill.apps.app_settings import ServeSettings
 from distill.apps.serve.app import App
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.requests import MAX_CHARACTERS
@@ -28,8 +28,8 @@ from student.export.engine_file import write_engine_file
 from student.export.html_file import write_html
 from student.export.onnx_file import write_onnx
 from student.model.architecture import sequences
-from student.model.model import Student
-from student.predict import Predictor
+from student.model.student import Student
+from student.predict.predictor import Predictor
 from student.sql_functions import register
 from tests.helpers.asgi import ask
 from tests.helpers.messages import naming
@@ -130,7 +130,7 @@ class Door:
         return np.array([[row[name] for name in self.config.target.names] for row in answers])
 
     def server(self) -> App:
-        metrics, config = Metrics(1), ServeConfig(runs=("odd",), payload_limit=10**8)
+        metrics, config = Metrics(1), ServeSettings(runs=("odd",), payload_limit=10**8)
         return App({"odd": Served(self.folder, metrics)}, config, metrics)
 
 

@@ -8,10 +8,10 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification
 
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from student.data import as_read, load_examples
-from student.kinds.examples import student_logits
-from student.predict import Predictor
+from student.lessons.examples import student_logits
+from student.predict.predictor import Predictor
 from tests.helpers.commands import invoke
 from tests.helpers.encoders import write_encoder
 

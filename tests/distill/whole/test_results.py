@@ -9,9 +9,9 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from distill.apps.results import cells
-from pipeline.sets.reader import ExampleSet
+from pipeline.resumable import read_work_record
+from pipeline.sets.open import ExampleSet
 from pipeline.training.run_record import read_run_record
-from pipeline.work import read_work_record
 from teacher.models.loaded import weights_sha256
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.forked_steps import fork_all_steps, fork_steps

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 from tests.helpers.commands import invoke
 from tests.helpers.server import serving, workers_of
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import softmax
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 from tests.helpers.browser import PROGRAM, Tab, browser_tab
 from tests.helpers.server import serving
 

@@ -1,15 +1,15 @@
 """Imported answers, which anybody may have given."""
 
 from pipeline.tasks.task import load_task
-from teacher.answers.answer_rows import read_answers
-from teacher.answers.import_settings import ImportConfig
+from teacher.imported.answer_rows import read_answers
+from teacher.imported.import_settings import ImportSettings
 from tests.fuzz.files import FOLDER, of_a_kind, seeds, written
 
-COVERS = ("teacher.answers.answer_rows", "teacher.answers.answer_rows")
+COVERS = ("teacher.imported.answer_rows", "teacher.imported.answer_rows")
 KINDS = (".csv", ".jsonl")
 TASK = load_task("rte")
 CONFIGS = {
-    kind: ImportConfig(file=FOLDER / f"answers{kind}", task="rte", teacher="anybody", rest="spread") for kind in KINDS
+    kind: ImportSettings(file=FOLDER / f"answers{kind}", task="rte", teacher="anybody", rest="spread") for kind in KINDS
 }
 SEEDS = seeds(
     KINDS,

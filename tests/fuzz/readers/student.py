@@ -6,12 +6,12 @@ from typing import Any
 
 from pipeline.record_file import with_checksum
 from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, read_run_record
-from student.answers.certificate import CERTIFICATE_FILE, read_certificate
 from student.model.config_file import read_encoder_config
-from student.model.model import Student
+from student.model.student import Student
+from student.predict.certificate import CERTIFICATE_FILE, read_certificate
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds
 
-COVERS = ("student.model.architecture", "student.answers.certificate", "pipeline.training.run_record")
+COVERS = ("student.model.architecture", "student.predict.certificate", "pipeline.training.run_record")
 PAIRS = f"pairs of {CONFIG_FILE}"
 KINDS = (CONFIG_FILE, PAIRS, RUN_RECORD, CERTIFICATE_FILE)
 RUN, OF_PAIRS = FOLDER / "run", FOLDER / "run-pairs"

@@ -6,7 +6,7 @@ from pipeline.sets.codecs.decoder import read_decoder
 from pipeline.sets.record import read_set_record
 from pipeline.sets.vector_codecs import Basis, fit_basis, read_basis
 from pipeline.training.run_record import WEIGHTS_FILE
-from student.model.model import Student
+from student.model.student import Student
 from student.model.weights import load_weights
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds, written
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import load_tokenizer, tokenizer_sha256
 from tests.fuzz.files import written
 

@@ -17,9 +17,9 @@ from pipeline.cluster.ray_pool import (
     workers_to_start,
 )
 from pipeline.errors import ConfigError, DistillError, TeacherError
-from pipeline.stopping import Stopped, handling_signals
-from student.config import SweepSettings
-from teacher.config import DumpSettings
+from pipeline.interrupts import Stopped, handling_signals
+from student.settings import SweepSettings
+from teacher.settings import DumpSettings
 from tests.helpers.messages import naming
 
 pytestmark = pytest.mark.slow

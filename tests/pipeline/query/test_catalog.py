@@ -13,10 +13,10 @@ from pipeline.errors import DataError, PassingError, QueryError
 from pipeline.query import catalog
 from pipeline.query.catalog import CATALOG_FILE, build_catalog, open_catalog
 from pipeline.record_file import read_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import FILE_NAME, write_set_record
 from pipeline.sql.database import view_name
-from pipeline.sql.gate import select
+from pipeline.sql.read_only_query import select
 from tests.helpers.messages import naming
 
 

@@ -13,14 +13,14 @@ from typer.testing import Result
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.diff import Diff, diff
-from pipeline.query.query_settings import DiffConfig
-from pipeline.sets.reader import ExampleSet
+from pipeline.query.query_settings import DiffSettings
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import write_set_record
 from pipeline.sets.writer import finish_set
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task
+from teacher.dumps import dump
 from teacher.finetune.common import save_teacher
-from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import invoke
@@ -46,7 +46,7 @@ def with_logits(logit_set: ExampleSet, folder: Path, *logits: float) -> ExampleS
 
 
 def compared(a: Path, b: Path, **flags: Any) -> Diff:
-    return diff(DiffConfig(a=str(a), b=str(b), **flags))
+    return diff(DiffSettings(a=str(a), b=str(b), **flags))
 
 
 def run(*arguments: object) -> Result:

@@ -17,11 +17,11 @@ from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
 from pipeline.query.explain_row import explain_row
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import write_set_record
 from pipeline.sets.signals import Logits, Signals
 from pipeline.sharing.push import without_text
-from pipeline.sql.gate import select
+from pipeline.sql.read_only_query import select
 from pipeline.tasks.target import Target
 from tests.helpers.messages import naming
 from tests.helpers.token_sets import CODECS_BY_NAME, write_set

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import write_set_record
 from pipeline.sets.signals.logits import Logits
 from pipeline.sharing.push import without_text
-from pipeline.sql.gate import select, to_arrow
+from pipeline.sql.read_only_query import select, to_arrow
 from pipeline.tasks.metrics import confusion
 from pipeline.tasks.target import predicted_scores, softmax
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS

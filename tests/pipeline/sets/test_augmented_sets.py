@@ -17,7 +17,7 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
 from pipeline.sets.shard_file import footer_of

@@ -10,10 +10,10 @@ import yaml
 from pydantic import BaseModel
 
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import ExampleSet, load_set_tokenizer
+from pipeline.sets.open import ExampleSet, load_set_tokenizer
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.tasks.task import Task
-from teacher.kinds import dump
+from teacher.dumps import dump
 from tests.helpers.dumps import dump_config
 
 

@@ -13,7 +13,7 @@ from pipeline.query.catalog import open_catalog
 from pipeline.query.explain_row import explain_row
 from pipeline.sets.card import CARD_FILE
 from pipeline.sets.kinds import KINDS
-from pipeline.sets.reader import ExampleSet, usable_record
+from pipeline.sets.open import ExampleSet, usable_record
 from pipeline.sets.record import SetRecord, changed, parse_set_record, read_set_record, to_json
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.writer import complete_set, write_shard

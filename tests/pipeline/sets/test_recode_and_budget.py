@@ -20,21 +20,21 @@ from pipeline.sets.codecs import Dense, codec_for
 from pipeline.sets.codecs.decoder import DECODER_FILE
 from pipeline.sets.codecs.sampled import SampledCodec
 from pipeline.sets.codecs.topk import TopKCodec
-from pipeline.sets.config import RecodeConfig, SampledFlags, TopKFlags
+from pipeline.sets.config import RecodeSettings, SampledFlags, TopKFlags
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
 from pipeline.sets.recode import recode
 from pipeline.sets.record import read_set_record, write_set_record
 from pipeline.sets.verify import verify_shards
-from pipeline.tasks.probability_metrics import calibration_error
+from pipeline.tasks.calibration_error import calibration_error
 from tests.helpers.commands import invoke
 from tests.helpers.damage import with_other_bytes
 from tests.helpers.messages import naming
 
 
-def config(token_store: Path, store: Path, source: str, **changes: Any) -> RecodeConfig:
+def config(token_store: Path, store: Path, source: str, **changes: Any) -> RecodeSettings:
     settings = {"set": str(token_store / source), "store": store, "name": "new"}
     own = {"topk": {"top_k": 10}, "sampled": {"num_samples": 20}}.get(changes.get("codec", "sampled"), {})
-    return RecodeConfig.from_flags(**settings | own | changes)
+    return RecodeSettings.from_flags(**settings | own | changes)
 
 
 def whole(token_set: MaskedWordSet, split: str) -> pa.Table:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.sets.layer_files import open_layers
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import changed, read_set_record, write_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.sets.writer import measured

@@ -18,7 +18,7 @@ from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
 from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.sets.kinds.sentences import SentenceSet
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import changed, read_set_record
 from pipeline.sets.vector_codecs import BASIS_FILE
 from pipeline.sets.verify import verify_shards

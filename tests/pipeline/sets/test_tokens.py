@@ -23,7 +23,7 @@ from pipeline.sets.card import card_text
 from pipeline.sets.codecs.decoder import DECODER_FILE, write_decoder
 from pipeline.sets.config import CodecName
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table, tokens_schema
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record, write_set_record
 from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.shard_file import footer_of, read_groups

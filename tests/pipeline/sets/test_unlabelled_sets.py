@@ -14,17 +14,17 @@ from pydantic import ValidationError
 from distill.apps.report.set_page import set_page
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.shard_file import footer_of
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.join import join
 from pipeline.sharing.push import without_text
-from pipeline.sharing.sharing_settings import JoinConfig
+from pipeline.sharing.sharing_settings import JoinSettings
 from pipeline.tasks.target import NO_LABEL
 from student.data import load_examples
 from student.fit import train
-from teacher.kinds import dump
+from teacher.dumps import dump
 from tests.helpers.dumps import TRAIN_ROWS, dump_config
 from tests.helpers.shards import write_examples
 from tests.helpers.students import tiny_config
@@ -106,7 +106,7 @@ def test_without_text_and_joined(mixed: ExampleSet, work: Path, store: Path, tmp
         assert record.unlabelled == mixed.record.unlabelled
         verify_shards(blind, record)
         flags = {"manifest": work / "opinion.yaml", "data": work / "data", "store": tmp_path, "name": "joined"}
-        joined = join(JoinConfig.from_flags(set=str(blind), **flags), "distill join")
+        joined = join(JoinSettings.from_flags(set=str(blind), **flags), "distill join")
     assert joined.missing["train"] == [(TRAIN_ROWS + k, 0) for k in range(len(NEW))]
     assert joined.extra == joined.other_gold == {"train": [], "validation": []}
     assert joined.record.unlabelled is None

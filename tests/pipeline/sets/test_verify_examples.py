@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.sets.kinds import examples
 from pipeline.sets.kinds.examples import text_hash
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.shard_file import bomb_problem
 from pipeline.sets.verify import verify_shards

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.sets.kinds.token_labels import MAX_TEXT_BYTES, TokenLabelsCheck, TokenLabelSet, words_bomb
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.verify import verify_shards
 from tests.helpers.words import dump_entities, write_random_teacher
 

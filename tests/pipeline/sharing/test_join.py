@@ -14,13 +14,13 @@ from distill.commands import app
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.query.catalog import open_catalog
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import changed, read_set_record, write_set_record
 from pipeline.sets.record_parts import Version
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.join import Joined
 from student.data import load_examples
-from teacher.kinds import dump
+from teacher.dumps import dump
 from tests.helpers.commands import invoke
 from tests.helpers.damage import with_other_bytes
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config

@@ -13,12 +13,12 @@ import pipeline.sharing.push
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.query.catalog import open_catalog
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import FILE_NAME, changed, read_set_record, write_set_record
 from pipeline.sets.vector_codecs import BASIS_FILE
-from pipeline.sharing.place import open_place
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL, _require_empty
+from pipeline.sharing.remote_folder import open_place
 from pipeline.training.run_record import TOKENIZER_FILE
 from tests.helpers.damage import damage
 from tests.helpers.messages import naming

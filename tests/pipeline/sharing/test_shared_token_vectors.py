@@ -14,14 +14,14 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
 from pipeline.record_file import read_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.join import join
-from pipeline.sharing.sharing_settings import JoinConfig
-from pipeline.sql.gate import select
+from pipeline.sharing.sharing_settings import JoinSettings
+from pipeline.sql.read_only_query import select
 from tests.helpers.messages import naming
 from tests.helpers.places import contents, fetch, objects, send
 
@@ -61,7 +61,7 @@ def test_a_set_without_text_keeps_the_vectors_and_not_the_counts(
     assert before.count_V.sum() > blind.count_V.sum() == 0
     assert pq.read_table(pulled.root / VOCABULARY_FILE).column("count").null_count == len(blind.count_V)
     flags: dict[str, Any] = {"manifest": work / "opinion.yaml", "store": tmp_path, "data": work / "data"}
-    found = join(JoinConfig(set=str(pulled.root), name="joined", **flags), "distill join")
+    found = join(JoinSettings(set=str(pulled.root), name="joined", **flags), "distill join")
     assert contents(found.root)[VOCABULARY_FILE] == contents(opinion_vectors.root)[VOCABULARY_FILE]
     assert found.record.signals == opinion_vectors.record.signals
 

@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
 from pipeline.sets.kinds.examples import TEXT_COLUMNS
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.verify import verify_shards

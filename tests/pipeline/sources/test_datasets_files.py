@@ -8,7 +8,7 @@ import datasets
 import pyarrow as pa
 import pytest
 
-from distill.apps.quickstart.look import look_at
+from distill.apps.quickstart.inspect_rows import look_at
 from pipeline.errors import DataError
 from pipeline.sources import load_documents, load_source
 from pipeline.sources.class_names import class_names

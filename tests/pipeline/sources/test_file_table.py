@@ -14,10 +14,10 @@ from pipeline.sources import load_documents, load_source
 from pipeline.sources.row_files import FORMATS, open_rows
 from pipeline.sources.source import load_word_source
 from pipeline.tasks.task import Corpus, Task
-from student.answers.file import text_names
-from teacher.answers.answer_rows import read_answers
-from teacher.answers.array_file import ENDINGS
-from teacher.answers.import_settings import ImportConfig
+from student.predict.file import text_names
+from teacher.imported.answer_rows import read_answers
+from teacher.imported.array_file import ENDINGS
+from teacher.imported.import_settings import ImportSettings
 from teacher.unlabelled.texts import find_texts
 from tests.helpers.row_formats import PACKERS, WRITERS, fasttext
 
@@ -81,7 +81,7 @@ def imported(folder: Path, kind: str, with_labels: bool) -> bool:
     logits = [json.dumps(row) for row in LOGITS]
     (folder / "mine.yaml").write_text(json.dumps(TASK))
     path = written(folder / f"x{kind}", with_labels, NAMES, logits=logits)
-    found = read_answers(ImportConfig(file=path, manifest=folder / "mine.yaml", teacher="any"), CLASSES)
+    found = read_answers(ImportSettings(file=path, manifest=folder / "mine.yaml", teacher="any"), CLASSES)
     return np.allclose(found.logits_AC, LOGITS)
 
 

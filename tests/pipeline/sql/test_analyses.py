@@ -11,9 +11,9 @@ import pytest
 
 from pipeline.errors import QueryError
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
-from pipeline.sets.reader import ExampleSet
-from pipeline.sql.gate import select, to_arrow
+from pipeline.sets.open import ExampleSet
 from pipeline.sql.macros import add_macros
+from pipeline.sql.read_only_query import select, to_arrow
 from tests.helpers.messages import naming
 
 Row = tuple[str, int, int, int | None, Sequence[float]]  # split, source row, variant, label, probabilities

@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModel, AutoTokenizer
 
 from pipeline.arrays import Ragged
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 from pipeline.text.word_pieces import Pieces, read_pieces
 from tests.helpers.encoders import write_encoder
 

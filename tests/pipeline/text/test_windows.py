@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from pipeline.errors import ConfigError
-from pipeline.text.reader import TextReader
+from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import Tokenized, wordpiece
 from pipeline.text.windows import Windows, are_truncated, window_lengths
 from tests.helpers.messages import naming

@@ -17,19 +17,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from distill.apps.app_settings import ServeConfig
+from distill.apps.app_settings import ServeSettings
 from distill.apps.serve.app import App
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served
 from pipeline.errors import FingerprintMismatchError, IntegrityError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.target import softmax
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, StageRecord, read_cascade, write_cascade
 from student.cascade.cascade_predictor import CascadePredictor
 from student.cascade.stages import ChatStage, ServerStage, StageError, TeacherStage, open_stage
 from student.fit import train
-from student.predict import Predictor
+from student.predict.predictor import Predictor
 from student.sql_functions import register
 from tests.helpers.asgi import ask
 from tests.helpers.commands import invoke
@@ -133,7 +133,7 @@ def test_every_place_takes_it_and_the_stage_that_is_sure_answers(runs: tuple[Pat
     assert [name for (name,) in staged] == [str(runs[k]) for k in stage_N]
 
     metrics = Metrics(1)
-    app = App({"cascade": Served(folder, metrics)}, ServeConfig(runs=(str(folder),)), metrics)
+    app = App({"cascade": Served(folder, metrics)}, ServeSettings(runs=(str(folder),)), metrics)
     answer = json.loads(ask(app, "POST", "/predict", {"inputs": [[text] for text in TEXTS]}).body)
     served = [{one["label"]: one["score"] for one in row} for row in answer]
     np.testing.assert_allclose([[row[name] for name in NAMES] for row in served], expected, rtol=1e-4)

@@ -13,17 +13,17 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets import collected
 from pipeline.sets.collected import Collector, collected_lines
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.verify import verify_shards
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import wordpiece
 from student.cascade.cascade_file import CascadeRecord, StageRecord, write_cascade
 from student.fit import train
-from student.predict import Predictor
-from teacher.answers.extend_set import extend_set
-from teacher.answers.import_settings import ExtendConfig
+from student.predict.predictor import Predictor
 from teacher.check import check
-from teacher.config import CheckConfig
+from teacher.imported.extend_set import extend_set
+from teacher.imported.import_settings import ExtendSettings
+from teacher.settings import CheckSettings
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import TRAIN_ROWS
 from tests.helpers.messages import naming
@@ -49,7 +49,7 @@ def some(folder: Path, texts: Sequence[str] = NEW, **flags: bool) -> Path:
 
 
 def extended(old: ExampleSet, folder: Path, store: Path, **flags: Any) -> ExampleSet:
-    config = ExtendConfig(set=str(old.root), collected=folder, store=store, **flags)
+    config = ExtendSettings(set=str(old.root), collected=folder, store=store, **flags)
     return ExampleSet.open(extend_set(config, "distill extend").root)
 
 
@@ -119,7 +119,7 @@ def test_extended_with_and_without_text(work: Path, opinion_set: ExampleSet, tmp
     shared = opinion_set.record.shards[0]
     assert (new.root / shared.path).samefile(opinion_set.root / shared.path)
     # The teacher's own rows are checked as before.
-    assert check(CheckConfig(set=str(new.root), manifest=work / "opinion.yaml", sample=500)).passed
+    assert check(CheckSettings(set=str(new.root), manifest=work / "opinion.yaml", sample=500)).passed
 
     folder = some(tmp_path / "hashes", has_text=False)
     assert not any(text in path.read_text() for text in NEW for path in folder.iterdir())
@@ -158,7 +158,7 @@ def test_repeated_texts_and_copies_of_dev_rows_are_left_out_and_a_second_folder_
     assert (record.rows, record.first_row, record.settings["collected"]) == (len(NEW), TRAIN_ROWS, len(NEW))
     verify_shards(two.root, two.record)
     assert (
-        check(CheckConfig(set=str(two.root), manifest=work / "opinion.yaml", sample=500)).rows
+        check(CheckSettings(set=str(two.root), manifest=work / "opinion.yaml", sample=500)).rows
         == opinion_set.record.num_rows
     )
     with pytest.raises(DataError, match=naming("first")):

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.arrays import Floats
-from pipeline.tasks.calibration import Calibration, calibrated
 from pipeline.tasks.target import margins, softmax
-from student.answers.certificate import CERTIFICATE_FILE
+from pipeline.tasks.temperature import Calibration, calibrated
 from student.export.export import export
-from student.model.model import Student
-from student.run_config import ExportConfig
-from student.thresholds import chosen_names
+from student.model.student import Student
+from student.predict.certificate import CERTIFICATE_FILE
+from student.predict.labels import chosen_names
+from student.run_settings import ExportSettings
 from tests.helpers.certificates import certify, with_margin
 from tests.helpers.engine import HOT, LIBRARY, ROWS, by_torch, inputs, made, needs_engine, write, written
 from tests.helpers.engine_files import Header, joined, parts
@@ -136,7 +136,7 @@ def test_without_a_certificate_nothing_abstains(tmp_path: Path, name: str) -> No
 def test_each_task_has_its_own(together: Path, tmp_path: Path) -> None:
     run = shutil.copytree(together, tmp_path / "together")
     certify(run / "opinion", 0.25)
-    export(ExportConfig(run=run, file=tmp_path / "x.distill"))
+    export(ExportSettings(run=run, file=tmp_path / "x.distill"))
     with pytest.raises(DistillError, match=naming("score", "no certificate")):
         MultiTaskPredictor(tmp_path / "x.distill").predict(["good"], abstain=True)
     some = MultiTaskPredictor(tmp_path / "x.distill", tasks=["opinion"])

@@ -19,16 +19,16 @@ from safetensors import safe_open
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
-from pipeline.tasks.calibration import calibrated
 from pipeline.tasks.target import predicted_scores, probabilities
-from student.answers.run_predictor import RunPredictor, in_batches
+from pipeline.tasks.temperature import calibrated
 from student.export.engine_file import write_engine_file
 from student.export.export import export, with_small_tables
 from student.model.architecture import sequences
-from student.model.model import TaskStudent, TokenLabelStudent
-from student.model.rounded import rounded as rounded_for_disk
-from student.model.rounded import widened
-from student.run_config import ExportConfig
+from student.model.disk_rounding import rounded as rounded_for_disk
+from student.model.disk_rounding import widened
+from student.model.student import TaskStudent, TokenLabelStudent
+from student.predict.run_predictor import RunPredictor, in_batches
+from student.run_settings import ExportSettings
 from tests.helpers.engine import (
     DTYPES,
     LIBRARY,
@@ -208,7 +208,7 @@ def test_the_content_of_a_file_is_a_student_too(files: dict[str, Path]) -> None:
 def several(together: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Students of two tasks of texts and one of pairs, with one encoder."""
     path = tmp_path_factory.mktemp("several") / "together.distill"
-    size = export(ExportConfig(run=together, file=path))["bytes"]
+    size = export(ExportSettings(run=together, file=path))["bytes"]
     assert size["after"] == path.stat().st_size
     return path
 
@@ -285,7 +285,7 @@ def test_tasks_of_a_file_are_named(several: Path, together: Path, tmp_path: Path
     with pytest.raises(DistillError, match=naming("some take one text")):
         _logits(both, ["a"], None)
     with pytest.raises(ConfigError, match=naming("--file", f"{together}/roles")):
-        export(ExportConfig(run=together, onnx=tmp_path / "x.onnx"))
+        export(ExportSettings(run=together, onnx=tmp_path / "x.onnx"))
 
 
 @pytest.mark.parametrize("name", ["compare, maxima, bigrams", "words"])
@@ -366,7 +366,7 @@ def test_other_students_are_told_which_export_serves_them(tmp_path: Path) -> Non
 
 def test_a_run_is_exported_by_the_command(roles_run: Path, store: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "roles.distill"
-    result = export(ExportConfig(run=roles_run, store=store, file=path))
+    result = export(ExportSettings(run=roles_run, store=store, file=path))
     assert result["bytes"]["after"] == path.stat().st_size
     reference, predictor = RunPredictor(roles_run), Predictor(path)
     assert predictor.task == reference.student.config.task
@@ -376,6 +376,6 @@ def test_a_run_is_exported_by_the_command(roles_run: Path, store: Path, tmp_path
         predictor.logits(sentences, *second), folder_by_torch(reference, sentences, *second), rtol=1e-4, atol=1e-4
     )
     with pytest.raises(ConfigError, match=naming("--file", "--tables")):
-        export(ExportConfig(run=roles_run, store=store, file=path, tables="int8"))
+        export(ExportSettings(run=roles_run, store=store, file=path, tables="int8"))
     with pytest.raises(ConfigError, match=naming("--head-dtype")):
-        export(ExportConfig(run=roles_run, store=store, head_dtype="int8", onnx=tmp_path / "x.onnx"))
+        export(ExportSettings(run=roles_run, store=store, head_dtype="int8", onnx=tmp_path / "x.onnx"))

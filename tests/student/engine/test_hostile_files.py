@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from student.export.export import export
-from student.run_config import ExportConfig
+from student.run_settings import ExportSettings
 from tests.helpers.engine import LIBRARY, needs_engine, written
 from tests.helpers.engine_files import Header, joined, parts
 from tests.helpers.messages import naming
@@ -225,7 +225,7 @@ def test_settings_of_words_that_do_not_fit(words: bytes, tmp_path: Path, name: s
 
 @pytest.mark.parametrize("number", [0, 2])  # that of single texts, and a later one
 def test_a_hidden_layer_that_does_not_fit(together: Path, tmp_path: Path, number: int) -> None:
-    export(ExportConfig(run=together, file=tmp_path / "good"))
+    export(ExportSettings(run=together, file=tmp_path / "good"))
 
     def change(values: Header) -> None:
         values["tasks"][1]["hidden_of"] = number

@@ -13,7 +13,7 @@ import pytest
 
 from student.engine.build import DUCKDB_NAME, EXTENSIONS, duckdb_footer
 from student.export.engine_file import write_engine_file
-from student.model.model import TokenLabelStudent
+from student.model.student import TokenLabelStudent
 from tests.helpers.certificates import certify
 from tests.helpers.engine import LIBRARY, LINK, SCORE, SHAPE, WARNINGS, made, needs_engine, write, written
 from tests.helpers.toy_students import student

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from student.engine.build_wasm import ZIG, build
 from student.export.export import export
-from student.run_config import ExportConfig
+from student.run_settings import ExportSettings
 from tests.helpers.certificates import certify
 from tests.helpers.engine import (
     DTYPES,
@@ -109,7 +109,7 @@ def test_many_inputs_and_none(node: Node, files: dict[str, Path]) -> None:
 
 def test_one_task_of_several(node: Node, together: Path, tmp_path: Path) -> None:
     path = tmp_path / "together.distill"
-    export(ExportConfig(run=together, file=path))
+    export(ExportSettings(run=together, file=path))
     for task, texts_ in (("opinion", [["a good one"]]), ("score", [["a good one"]]), ("roles", [["anna"], ["ben"]])):
         expected_NC = Predictor(path, task=task).logits(*texts_)
         rows = list(zip(*texts_, strict=True)) if len(texts_) == 2 else texts_[0]

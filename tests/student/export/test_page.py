@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import read_run_record, write_run_record
 from student.export.engine_file import write_engine_file
 from student.export.export import export
 from student.export.html_file import write_html
-from student.model.model import Student
-from student.run_config import ExportConfig
+from student.model.student import Student
+from student.run_settings import ExportSettings
 from tests.helpers.browser import PROGRAM, Tab, browser_tab
 from tests.helpers.commands import invoke
 from tests.helpers.node import PROGRAM as NODE
@@ -62,7 +62,7 @@ def test_wrong_flags_leave_nothing(roles_run: Path, store: Path, tmp_path: Path)
 def page(opinion_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Student]:
     """The page of a student, and that student."""
     path = tmp_path_factory.mktemp("page") / "opinion.html"
-    export(ExportConfig(run=opinion_run, html=path))
+    export(ExportSettings(run=opinion_run, html=path))
     return path, Student.load(opinion_run)
 
 

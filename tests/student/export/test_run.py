@@ -14,16 +14,16 @@ from pipeline.console import size
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, MissingDependencyError
 from pipeline.record_file import read_record
 from student.describe import describe
+from student.encoders.matrices import matrix_encoder
 from student.evaluate import evaluate
 from student.export.export import export, with_small_tables
 from student.export.onnx_file import write_onnx
 from student.fit import train
 from student.kernels.reference import GROUP
-from student.model.embeddings import matrix_encoder
-from student.model.model import Student, num_bytes
+from student.model.student import Student, num_bytes
 from student.model.tables import SmallDtype
-from student.predict import Predictor
-from student.run_config import EvaluateConfig, ExportConfig
+from student.predict.predictor import Predictor
+from student.run_settings import EvaluateSettings, ExportSettings
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.onnx_files import run_onnx, session
@@ -130,15 +130,15 @@ def test_what_cannot_be_exported_is_told_first(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_smaller_folder_is_a_student_like_any_other(roles_run: Path, store: Path, tmp_path: Path) -> None:
-    config = ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store)
+    config = ExportSettings(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store)
     result = export(config)
     whole, small = Student.load(roles_run), Student.load(tmp_path / "small")
     assert result["bytes"] == {"before": num_bytes(whole), "after": num_bytes(small)}
     assert result["bytes"]["after"] < result["bytes"]["before"]
-    evaluation = evaluate(EvaluateConfig(run=tmp_path / "small", store=store))
+    evaluation = evaluate(EvaluateSettings(run=tmp_path / "small", store=store))
     record = read_record(tmp_path / "small" / "run.json")
     assert record["result"]["evaluation"] == evaluation
-    before = evaluate(EvaluateConfig(run=roles_run, store=store))
+    before = evaluate(EvaluateSettings(run=roles_run, store=store))
     accuracy = {
         "before": before["validation"]["gold"]["accuracy"],
         "after": evaluation["validation"]["gold"]["accuracy"],
@@ -152,7 +152,7 @@ def test_a_smaller_folder_is_a_student_like_any_other(roles_run: Path, store: Pa
 
 def test_rows_of_untrained_tokens_are_left_out(store: Path, tmp_path: Path) -> None:
     train(tiny_config(store / "opinion", tmp_path / "run", where="source_row < 3"), "")
-    result = export(ExportConfig(run=tmp_path / "run", output_dir=tmp_path / "small", tables="int8", store=store))
+    result = export(ExportSettings(run=tmp_path / "run", output_dir=tmp_path / "small", tables="int8", store=store))
     whole, small = Student.load(tmp_path / "run"), Student.load(tmp_path / "small")
     rows = small.config.used_rows
     assert rows is not None
@@ -187,18 +187,18 @@ def test_a_folder_of_another_student_is_left_alone(
     before = (other / "model.safetensors").read_bytes()
     for folder in (other, roles_run):
         with pytest.raises(FingerprintMismatchError, match=naming("--output-dir", str(folder))):
-            export(ExportConfig(run=roles_run, output_dir=folder, tables="int8", store=store))
+            export(ExportSettings(run=roles_run, output_dir=folder, tables="int8", store=store))
     assert (other / "model.safetensors").read_bytes() == before
 
 
 def test_wrong_flags_are_all_told(roles_run: Path, store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=naming("--onnx FILE", "--html FILE", "--output-dir FOLDER")):
-        export(ExportConfig(run=roles_run, store=store))
+        export(ExportSettings(run=roles_run, store=store))
     with pytest.raises(ConfigError, match=naming("--output-dir: ", "--tables float16")):
-        export(ExportConfig(run=roles_run, output_dir=tmp_path / "x", store=store))
-    export(ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store))
+        export(ExportSettings(run=roles_run, output_dir=tmp_path / "x", store=store))
+    export(ExportSettings(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store))
     with pytest.raises(ConfigError, match=naming("2 problems", "--onnx FILE", "--tables float16: ", "small", "int8")):
-        export(ExportConfig(run=tmp_path / "small", tables="float16", store=store))
+        export(ExportSettings(run=tmp_path / "small", tables="float16", store=store))
     assert not (tmp_path / "x").exists()
 
 
@@ -208,7 +208,7 @@ def test_without_its_set_a_student_is_written_but_not_measured(
     run = shutil.copytree(roles_run, tmp_path / "run")
     record = read_record(run / "run.json")
     (run / "run.json").write_text(json.dumps(record | {"logit_sets": [str(tmp_path / "gone")]}))
-    config = ExportConfig(run=run, output_dir=tmp_path / "small", tables="float16", store=tmp_path)
+    config = ExportSettings(run=run, output_dir=tmp_path / "small", tables="float16", store=tmp_path)
     assert export(config)["scores"] == {}
     assert "warning: " in capsys.readouterr().err
     assert Student.load(tmp_path / "small").config.table_dtype == "float16"
@@ -246,7 +246,7 @@ def test_the_command_prints_what_it_costs_and_makes_a_file_of_small_tables(
 def test_a_pair_run_becomes_a_file_and_a_folder_that_agree(cbow_run: Path, store: Path, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in cbow_run.iterdir() if path.is_file()}
     file, folder = tmp_path / "new" / "x.onnx", tmp_path / "small"
-    result = export(ExportConfig(run=cbow_run, onnx=file, output_dir=folder, tables="float16", store=store))
+    result = export(ExportSettings(run=cbow_run, onnx=file, output_dir=folder, tables="float16", store=store))
     assert result["onnx"]["bytes"] == file.stat().st_size
     assert result["onnx"]["difference"] < 1e-5
     small = Student.load(folder)
@@ -261,18 +261,18 @@ def test_a_pair_run_becomes_a_file_and_a_folder_that_agree(cbow_run: Path, store
 
 
 def test_a_folder_with_other_tables_is_left_alone(roles_run: Path, store: Path, tmp_path: Path) -> None:
-    export(ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store))
+    export(ExportSettings(run=roles_run, output_dir=tmp_path / "small", tables="int8", store=store))
     with pytest.raises(FingerprintMismatchError, match=naming("--output-dir", "small: ")):
-        export(ExportConfig(run=roles_run, output_dir=tmp_path / "small", tables="float16", store=store))
+        export(ExportSettings(run=roles_run, output_dir=tmp_path / "small", tables="float16", store=store))
     assert Student.load(tmp_path / "small").config.table_dtype == "int8"
 
 
 def test_small_tables_become_no_other_folder(opinion_run: Path, store: Path, tmp_path: Path) -> None:
-    export(ExportConfig(run=opinion_run, output_dir=tmp_path / "small", tables="int8", store=store))
+    export(ExportSettings(run=opinion_run, output_dir=tmp_path / "small", tables="int8", store=store))
     for tables in ("int8", None):
         flags = {"run": tmp_path / "small", "output_dir": tmp_path / "again", "tables": tables, "store": store}
         with pytest.raises(ConfigError, match=naming("--output-dir: ", "int8")):
-            export(ExportConfig.model_validate(flags))
+            export(ExportSettings.model_validate(flags))
     assert not (tmp_path / "again").exists()
 
 
@@ -295,7 +295,7 @@ def as_bilstm(run: Path, folder: Path) -> Path:
 
 def test_a_bilstm_run_can_have_small_tables(opinion_run: Path, store: Path, tmp_path: Path) -> None:
     run = as_bilstm(opinion_run, tmp_path / "run")
-    export(ExportConfig(run=run, output_dir=tmp_path / "small", tables="int8", store=store))
+    export(ExportSettings(run=run, output_dir=tmp_path / "small", tables="int8", store=store))
     assert Predictor(tmp_path / "small")(["a good one ."])[0]["label"]
 
 
@@ -303,7 +303,7 @@ def test_a_bilstm_run_leaves_no_trace_of_an_onnx_file(opinion_run: Path, store: 
     run = as_bilstm(opinion_run, tmp_path / "run")
     both = {"onnx": tmp_path / "new" / "x.onnx", "output_dir": tmp_path / "small", "tables": "int8"}
     with pytest.raises(ConfigError, match=naming("--onnx: ", "bilstm")):
-        export(ExportConfig.model_validate(both | {"run": run, "store": store}))
+        export(ExportSettings.model_validate(both | {"run": run, "store": store}))
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -313,7 +313,7 @@ def test_a_missing_package_leaves_no_trace(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=naming(package, "'distill-offline[onnx]'")):
-        export(ExportConfig(run=opinion_run, onnx=tmp_path / "new" / "x.onnx", store=store))
+        export(ExportSettings(run=opinion_run, onnx=tmp_path / "new" / "x.onnx", store=store))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -329,7 +329,7 @@ def test_an_unfinished_run_is_not_exported(opinion_run: Path, store: Path, tmp_p
     record = read_record(run / "run.json")
     (run / "run.json").write_text(json.dumps({k: v for k, v in record.items() if k != "result"} | {"state": "running"}))
     with pytest.raises(ConfigError, match=naming("run: ", "distill train-student --task opinion")):
-        export(ExportConfig(run=run, output_dir=tmp_path / "small", tables="int8", store=store))
+        export(ExportSettings(run=run, output_dir=tmp_path / "small", tables="int8", store=store))
     assert not (tmp_path / "small").exists()
 
 

@@ -5,20 +5,20 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from student.kernels import compiled
+from student.kernels import native
 
-CAPABLE = compiled.LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("portable",))
-BUILT = [level for level in CAPABLE if (path := compiled.library_path(level)) and compiled.load(path).is_supported()]
+CAPABLE = native.LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("portable",))
+BUILT = [level for level in CAPABLE if (path := native.library_path(level)) and native.load(path).is_supported()]
 
 
 @pytest.fixture(scope="module", params=BUILT or ["none"])
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Has `compiled` use one level's kernels."""
-    path = compiled.library_path(request.param)
+    """Has `native` use one level's kernels."""
+    path = native.library_path(request.param)
     assert path is not None
-    kernels = compiled.load(path)
+    kernels = native.load(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "library", lambda: kernels)
+        patch.setattr(native, "library", lambda: kernels)
         yield request.param
 
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.tasks.target import NO_LABEL
-from student.config import SoftLoss
-from student.kernels import compiled, compiled_training
-from student.losses.logits import distillation_loss, plain_loss
+from student.kernels import native, native_training
+from student.losses.logit_losses import distillation_loss, plain_loss
+from student.settings import SoftLoss
 from tests.helpers.messages import naming
 
-pytestmark = pytest.mark.skipif(compiled.library() is None, reason="nothing is built")
+pytestmark = pytest.mark.skipif(native.library() is None, reason="nothing is built")
 
 
 @settings(max_examples=60, deadline=None)
@@ -39,7 +39,7 @@ def test_it_is_the_loss_of_plain_torch(
     logits, teacher = (size * torch.randn(rows, classes, generator=generator) for _ in range(2))
     gold = torch.randint(NO_LABEL, classes, (rows,), generator=generator)
     weight = torch.rand(rows, generator=generator) if weighs else None
-    assert compiled_training.can_do(logits)
+    assert native_training.can_do(logits)
     logits.requires_grad_()
     exact = logits.detach().double().requires_grad_()
     settings = (alpha, temperature, soft_loss, weight if weight is None else weight.double())

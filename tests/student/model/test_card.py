@@ -9,17 +9,17 @@ import torch
 from huggingface_hub import DatasetCard, ModelCard
 
 from pipeline.sets.card import write_card_and_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record_parts import HubDataset
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RunRecord, read_run_record
 from student.export.export import with_small_tables
 from student.fit import train
 from student.model.card import card_text
-from student.model.model import Student, num_bytes, num_parameters
-from student.predict import Predictor
+from student.model.student import Student, num_bytes, num_parameters
+from student.predict.predictor import Predictor
 from student.summary import size_line
-from teacher.kinds import dump
+from teacher.dumps import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.students import tiny_config
 

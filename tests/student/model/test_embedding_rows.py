@@ -1,7 +1,7 @@
 import torch
 
-from student.model.products import embedding_rows
-from student.optimizer import RowAdam
+from student.encoders.products import embedding_rows
+from student.row_adam import RowAdam
 
 PAD = 1
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pipeline.errors import ConfigError
-from student.config import HeadKind, PairingKind, TrainSettings
+from student.encoders.kinds import ENCODERS
 from student.fit import train
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
-from student.model.encoders import ENCODERS
 from student.model.flags import EmbeddingKind
 from student.model.heads import HEADS as KINDS_OF_HEAD
 from student.model.heads import (
@@ -30,7 +29,8 @@ from student.model.heads import (
     mlp_head,
     share_hidden_layers,
 )
-from student.model.model import Student
+from student.model.student import Student
+from student.settings import HeadKind, PairingKind, TrainSettings
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import padded, student, student_config

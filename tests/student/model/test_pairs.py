@@ -12,20 +12,20 @@ from torch.nn.functional import pad
 
 from pipeline.arrays import Ragged, side_by_side
 from pipeline.errors import ConfigError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
-from student.config import TrainSettings
 from student.data import as_read, load_examples
 from student.evaluate import evaluate
 from student.fit import train
-from student.kinds.examples import student_logits
+from student.lessons.examples import student_logits
 from student.model.architecture import sequences
 from student.model.build_config import build_config
 from student.model.heads import concatenate_compare
-from student.model.model import Student
-from student.predict import Predictor
-from student.run_config import EvaluateConfig
+from student.model.student import Student
+from student.predict.predictor import Predictor
+from student.run_settings import EvaluateSettings
+from student.settings import TrainSettings
 from student.training_data import task_facts
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
@@ -205,7 +205,7 @@ def test_texts_and_stored_ids_give_the_same(
 ) -> None:
     sizes = {"matrix_size": 4, "vector_size": 16, "hidden_size": None if head in ("linear", "cnn") else 8}
     record = train(tiny_config(store / "roles", tmp_path, pairing=pairing, head=head, **sizes), "")
-    assert evaluate(EvaluateConfig(run=tmp_path)) == record["result"]["evaluation"]
+    assert evaluate(EvaluateSettings(run=tmp_path)) == record["result"]["evaluation"]
     model = Student.load(tmp_path)
     assert (model.config.pairing, model.config.head) == (pairing, head)
     expected_NC = student_logits(model, as_read(load_examples(roles_set, "validation"), model.config))

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from student.encoders.encoder import EncoderShape, without_padding
+from student.encoders.matrices import MatrixEncoder
 from student.kernels.reference import ordered_product, prefix_products
-from student.model.embeddings import MatrixEncoder
-from student.model.encoder import EncoderShape, without_padding
 
 PAD, VOCABULARY, SIDE, VECTOR = 0, 12, 3, 4
 HALF = VECTOR + SIDE**2  # of a position's representation: one direction

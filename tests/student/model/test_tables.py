@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from pipeline.errors import IntegrityError
 from pipeline.record_file import read_record
 from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
+from student.encoders.matrices import MatrixEncoder, matrix_encoder
 from student.export.export import with_small_tables
-from student.model.embeddings import MatrixEncoder, matrix_encoder
-from student.model.model import Student, num_bytes, num_parameters
+from student.model.student import Student, num_bytes, num_parameters
 from student.model.tables import INT8_MAX, SmallDtype, SmallTable, put_side_by_side, trained_table
 from tests.helpers.messages import naming
 from tests.helpers.students import weights

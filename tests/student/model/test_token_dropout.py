@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from student.model.model import Student
+from student.model.student import Student
 from tests.helpers.toy_students import padded, student
 
 ALL = 1 - 1e-9  # a share of 1 is refused; of this nothing is left

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
+from student.encoders.encoder import EncoderShape
+from student.encoders.matrices import MatrixEncoder, window_starts
 from student.export.export import export
 from student.fit import train
-from student.model.embeddings import MatrixEncoder, window_starts
-from student.model.encoder import EncoderShape
-from student.predict import Predictor
-from student.run_config import ExportConfig
+from student.predict.predictor import Predictor
+from student.run_settings import ExportSettings
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 
@@ -91,7 +91,7 @@ def test_a_student_of_windows_is_trained_kept_and_read(opinion_set: ExampleSet, 
     assert predictor.student.encoder.window_size == 2
     assert "averaged over windows of 2 tokens" in (tmp_path / "README.md").read_text()
     with pytest.raises(ConfigError, match=naming("--onnx: ", "windows")):
-        export(ExportConfig(run=tmp_path, onnx=tmp_path / "student.onnx", store=opinion_set.root.parent))
+        export(ExportSettings(run=tmp_path, onnx=tmp_path / "student.onnx", store=opinion_set.root.parent))
 
 
 def test_heads_that_read_each_token_take_no_windows(opinion_set: ExampleSet, tmp_path: Path) -> None:

@@ -9,10 +9,17 @@ import torch
 from torch.nn import functional
 
 from pipeline.sets.kinds.masked_words import MaskedWordSet
-from student.kinds.masked_words import control, evaluate_mlm, log_frequencies, others, read_pool, start_without_context
+from student.lessons.masked_words import (
+    control,
+    evaluate_mlm,
+    log_frequencies,
+    others,
+    read_pool,
+    start_without_context,
+)
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.pretrain import new_student
-from student.pretrain_config import PretrainSettings
+from student.pretrain_settings import PretrainSettings
 
 
 @pytest.fixture

@@ -18,15 +18,15 @@ from pipeline import flat_settings as trees
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.masked_words import MaskedWordSet
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
 from student.fit import train
-from student.kinds.masked_words import evaluate_mlm, masked_batches, read_pool
+from student.lessons.masked_words import evaluate_mlm, masked_batches, read_pool
 from student.model.architecture import MaskedWordConfig
 from student.model.config_file import read_encoder_config
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.pretrain import BETAS, EPS, new_student, pretrain
-from student.pretrain_config import PretrainSettings
+from student.pretrain_settings import PretrainSettings
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
@@ -135,7 +135,7 @@ def test_the_first_losses_are_those_of_plain_torch(
     token_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dense AdamW and autograd on logits of all positions, from a bias counted by hand."""
-    monkeypatch.setattr("student.kinds.masked_words.has_fast_bf16", lambda: False)
+    monkeypatch.setattr("student.lessons.masked_words.has_fast_bf16", lambda: False)
     rates = {"learning_rate": 2e-2, "warmup_ratio": 0.0, "max_grad_norm": 0.5}
     settings = config(token_store, tmp_path, save_steps=1, max_steps=6, **rates)
     history = pretrain(settings, "x")["result"]["history"]

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from pipeline import flat_settings as trees
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.sets.kinds.sentences import SentenceSet
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.token_vectors import read_token_vectors
 from student.fit import train
-from student.kinds.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
+from student.initial_weights.initial_weights import start_vectors
+from student.lessons.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
 from student.model.architecture import SentenceConfig
 from student.model.pretrained import SentenceStudent
 from student.pretrain import first_batches, pretrain
-from student.pretrain_config import PretrainSettings
-from student.start import start_vectors
-from teacher.kinds import dump
+from student.pretrain_settings import PretrainSettings
+from teacher.dumps import dump
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import vectors_config
 from tests.helpers.messages import naming

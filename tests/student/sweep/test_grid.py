@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError
 from pipeline.flat_settings import as_flags, flat
-from pipeline.sets.reader import ExampleSet
-from student.config import SweepSettings, TrainSettings
+from pipeline.sets.open import ExampleSet
 from student.model.build_config import build_config
+from student.settings import SweepSettings, TrainSettings
 from student.sweep.grid import Trial, make_points, make_trials, read_grid
 from student.training_data import task_facts
 from tests.helpers.flags import parsed

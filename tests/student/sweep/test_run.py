@@ -29,11 +29,11 @@ from pipeline.errors import (
     PassingError,
 )
 from pipeline.flat_settings import as_flags, given
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
-from student.config import SweepSettings, TrainSettings
 from student.fit import train
+from student.settings import SweepSettings, TrainSettings
 from student.sweep.grid import Trial
 from student.sweep.optuna_study import Study, open_study
 from student.sweep.sweep import sweep

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from distill.apps.app_settings import ReportConfig
+from distill.apps.app_settings import ReportSettings
 from distill.apps.report.page import render
 from distill.apps.report.run_page import sweep_page
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
 from pipeline.flat_settings import as_flags, given
 from pipeline.training.run_record import read_run_record, write_run_record
-from student.config import SweepSettings, TrainSettings
 from student.evaluate import evaluate
 from student.fit import train
-from student.run_config import EvaluateConfig
+from student.run_settings import EvaluateSettings
+from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
 from tests.helpers.commands import invoke
 from tests.helpers.joint_runs import same
@@ -62,7 +62,7 @@ def test_each_tasks_scores_stand_beside_each_other(swept: Path, store: Path, tmp
         assert tasks | {"tasks": point["scores"]} == expected
     assert result["best"] is None  # of different tasks none is the best
     for task, best in result["best_by_task"].items():
-        gold = evaluate(EvaluateConfig(run=Path(best["run"])))["validation"]["gold"]
+        gold = evaluate(EvaluateSettings(run=Path(best["run"])))["validation"]["gold"]
         assert (best["score"], best["metric"]) == (pytest.approx(gold["accuracy"]), "validation accuracy")
         there = [point for point in result["points"] if task in point["by_task"]]
         means = {point["values"]["tasks"]: point["by_task"][task]["mean"] for point in there}
@@ -77,7 +77,7 @@ def test_a_table_shows_each_task_and_the_page_draws_it(swept: Path, store: Path,
     printed = invoke("sweep", *as_flags(config), "--grid", *GRID, "--seeds", 2)
     assert printed.exit_code == 0, printed.output
     assert all(name in printed.stdout for name in ("opinion accuracy", "roles accuracy", "best of each task"))
-    page = sweep_page(ReportConfig(set_or_run=str(folder), store=store), folder)
+    page = sweep_page(ReportSettings(set_or_run=str(folder), store=store), folder)
     costs = "What the scores cost"  # by value there is nothing to compare of roles, which was in one training
     drawn = [f"{costs}: opinion", "By value: opinion", f"{costs}: roles"]
     assert [section.title for section in page.sections] == ["Scores", *drawn, "Settings they share"]
@@ -99,7 +99,7 @@ def test_runs_of_the_same_tasks_are_judged_by_their_mean(swept: Path, store: Pat
     assert (result["metric"], result["points"][0]["scores"]) == ("tasks mean", means)
     best = max(means, key=means.__getitem__)
     assert result["best"] == {"run": str(tmp_path / f"seed={best}"), "score": means[best]}
-    page = sweep_page(ReportConfig(set_or_run=str(tmp_path), store=store), tmp_path)
+    page = sweep_page(ReportSettings(set_or_run=str(tmp_path), store=store), tmp_path)
     assert page.lead.startswith("2 runs of several tasks. The best by tasks mean: all are alike, ")
     with pytest.raises(FingerprintMismatchError, match=naming("tasks: ['opinion', 'roles']", "['roles']")):
         sweep(sweep_config(store, tmp_path, tasks="roles", grid=()), "")

@@ -2,9 +2,9 @@ import math
 
 import torch
 
-from student.model.encoder import Encoder
-from student.optimizer import make_optimizer
-from student.training_config import Optimizer
+from student.calibration_rows import Optimizer
+from student.encoders.encoder import Encoder
+from student.row_adam import make_optimizer
 
 EPS = 1e-6
 

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
-from student import config as config_module
-from student.config import TrainSettings, num_bigrams
+from student import settings as config_module
+from student.calibration_rows import Optimizer
 from student.data import Examples
+from student.encoders.encoder import without_padding
+from student.encoders.matrices import matrix_encoder
 from student.fit import train
-from student.model.embeddings import matrix_encoder
-from student.model.encoder import without_padding
-from student.model.model import Student
-from student.optimizer import make_optimizer, rows_of_batch
-from student.start import copy_embeddings, frequent_pairs
-from student.training_config import Optimizer
+from student.initial_weights.initial_weights import copy_embeddings, frequent_pairs
+from student.model.student import Student
+from student.row_adam import make_optimizer, rows_of_batch
+from student.settings import TrainSettings, num_bigrams
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import padded, pair_student, student
 

@@ -9,26 +9,26 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from distill.apps.app_settings import ServeConfig
+from distill.apps.app_settings import ServeSettings
 from distill.apps.serve.app import App
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.reader import ExampleSet
-from pipeline.tasks.calibration import Calibration, fit_calibration
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import predicted_scores, softmax
-from student.answers.certify import certify
+from pipeline.tasks.temperature import Calibration, fit_calibration
+from student.calibration_rows import CalibrationRows
 from student.evaluate import evaluate
 from student.export.export import export
 from student.fit import train
-from student.kinds.examples import student_logits
-from student.model.model import Student
+from student.lessons.examples import student_logits
+from student.model.student import Student
 from student.model.weights import save_config
-from student.predict import Predictor
-from student.run_config import CertifyConfig, EvaluateConfig, ExportConfig
+from student.predict.certify import certify
+from student.predict.predictor import Predictor
+from student.run_settings import CertifySettings, EvaluateSettings, ExportSettings
 from student.sklearn import StudentClassifier
 from student.sql_functions import register
-from student.training_config import CalibrationRows
 from student.training_data import StudentTraining, build_student_config, load_data
 from tests.helpers.asgi import ask
 from tests.helpers.commands import invoke
@@ -90,7 +90,7 @@ def test_held_out_rows_calibrate_too(store: Path, tmp_path: Path) -> None:
     scores = record["result"]["evaluation"]["validation"]["calibration"]
     assert set(scores) == {"calibration_error", "brier", "log_loss"}
     assert set(scores["brier"]) == {"before", "before_interval", "after", "after_interval"}
-    assert evaluate(EvaluateConfig(run=tmp_path, store=store))["validation"]["calibration"] == scores
+    assert evaluate(EvaluateSettings(run=tmp_path, store=store))["validation"]["calibration"] == scores
     shown = invoke("evaluate", tmp_path, "--store", store, "--json")
     assert json.loads(shown.stdout)["validation"]["calibration"] == scores
 
@@ -153,7 +153,7 @@ def test_files_and_sql_give_them(hot_run: Path, tmp_path: Path, p_N2: np.ndarray
 
 
 def test_http_gives_them_and_raw_scores_stay_raw(hot_run: Path, opinion_run: Path, p_N2: np.ndarray) -> None:
-    metrics, config = Metrics(1), ServeConfig(runs=(str(hot_run),))
+    metrics, config = Metrics(1), ServeSettings(runs=(str(hot_run),))
     served = App({"hot": Served(hot_run, metrics)}, config, metrics)
     answer = ask(served, "POST", "/predict", {"inputs": [[text] for text in TEXTS]})
     found = [{one["label"]: one["score"] for one in row} for row in json.loads(answer.body)]
@@ -166,7 +166,7 @@ def test_http_gives_them_and_raw_scores_stay_raw(hot_run: Path, opinion_run: Pat
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason="the engine was not built")
 def test_a_file_of_the_engine_gives_them(hot_run: Path, tmp_path: Path, p_N2: np.ndarray) -> None:
-    export(ExportConfig(run=hot_run, file=tmp_path / "one.distill"))
+    export(ExportSettings(run=hot_run, file=tmp_path / "one.distill"))
     predictor = Predictor(tmp_path / "one.distill")
     assert predictor.info.calibration == HOT
     found = [list(one["probabilities"].values()) for one in predictor(TEXTS)]
@@ -177,7 +177,7 @@ def test_a_file_of_the_engine_gives_them(hot_run: Path, tmp_path: Path, p_N2: np
 def test_the_html_file_gives_them(hot_run: Path, opinion_run: Path, tmp_path: Path) -> None:
     found = []
     for number, run in enumerate((hot_run, opinion_run)):
-        export(ExportConfig(run=run, html=tmp_path / f"{number}.html"))
+        export(ExportSettings(run=run, html=tmp_path / f"{number}.html"))
         with running_node() as node:
             answer = node.ask(tmp_path / f"{number}.html", TEXTS)
         found.append((answer["logits"], [list(one["probabilities"].values()) for one in answer["predictions"]]))
@@ -190,11 +190,11 @@ def test_the_html_file_gives_them(hot_run: Path, opinion_run: Path, tmp_path: Pa
 def test_a_certificate_is_about_calibrated_margins(store: Path, tmp_path: Path) -> None:
     train(tiny_config(store / "opinion", tmp_path, where="source_row % 2 = 0", num_train_epochs=6), "")
     flags = {"run": tmp_path, "store": store, "where": "source_row % 2 = 1", "disagreement": 0.5, "confidence": 0.6}
-    plain = certify(CertifyConfig(**flags))
+    plain = certify(CertifySettings(**flags))
     student = Student.load(tmp_path)
     student.config = student.config.model_copy(update={"calibration": HOT})
     save_config(tmp_path, student.config_json)
-    hot = certify(CertifyConfig(**flags))
+    hot = certify(CertifySettings(**flags))
     # The same rows in the same order, by other margins, for a student of another config.json.
     assert [trial.disagreements for trial in hot.trials] == [trial.disagreements for trial in plain.trials]
     assert 0 < hot.trials[0].threshold < plain.trials[0].threshold

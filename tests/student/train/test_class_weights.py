@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import NO_LABEL
-from student.config import TrainSettings
 from student.data import balanced_weights, load_examples
 from student.fit import train
+from student.settings import TrainSettings
 from tests.helpers.students import tiny_config
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.training.run_record import RunRecord
-from student import training_config as config_module
-from student.config import TrainSettings
+from student import calibration_rows as config_module
 from student.fit import train
+from student.settings import TrainSettings
 from tests.helpers.dumps import TRAIN_ROWS
 from tests.helpers.students import tiny_config
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pipeline.tasks.target import Target
-from student.losses.logits import distillation_loss
+from student.losses.logit_losses import distillation_loss
 from student.model.architecture import StudentConfig
-from student.model.model import Student
+from student.model.student import Student
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 SIZES = {"hybrid": (4, 8), "cmow": (5, 0), "cbow": (0, 16)}

@@ -7,14 +7,14 @@ import pytest
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.training.batches import held_out_rows
 from student.data import Examples, hold_out, load_examples
 from student.fit import train
-from student.kinds.examples import score_student
-from student.model.model import Student
-from teacher.kinds import dump
+from student.lessons.examples import score_student
+from student.model.student import Student
+from teacher.dumps import dump
 from tests.helpers.dumps import TRAIN_ROWS, dump_config
 from tests.helpers.joint_runs import same, tasks_config
 from tests.helpers.messages import naming

@@ -9,8 +9,8 @@ import torch
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE, write_run_record
 from student.fit import train
-from student.model.model import Student
-from student.start import copy_embeddings, source_sha256
+from student.initial_weights.initial_weights import copy_embeddings, source_sha256
+from student.model.student import Student
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import student, student_config

@@ -6,16 +6,16 @@ import pytest
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import ExampleSet
-from student.filters import train_filters
+from pipeline.sets.open import ExampleSet
 from student.fit import train
-from student.pretrain_config import FiltersConfig
+from student.losses.ted_filters import train_filters
+from student.pretrain_settings import FiltersSettings
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 
 
 def test_filters_need_a_set_with_states(store: Path, tmp_path: Path) -> None:
-    flags = FiltersConfig.from_flags(set=str(store / "opinion"), output_dir=tmp_path / "filters")
+    flags = FiltersSettings.from_flags(set=str(store / "opinion"), output_dir=tmp_path / "filters")
     with pytest.raises(ConfigError, match=naming("store/opinion: ", "--cls all", "--manifest opinion.yaml")):
         train_filters(flags, "distill filters")
 

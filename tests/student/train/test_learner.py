@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from student.config import HeadKind
 from student.data import make_batches
+from student.settings import HeadKind
 
 LENGTHS = np.array([3, 40] * 64)
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pipeline.tasks.target import NO_LABEL
-from student.config import SoftLoss
-from student.losses.logits import distillation_loss, labels_loss, logit_error, score_loss, soft_divergence
+from student.losses.logit_losses import distillation_loss, labels_loss, logit_error, score_loss, soft_divergence
+from student.settings import SoftLoss
 
 LN3, LN43 = math.log(3), math.log(4 / 3)
 # Student [1/4, 3/4], gold class 1: CE = ln 4/3. Teacher [1/2, 1/2]: KL = 1/2 ln 2 + 1/2 ln 2/3 = 1/2 ln 4/3.

@@ -11,9 +11,9 @@ import torch
 from pipeline.flat_settings import as_flags
 from pipeline.record_file import read_record
 from pipeline.training.run import CHECKPOINT
-from student.config import TrainSettings
 from student.fit import train
-from student.predict import Predictor
+from student.predict.predictor import Predictor
+from student.settings import TrainSettings
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.students import tiny_config, weights
 

@@ -12,17 +12,17 @@ from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.flat_settings import given
 from pipeline.query.mixture import open_sets
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.signals.logits import logits_of
 from pipeline.tasks.metrics import fidelity
-from student.config import SweepSettings, TrainSettings
 from student.data import load_examples
 from student.evaluate import evaluate
 from student.export.export import export
 from student.fit import train
-from student.kinds.examples import student_logits
-from student.model.model import Student
-from student.run_config import EvaluateConfig, ExportConfig
+from student.lessons.examples import student_logits
+from student.model.student import Student
+from student.run_settings import EvaluateSettings, ExportSettings
+from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import rewritten, with_logits
@@ -101,7 +101,7 @@ def test_the_mean_is_the_default_and_the_mix_reaches_the_weights(
 def test_a_mixed_run_is_evaluated_against_its_mixture(
     mixed_run: Path, opinion_set: ExampleSet, other: ExampleSet
 ) -> None:
-    parts = evaluate(EvaluateConfig(run=mixed_run, store=opinion_set.root.parent))
+    parts = evaluate(EvaluateSettings(run=mixed_run, store=opinion_set.root.parent))
     assert parts == record_of(mixed_run)["result"]["evaluation"]
     mixed = load_examples(open_sets([opinion_set.root, other.root], MIX), "validation")
     student = Student.load(mixed_run)
@@ -109,12 +109,14 @@ def test_a_mixed_run_is_evaluated_against_its_mixture(
     assert parts["validation"]["fidelity"] == pytest.approx(expected)
     right = (mixed.teacher_NC.argmax(axis=1) == mixed.label_N).mean()
     assert parts["validation"]["teacher"]["accuracy"] == pytest.approx(right)
-    alone = evaluate(EvaluateConfig(run=mixed_run, set="opinion", store=opinion_set.root.parent))
+    alone = evaluate(EvaluateSettings(run=mixed_run, set="opinion", store=opinion_set.root.parent))
     assert alone["validation"]["fidelity"] != parts["validation"]["fidelity"]
 
 
 def test_a_mixed_run_is_measured_when_it_is_exported(mixed_run: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
-    config = ExportConfig(run=mixed_run, output_dir=tmp_path / "small", tables="float16", store=opinion_set.root.parent)
+    config = ExportSettings(
+        run=mixed_run, output_dir=tmp_path / "small", tables="float16", store=opinion_set.root.parent
+    )
     before = record_of(mixed_run)["result"]["evaluation"]["validation"]["gold"]["accuracy"]
     assert export(config)["scores"]["validation"]["accuracy"]["before"] == before
 

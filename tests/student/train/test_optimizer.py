@@ -1,4 +1,4 @@
-"""Adam on the rows of a batch against dense Adam over whole tables; in float64 by torch, in float32 compiled."""
+"""Adam on the rows of a batch against dense Adam over whole tables; in float64 by torch, in float32 native."""
 
 import numpy as np
 import pytest
@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from student.kernels import compiled
-from student.optimizer import RowAdam
+from student.kernels import native
+from student.row_adam import RowAdam
 
 V, F, CLASSES, PAD = 60, 5, 3, 0
 GOLD = torch.tensor([0, 1, 2, 0])
 DTYPES = [
     pytest.param(torch.float64, id="torch"),
     pytest.param(
-        torch.float32, id="compiled", marks=pytest.mark.skipif(compiled.library() is None, reason="nothing is built")
+        torch.float32, id="compiled", marks=pytest.mark.skipif(native.library() is None, reason="nothing is built")
     ),
 ]
 
@@ -96,7 +96,7 @@ def test_ends_where_dense_adam_ends(dtype: torch.dtype, scale: float, bound: flo
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
-@pytest.mark.skipif(compiled.library() is None, reason="nothing is built")
+@pytest.mark.skipif(native.library() is None, reason="nothing is built")
 def test_compiled_and_plain_steps_are_the_same(scale: float) -> None:
     compiled_one, plain = Toy(torch.float32), Toy(torch.float32)
     plain.double()

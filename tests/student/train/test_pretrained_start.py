@@ -11,19 +11,19 @@ from numpy.testing import assert_allclose
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.files import write_text
 from pipeline.flat_settings import given
-from pipeline.sets.reader import ExampleSet, LogitSet
+from pipeline.sets.open import ExampleSet, LogitSet
 from pipeline.training.run_record import TOKENIZER_FILE
-from student.config import SweepSettings, TrainSettings
+from student.encoders.encoder import Encoder
 from student.fit import train
+from student.initial_weights.initial_weights import start_vectors
 from student.model.architecture import SentenceConfig
-from student.model.encoder import Encoder
 from student.model.pretrained import SentenceStudent
 from student.pretrained import vectors
 from student.pretrained.build import write_pretrained
 from student.pretrained.vectors import pretrained_vocabulary, read_pretrained, vocabulary_sha256
 from student.reproduce import reproduce
-from student.run_config import ReproduceConfig
-from student.start import start_vectors
+from student.run_settings import ReproduceSettings
+from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS
@@ -221,7 +221,7 @@ def test_other_vectors_are_noticed_by_reproduce_and_by_a_sweep(
         others.save(tmp_path / "others")
     write_pretrained(tmp_path / "others", tmp_path / "others.safetensors")
     monkeypatch.setattr(vectors, "FILE", tmp_path / "others.safetensors")
-    compared = reproduce(ReproduceConfig(run=tmp_path / "run"))["pretrained_vectors_sha256"]
+    compared = reproduce(ReproduceSettings(run=tmp_path / "run"))["pretrained_vectors_sha256"]
     assert compared == {"then": before, "now": read_pretrained().sha256}
     assert compared["then"] != compared["now"]
     with pytest.raises(FingerprintMismatchError, match="pretrained_vectors_sha256"):

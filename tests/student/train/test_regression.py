@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import softmax
 from student.data import load_examples
 from student.evaluate import evaluate
 from student.fit import train
-from student.kinds.examples import student_logits
-from student.model.model import Student
-from student.predict import Predictor
-from student.run_config import EvaluateConfig
+from student.lessons.examples import student_logits
+from student.model.student import Student
+from student.predict.predictor import Predictor
+from student.run_settings import EvaluateSettings
 from tests.helpers.students import tiny_config
 
 
@@ -46,7 +46,7 @@ def test_the_target_is_what_was_asked_for(ratings: dict[str, ExampleSet]) -> Non
 def test_scores_are_learned_and_measured_by_correlations(trained: tuple[ExampleSet, Path]) -> None:
     logit_set, run = trained
     gold_N, score_N = load_examples(logit_set, "validation").score_N, scores(logit_set, run)
-    gold = evaluate(EvaluateConfig(run=run))["validation"]["gold"]
+    gold = evaluate(EvaluateSettings(run=run))["validation"]["gold"]
     assert gold == {
         "pearson": pytest.approx(stats.pearsonr(score_N, gold_N).statistic, abs=1e-5),
         "spearmanr": pytest.approx(stats.spearmanr(score_N, gold_N).statistic, abs=1e-3),
@@ -56,7 +56,7 @@ def test_scores_are_learned_and_measured_by_correlations(trained: tuple[ExampleS
 
 
 def test_guessing_does_not_correlate_with_scores(trained: tuple[ExampleSet, Path]) -> None:
-    result = evaluate(EvaluateConfig(run=trained[1]))["validation"]
+    result = evaluate(EvaluateSettings(run=trained[1]))["validation"]
     assert result["majority"] == {"pearson": 0, "spearmanr": 0}
     expected = {"score": {"pearson", "rmse"}, "bins": {"agreement", "kl"}}[trained[0].record.target.kind]
     assert result["fidelity"].keys() == expected
@@ -75,5 +75,5 @@ def test_the_teachers_scores_can_be_learned_too(ratings: dict[str, ExampleSet], 
     changes = {"alpha": 0.0, "num_train_epochs": 40, "early_stopping_patience": 40, "hidden_dropout": 0.0}
     history = train(tiny_config(ratings[kind].root, tmp_path, **changes), "")["result"]["history"]
     assert history[-1]["loss"] < 0.5 * history[0]["loss"]
-    fidelity = evaluate(EvaluateConfig(run=tmp_path))["validation"]["fidelity"]
+    fidelity = evaluate(EvaluateSettings(run=tmp_path))["validation"]["fidelity"]
     assert all(np.isfinite(list(fidelity.values())))

@@ -6,10 +6,10 @@ import torch
 from safetensors import safe_open
 
 from pipeline.flat_settings import as_flags
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.training.run import CHECKPOINT
-from student.config import TrainSettings
 from student.fit import train
+from student.settings import TrainSettings
 from tests.helpers.commands import distill, kill_when
 from tests.helpers.rewritten_sets import rewritten, with_logits
 from tests.helpers.students import tiny_config, weights

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import NO_LABEL
-from student.config import SoftLoss
 from student.data import load_chosen, load_examples
 from student.fit import train
-from student.losses.logits import distillation_loss, score_loss
+from student.losses.logit_losses import distillation_loss, score_loss
+from student.settings import SoftLoss
 from tests.helpers.students import tiny_config, weights
 
 TWICE = torch.tensor([0, 0, 1, 2])  # the first row twice

@@ -11,32 +11,32 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from distill.apps.app_settings import ReportConfig
+from distill.apps.app_settings import ReportSettings
 from distill.apps.report.page import render
 from distill.apps.report.run_page import run_page
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.flat_settings import as_flags, flat
 from pipeline.record_file import read_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import TrainOptimizer, train_step
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import WEIGHTS_FILE, read_run_record
-from student.answers.engine_predictor import STUDENT_FILE
-from student.config import Divergence, Loss, TrainSettings
 from student.data import load_examples
 from student.describe import describe
 from student.evaluate import evaluate
 from student.fit import train
-from student.kinds.examples import ExampleTask
+from student.lessons.examples import ExampleTask
 from student.model.build_config import build_config
 from student.model.heads import hidden_layer
-from student.model.model import Student, share_hidden
+from student.model.student import Student, share_hidden
 from student.model.weights import ENCODER_FILE, read_weights, save_sharing
-from student.optimizer import make_optimizer
-from student.predict import Predictor
+from student.predict.engine_predictor import STUDENT_FILE
+from student.predict.predictor import Predictor
 from student.reproduce import reproduce
-from student.run_config import EvaluateConfig, ReproduceConfig
+from student.row_adam import make_optimizer
+from student.run_settings import EvaluateSettings, ReproduceSettings
+from student.settings import Divergence, Loss, TrainSettings
 from student.training_data import task_facts
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.joint_runs import TASKS, same, tasks_config
@@ -109,17 +109,17 @@ def test_the_mean_of_the_first_metrics_chooses_the_epoch(together: Path) -> None
 def test_each_folder_is_a_run_with_the_scores_of_the_best_epoch(together: Path, task_sets: list[Path]) -> None:
     best = read_record(together / "run.json")["result"]["best"]
     for task in TASKS:
-        scores = evaluate(EvaluateConfig(run=together / task))["validation"]["gold"]
+        scores = evaluate(EvaluateSettings(run=together / task))["validation"]["gold"]
         assert scores == pytest.approx(best["metrics"][f"{task}/validation"], abs=1e-6)
         record = read_record(together / task / "run.json")
         assert record["result"]["best"]["metrics"] == {"validation": best["metrics"][f"{task}/validation"]}
         assert record["result"]["evaluation"]["validation"]["gold"] == scores
         assert f"# {Student.load(together / task).config.task} student" in (together / task / "README.md").read_text()
-    whole = evaluate(EvaluateConfig(run=together))
+    whole = evaluate(EvaluateSettings(run=together))
     assert {key: whole[key]["gold"] for key in whole} == {
         key: pytest.approx(best["metrics"][key], abs=1e-6) for key in (f"{task}/validation" for task in TASKS)
     }
-    compared = reproduce(ReproduceConfig(run=together))
+    compared = reproduce(ReproduceSettings(run=together))
     assert len(compared) == 4 * 3
     assert all(values["then"] == values["now"] for values in compared.values())
 
@@ -146,7 +146,7 @@ def test_a_run_of_several_tasks_names_its_students(together: Path, task_sets: li
 
 
 def test_the_report_of_a_run_of_several_tasks_tells_each_ones_scores(together: Path) -> None:
-    page = run_page(ReportConfig(set_or_run=str(together)), together)
+    page = run_page(ReportSettings(set_or_run=str(together)), together)
     (against_gold, _) = next(section for section in page.sections if section.title == "Scores").tables
     evaluation = read_run_record(together / "run.json")["result"]["evaluation"]
     expected = [

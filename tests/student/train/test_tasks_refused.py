@@ -11,10 +11,10 @@ from pipeline.record_file import read_record
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from student.fit import train
-from student.model.model import Student
+from student.model.student import Student
 from student.model.weights import ENCODER_FILE, save_sharing
+from teacher.dumps import dump
 from teacher.finetune.common import save_teacher
-from teacher.kinds import dump
 from teacher.models.classifier import new_classifier
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import dump_config

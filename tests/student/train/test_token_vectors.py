@@ -11,23 +11,23 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.flat_settings import given
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
-from student.config import SweepSettings
 from student.data import load_examples
+from student.encoders.encoder import Encoder
 from student.export.export import with_small_tables
 from student.fit import train
-from student.model.encoder import Encoder
-from student.model.model import Student
-from student.reproduce import reproduce
-from student.run_config import ReproduceConfig
-from student.start import (
+from student.initial_weights.initial_weights import (
     principal_components,
     sif_weights,
     start_from_vectors,
     start_vectors,
 )
+from student.model.student import Student
+from student.reproduce import reproduce
+from student.run_settings import ReproduceSettings
+from student.settings import SweepSettings
 from student.sweep.sweep import sweep
 from student.vocabulary_pruning import active_ids
 from tests.helpers.messages import naming
@@ -230,7 +230,7 @@ def test_damaged_vectors_are_refused_where_they_are_used(opinion_vectors: Exampl
 def test_reproduce_looks_at_the_vectors(opinion_vectors: ExampleSet, opinion_set: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
     train(tiny_config(root, tmp_path / "run"), "")
-    config = ReproduceConfig(run=tmp_path / "run")
+    config = ReproduceSettings(run=tmp_path / "run")
     compared = reproduce(config)["token_vectors_sha256"]
     assert compared == {"then": vectors_of(opinion_vectors).sha256, "now": vectors_of(opinion_vectors).sha256}
     shutil.rmtree(root)

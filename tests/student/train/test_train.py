@@ -9,19 +9,19 @@ import torch
 
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import FILE_NAME
-from student.config import TrainSettings
 from student.data import load_examples
 from student.fit import train
-from student.kinds.examples import score_student
+from student.lessons.examples import score_student
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
 from student.model.card import summary
-from student.model.model import Student
-from student.predict import Predictor
+from student.model.student import Student
+from student.predict.predictor import Predictor
+from student.settings import TrainSettings
 from student.training_data import task_facts
-from teacher.kinds import dump
+from teacher.dumps import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

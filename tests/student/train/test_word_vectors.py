@@ -9,12 +9,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.reader import ExampleSet
-from student.config import TrainSettings
+from pipeline.sets.open import ExampleSet
+from student.encoders.encoder import Encoder
 from student.fit import train
+from student.initial_weights.initial_weights import start_from_words
 from student.model.build_config import build_config
-from student.model.encoder import Encoder
-from student.start import start_from_words
+from student.settings import TrainSettings
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.students import tiny_config, weights

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, PassingError, limit_reached
+from pipeline.resumable import read_work_record
 from pipeline.sets.record_parts import Sample, Setting
-from pipeline.work import read_work_record
 from teacher.augment import distinct
 from teacher.augment import variants as variants_module
 from teacher.augment.distinct import write_distinct

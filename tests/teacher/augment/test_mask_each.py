@@ -12,16 +12,16 @@ from distill.apps.report.set_page import set_page
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.sets.card import card_text
 from pipeline.sets.kinds.examples import ExamplesCheck
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task, load_task
 from student.data import load_dev
 from student.evaluate import evaluate
-from student.run_config import EvaluateConfig
+from student.run_settings import EvaluateSettings
 from teacher.augment.augment import Augmentation, variants_for
 from teacher.augment.augment_settings import AugmentSettings
 from teacher.augment.methods import MaskEach, MaskPos
-from teacher.config import TextLogits
+from teacher.settings import TextLogits
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
@@ -99,7 +99,7 @@ def test_variants_of_another_split_than_the_record_says_are_refused(masked_set: 
 def test_variants_are_no_dev_rows(masked_set: ExampleSet, opinion_set: ExampleSet, opinion_run: Path) -> None:
     assert len(load_dev(masked_set, "validation")) == VALIDATION_ROWS
     there, here = (
-        evaluate(EvaluateConfig(run=opinion_run, set=str(logit_set.root)))["validation"]
+        evaluate(EvaluateSettings(run=opinion_run, set=str(logit_set.root)))["validation"]
         for logit_set in (opinion_set, masked_set)
     )
     for part in ("gold", "interval", "teacher", "fidelity"):

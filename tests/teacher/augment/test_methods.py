@@ -9,7 +9,7 @@ from pipeline.errors import ConfigError
 from pipeline.tasks.task import Task
 from teacher.augment.augment_settings import AugmentSettings
 from teacher.augment.methods import METHODS, MaskPos, TinyBert
-from teacher.models.config import ForwardFlags
+from teacher.models.model_settings import ForwardFlags
 from tests.helpers.messages import naming
 
 MASK = {"mask_token": "<mask>"}

@@ -18,7 +18,7 @@ from distill.apps.demo import write_demo_data
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, MissingDependencyError, TeacherError
 from pipeline.files import sha256
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.record_parts import AugmentationRecord
 from pipeline.sets.signals.logits import logits_of
@@ -28,10 +28,10 @@ from teacher.augment import candidates
 from teacher.augment import variants as variants_module
 from teacher.augment.augment import Augmentation, variants_for
 from teacher.augment.augment_settings import AugmentSettings
-from teacher.augment.replaceable_words import replaceable
+from teacher.augment.tinybert_words import replaceable
 from teacher.augment.variants import open_variants
 from teacher.dump.rows import COLUMNS, Rows
-from teacher.kinds import dump
+from teacher.dumps import dump
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming

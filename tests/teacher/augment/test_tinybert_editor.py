@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
 from pipeline.parquet import parquet_writer
-from teacher.augment.replaceable_words import Edited
 from teacher.augment.tinybert_editor import SCHEMA, Site, Sites, TinyBertEditor, read_sites, table_of_sites
+from teacher.augment.tinybert_words import Edited
 
 TEXT = ' The  Old dog\t"barks" , it \u2019s OLD . '
 

@@ -12,8 +12,8 @@ import pytest
 from pipeline.arrays import Ragged
 from teacher.augment.mask_editors import MaskPosEditor, make_pools
 from teacher.augment.methods import BOTH, FIRST, SECOND, Editor, MaskPos, Sides, TinyBert
-from teacher.augment.replaceable_words import MASK
 from teacher.augment.tinybert_editor import Sites, TinyBertEditor
+from teacher.augment.tinybert_words import MASK
 from teacher.augment.variants import SCHEMA, make_variants
 
 SINGLES = ["A red dog .", ' it\u2019s "big"\tand  RED ', ""]

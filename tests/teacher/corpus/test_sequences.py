@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from pipeline.text.reader import TextReader
-from teacher.config import Packing
+from pipeline.text.text_to_ids import TextReader
 from teacher.corpus.sequences import Document, read_sequences
+from teacher.settings import Packing
 from teacher.tiny import create_tiny_bert
 
 Found = tuple[int, int, str]  # source row, piece, its words

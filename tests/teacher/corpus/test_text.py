@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, DataError
-from teacher.config import Masking
 from teacher.corpus.masking import MaskingPlan
 from teacher.corpus.text import SPLITS, Text, in_split, masking_plan
 from teacher.models.masked_lm import MlmTokenizer, load_mlm_tokenizer
+from teacher.settings import Masking
 from teacher.tiny import create_tiny_bert
 from tests.helpers.dumps import corpus_config, text_for
 from tests.helpers.messages import naming

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, BertConfig
 
-from teacher.dump.plan import classifier_seconds, seconds_of
+from teacher.dump.estimate import classifier_seconds, seconds_of
 
 
 class Clock:

@@ -11,11 +11,11 @@ import pytest
 
 import teacher.dump.executor
 from pipeline.errors import TeacherError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record_parts import Shard
 from teacher.dump.executor import Processes
-from teacher.dump.shards import ShardJob
-from teacher.kinds import dump
+from teacher.dump.shard_jobs import ShardJob
+from teacher.dumps import dump
 from teacher.models.masked_lm import load_masked_lm
 from tests.helpers.calls import count_calls
 from tests.helpers.dumps import corpus_config, dump_config, vectors_config

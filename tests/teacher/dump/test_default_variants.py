@@ -9,8 +9,8 @@ import pytest
 from distill.commands.teachers import dump_teacher
 from pipeline.errors import ConfigError
 from pipeline.tasks.task import load_task
-from teacher.config import DumpSettings, TextLogits
-from teacher.kinds.examples import wanted_variants
+from teacher.dumps.examples import wanted_variants
+from teacher.settings import DumpSettings, TextLogits
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 from tests.helpers.messages import naming

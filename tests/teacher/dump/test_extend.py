@@ -13,13 +13,13 @@ import pytest
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.parquet import read_footer
 from pipeline.record_file import read_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
-from teacher.kinds import dump
-from teacher.kinds.examples import ExamplesJob
+from teacher.dumps import dump
+from teacher.dumps.examples import ExamplesJob
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming

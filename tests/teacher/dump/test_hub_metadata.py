@@ -11,7 +11,7 @@ from pipeline.tasks.task import Task, load_task
 from pipeline.training.run_record import FINETUNE_RECORD, write_run_record
 from teacher.dump.rows import task_record
 from teacher.finetune.common import origin
-from teacher.finetune_config import Encoder
+from teacher.finetune_settings import Encoder
 from teacher.models.loaded import base_model_of
 
 

@@ -12,19 +12,19 @@ from safetensors.torch import load_file, save_file
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.files import TEMPORARY_SUFFIX
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
-from pipeline.sets.signals.init import INIT_FILE
+from pipeline.sets.signals.initial_layers import INIT_FILE
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
-from pipeline.sharing.sharing_settings import PullConfig, PushConfig
+from pipeline.sharing.sharing_settings import PullSettings, PushSettings
 from pipeline.training.run_record import WEIGHTS_FILE
-from student.bert_start import BertStart, bert_start, copy_layers
-from student.model.model import Student
+from student.initial_weights.bert import BertStart, bert_start, copy_layers
+from student.model.student import Student
 from student.training_data import build_student_config, task_facts
 from teacher.dump.additions import check_same_init, init_bytes
-from teacher.kinds import dump, open_dump
+from teacher.dumps import dump, open_dump
 from teacher.layer_flags import InitLayers
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import dump_config
@@ -132,10 +132,10 @@ def test_damaged_weights_are_found_and_come_back(work: Path, roles_set: ExampleS
 
 def test_they_travel_but_not_without_text(init_set: ExampleSet, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/there"
-    assert INIT_FILE in push(PushConfig(set="roles", store=init_set.root.parent, url=url)).sent
-    pulled = pull(PullConfig(store=tmp_path / "store", url=url))
+    assert INIT_FILE in push(PushSettings(set="roles", store=init_set.root.parent, url=url)).sent
+    pulled = pull(PullSettings(store=tmp_path / "store", url=url))
     assert started(ExampleSet.open(pulled.root))[0].sha256 == started(init_set)[0].sha256
-    push(PushConfig(set="roles", store=init_set.root.parent, url=f"{url}-blind", without_text=True))
+    push(PushSettings(set="roles", store=init_set.root.parent, url=f"{url}-blind", without_text=True))
     assert not (tmp_path / "there-blind" / INIT_FILE).exists()
     assert read_set_record(tmp_path / "there-blind").signals.init is None
 

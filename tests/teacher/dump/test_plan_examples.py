@@ -5,9 +5,9 @@ import pytest
 from transformers import BertConfig
 
 from pipeline.errors import ConfigError, TeacherError
-from pipeline.sets.reader import ExampleSet
-from teacher.dump.plan import Plan
-from teacher.kinds import open_dump
+from pipeline.sets.open import ExampleSet
+from teacher.dump.estimate import Plan
+from teacher.dumps import open_dump
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.sets.kinds.masked_words import MaskedWordSet
-from teacher.kinds import open_dump
+from teacher.dumps import open_dump
 from tests.helpers.dumps import corpus_config
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from teacher.dump.shards import prefetched, start, write_behind
+from teacher.dump.shard_jobs import prefetched, start, write_behind
 
 PATIENCE_S = 60  # after which a test that waits in vain fails
 

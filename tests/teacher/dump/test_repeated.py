@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import SetRecord
-from teacher.dump.answers import FOLDER, Known, read_shared_answers, write_shared_answers
-from teacher.kinds import dump
+from teacher.dump.known_logits import FOLDER, Known, read_shared_answers, write_shared_answers
+from teacher.dumps import dump
 from tests.helpers.dumps import dump_config
 
 

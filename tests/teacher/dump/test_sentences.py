@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-import teacher.kinds.sentences
+import teacher.dumps.sentences
 from distill.commands.teachers import dump_teacher
 from pipeline import log
 from pipeline.arrays import Floats
@@ -23,8 +23,8 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.vector_codecs import BASIS_FILE, Basis, fit_basis
 from pipeline.sets.verify import verify_shards
-from teacher.config import DumpSettings
-from teacher.kinds import dump, open_dump
+from teacher.dumps import dump, open_dump
+from teacher.settings import DumpSettings
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.damage import damage
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config, vectors_config
@@ -253,7 +253,7 @@ def test_another_basis_is_never_mixed_in(
         return replace(basis, mean_H=basis.mean_H + 1e-3)
 
     (tmp_path / "pca" / BASIS_FILE).unlink()
-    monkeypatch.setattr(teacher.kinds.sentences, "fit_basis", another)
+    monkeypatch.setattr(teacher.dumps.sentences, "fit_basis", another)
     with pytest.raises(FingerprintMismatchError, match=naming("basis: ")):
         write(work, tmp_path, **codec)
     assert (tmp_path / "pca" / "distill.json").read_text() == sentence_set

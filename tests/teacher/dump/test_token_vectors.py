@@ -17,16 +17,16 @@ import teacher.dump.additions
 from pipeline.errors import ConfigError, IntegrityError, TeacherError
 from pipeline.flat_settings import given
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
-from teacher.config import ITSELF, DumpSettings
+from teacher.dumps import dump
+from teacher.dumps.examples import ExamplesJob
 from teacher.finetune.classifier import finetune
-from teacher.finetune_config import FinetuneSettings
-from teacher.kinds import dump
-from teacher.kinds.examples import ExamplesJob
+from teacher.finetune_settings import FinetuneSettings
+from teacher.settings import ITSELF, DumpSettings
 from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, kill_when
 from tests.helpers.dumps import dump_config

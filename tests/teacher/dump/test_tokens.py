@@ -20,11 +20,11 @@ from pipeline.sets.codecs import Dense
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, split_table
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.text.tokenizer import require_known_ids
-from teacher.config import MaskedCopies
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, require_known_words
-from teacher.kinds import dump, open_dump
+from teacher.dumps import dump, open_dump
 from teacher.models.masked_lm import load_masked_lm
+from teacher.settings import MaskedCopies
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import corpus_config, text_for, vectors_config
 from tests.helpers.messages import naming
@@ -356,7 +356,7 @@ def test_two_processes_write_what_one_does(work: Path, token_store: Path, tmp_pa
 def test_memory_is_bounded_by_row_groups(
     work: Path, token_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("teacher.kinds.masked_words.rows_per_group", lambda codec: 7)
+    monkeypatch.setattr("teacher.dumps.masked_words.rows_per_group", lambda codec: 7)
     write(work, tmp_path, name="sampled", codec="sampled")
     for split in SPLITS:
         assert table(MaskedWordSet.open(tmp_path / "sampled"), split).equals(

@@ -12,14 +12,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.query.diff import diff
-from pipeline.query.query_settings import DiffConfig
-from pipeline.sets.reader import ExampleSet
+from pipeline.query.query_settings import DiffSettings
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.logits import logits_of
 from student.data import load_examples
 from teacher.check import check
-from teacher.config import CheckConfig
-from teacher.kinds import dump, open_dump
+from teacher.dumps import dump, open_dump
+from teacher.settings import CheckSettings
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming
 from tests.helpers.word_tasks import make_louder
@@ -107,7 +107,7 @@ def test_card_and_notes_tell_what_was_read(store: Path) -> None:
 
 
 def test_check_asks_by_windows_too(work: Path, store: Path) -> None:
-    found = check(CheckConfig(set=str(store / "opinion"), manifest=work / "opinion.yaml", sample=1000))
+    found = check(CheckSettings(set=str(store / "opinion"), manifest=work / "opinion.yaml", sample=1000))
     assert found.passed
     assert found.stored.largest < 1e-5
 
@@ -119,7 +119,7 @@ def test_another_stride_is_another_set(work: Path, store: Path, tmp_path: Path) 
             write(work, tmp_path, store.parent, **changes)
     config = dump_config(work, "opinion", tmp_path, name="other", **flags(store.parent, doc_stride=1))
     other = dump(config, "distill teacher-dump")
-    found = diff(DiffConfig(a=str(store / "opinion"), b=str(tmp_path / "other"), store=store))
+    found = diff(DiffSettings(a=str(store / "opinion"), b=str(tmp_path / "other"), store=store))
     assert found.settings == {"doc_stride": (2, 1)}
     assert max(split["moved"] for split in found.splits) > 0
     assert other

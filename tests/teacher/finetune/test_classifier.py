@@ -26,10 +26,10 @@ from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.finetune import common
 from teacher.finetune.classifier import finetune
 from teacher.finetune.examples import classifier_loss, hold_out
-from teacher.finetune_config import FinetuneSettings
+from teacher.finetune_settings import FinetuneSettings
 from teacher.models.classifier import load_teacher
 from teacher.models.loaded import inference_mode
-from teacher.models.logits import teacher_logits
+from teacher.models.teacher_logits import teacher_logits
 from teacher.tiny import create_tiny_bert
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.messages import naming
@@ -314,7 +314,7 @@ def test_labels_apart_are_learnt_by_binary_cross_entropy(work: Path, tmp_path: P
     more = {"output_dir": tmp_path / "teacher", "num_train_epochs": 3, "learning_rate": 3e-3, "max_seq_length": 32}
     record = finetune(FinetuneSettings.from_flags(**flags, **more), "distill finetune-teacher")
     assert record["result"]["best"]["metrics"]["validation"].keys() >= {"micro_f1", "macro_f1"}
-    assert json.loads((tmp_path / "teacher/config.json").read_text())["problem_type"] == "multi_label_classification"
+    assert json.loads((tmp_path / "teacher/settings.json").read_text())["problem_type"] == "multi_label_classification"
     half = torch.zeros(1, 2)
     loss = classifier_loss(Target(kind="labels", names=("a", "b")), half + math.log(3), torch.tensor([[1, 0]]))
     assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4)) / 2)

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.flat_settings import given
-from teacher.config import Masking
 from teacher.corpus.masking import mask
 from teacher.corpus.text import Text, masking_plan, open_text
 from teacher.finetune import masked_words
 from teacher.finetune.masked_words import TextBatches, evaluate_mlm, finetune_mlm
-from teacher.finetune_config import FinetuneCorpus, FinetuneSettings
+from teacher.finetune_settings import FinetuneCorpus, FinetuneSettings
 from teacher.models.masked_lm import load_masked_lm, predict_masked
+from teacher.settings import Masking
 from tests.helpers.commands import distill, kill_when
 from tests.helpers.messages import naming
 

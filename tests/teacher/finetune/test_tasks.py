@@ -14,16 +14,16 @@ from transformers import AutoModelForSequenceClassification
 
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
 from pipeline.flat_settings import as_flags
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.task import load_task
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import train_step
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord, read_run_record
+from teacher.dumps import dump
 from teacher.finetune.classifier import ENCODER_FILE, HEAD_FILE, finetune, new_teachers, targets_of, train_tasks
 from teacher.finetune.examples import training_source
-from teacher.finetune_config import FinetuneSettings, FinetuneTasks
-from teacher.kinds import dump
+from teacher.finetune_settings import FinetuneSettings, FinetuneTasks
 from teacher.models.loaded import load_config
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import dump_config

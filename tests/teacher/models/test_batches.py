@@ -15,7 +15,7 @@ from pipeline.text.tokenizer import Tokenized
 from teacher.models.batches import collate, naming_rows
 from teacher.models.classifier import Teacher
 from teacher.models.loaded import LoadedTokenizer
-from teacher.models.logits import teacher_logits
+from teacher.models.teacher_logits import teacher_logits
 
 PAD = 99
 

@@ -18,7 +18,7 @@ from pipeline.text.tokenizer import tokenize
 from teacher.models.classifier import load_teacher
 from teacher.models.label_order import best_order, check_label_order, label_places
 from teacher.models.loaded import inference_mode
-from teacher.models.logits import teacher_logits
+from teacher.models.teacher_logits import teacher_logits
 from tests.helpers.messages import naming
 from tests.helpers.word_tasks import WORDS, MakeTask, MakeTeacher
 

@@ -13,14 +13,14 @@ import pytest
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.files import sha256
 from pipeline.sets.card import card_text
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.record_parts import UnlabelledRecord, fingerprint
 from pipeline.sets.signals.logits import logits_of
 from pipeline.sets.verify import verify_shards
-from teacher.config import DumpSettings
-from teacher.kinds import dump, open_dump
-from teacher.kinds.examples import ExamplesJob
+from teacher.dumps import dump, open_dump
+from teacher.dumps.examples import ExamplesJob
+from teacher.settings import DumpSettings
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config
 from tests.helpers.messages import naming

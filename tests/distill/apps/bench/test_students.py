@@ -5,8 +5,8 @@ import torch
 
 from distill.apps.bench.readers import sentences_for, student_reader, write_default_student
 from pipeline.arrays import Ragged
-from student.answers.engine_predictor import FolderPredictor, has_engine
-from student.predict import Predictor
+from student.predict.engine_predictor import FolderPredictor, has_engine
+from student.predict.predictor import Predictor
 
 CPU = torch.device("cpu")
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from distill.apps.app_settings import QuickstartConfig
-from distill.apps.quickstart.look import look_at, with_scores_of
+from distill.apps.app_settings import QuickstartSettings
+from distill.apps.quickstart.inspect_rows import look_at, with_scores_of
 from distill.apps.quickstart.quickstart import next_commands, rows_to_test, splits_of, usual_epochs
 from pipeline.errors import ConfigError, DataError
 from pipeline.tasks.task import load_task
@@ -81,7 +81,7 @@ def test_words_with_a_label_each_are_labelled_words(tmp_path: Path) -> None:
     path = written(tmp_path, tokens=[["anna", f"w{k}"] for k in range(COUNT)], tags=[["B-PER", "O"]] * COUNT)
     look = look_at(path, ["tokens"], "tags")
     assert (look.type, look.labels, look.metrics) == ("token_labels", ("B-PER", "O"), ("span_f1", "accuracy"))
-    config = QuickstartConfig(
+    config = QuickstartSettings(
         file=path, text="tokens", label="tags", model_name_or_path="bert", output_dir=tmp_path / "q"
     )
     assert [command.split()[1] for command in next_commands(config, look)] == ["predict", "teacher-dump"]

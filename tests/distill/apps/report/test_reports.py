@@ -6,33 +6,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distill.apps.app_settings import ReportConfig
+from distill.apps.app_settings import ReportSettings
 from distill.apps.report.dev_rows import cascade, certificate_sections
 from distill.apps.report.page import Page, Rows, render
 from distill.apps.report.run_page import run_page, sweep_page
 from pipeline.errors import IntegrityError
 from pipeline.flat_settings import given
 from pipeline.record_file import read_record
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.sets.signals.logits import logits_of
-from student.answers.certificate import Certificate, Trial, model_hashes, write_certificate
-from student.config import SweepSettings, TrainSettings
 from student.data import load_examples
 from student.fit import train
-from student.kinds.examples import student_logits
-from student.model.model import Student, num_parameters
+from student.lessons.examples import student_logits
+from student.model.student import Student, num_parameters
+from student.predict.certificate import Certificate, Trial, model_hashes, write_certificate
 from student.pretrain import pretrain
-from student.pretrain_config import PretrainSettings
+from student.pretrain_settings import PretrainSettings
+from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
-from teacher.kinds import dump
+from teacher.dumps import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming
 from tests.helpers.report_pages import Parsed, needs_nothing_else
 from tests.helpers.students import tiny_config
 
 
-def config_for(run: Path, store: Path) -> ReportConfig:
-    return ReportConfig(set_or_run=str(run), store=store)
+def config_for(run: Path, store: Path) -> ReportSettings:
+    return ReportSettings(set_or_run=str(run), store=store)
 
 
 def figures_of(page: Page) -> dict[tuple[str, str], Rows]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distill.apps.app_settings import ResultsConfig
+from distill.apps.app_settings import ResultsSettings
 from distill.apps.results.comparison import planned
 from distill.apps.results.plan import plans
 from pipeline.errors import ConfigError, DataError
@@ -30,15 +30,15 @@ def write_rows(folder: Path) -> None:
         (folder / f"{split}.jsonl").write_text(json.dumps(ROW))
 
 
-def config(tasks: str = "rte", text: str | None = None, **changes: object) -> ResultsConfig:
+def config(tasks: str = "rte", text: str | None = None, **changes: object) -> ResultsSettings:
     if text is not None:
         Path("own.yaml").write_text(SOME + text)
         changes |= {"experiment": Path("own.yaml")}
     places = {"data": Path("data"), "output_dir": Path("out"), "model_name_or_path": "bert"}
-    return ResultsConfig.from_flags(**places | {"tasks": tasks, "seeds": 1} | changes)
+    return ResultsSettings.from_flags(**places | {"tasks": tasks, "seeds": 1} | changes)
 
 
-def finetuning(config: ResultsConfig) -> list[str]:
+def finetuning(config: ResultsSettings) -> list[str]:
     lines = [line.removeprefix("distill finetune-teacher ") for line in planned(config) if " finetune-" in line]
     return [re.sub(r" --data \S+", "", line).replace("--model-name-or-path ", "from ") for line in lines]
 

@@ -14,18 +14,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
-from distill.apps.app_settings import ServeConfig
+from distill.apps.app_settings import ServeSettings
 from distill.apps.serve import served as batches
 from distill.apps.serve.app import App, page
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served, name_of, names_of, open_served
 from pipeline.errors import ConfigError
-from pipeline.sets.reader import ExampleSet
+from pipeline.sets.open import ExampleSet
 from pipeline.tasks.target import softmax
+from student.encoders.matrices import matrix_encoder
 from student.export.export import export
-from student.model.embeddings import matrix_encoder
-from student.predict import Predictor
-from student.run_config import ExportConfig
+from student.predict.predictor import Predictor
+from student.run_settings import ExportSettings
 from tests.helpers.asgi import Answered, ask, asking
 from tests.helpers.engine import needs_engine
 from tests.helpers.messages import naming
@@ -41,7 +41,7 @@ def app(opinion_run: Path, roles_run: Path, tmp_path_factory: pytest.TempPathFac
     """The student of opinions, and under its name that of roles; with small limits."""
     folder = tmp_path_factory.mktemp("served")
     runs = {"opinion": opinion_run, "roles": roles_run}
-    metrics, config = Metrics(1), ServeConfig(runs=tuple(runs), **LIMITS)
+    metrics, config = Metrics(1), ServeSettings(runs=tuple(runs), **LIMITS)
     return App({n: Served(shutil.copytree(run, folder / n), metrics) for n, run in runs.items()}, config, metrics)
 
 
@@ -49,7 +49,7 @@ ORIGIN = "https://example.org"
 
 
 def app_for(origins: tuple[str, ...], run: Path) -> App:
-    metrics, config = Metrics(1), ServeConfig(runs=(str(run),), cors_allow_origin=origins)
+    metrics, config = Metrics(1), ServeSettings(runs=(str(run),), cors_allow_origin=origins)
     return App({"opinion": Served(run, metrics)}, config, metrics)
 
 
@@ -88,7 +88,7 @@ def test_any_origin_or_none(opinion_run: Path) -> None:
 @pytest.mark.parametrize("wrong", ["example.org", "https://example.org/", "https://", "http://a b", "https://*/x"])
 def test_what_is_no_origin_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match=naming("--cors-allow-origin")):
-        ServeConfig.from_flags(runs=("run",), cors_allow_origin=(ORIGIN, wrong))
+        ServeSettings.from_flags(runs=("run",), cors_allow_origin=(ORIGIN, wrong))
 
 
 def post(app: App, path: str, inputs: object, **others: object) -> Answered:
@@ -118,7 +118,7 @@ def several(together: Path) -> App:
     """Three students of one run."""
     metrics = Metrics(1)
     students = open_served(together, metrics)
-    return App({one.name: one for one in students}, ServeConfig(runs=(str(together),), **LIMITS), metrics)
+    return App({one.name: one for one in students}, ServeSettings(runs=(str(together),), **LIMITS), metrics)
 
 
 def test_several_tasks_answer_at_once(several: App) -> None:
@@ -159,7 +159,7 @@ def test_a_student_alone_is_one_task(app: App) -> None:
 def test_a_file_of_several_tasks_has_no_teacher_and_needs_none(
     together: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    export(ExportConfig(run=together, file=tmp_path / "x.distill"))
+    export(ExportSettings(run=together, file=tmp_path / "x.distill"))
     capsys.readouterr()
     students = open_served(tmp_path / "x.distill", Metrics(1))
     assert [one.name for one in students] == ["opinion", "roles", "score"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from distill.apps.app_settings import ServeConfig
+from distill.apps.app_settings import ServeSettings
 from distill.apps.serve.app import GET
 from distill.apps.serve.prometheus import COUNTERS, GAUGE, HISTOGRAMS, KINDS
 from pipeline.settings import flag_name
@@ -22,9 +22,9 @@ def test_the_deployment_asks_for_what_the_server_has() -> None:
     assert pod["metadata"]["labels"] == DEPLOYMENT["spec"]["selector"]["matchLabels"]
     (container,) = pod["spec"]["containers"]
     flags = {word for word in container["args"] if word.startswith("--")}
-    assert flags <= {flag_name(name) for name in ServeConfig.model_fields}
+    assert flags <= {flag_name(name) for name in ServeSettings.model_fields}
     ports = {port["containerPort"] for port in container["ports"]}
-    assert ports == {ServeConfig.model_fields["port"].default}
+    assert ports == {ServeSettings.model_fields["port"].default}
     probes = [value["httpGet"] for name, value in container.items() if name.endswith("Probe")]
     assert len(probes) == 3
     assert all(probe["path"] in GET and probe["port"] in ports for probe in probes)

@@ -1,0 +1,204 @@
+"""Advice about scores for `finetune-teacher`, `train-student`, `evaluate` and `quickstart`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.errors import DistillError, IntegrityError
+from pipeline.sets.kinds.examples import text_hashes
+from pipeline.sets.open import ORIGINALS, ExampleSet, open_set
+from pipeline.sources import sentences
+from pipeline.tasks.task import TRAIN
+from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, read_run_record
+from student.run_settings import EvaluateSettings
+from student.trained_sets import trained_sets
+
+SKEWED = 0.6  # above this share of one label, accuracy hides the errors on the others
+MOST_NAMED = 10  # labels in a sentence
+TEACHER_ADVICE = "Train it longer (--num-train-epochs), or choose a larger encoder."
+STUDENT_ADVICE = (
+    "With so few labels, the bag may be the better choice. A fine-tuned teacher and unlabelled text (teacher-dump "
+    "--unlabelled) help students most."
+)
+LONGER = "Train it on more rows, or for more epochs (--num-train-epochs)."
+Scores = Mapping[str, float]
+
+
+def judge(parts: Mapping[str, Any]) -> list[str]:
+    """Judges the scores of one split.
+
+    Args:
+        parts: the results of `student.evaluate.evaluate` for a split, with or without the scores of a ``baseline``.
+    """
+    return [*_teacher(parts), *_student(parts), *_skew(parts)]
+
+
+def judge_teacher(best: Entry) -> list[str]:
+    """Judges the best epoch of a fine-tuning by its recorded scores on the first dev split."""
+    scores: Scores = next(iter(best["metrics"].values()), {})
+    if not {"labels_in_gold", "labels_predicted"} <= scores.keys():
+        return []
+    missing = int(scores["labels_in_gold"] - scores["labels_predicted"])
+    if missing <= 0:
+        return []
+    counts = f"{missing} of the {int(scores['labels_in_gold'])} labels"
+    return [f"The teacher never predicts at least {counts}. {TEACHER_ADVICE}"]
+
+
+def judge_rows(run: Path, record: RunRecord) -> list[str]:
+    """Compares a finished run with its sibling runs on fewer rows of the same task, without variants or added text.
+
+    Args:
+        run: the folder of the run.
+        record: its record.
+    """
+    rows, own = record["settings"].get("rows"), _first_score(record)
+    if own is None or rows is None:
+        return []
+    name, score = own
+    found = []
+    for path in sorted(run.resolve().parent.glob(f"*/{RUN_RECORD}")):
+        if path.parent == run.resolve() or (other := _finished(path)) is None:
+            continue
+        theirs = _first_score(other)
+        is_same = _gold_of(other) == _gold_of(record) and _shape(other) == _shape(record)
+        if is_same and theirs is not None and other["settings"].get("rows", rows) < rows and theirs[1] > score:
+            found.append((theirs[1], other["settings"]["rows"], path.parent.name))
+    if not found:
+        return []
+    best, fewer, where = max(found)
+    both = f"{score:.3f} from {rows:,} training rows, {best:.3f} from the {fewer:,} rows of {where}"
+    advice = "Leave out variants or unlabelled text (--where), or check them."
+    return [f"The added rows lowered {name}: {both}. {advice}"]
+
+
+def judge_texts(config: EvaluateSettings, rows: pa.Table) -> list[str]:
+    """Counts the rows of a file whose text the run was trained on. Empty texts are no evidence.
+
+    Args:
+        config: names the run and its store.
+        rows: of the file, with the columns of a `Source`'s splits.
+    """
+    try:
+        record = read_run_record(config.run / RUN_RECORD)
+        logit_set = open_set(trained_sets(record, config.store)[0], config.allow_unverified)
+    except DistillError:
+        # A run is evaluated on a file also where its set is gone.
+        return []
+    if not isinstance(logit_set, ExampleSet) or TRAIN not in logit_set.splits:
+        return []
+    # Hashes are a fraction of the texts, and a set that was pushed without text has them, too.
+    trained = set(logit_set.read(TRAIN, ("text_hash",), ORIGINALS).column("text_hash").to_pylist())
+    hashes = text_hashes(rows.filter(_has_text(rows)), logit_set.record.tokenizer.sha256)
+    count = sum(text_hash in trained for text_hash in hashes)
+    if not count:
+        return []
+    return [f"{count:,} of {rows.num_rows:,} rows have the text of a training row, so the scores are too high."]
+
+
+def _has_text(rows: pa.Table) -> pa.Array:
+    """Which rows have a text that is not empty."""
+    first, second = sentences(rows)
+    return pa.array([bool(any(map(str.strip, texts))) for texts in zip(first, second or first, strict=True)])
+
+
+def _teacher(parts: Mapping[str, Any]) -> Iterator[str]:
+    teacher: Scores = parts["teacher"]
+    if not teacher:
+        return
+    silent, found = _silent(parts.get("teacher_by_label", {})), list[str]()
+    if teacher == parts["majority"]:
+        found.append("The teacher gives every row the same answer.")
+    elif silent:
+        found.append(f"The teacher never predicts {_named(silent)}.")
+    found += _below_baseline("teacher", teacher, "teacher_by_label", parts)
+    # Several problems of a teacher have the same remedy, which is named once.
+    yield from found[:-1]
+    yield from (f"{line} {TEACHER_ADVICE}" for line in found[-1:])
+
+
+def _student(parts: Mapping[str, Any]) -> Iterator[str]:
+    student, teacher = parts["gold"], parts["teacher"]
+    # A teacher without the label cannot teach it, and the advice about the teacher is the one that helps.
+    silent = [name for name in _silent(parts.get("by_label", {})) if not _silent(parts.get("teacher_by_label", {}))]
+    if silent:
+        yield f"The student never predicts {_named(silent)}. `train-student --class-weights balanced` may help."
+    yield from (f"{line} {STUDENT_ADVICE}" for line in _below_baseline("student", student, "by_label", parts))
+    first = next(iter(student), None)
+    if first is None:
+        return
+    guessing = parts["majority"][first]
+    if student[first] <= guessing:
+        both = f"{first} ({student[first]:.3f} against {guessing:.3f})"
+        yield f"The student is not better than guessing by {both}. {LONGER}"
+    if student[first] > teacher.get(first, 1.0):
+        yield f"The student's {first} is above its teacher's. Improve the teacher before you add text."
+
+
+def _skew(parts: Mapping[str, Any]) -> Iterator[str]:
+    counts = {name: sum(row.values()) for name, row in parts.get("confusion", {}).items()}
+    if counts and "accuracy" in parts["gold"] and "span_f1" not in parts["gold"]:
+        most = max(counts, key=counts.__getitem__)
+        share = counts[most] / sum(counts.values())
+        if share >= SKEWED:
+            yield f"{share:.0%} of the rows have the label {most!r}: judge by macro_f1, not by accuracy."
+
+
+def _below_baseline(who: str, own: Scores, by_label: str, parts: Mapping[str, Any]) -> Iterator[str]:
+    baseline: Scores = parts.get("baseline", {}).get("scores", {})
+    if "macro_f1" in baseline and parts.get(by_label):
+        own = {"macro_f1": fmean(one["f1"] for one in parts[by_label].values()), **own}
+    below = [
+        f"{metric} ({own[metric]:.3f} against {theirs:.3f})"
+        for metric, theirs in baseline.items()
+        if metric in own and own[metric] < theirs
+    ]
+    if below:
+        yield f"A bag of n-grams is better than the {who} by {' and '.join(below)}."
+
+
+def _silent(by_label: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The labels of gold that are never predicted."""
+    return [name for name, scores in by_label.items() if scores["gold"] and not scores["predicted"]]
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more labels" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _finished(path: Path) -> RunRecord | None:
+    try:
+        record = read_run_record(path)
+    except IntegrityError:
+        return None
+    return record if record["state"] == "finished" else None
+
+
+def _first_split(record: RunRecord) -> Mapping[str, Any] | None:
+    evaluation = record.get("result", {}).get("evaluation") or {}
+    first: Mapping[str, Any] | None = next(iter(evaluation.values()), None)
+    return first
+
+
+def _first_score(record: RunRecord) -> tuple[str, float] | None:
+    """The first metric of the first dev split, by its name."""
+    parts = _first_split(record)
+    return next(iter(parts["gold"].items()), None) if parts is not None else None
+
+
+def _gold_of(record: RunRecord) -> Any:
+    """What two runs that were scored on the same rows have in common."""
+    parts = _first_split(record)
+    if parts is None:
+        return None
+    return parts["majority"], {name: one["gold"] for name, one in parts.get("by_label", {}).items() if one["gold"]}
+
+
+def _shape(record: RunRecord) -> Any:
+    """The settings of the student, which have to be equal if the rows are to explain a difference."""
+    keys = ("seed", "embedding", "matrix_size", "vector_size", "head", "hidden_size", "pairing", "learning_rate")
+    return [record["settings"].get(key) for key in keys]

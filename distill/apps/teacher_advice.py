@@ -1,0 +1,106 @@
+"""The scores of teachers for `judge`: of a logit set, and of teachers that were fine-tuned just now."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from distill.apps.baseline import judged_metrics, labelled_rows, quick_baseline, scores_of
+from distill.apps.systems import Rows, System, read_rows
+from pipeline.arrays import Floats
+from pipeline.sets.open import ExampleSet
+from pipeline.tasks.metrics import majority_scores, score_logits, scores_by_label
+from pipeline.tasks.target import Target, make_target
+from pipeline.tasks.task import TRAIN, Metric, Task
+from pipeline.training.joint import entry_of
+from pipeline.training.run_record import Entry
+from teacher.finetune_settings import FinetuneCorpus, FinetuneSettings, FinetuneTask
+
+Scores = dict[str, float]
+
+
+def judged_set(logit_set: ExampleSet) -> dict[str, dict[str, Any]]:
+    """Returns the scores of a set's teacher on each dev split with gold, and those of the baseline, for `judge`."""
+    record = logit_set.record
+    if not record.has_text:
+        return {}
+    train = read_rows(logit_set, TRAIN) if TRAIN in logit_set.splits else None
+    system = None if train is None else quick_baseline(train, record.target)
+    dev = {split: read_rows(logit_set, split) for split in logit_set.splits if split != TRAIN}
+    return {split: _parts(record.metrics, record.target, rows, system) for split, rows in dev.items() if len(rows)}
+
+
+def judged_teachers(config: FinetuneSettings, best: Entry) -> dict[str, dict[str, Any]]:
+    """Returns the scores of fine-tuned teachers on the split that chose the best epoch, for `judge`.
+
+    Args:
+        config: the settings of the teachers. Only teachers of texts are judged.
+        best: the recorded scores of the best epoch.
+
+    Returns: The scores by split, or by task and split for several tasks.
+    """
+    from teacher.finetune.classifier import load_tasks, targets_of
+
+    learn = config.learn
+    if isinstance(learn, FinetuneCorpus):
+        return {}
+    tasks = load_tasks(learn)
+    if isinstance(learn, FinetuneTask):
+        (task,) = tasks
+        is_of_words = task.type == "token_labels"
+        return {} if is_of_words else _judged(config, task, make_target(task, learn.objective), config.output_dir, best)
+    found: dict[str, dict[str, Any]] = {}
+    for task, target in zip(tasks, targets_of(tasks, learn.objective), strict=True):
+        own = _judged(config, task, target, config.output_dir / task.name, entry_of(task.name, best))
+        found |= {f"{task.name}/{split}": parts for split, parts in own.items()}
+    return found
+
+
+def _judged(config: FinetuneSettings, task: Task, target: Target, folder: Path, best: Entry) -> dict[str, Any]:
+    """Returns the scores of the teacher of texts in a folder by its split. Empty if no gold scores it."""
+    from teacher.finetune.examples import rows_of, training_source
+
+    assert not isinstance(config.learn, FinetuneCorpus), "it has no task"
+    split = next(iter(best["metrics"]), None)
+    if split is None or not best["metrics"][split]:
+        return {}
+    scores = best["metrics"][split]
+    splits = rows_of(training_source(task, config.learn.data), config.learn.held_out)
+    rows = labelled_rows(target, splits[split])
+    system = quick_baseline(labelled_rows(target, splits[TRAIN]), target)
+    is_beyond = system is not None and judged_metrics(task.metrics, target, rows.label_N) != task.metrics
+    if is_beyond or scores.get("labels_predicted", 0) < scores.get("labels_in_gold", 0):
+        # The record has neither the names of missing labels nor other metrics. Only a second run over the split has.
+        rows = replace(rows, teacher_NC=_answers(config, task, folder, target, rows))
+    return {split: _parts(task.metrics, target, rows, system, {name: scores[name] for name in task.metrics})}
+
+
+def _answers(config: FinetuneSettings, task: Task, folder: Path, target: Target, rows: Rows) -> Floats:
+    """Runs the fine-tuned teacher in a folder over rows."""
+    from teacher.models.batches import tokens_per_batch
+    from teacher.models.classifier import load_teacher
+    from teacher.models.teacher_logits import teacher_logits
+
+    length, device = config.steps.max_seq_length, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    teacher = load_teacher(task, str(folder), None, target.names if target.has_labels else (), length)
+    teacher.model.to(device)
+    with torch.inference_mode():
+        inputs = teacher.reader.tokenize(rows.texts1, rows.texts2, length)
+        return teacher_logits(teacher, inputs, tokens_per_batch(device))
+
+
+def _parts(
+    metrics: tuple[Metric, ...], target: Target, rows: Rows, system: System | None, teacher: Scores | None = None
+) -> dict[str, Any]:
+    """Returns what `judge` takes about a teacher, whose scores are computed from its logits if they are not given."""
+    gold = rows.label_N, rows.score_N
+    if teacher is None:
+        metrics = judged_metrics(metrics, target, rows.label_N)
+        teacher = score_logits(metrics, target, rows.teacher_NC, *gold)
+    parts: dict[str, Any] = {"gold": {}, "teacher": teacher, "majority": majority_scores(metrics, target, *gold)}
+    if rows.teacher_NC.shape[1]:
+        parts["teacher_by_label"] = scores_by_label(target, rows.teacher_NC, rows.label_N)
+    if system is not None:
+        parts["baseline"] = {"scores": scores_of(system, rows, metrics), "bytes": system.num_bytes}
+    return parts

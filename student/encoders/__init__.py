@@ -1,0 +1,1 @@
+"""The encoders of students: a file for each, with its module."""

@@ -1,0 +1,1 @@
+"""What the weights of a student are before training."""

@@ -1,0 +1,241 @@
+"""A student's answers: labels by thresholds and costs, as columns.
+
+The label with the lowest expected cost is the one with the largest probability times cost. For a multi-label student, a
+label is predicted if cost * p / (1 - p) exceeds the odds of its threshold. Both cases add log(cost) to the logit.
+Thresholds are stored as probabilities and used as logits: a label holds where its logit is above.
+
+Shapes: N rows, C logits or labels.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.arrays import Bools, Floats, Ints
+from pipeline.errors import ConfigError, IntegrityError, did_you_mean, short
+from pipeline.record_file import read_record, with_checksum
+from pipeline.tasks.target import NO_LABEL, Target, margins, predicted_scores, probabilities, softmax
+from pipeline.tasks.temperature import Calibration
+from pipeline.training.run_record import RUN_RECORD, read_run_record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# This value replaces the label of a row whose margin is too small.
+ABSTAIN = "abstain"
+
+
+# A student that is saved without its run's record would lose its thresholds, so they get a file.
+THRESHOLDS_FILE = "thresholds.json"
+# Thresholds are stored as probabilities, and those of larger logits would round to 0 or 1.
+MOST_LOGIT = 30.0
+
+
+def answer_columns(
+    target: Target,
+    logits_NC: Floats,
+    threshold: float | None = None,
+    bias_C: Floats | None = None,
+    calibration: Calibration | None = None,
+) -> "dict[str, pa.Array]":
+    """A student's answers by column, N rows each.
+
+    Args:
+        target: what the logits mean.
+        logits_NC: float32 logits before softmax, calibrated.
+        threshold: the margin above which the student answers, or None if it always does.
+        bias_C: added to the logits before labels are chosen. See `Predictor`.
+        calibration: of scores, for their intervals.
+
+    Returns: For classes ``label`` (string), ``probabilities`` (a struct of float32, by label) and ``margin`` (float32,
+        the best probability less the second). For multi-label tasks ``label`` (a list of strings) and
+        ``probabilities``. Otherwise ``score`` (float32) and, once calibrated, ``interval`` (a struct of float32,
+        ``low`` and ``high``).
+    """
+    import pyarrow as pa
+
+    if not target.has_labels:
+        return _score_columns(predicted_scores(target, logits_NC), calibration)
+    p_NC = probabilities(target, logits_NC)
+    columns = {
+        "label": chosen(target, logits_NC, threshold, bias_C),
+        "probabilities": pa.StructArray.from_arrays(list(map(pa.array, p_NC.T)), names=target.names),
+    }
+    return columns | ({"margin": pa.array(margins(p_NC))} if target.has_classes else {})
+
+
+def _score_columns(score_N: Floats, calibration: Calibration | None) -> "dict[str, pa.Array]":
+    import pyarrow as pa
+
+    columns = {"score": pa.array(score_N)}
+    if calibration is None or calibration.half_width is None:
+        return columns
+    half_width = np.float32(calibration.half_width)
+    limits = [pa.array(score_N - half_width), pa.array(score_N + half_width)]
+    return columns | {"interval": pa.StructArray.from_arrays(limits, names=["low", "high"])}
+
+
+def chosen(
+    target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None
+) -> "pa.Array":
+    """Returns the label of each row, or for a multi-label task the list of its labels. See `answer_columns`."""
+    import pyarrow as pa
+
+    if target.has_classes:
+        return labels(target, _moved(logits_NC, bias_C), threshold)
+    holds_NC = holding(logits_NC, bias_C)
+    row_S, label_S = np.nonzero(holds_NC)
+    offsets_N = np.searchsorted(row_S, np.arange(len(holds_NC) + 1))
+    return pa.ListArray.from_arrays(pa.array(offsets_N, pa.int32()), pa.array(target.names).take(pa.array(label_S)))
+
+
+def chosen_names(
+    target: Target, logits_NC: Floats, threshold: float | None = None, bias_C: Floats | None = None
+) -> list[str] | list[list[str]]:
+    """The same as a list, without Arrow, whose first array imports pandas: longer than a student takes to answer."""
+    if target.has_classes:
+        names = [*target.names, ABSTAIN]
+        return [names[k] for k in _likeliest(target, _moved(logits_NC, bias_C), threshold).tolist()]
+    return [
+        [name for name, holds in zip(target.names, row, strict=True) if holds] for row in holding(logits_NC, bias_C)
+    ]
+
+
+def labels(target: Target, p_NC: Floats, threshold: float | None = None) -> "pa.Array":
+    """The likeliest label of each row, by its name, or `ABSTAIN` where its margin is not above the threshold."""
+    import pyarrow as pa
+
+    # Taking from one array of names avoids a Python loop over the rows.
+    return pa.array([*target.names, ABSTAIN]).take(pa.array(_likeliest(target, p_NC, threshold)))
+
+
+def holding(logits_NC: Floats, bias_C: Floats | None) -> Bools:
+    """Which labels hold [N, C], where any number of them may."""
+    return np.asarray(logits_NC + (0 if bias_C is None else bias_C) > 0)
+
+
+def _moved(logits_NC: Floats, bias_C: Floats | None) -> Floats:
+    # Costs move the choice of a label. The reported probabilities stay those of the student.
+    return softmax(logits_NC if bias_C is None else logits_NC + bias_C)
+
+
+def _likeliest(target: Target, p_NC: Floats, threshold: float | None) -> Ints:
+    best_N: Ints = p_NC.argmax(axis=1)
+    if threshold is None:
+        return best_N
+    return np.where(margins(p_NC) > threshold, best_N, len(target.names))
+
+
+def label_bias(run: Path, target: Target, costs: Mapping[str, float]) -> Floats | None:
+    """Returns the bias that is added to the logits [C], or None without costs and thresholds.
+
+    Args:
+        run: whose thresholds are taken, of a multi-label student.
+        target: names the labels.
+        costs: of missing a label, 1 for those that are not named.
+
+    Raises:
+        ConfigError: for an unknown label, a cost that is not above 0, or a student without labels.
+        IntegrityError: if the run's thresholds are damaged.
+    """
+    return bias_of(stored_thresholds(run) if target.has_label_lists else {}, target, costs)
+
+
+def bias_of(thresholds: Mapping[str, float], target: Target, costs: Mapping[str, float]) -> Floats | None:
+    """The same of thresholds by label."""
+    if costs and not target.has_labels:
+        raise ConfigError("--cost: this student gives scores and chooses no label")
+    for name, cost in costs.items():
+        if name not in target.names:
+            raise ConfigError(f"--cost: unknown label {name!r}. {did_you_mean(name, target.names)}")
+        if not (0 < cost < math.inf):
+            raise ConfigError(f"--cost {name}={cost:g}: a cost is a number above 0")
+    if not costs and not target.has_label_lists:
+        return None
+    log_C = np.log([costs.get(name, 1.0) for name in target.names]).astype(np.float32)
+    # A cost multiplies the odds, so its logarithm is added to the logit, and the threshold's logit is subtracted.
+    return log_C - as_logits(thresholds, target) if target.has_label_lists else log_C
+
+
+def read_costs(texts: Sequence[str]) -> dict[str, float]:
+    """Costs by label, of texts like ``fraud=10``.
+
+    Raises:
+        ConfigError: for what is no such text, or a label that is there twice.
+    """
+    costs = {}
+    for text in texts:
+        name, sign, number = text.rpartition("=")
+        try:
+            cost = float(number)
+        except ValueError:
+            sign = ""
+        if not sign or name in costs:
+            raise ConfigError(f"--cost {text}: not LABEL=NUMBER, such as fraud=10, once for each label")
+        costs[name] = cost
+    return costs
+
+
+def best_thresholds(target: Target, logits_NC: Floats, label_NC: Ints) -> dict[str, float]:
+    """Returns the probability of each label above which its F1 is best on some rows, or 0.5 if no row has the label.
+
+    Args:
+        target: names the labels.
+        logits_NC: float32, a student's logits.
+        label_NC: their gold, rows of ``NO_LABEL`` where there is none.
+    """
+    known_N = label_NC[:, 0] != NO_LABEL
+    pairs = zip(target.names, logits_NC[known_N].T, label_NC[known_N].T, strict=True)
+    return {name: 1 / (1 + float(np.exp(-_best_cut(logit_N, gold_N)))) for name, logit_N, gold_N in pairs}
+
+
+def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
+    """Returns the logit half-way between two rows above which F1 is best. Among equally good ones, the nearest to 0."""
+    # Without positive rows F1 is 0 at every threshold, so the neutral one stays.
+    if not gold_N.any():
+        return 0.0
+    order_N = np.argsort(-logit_N, kind="stable")
+    sorted_N = logit_N[order_N].astype(np.float64)
+    right_N, said_N = np.cumsum(gold_N[order_N]), np.arange(1, len(gold_N) + 1)
+    f1_N = 2 * right_N / (said_N + gold_N.sum())
+    # A cut half-way between two rows is the most robust to small changes of their logits.
+    cut_N = (sorted_N + np.append(sorted_N[1:], sorted_N[-1] - 1)) / 2
+    # A threshold cannot separate equal logits, so cuts between them are excluded.
+    f1_N[:-1][np.diff(sorted_N) == 0] = -1
+    best = np.flatnonzero(f1_N == f1_N.max())
+    return float(np.clip(np.nan_to_num(cut_N[best[np.abs(cut_N[best]).argmin()]]), -MOST_LOGIT, MOST_LOGIT))
+
+
+def stored_thresholds(folder: Path) -> dict[str, float]:
+    """The thresholds of a student by label: of its run's record, or of the file beside it, empty if there are none.
+
+    Raises:
+        IntegrityError: if what holds them is damaged.
+    """
+    path, stored = folder / RUN_RECORD, {}
+    if path.exists():
+        stored = read_run_record(path).get("result", {}).get("thresholds", {})
+    if not stored and (folder / THRESHOLDS_FILE).exists():
+        path = folder / THRESHOLDS_FILE
+        stored = read_record(path)
+    # A student from elsewhere may store anything here, and 0 or 1 would become an infinite logit.
+    if not isinstance(stored, dict) or not all(isinstance(p, float) and 0 < p < 1 for p in stored.values()):
+        raise IntegrityError(f"{path}: thresholds: {short(stored)} are not probabilities by label")
+    return stored
+
+
+def thresholds_file(folder: Path) -> dict[str, bytes]:
+    """The file that goes with a student when it is saved elsewhere, by its name, or none if it has no thresholds."""
+    stored = stored_thresholds(folder)
+    return {THRESHOLDS_FILE: with_checksum(json.dumps(stored, indent=2)).encode()} if stored else {}
+
+
+def as_logits(thresholds: Mapping[str, float], target: Target) -> Floats:
+    """Thresholds by label as logits [C], or 0 for a label without one."""
+    p_C = np.array([thresholds.get(name, 0.5) for name in target.names])
+    # `log1p` keeps thresholds near 0 exact, where 1 - p would round.
+    return np.asarray(np.log(p_C) - np.log1p(-p_C), dtype=np.float32)

@@ -1,0 +1,144 @@
+"""Settings of pretraining and of filters. The module does not import torch, so that ``--help`` is quick."""
+
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pipeline.config import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
+from pipeline.settings import Settings
+from student.model.flags import (
+    Cbow,
+    Cmow,
+    Hybrid,
+    WithVectors,
+)
+from student.settings import (
+    FORMERLY_LOGITS,
+    LAYERS,
+)
+
+VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
+VectorMap = Literal["linear", "none"]
+
+
+class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
+    """The common settings of pretraining.
+
+    The defaults are the paper's recipe, except for its batches of 512 and 2,048.
+    """
+
+    helps: ClassVar = {
+        "seed": "Seed of the weights and the order of rows.",
+        "embedding": "Encoder: cmow (ordered products of matrices), cbow (sums of vectors), or hybrid (both).",
+        "vector_size": "Width of token vectors. Default: 400 for hybrid, 784 for cbow.",
+    }
+    encoder: Hybrid | Cmow | Cbow = Field(default_factory=Hybrid, discriminator="embedding")
+    set: str = Field(
+        description="Set of masked words or of sentences to train on: a path, or a name in the store.",
+        json_schema_extra=FORMERLY_LOGITS | PLACE,
+    )
+    output_dir: Path | None = Field(
+        None, description="Folder of the run. Default: runs/NAME-OF-SET.", json_schema_extra=PLACE
+    )
+    num_train_epochs: int = Field(1, ge=1, description="Number of epochs.")
+    max_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Maximum number of steps. Default: all steps of the epochs.",
+        json_schema_extra={"decides": False},  # counts all steps, so it does not depend on epochs
+    )
+    learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW with linear decay to 0.")
+    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay of the prediction head.")
+    per_device_train_batch_size: int = Field(256, ge=1, description="Masked sequences per step and process.")
+    max_grad_norm: float = Field(5.0, gt=0, description="Maximum norm of the gradients.")
+    save_steps: int = Field(
+        1000,
+        ge=1,
+        description="Steps between two checkpoints to resume from.",
+        json_schema_extra={"decides": False},
+    )
+
+
+class MaskedWordSettings(PretrainFlags):
+    """The settings of pretraining on masked words."""
+
+    alpha: float = Field(
+        0.5, ge=0, le=1, description="Weight of the loss of the masked tokens. The loss to the teacher has 1 - alpha."
+    )
+    temperature: float = Field(1.0, gt=0, description="Temperature of teacher and student in the loss to the teacher.")
+
+
+class Distances(Settings):
+    """Distances of each vector from the teacher's."""
+
+    vector_loss: Literal["cosine-mse", "cosine", "mse"] = "cosine-mse"
+    temperature: ClassVar = 1.0
+
+
+class Gram(Settings):
+    """Divergence of the similarities of a batch's vectors."""
+
+    vector_loss: Literal["gram"] = "gram"
+    temperature: float = Field(1.0, gt=0, description="Temperature of teacher and student.")
+
+
+class SentenceFlags(Settings):
+    """The settings of pretraining on vectors of sentences, without its loss."""
+
+    init: Literal["teacher", "noise"] | None = Field(
+        None,
+        description="Initialization of the token vectors. teacher: from the set's. noise: random. Default: teacher, if "
+        "the set has token vectors.",
+        json_schema_extra=PLACE,
+    )
+    vector_map: VectorMap = Field(
+        "linear", description="Projection from the representation to the teacher's vector, or none."
+    )
+
+
+class SentenceSettings(SentenceFlags, PretrainFlags):
+    """The settings of pretraining on vectors of sentences."""
+
+    loss: Distances | Gram = Field(default_factory=Distances, discriminator="vector_loss")
+
+    @model_validator(mode="after")
+    def _has_vectors(self) -> Self:
+        if self.init == "teacher" and not isinstance(self.encoder, WithVectors):
+            raise ValueError(
+                f"--init teacher: --embedding {self.encoder.embedding} has no vectors to start from the teacher's"
+            )
+        return self
+
+
+class PretrainSettings(SentenceFlags, MaskedWordSettings):
+    """Settings of ``distill pretrain-student``. The kind of the set decides which use of the command they belong to."""
+
+    vector_loss: VectorLoss = Field(
+        "cosine-mse",
+        description="Loss of vectors: 1 - cosine, squared error, both, or the divergence of similarities (gram).",
+    )
+
+
+class FiltersSettings(StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):
+    """Flags of ``distill filters``."""
+
+    helps: ClassVar = {"seed": "Seed of the filters, the order of rows and dropout."}
+    set: str = Field(
+        description="Set with hidden states: a path, or a name in the store.",
+        json_schema_extra={"argument": True} | PLACE,
+    )
+    layers: str | None = Field(
+        None, pattern=LAYERS, description="Layers that get a filter, such as 2,4,6. Default: all stored layers."
+    )
+    dim: int = Field(128, ge=1, description="Output width of a filter.")
+    output_dir: Path | None = Field(
+        None, description="Folder of the filters. Default: filters/NAME-OF-SET.", json_schema_extra=PLACE
+    )
+    alpha: float = Field(
+        1.0, ge=0, le=1, description="Weight of the loss to gold. The loss to the teacher has 1 - alpha."
+    )
+    num_train_epochs: int = Field(3, ge=1, description="Number of epochs.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of Adam with linear decay to 0.")
+    per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")

@@ -1,0 +1,281 @@
+"""Reads the predictions in a file, and converts them to logits in the task's order of labels.
+
+A row's answer is a list of numbers, or an object from label to number. CSV contains them as JSON. A missing or empty
+one means that the teacher did not answer. Shapes: N rows of the file, A of them with an answer, C logits.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrays import Floats, Floats64, Ints
+from pipeline.config import names_of
+from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.sources.columns import rows_in_words
+from pipeline.sources.row_files import open_rows, reading
+from pipeline.tasks.target import Target, make_target
+from pipeline.tasks.task import Task
+from pipeline.untrusted import parse_json
+from teacher.imported.array_file import ENDINGS, read_arrays
+from teacher.imported.import_settings import AnswersKind, ImportSettings
+from teacher.models.label_order import label_places, stated_labels
+
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+FLOOR = 1e-6  # smallest probability, because its logarithm must be finite
+SLACK = 0.01  # tolerance of sums of probabilities, which are often rounded
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers of a file.
+
+    Attributes:
+        table: the content of the file.
+        kind: the kind of its answers.
+        target: the meaning of the logits.
+        labels: the order of labels in lists of numbers.
+        row_A: rows of the file with an answer, ascending.
+        logits_AC: float32, their logits in the task's order.
+        num_spread: how many answers did not name every label.
+    """
+
+    table: pa.Table
+    kind: AnswersKind
+    target: Target
+    labels: tuple[str, ...]
+    row_A: Ints
+    logits_AC: Floats
+    num_spread: int
+
+
+MISSING: tuple[Any, ...] = (None, "", {})  # values of a row without an answer
+
+
+def read_answers(config: ImportSettings, task: Task) -> Answers:
+    """Reads the answers of a file.
+
+    Raises:
+        ConfigError: if the kind of answers is ambiguous, or does not fit the task or the flags.
+        DataError: if the file cannot be read or has no answers, or listing every wrong answer.
+    """
+    table, stated = _table(config)
+    kind = _kind(config, table)
+    target = _target(task, kind)
+    labels = names_of_outputs(config, target, stated)
+    if target.has_label_lists and config.rest == "spread":
+        raise ConfigError(
+            "--rest spread: each label has its own probability, so there is no remaining probability to spread"
+        )
+    with reading(config.file):  # the first access fails if a key of a Parquet struct is not text
+        values = list(map(_parsed, table.column(kind).to_pylist()))
+    row_A = np.array([row for row, value in enumerate(values) if value not in MISSING], dtype=np.int64)
+    if not len(row_A):
+        raise DataError(f"{config.file}: none of its {table.num_rows:,} rows has an answer in {kind!r}")
+    numbers_AC, problems = _numbers([values[row] for row in row_A], labels, target)
+    if target.has_label_lists:
+        problems = wrong_multilabel(kind, numbers_AC, target.names) | problems
+    elif kind != "score":
+        problems = wrong_numbers(kind, numbers_AC, target.names, config.rest == "spread") | problems
+    raise_all(DataError, str(config.file), [f"{rows}: {kind}: {what}" for what, rows in _by_problem(problems, row_A)])
+    num_spread = int(np.isnan(numbers_AC).any(axis=1).sum())
+    as_logits = to_logits_multilabel if target.has_label_lists else to_logits
+    return Answers(table, kind, target, labels, row_A, as_logits(kind, numbers_AC), num_spread)
+
+
+def _by_problem(problems: Mapping[int, str], row_A: Ints) -> list[tuple[str, str]]:
+    """Returns each problem of the answers once with its rows, because many rows share a cause."""
+    rows_of = defaultdict(list)
+    for a in sorted(problems):
+        rows_of[problems[a]].append(int(row_A[a]))
+    return [(what, rows_in_words(rows)) for what, rows in rows_of.items()]
+
+
+def _table(config: ImportSettings) -> tuple[pa.Table, tuple[str, ...]]:
+    """Returns the rows of a file, and the names of its outputs if it has them."""
+    if config.file.suffix.lower() in ENDINGS:
+        return read_arrays(config.file)
+    return open_rows(config.file).table(), ()
+
+
+def names_of_outputs(config: ImportSettings, target: Target, of_file: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the label order of lists of numbers: that of ``--teacher-labels``, of the file, or of the task.
+
+    Raises:
+        ConfigError: if the given labels differ from the task's.
+    """
+    stated = names_of(config.teacher_labels)
+    if not stated and not of_file:
+        return target.names
+    if not target.has_labels:
+        raise ConfigError(f"--teacher-labels: the answers are {target.type.meaning}, not labels")
+    if stated:
+        return stated_labels(stated, target.names)
+    places = label_places(of_file, target.names)
+    if places is None:
+        raise ConfigError(
+            f"{config.file}: names its outputs {', '.join(of_file)}, but the task's labels are "
+            f"{', '.join(target.names)}. If they mean the same, give their order with --teacher-labels"
+        )
+    return tuple(target.names[place] for place in places)
+
+
+def _kind(config: ImportSettings, table: pa.Table) -> AnswersKind:
+    known = get_args(AnswersKind)
+    there = [name for name in known if name in table.column_names]
+    if config.answers is not None and config.answers not in there:
+        advice = did_you_mean(config.answers, table.column_names)
+        raise ConfigError(f"--answers {config.answers}: {config.file} has no such column. {advice}")
+    if config.answers is None and len(there) != 1:
+        found = " and ".join(there) if there else f"none. Its columns are {', '.join(table.column_names)}"
+        advice = "Choose one with --answers" if there else "Rename the one with the answers"
+        raise ConfigError(f"{config.file}: of the columns {', '.join(known)} it has {found}. {advice}")
+    return config.answers or there[0]
+
+
+def _target(task: Task, kind: AnswersKind) -> Target:
+    if kind == "score" and task.type != "regression":
+        raise ConfigError(
+            f"score: task {task.name!r} has labels ({', '.join(task.labels)}). Give a probability for each label."
+        )
+    return make_target(task, "classification" if kind != "score" else "regression")
+
+
+def _numbers(values: Sequence[Any], labels: tuple[str, ...], target: Target) -> tuple[Floats64, dict[int, str]]:
+    """Returns numbers in the task's order, with NaN for missing labels, and the problems by answer."""
+    order = label_places(target.names, labels)
+    assert order is not None, "the names of the outputs were checked"
+    numbers_AC, problems = np.full((len(values), len(labels)), np.nan), {}
+    for a, value in enumerate(values):
+        try:
+            if isinstance(value, ValueError):
+                raise value
+            if isinstance(value, Mapping):
+                for name, number in value.items():
+                    place = _place(str(name), target)
+                    if not np.isnan(numbers_AC[a, place]):
+                        raise ValueError(f"label {target.names[place]!r} is repeated in two spellings")
+                    numbers_AC[a, place] = _number(number)
+            else:
+                numbers_AC[a] = _list(value, labels)[list(order)]
+        except ValueError as error:
+            problems[a] = str(error)
+    return numbers_AC, problems
+
+
+def _parsed(value: Any) -> Any:
+    """Returns a list of numbers, or a mapping without its nulls, by which Arrow represents missing keys.
+
+    Returns a value of `MISSING` if there is no answer, and the error if it cannot be read.
+    """
+    try:
+        answer = parse_json(value) if isinstance(value, str) and value else value
+    except ValueError as error:
+        return error
+    if answer in MISSING:
+        return answer
+    if isinstance(answer, list) and answer and isinstance(answer[0], tuple):
+        answer = dict(answer)  # Arrow's maps
+    if isinstance(answer, Mapping):
+        return {name: number for name, number in answer.items() if number is not None}
+    return answer if isinstance(answer, list) else [answer]
+
+
+def _list(answer: list[Any], labels: tuple[str, ...]) -> Floats64:
+    if len(answer) != len(labels):
+        raise ValueError(f"{len(answer)} numbers, but there are {len(labels)} ({', '.join(labels)})")
+    return np.array([_number(number) for number in answer])
+
+
+def _place(name: str, target: Target) -> int:
+    for spelling in (str, str.lower):
+        places = [number for number, label in enumerate(target.names) if spelling(label) == spelling(name)]
+        if len(places) == 1:
+            return places[0]
+    raise ValueError(f"unknown label {name!r}. {did_you_mean(name, target.names)}")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")
+    if not abs(value) <= MAX_FLOAT32:
+        raise ValueError(f"{value} is not a finite number")
+    return float(value)
+
+
+def wrong_numbers(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str], may_spread: bool) -> dict[int, str]:
+    """Returns the problems of answers that are numbers, by their position.
+
+    Args:
+        kind: their kind, other than a score.
+        numbers_AC: the given numbers, with NaN for missing labels.
+        names: the labels.
+        may_spread: whether probabilities of some labels may be missing.
+    """
+    wrong = {a: _gap(kind, names, numbers_AC[a]) for a in np.flatnonzero(np.isnan(numbers_AC).any(axis=1)).tolist()}
+    if kind == "logits":
+        return wrong
+    probability_AC = np.exp(numbers_AC.clip(max=1)) if kind == "logprobs" else numbers_AC
+    sum_A, is_complete_A = np.nansum(probability_AC, axis=1), ~np.isnan(numbers_AC).any(axis=1)
+    is_outside_A = ((probability_AC < 0) | (probability_AC > 1 + SLACK)).any(axis=1)
+    is_short_A = is_complete_A & (sum_A < 1 - SLACK) & (kind == "probabilities")
+    odd = {
+        a: f"{numbers_AC[a].tolist()} are not {kind}: as probabilities they add up to {sum_A[a]:.4g}"
+        for a in np.flatnonzero(is_outside_A | is_short_A | (sum_A > 1 + SLACK)).tolist()
+    }
+    return odd if may_spread else wrong | odd
+
+
+def wrong_multilabel(kind: AnswersKind, numbers_AC: Floats64, names: Sequence[str]) -> dict[int, str]:
+    """Returns the problems of answers to independent labels, whose probabilities need not add up to 1."""
+    wrong = {}
+    for a in np.flatnonzero(np.isnan(numbers_AC).any(axis=1)).tolist():
+        missing = [name for name, number in zip(names, numbers_AC[a], strict=True) if np.isnan(number)]
+        wrong[a] = f"no number for {', '.join(missing)}. Every label needs one"
+    low, high = {"logits": (-np.inf, np.inf), "probabilities": (0, 1), "logprobs": (-np.inf, 0)}[kind]
+    for a in np.flatnonzero(((numbers_AC < low) | (numbers_AC > high)).any(axis=1)).tolist():
+        wrong[a] = f"{numbers_AC[a].tolist()} are not {kind}: each must be between {low:g} and {high:g}"
+    return wrong
+
+
+def _gap(kind: AnswersKind, names: Sequence[str], numbers_C: Floats64) -> str:
+    missing = ", ".join(name for name, number in zip(names, numbers_C, strict=True) if np.isnan(number))
+    if kind == "logits":
+        return f"no number for {missing}, which cannot be computed from other logits"
+    return f"no number for {missing}. Use --rest spread to divide the remaining probability among them"
+
+
+def to_logits(kind: AnswersKind, numbers_AC: Floats64) -> Floats:
+    """Returns logits unchanged, or those whose softmax are the probabilities. Missing labels share the rest of 1.
+
+    Args:
+        kind: the kind of the numbers.
+        numbers_AC: numbers without problems by `wrong_numbers`.
+
+    Returns:
+        logits_AC: float32. For probabilities, their logarithms, of at least that of `FLOOR`.
+    """
+    if kind in ("logits", "score"):
+        return numbers_AC.astype(np.float32)
+    is_missing_AC = np.isnan(numbers_AC)
+    if kind == "logprobs":
+        is_complete_A1 = ~is_missing_AC.any(axis=1, keepdims=True)
+        likeliest_A1 = np.nanmax(numbers_AC, axis=1, keepdims=True)
+        # all labels may be unlikely because other words were likelier, so only their ratios count
+        numbers_AC = np.exp(numbers_AC - np.where(is_complete_A1, likeliest_A1, 0))
+    left_A1 = (1 - np.nansum(numbers_AC, axis=1, keepdims=True)).clip(min=0)
+    share_A1 = left_A1 / is_missing_AC.sum(axis=1, keepdims=True).clip(min=1)
+    probability_AC = np.where(is_missing_AC, share_A1, numbers_AC)
+    probability_AC /= probability_AC.sum(axis=1, keepdims=True)
+    return np.asarray(np.log(probability_AC.clip(min=FLOOR)), dtype=np.float32)
+
+
+def to_logits_multilabel(kind: AnswersKind, numbers_AC: Floats64) -> Floats:
+    """Returns logits of independent labels, whose sigmoid are the probabilities, at most within `FLOOR` of 0 or 1."""
+    if kind == "logits":
+        return numbers_AC.astype(np.float32)
+    probability_AC = (np.exp(numbers_AC) if kind == "logprobs" else numbers_AC).clip(FLOOR, 1 - FLOOR)
+    return np.asarray(np.log(probability_AC) - np.log1p(-probability_AC), dtype=np.float32)

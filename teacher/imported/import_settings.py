@@ -1,0 +1,75 @@
+"""Settings of ``distill import`` and ``extend``. The module has no heavy imports, so that ``--help`` is quick."""
+
+import re
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from pipeline.config import PLACE, JsonFlags, OwnDataFlags, SetFlags, StoreFlags, UnverifiedFlags, names_of
+from pipeline.sets.record_parts import SET_NAME
+
+AnswersKind = Literal["logits", "probabilities", "logprobs", "score"]
+
+
+class ImportSettings(OwnDataFlags, StoreFlags, JsonFlags):
+    """Flags of ``distill import``."""
+
+    helps: ClassVar = {"data": "Folder or file with the rows of the task. Default: DISTILL_DATA, then the hub."}
+    file: Path = Field(
+        description="File of rows or NumPy's .npz, with texts (or split and source_row) and the teacher's predictions.",
+        json_schema_extra={"argument": True} | PLACE,
+    )
+    task: str | None = Field(None, description="Task of the predictions. See `distill tasks`.", json_schema_extra=PLACE)
+    teacher: str = Field(min_length=1, max_length=200, description="Name of the teacher, for the record.")
+    answers: AnswersKind | None = Field(
+        None, description="Column of the predictions, which also defines their meaning. Default: the one in the file."
+    )
+    teacher_labels: str | None = Field(
+        None, description="Label order of lists of numbers, as comma-separated names. Default: the task's."
+    )
+    rest: Literal["refuse", "spread"] = Field(
+        "refuse",
+        description="Predictions that lack some labels: refuse them, or spread the remaining probability over these "
+        "labels.",
+    )
+    tokenizer: Path | None = Field(
+        None,
+        description="Tokenizer of the student: a tokenizer.json, or a folder with one (a set, a run, a model). "
+        "Default: built from the words of the training texts.",
+        json_schema_extra=PLACE,
+    )
+    splits: str | None = Field(None, description="Comma-separated splits. Default: all.", json_schema_extra=PLACE)
+    name: str | None = Field(
+        None, pattern=SET_NAME, description="Name of the set. Default: TASK-TEACHER.", json_schema_extra=PLACE
+    )
+    max_seq_length: int = Field(128, ge=4, description="Maximum input length in tokens, also for students.")
+    rows_per_shard: int = Field(8192, ge=1, description="Source rows per Parquet file.", json_schema_extra=PLACE)
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The requested splits, empty for all."""
+        return names_of(self.splits)
+
+    def set_name(self, task: str) -> str:
+        """The name of the set: the given one, or the names of task and teacher in characters for file names."""
+        teacher = re.sub(r"[^A-Za-z0-9._-]+", "-", self.teacher).strip("-")
+        return self.name or f"{task}-{teacher}"[:100]
+
+
+class ExtendSettings(SetFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill extend``."""
+
+    collected: Path = Field(
+        description="Folder of --collect, with the inputs that a cascade handed on.",
+        json_schema_extra={"argument": True} | PLACE,
+    )
+    texts: Path | None = Field(
+        None,
+        description="File with the texts of inputs that were collected without text, in the columns of the task.",
+        json_schema_extra=PLACE,
+    )
+    name: str | None = Field(
+        None, pattern=SET_NAME, description="Name of the new set. Default: SET-collected.", json_schema_extra=PLACE
+    )
+    rows_per_shard: int = Field(8192, ge=1, description="Rows per new Parquet file.", json_schema_extra=PLACE)

@@ -1,0 +1,422 @@
+"""Settings of the commands that run a teacher. The module does not import torch, so that ``--help`` is quick.
+
+`DumpSettings` is a tree of parts: each function takes only the part that it needs. See `pipeline.settings`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from pipeline import settings
+from pipeline.cluster.launchers import Job, launched_job
+from pipeline.cluster.ray_pool import RayWriteFlags
+from pipeline.config import (
+    PLACE,
+    JsonFlags,
+    OwnDataFlags,
+    SeedFlags,
+    SetFlags,
+    StoreFlags,
+    UnverifiedFlags,
+    names_of,
+)
+from pipeline.errors import ConfigError
+from pipeline.sets.config import AnyCodecFlags, AnyVectorCodecFlags, Int8Flags, Pooling, SampledFlags
+from pipeline.sets.record_parts import SET_NAME, UNLABELLED, WindowsRecord
+from pipeline.settings import Settings
+from pipeline.tasks.task import TRAIN, load_task
+from teacher.augment.methods import MaskEach, MaskPos, Method, SplitFlags, TinyBert, default_method
+from teacher.layer_flags import InitLayers, StoredLayers
+from teacher.models.model_settings import BatchFlags, ModelFlags
+from teacher.unlabelled.flags import Unlabelled
+
+Packing = Literal["sentences", "blocks"]
+MaskingKind = Literal["uniform", "frequency"]
+ITSELF = "teacher"  # the value of --token-vectors-from for the teacher itself
+
+
+class CorpusFlags(OwnDataFlags):
+    """The text, and how it is cut into sequences."""
+
+    panel: ClassVar = "A corpus"
+    chosen_by: ClassVar = "corpus"
+    corpus: str = Field(description="Corpus to use instead of a task. See `distill corpora`.", json_schema_extra=PLACE)
+    max_documents: int | None = Field(
+        None, ge=1, description="Number of documents, from the first one. Default: all.", json_schema_extra=PLACE
+    )
+    packing: Packing = Field("sentences", description="Sequences: sentences, or blocks filled with several sentences.")
+    min_seq_length: int = Field(
+        12, ge=3, description="Minimum length of a sequence, including special tokens. Shorter ones are left out."
+    )
+    validation_every: int = Field(200, ge=2, description="Hold out one document in N for validation.")
+
+
+class Masking(SeedFlags):
+    """The selection of masked tokens."""
+
+    panel: ClassVar = CorpusFlags.panel
+    masking: MaskingKind = Field(
+        "uniform", description="Selection of masked tokens: uniform, or rare ones more often (count^-0.7)."
+    )
+    mlm_probability: float = Field(0.15, gt=0, lt=1, description="Share of masked tokens per sequence.")
+
+
+class MaskedCopies(Masking):
+    """The selection of masked tokens, and the number of copies."""
+
+    num_copies: int = Field(
+        1, ge=1, description="Masked copies of each sequence. About 1 / probability copies mask all tokens."
+    )
+
+
+class JobFlags(Settings):
+    """The part of a set that this command writes, if several commands share the work."""
+
+    shard_index: Annotated[str, BeforeValidator(str)] = Field(
+        "0",
+        pattern=r"^(auto|\d+)$",
+        description="Index of this job, from 0. auto: from the environment of Slurm, Kubernetes, SkyPilot, AWS Batch "
+        "or Cloud Run.",
+        json_schema_extra=PLACE,
+    )
+    num_shards: int = Field(
+        1,
+        ge=1,
+        description="Number of jobs. With --shard-index auto, the launcher's.",
+        json_schema_extra=PLACE,
+    )
+
+    @property
+    def job(self) -> Job:
+        """Returns the number of this command among the jobs that share the work.
+
+        Raises:
+            ConfigError: if no launcher sets the numbers.
+        """
+        if self.shard_index == "auto":
+            return launched_job(self.num_shards if "num_shards" in self.model_fields_set else None)
+        return Job(int(self.shard_index), self.num_shards)
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        try:
+            job = self.job
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if job.index >= job.count:
+            raise ValueError(f"--shard-index: {self.shard_index} is not below --num-shards {self.num_shards}")
+        return self
+
+
+class TokenVectors(Settings):
+    """Whether a set stores a vector of each vocabulary entry."""
+
+    token_vectors: bool = Field(
+        True, description="Also store a vector of each vocabulary entry, from which students start."
+    )
+
+
+class TaskTokenVectors(TokenVectors):
+    """Whether a set stores a vector of each vocabulary entry, and from which model."""
+
+    token_vectors_from: str | None = Field(
+        None,
+        description="Source of the token vectors: `teacher` (its embeddings), or another encoder with the same "
+        "vocabulary (its last states), as a hub id or a folder. Default: from the task's manifest, for pairs "
+        "teacher, otherwise the sentence encoder that it was fine-tuned from, if there is one.",
+    )
+
+    @model_validator(mode="after")
+    def _are_stored(self) -> Self:
+        if self.token_vectors_from is not None and not self.token_vectors:
+            raise ValueError("--token-vectors-from: cannot be combined with --no-token-vectors. Remove one of them.")
+        return self
+
+
+class NoVariants(Settings):
+    """Rows alone."""
+
+    augment: Literal["none"] = Field(
+        "none",
+        description="Method of augmentation, or none. Missing variants are made as by `distill augment`. Default: from "
+        "the task's manifest, mostly none.",
+        json_schema_extra=PLACE,
+    )
+
+
+class VariantsName(Settings):
+    """The name of variants in the store."""
+
+    variants: str | None = Field(
+        None, pattern=SET_NAME, description="Name of the variants. Default: TASK-METHOD.", json_schema_extra=PLACE
+    )
+
+
+class WithTinyBert(TinyBert, VariantsName):
+    """Rows with variants by `TinyBert`."""
+
+    augment: Literal["tinybert"] = Field("tinybert", json_schema_extra=PLACE)
+
+
+class WithMaskPos(MaskPos, VariantsName):
+    """Rows with variants by `MaskPos`."""
+
+    augment: Literal["mask-pos"] = Field("mask-pos", json_schema_extra=PLACE)
+
+
+class WithMaskEach(MaskEach, VariantsName):
+    """Rows with variants by `MaskEach`."""
+
+    augment: Literal["mask-each"] = Field("mask-each", json_schema_extra=PLACE)
+
+
+Variants = NoVariants | WithTinyBert | WithMaskPos | WithMaskEach
+
+
+class LabelLogits(Settings):
+    """A classifier's logits."""
+
+    signal: Literal["logits"] = Field(
+        "logits", description="Signal to store: logits for a task, mlm for a corpus, vectors of sentences for both."
+    )
+    teacher_labels: str | None = Field(
+        None,
+        description="Label order of the teacher, as comma-separated names, or in quotes. Default: from its config.",
+    )
+    extend: str | None = Field(
+        None,
+        description="Set of the same teacher to extend: its files and logits are reused, and only new texts are "
+        "predicted.",
+    )
+    token_vectors: TaskTokenVectors = Field(default_factory=TaskTokenVectors)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The given label order of the teacher. Empty without the flag."""
+        return names_of(self.teacher_labels)
+
+
+class TextLogits(LabelLogits):
+    """A classifier's logits of texts, including variants and unlabelled ones, and the outputs of its layers."""
+
+    doc_stride: int | None = Field(
+        None,
+        ge=0,
+        description="Overlap of windows in tokens. Texts longer than --max-seq-length are read by windows, and the "
+        "mean of their logits is stored. Default: truncate them.",
+    )
+    variants: Variants = Field(default_factory=NoVariants, discriminator="augment")
+    unlabelled: Unlabelled | None = None
+    layers: StoredLayers = Field(default_factory=StoredLayers)
+    init: InitLayers = Field(default_factory=InitLayers)
+
+    @classmethod
+    def member_for(cls, options: Sequence[type[Settings]], name: str, given: Mapping[str, Any]) -> type[Settings]:
+        """The variants set in the task's manifest, if all training rows are there and no set is extended."""
+        splits, named = names_of(given.get("splits")), given.keys() & {"task", "manifest"}
+        if name != "variants" or not named or "extend" in given or (splits and TRAIN not in splits):
+            return options[0]
+        manifest = Path(given["manifest"]) if "manifest" in given else None
+        method = default_method(load_task(given.get("task"), manifest))
+        return next((one for one in options if issubclass(one, Method) and one.name == method), options[0])
+
+    def windows(self, max_seq_length: int) -> WindowsRecord | None:
+        """How longer texts are read, if they are not truncated."""
+        return None if self.doc_stride is None else WindowsRecord(size=max_seq_length, stride=self.doc_stride)
+
+    @property
+    def method(self) -> Method | None:
+        """The method of the variants, if there are any."""
+        return self.variants if isinstance(self.variants, Method) else None
+
+    @property
+    def adds_by_default(self) -> bool:
+        """Whether the variants come from the manifest and not from a flag."""
+        return self.method is not None and "augment" not in self.variants.model_fields_set
+
+    def set_name(self, task: str) -> str:
+        """The default name of a set: that of its variants or its task, and of added text."""
+        named = getattr(self.variants, "variants", None)
+        by_flag = self.method is not None and not self.adds_by_default
+        base = named or (f"{task}-{self.variants.augment}" if by_flag else task)
+        return f"{base}-{UNLABELLED}" if self.unlabelled else base
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        method, layers = self.method, self.layers.signals
+        if layers and self.doc_stride is not None:
+            flags = " and ".join(settings.flag_name(one.name) for one in layers)
+            raise ValueError(
+                f"--doc-stride: averages logits over windows, but layer outputs belong to single tokens. Remove "
+                f"{flags}."
+            )
+        if method is not None and self.extend is not None:
+            raise ValueError("--extend: does not support sets with variants. Remove --augment.")
+        if method is not None and not method.for_training and self.unlabelled is not None:
+            raise ValueError(
+                f"--unlabelled: cannot be combined with --augment {method.name}, which makes rows for analysis. "
+                "Remove one of them"
+            )
+        return self
+
+
+class VectorFlags(Settings):
+    """An encoder's vectors of sentences."""
+
+    panel: ClassVar = "Vectors of sentences"
+    signal: Literal["vectors"] = "vectors"
+    pooling: Pooling | None = Field(
+        None,
+        description="Pooling of a sentence's vector: the mean of its tokens' states, or the first one. Default: from "
+        "the sentence-transformers folder, else mean.",
+    )
+    codec: AnyVectorCodecFlags = Field(default_factory=Int8Flags, discriminator="vector_codec")
+    token_vectors: TokenVectors = Field(default_factory=TokenVectors)
+
+    def set_name(self, subject: str) -> str:
+        """The default name of a set."""
+        return f"{subject}-vectors"
+
+
+class MaskedWordFlags(MaskedCopies):
+    """A masked LM's predictions at masked positions."""
+
+    signal: Literal["mlm"] = "mlm"
+    codec: AnyCodecFlags = Field(default_factory=SampledFlags, discriminator="codec")
+
+    def set_name(self, corpus: str) -> str:
+        """The default name of a set."""
+        return corpus
+
+
+class TaskFlags(OwnDataFlags, SplitFlags):
+    """Which rows."""
+
+    chosen_by: ClassVar = "task"
+    task: str | None = Field(None, description="Task to dump. See `distill tasks`.", json_schema_extra=PLACE)
+
+
+class DumpTask(TaskFlags):
+    """A task's rows, and the signals of a teacher."""
+
+    signal: TextLogits | VectorFlags = Field(default_factory=TextLogits, discriminator="signal")
+
+    @model_validator(mode="after")
+    def _have_training_rows(self) -> Self:
+        splits = self.split_names
+        if not splits or not isinstance(self.signal, TextLogits):
+            return self
+        if self.signal.unlabelled is not None:
+            raise ValueError(
+                f"--splits {','.join(splits)}: --unlabelled adds rows that no other split has, so it needs all splits"
+            )
+        method = self.signal.method
+        if method is not None and method.for_training and TRAIN not in splits:
+            raise ValueError(f"--splits: --augment needs the split {TRAIN!r}")
+        return self
+
+
+class DumpWords(TaskFlags):
+    """A task's labelled words, and a teacher's logits of their tokens.
+
+    Variants and unlabelled rows have no labels of words, and files of layers are keyed by variants.
+    """
+
+    signal: LabelLogits = Field(default_factory=LabelLogits)
+
+
+class DumpCorpus(CorpusFlags):
+    """A corpus, and the signals of a teacher."""
+
+    signal: MaskedWordFlags | VectorFlags = Field(default_factory=MaskedWordFlags, discriminator="signal")
+
+    @model_validator(mode="after")
+    def _are_sentences(self) -> Self:
+        if self.packing != "sentences" and isinstance(self.signal, VectorFlags):
+            raise ValueError("--packing blocks: vectors belong to sentences. Use --packing sentences.")
+        return self
+
+
+class RunFlags(Settings):
+    """The settings for running a teacher."""
+
+    teacher: ModelFlags = Field(default_factory=ModelFlags)
+    forward: BatchFlags = Field(default_factory=BatchFlags)
+    jobs: JobFlags = Field(default_factory=JobFlags)
+    cluster: RayWriteFlags | None = None
+
+
+class SetPlace(StoreFlags):
+    """The location of a set, and its files."""
+
+    name: str | None = Field(
+        None,
+        pattern=SET_NAME,
+        description="Name of the set. Default: the task's or the corpus's, plus -vectors for --signal vectors.",
+        json_schema_extra=PLACE,
+    )
+    rows_per_shard: int = Field(
+        8192,
+        ge=1,
+        description="Source rows per Parquet file.",
+        json_schema_extra={"decides": False},  # except for blocks, which do not cross files
+    )
+
+    def root(self, usual_name: str) -> Path:
+        """The folder of the set."""
+        return self.store / (self.name or usual_name)
+
+
+class DumpCommon(JsonFlags):
+    """The common settings of all dumps."""
+
+    place: SetPlace = Field(default_factory=SetPlace)
+    run: RunFlags = Field(default_factory=RunFlags)
+    plan: bool = Field(
+        False, description="Print rows, shards, bytes, time and memory, and stop.", json_schema_extra={"decides": False}
+    )
+
+
+class DumpSettings(DumpCommon):
+    """Settings of ``distill teacher-dump``."""
+
+    helps: ClassVar = {
+        "manifest": "YAML file of your own task or corpus.",
+        "data": "Folder or file with its rows or its text. Default: DISTILL_DATA, then the hub.",
+        "model_name_or_path": "Teacher: a hub id or a folder. Default: the task's or the corpus's.",
+        "precision": "Precision of the teacher's forward pass. Logits are stored in fp32.",
+        "seed": "Seed of masking, samples, variants and unlabelled rows.",
+        "splits": "Comma-separated splits. Default: all splits of the task.",
+    }
+    rows: DumpTask | DumpCorpus
+
+    @model_validator(mode="after")
+    def _can_be_planned(self) -> Self:
+        if self.plan and getattr(self.rows.signal, "extend", None) is not None:
+            raise ValueError("--plan: cannot estimate what --extend saves. Leave one of them out.")
+        return self
+
+
+class WordDumpSettings(DumpCommon):
+    """The settings of ``distill teacher-dump`` for labelled words."""
+
+    rows: DumpWords
+
+
+class CheckSettings(SetFlags, ModelFlags, SeedFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill check``."""
+
+    helps: ClassVar = {
+        "model_name_or_path": "New location of the teacher. Default: its old one.",
+        "seed": "Seed of the sample.",
+    }
+    sample: int = Field(256, ge=1, description="Number of rows that the teacher predicts again.")
+    tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="Largest accepted difference of a logit. Default: 4 times that between two runs on this machine, "
+        "at least 1e-3.",
+    )
+    manifest: Path | None = Field(None, description="YAML file of the task, if it is your own.")

@@ -1,0 +1,129 @@
+"""Judgements of scores: each situation is found, with its numbers and names, and none where there is nothing to do."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distill.apps.score_advice import judge, judge_rows, judge_teacher
+from pipeline.record_file import read_record
+from pipeline.training.run_record import RUN_RECORD, write_run_record
+from student.fit import train
+from tests.helpers.commands import invoke
+from tests.helpers.students import tiny_config
+
+
+def both(score: float) -> dict[str, float]:
+    return {"accuracy": score, "macro_f1": score}
+
+
+def counts(**predicted: int) -> dict[str, dict[str, float]]:
+    """Scores by label, of labels with five rows each."""
+    return {name: {"gold": 5, "predicted": count} for name, count in predicted.items()}
+
+
+def parts_of(student: float, teacher: float, baseline: float | None, **more: Any) -> dict[str, Any]:
+    bag = {} if baseline is None else {"baseline": {"scores": both(baseline), "bytes": 1}}
+    return {"gold": both(student), "teacher": both(teacher), "majority": both(0.5)} | bag | more
+
+
+def with_f1(rare: float) -> dict[str, dict[str, float]]:
+    """Scores by label, of a frequent and a rare one."""
+    return {"often": {"gold": 9, "predicted": 9, "f1": 1.0}, "rare": {"gold": 1, "predicted": 1, "f1": rare}}
+
+
+@pytest.mark.parametrize("who", ["teacher", "student"])
+@pytest.mark.parametrize(("rare", "is_below"), [(0.2, True), (0.6, False)])
+def test_macro_f1_is_compared_also_where_the_metric_is_accuracy(who: str, rare: float, is_below: bool) -> None:
+    scores = {"gold": {"accuracy": 0.9}, "teacher": {"accuracy": 0.9}, "majority": {"accuracy": 0.8}}
+    bag = {"baseline": {"scores": {"accuracy": 0.85, "macro_f1": 0.7}, "bytes": 1}}
+    labels = {"by_label": with_f1(0.9), "teacher_by_label": with_f1(0.9)}
+    labels["by_label" if who == "student" else "teacher_by_label"] = with_f1(rare)
+    found = [line for line in judge(scores | bag | labels) if "n-grams" in line]
+    expected = f"{who} by macro_f1 ({(1 + rare) / 2:.3f} against 0.700)"
+    assert [expected in line for line in found] == [True] * is_below
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (parts_of(0.8, 0.9, 0.7), []),
+        (parts_of(0.8, 0.9, 0.85), [("student", "accuracy", "macro_f1")]),
+        (parts_of(0.8, 0.6, 0.7), [("teacher", "accuracy", "macro_f1"), ("student",)]),
+        (parts_of(0.5, 0.5, None), [("teacher",), ("student", "guessing", "accuracy (0.500 against 0.500)")]),
+        (parts_of(0.8, 0.9, None, teacher_by_label=counts(refund=0, other=9)), [("teacher never predicts refund",)]),
+        (parts_of(0.8, 0.9, None, by_label=counts(refund=0, other=9)), [("student never predicts refund",)]),
+        (
+            parts_of(0.8, 0.9, None, by_label=counts(refund=0), teacher_by_label=counts(refund=0)),
+            [("teacher never predicts refund",)],
+        ),
+        (parts_of(0.8, 0.9, None, confusion={"a": {"a": 9}, "b": {"a": 1}}), [("90%", "'a'")]),
+        (parts_of(0.8, 0.9, None, confusion={"a": {"a": 5}, "b": {"b": 5}}), []),
+        ({"gold": both(0.4), "teacher": {}, "majority": both(0.5)}, [("0.400 against 0.500",)]),
+        ({"gold": both(0.51), "teacher": {}, "majority": both(0.5)}, []),
+        ({"gold": {}, "teacher": {}, "majority": {}}, []),
+    ],
+)
+def test_scores_are_judged(parts: dict[str, Any], words: list[tuple[str, ...]]) -> None:
+    found = judge(parts)
+    assert len(found) == len(words)
+    assert all(word in line for part, line in zip(words, found, strict=True) for word in part)
+
+
+def test_a_teacher_that_leaves_labels_out_is_judged_by_its_best_epoch() -> None:
+    seen = {"accuracy": 0.9, "labels_in_gold": 6, "labels_predicted": 4}
+    (line,) = judge_teacher({"epoch": 1, "loss": 0.1, "metrics": {"validation": seen}})
+    assert "2 of the 6" in line
+    assert judge_teacher({"epoch": 1, "metrics": {"validation": seen | {"labels_predicted": 6}}}) == []
+    assert judge_teacher({"epoch": 1, "metrics": {"validation": {"accuracy": 0.9}}}) == []
+    assert judge_teacher({"epoch": 1, "metrics": {}}) == []
+
+
+def test_added_rows_that_lowered_a_score_are_found_by_the_run_beside(opinion_run: Path, tmp_path: Path) -> None:
+    run, other = tmp_path / "augmented", tmp_path / "plain"
+    for folder in (run, other):
+        shutil.copytree(opinion_run, folder)
+    record = read_record(run / RUN_RECORD)
+    assert judge_rows(run, record) == []
+
+    def scored(accuracy: float, rows: int) -> None:
+        changed = read_record(opinion_run / RUN_RECORD)
+        changed["settings"]["rows"] = rows
+        changed["result"]["evaluation"]["validation"]["gold"]["accuracy"] = accuracy
+        write_run_record(other / RUN_RECORD, changed)
+
+    accuracy = record["result"]["evaluation"]["validation"]["gold"]["accuracy"]
+    fewer = record["settings"]["rows"] - 10
+    scored(accuracy + 0.01, fewer)
+    (line,) = judge_rows(run, record)
+    assert all(part in line for part in (f"{accuracy:.3f}", f"{accuracy + 0.01:.3f}", str(fewer), "plain"))
+    scored(accuracy - 0.01, fewer)
+    assert judge_rows(run, record) == []
+    scored(accuracy + 0.01, fewer + 20)
+    assert judge_rows(run, record) == []
+
+
+def test_rows_of_a_file_that_were_trained_on_are_counted(work: Path, opinion_run: Path, tmp_path: Path) -> None:
+    train = (work / "data/opinion/train.jsonl").read_text().splitlines()[:3]
+    new = [{"sentence1": "a new text", "label": 1}, {"sentence1": " ", "label": 0}]
+    (tmp_path / "june.jsonl").write_text("\n".join([*train, *map(json.dumps, new)]) + "\n")
+    done = invoke("evaluate", opinion_run, "--data", tmp_path / "june.jsonl", "--json")
+    assert done.exit_code == 0, done.stderr
+    (parts,) = json.loads(done.stdout).values()
+    assert any(line.startswith("3 of 5 rows") for line in parts["judgements"])
+    (tmp_path / "other.jsonl").write_text("\n".join(map(json.dumps, new)) + "\n")
+    done = invoke("evaluate", opinion_run, "--data", tmp_path / "other.jsonl", "--json")
+    (parts,) = json.loads(done.stdout).values()
+    assert not any("training row" in line for line in parts["judgements"])
+
+
+def test_train_student_and_evaluate_print_judgements(store: Path, tmp_path: Path) -> None:
+    train(tiny_config(store / "opinion", tmp_path / "run", num_train_epochs=1), "")
+    found = invoke("evaluate", tmp_path / "run", "--json")
+    assert found.exit_code == 0, found.stderr
+    sizes = ("--matrix-size", "3", "--vector-size", "5", "--num-train-epochs", "1", "--output-dir", tmp_path / "other")
+    assert isinstance(json.loads(found.stdout)["validation"]["judgements"], list)
+    trained = invoke("train-student", "--set", store / "opinion", *sizes, "--json")
+    assert isinstance(json.loads(trained.stdout)["judgements"]["validation"], list)
