@@ -326,12 +326,16 @@ AnyVectorCodec = Annotated[Float16Codec | Int8Codec | PcaCodec, Field(discrimina
 AnyStateCodec = Annotated[Float32Codec | Float16Codec | Int8Codec | PcaCodec, Field(discriminator="name")]
 
 
-def vector_codec_for(flags: AnyVectorCodecFlags, width: int) -> Float16Codec | Int8Codec | PcaCodec:
-    """Returns the codec that the flags name, for vectors of so many numbers.
+def vector_codec_for(flags: AnyVectorCodecFlags | str, width: int) -> Float16Codec | Int8Codec | PcaCodec:
+    """Returns the codec of a text such as ``pca-64``, for vectors of so many numbers.
 
     Raises:
         ConfigError: if more components are requested than exist.
     """
+    if isinstance(flags, str):
+        codec = state_codec(flags, width)
+        assert not isinstance(codec, Float32Codec), "sentences are not stored in float32"
+        return codec
     if isinstance(flags, PcaFlags):
         if flags.pca_dims > width:
             raise ConfigError(f"--pca-dims: {flags.pca_dims}, but the teacher's vectors have {width} numbers")

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.errors import ConfigError
+from pipeline.sets.codec_text import DISTRIBUTION_CODECS, CodecText, parse_codec
 from pipeline.sets.codecs.codec import Codec
 from pipeline.sets.codecs.common import BeyondHalfError, Dense, Distribution, Predictions, Sparse
 from pipeline.sets.codecs.decoder import Decoder, read_decoder
@@ -12,7 +13,7 @@ from pipeline.sets.codecs.dense import DenseCodec
 from pipeline.sets.codecs.hidden import HiddenCodec
 from pipeline.sets.codecs.sampled import SampledCodec
 from pipeline.sets.codecs.topk import TopKCodec
-from pipeline.sets.config import AnyCodecFlags, CodecName, DenseFlags, SampledFlags, TopKFlags
+from pipeline.sets.config import AnyCodecFlags, CodecName, DenseFlags, HiddenFlags, SampledFlags, TopKFlags
 
 AnyCodec = Annotated[DenseCodec | HiddenCodec | TopKCodec | SampledCodec, Field(discriminator="name")]
 CODECS: dict[CodecName, type[DenseCodec | HiddenCodec | TopKCodec | SampledCodec]] = {
@@ -23,17 +24,19 @@ CODECS: dict[CodecName, type[DenseCodec | HiddenCodec | TopKCodec | SampledCodec
 }
 
 
-def codec_for(flags: AnyCodecFlags, vocabulary_size: int, hidden_size: int | None) -> AnyCodec:
-    """Returns the codec that the flags name.
+def codec_for(flags: AnyCodecFlags | str, vocabulary_size: int, hidden_size: int | None) -> AnyCodec:
+    """Returns the codec of a text such as ``topk-50``.
 
     Args:
-        flags: its name and its settings.
+        flags: its text.
         vocabulary_size: V, the number of outputs of the teacher's last layer.
         hidden_size: H, the size of that layer's input, or None if the teacher is not available.
 
     Raises:
         ConfigError: if the flags do not fit these sizes.
     """
+    if isinstance(flags, str):
+        flags = _flags(parse_codec(flags, DISTRIBUTION_CODECS))
     if isinstance(flags, SampledFlags):
         samples, temperature = flags.num_samples, flags.temperature
         return SampledCodec(vocabulary_size=vocabulary_size, num_samples=samples, temperature=temperature)
@@ -46,6 +49,14 @@ def codec_for(flags: AnyCodecFlags, vocabulary_size: int, hidden_size: int | Non
     if hidden_size is None:
         raise ConfigError("--codec hidden: needs the teacher's hidden states. Use `distill teacher-dump`")
     return HiddenCodec(vocabulary_size=vocabulary_size, hidden_size=hidden_size)
+
+
+def _flags(codec: CodecText) -> AnyCodecFlags:
+    if codec.name == "sampled":
+        return SampledFlags(num_samples=codec.number or 0, temperature=codec.temperature)
+    if codec.name == "topk":
+        return TopKFlags(top_k=codec.number or 0)
+    return DenseFlags() if codec.name == "dense" else HiddenFlags()
 
 
 __all__ = [
