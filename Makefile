@@ -38,7 +38,7 @@ pytest: install $(COMPILED)
 test-fast: install
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
 
-check: $(INSTALLED)
+check: api
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -50,7 +50,7 @@ fix: install
 	$(BIN)/ruff format .
 
 api: install
-	$(BIN)/python -m tests.helpers.api_stub
+	$(BIN)/python -m distill.commands.stub
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -1,4 +1,6 @@
-"""The compiled parts. The installation goes on where no compiler is found: torch and `tokenizers` do their work then.
+"""The compiled parts, and the types of the public functions.
+
+The installation goes on where no compiler is found: torch and `tokenizers` do their work then.
 
 The kernels of the ordered products are built once per level of instructions; which one is loaded is decided when they
 are used, see `student.kernels.native`. WordPiece is built once, see `pipeline.text.wordpiece.compiled_wordpiece`.
@@ -16,6 +18,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 LEVELS: dict[str, list[str]] = {"portable": []}
 if platform.machine() in {"x86_64", "AMD64"}:
@@ -94,6 +97,24 @@ class BuildApart(build_ext):
         super(BuildApart, alone).build_extension(ext)
 
 
+class WithTypes(build_py):
+    """Copies the modules and writes the keywords of the public functions for type checkers."""
+
+    def run(self) -> None:
+        """Copies the modules. Without the libraries of the commands' settings, types are left out."""
+        super().run()
+        folder = Path() if self.editable_mode else Path(self.build_lib)
+        sys.path.insert(0, str(Path(__file__).parent))
+        try:
+            from distill.commands.stub import stub
+        except ImportError as error:
+            sys.stderr.write(f"the types of the public functions were not written: {error}\n")
+        else:
+            (folder / "distill/__init__.pyi").write_text(stub(), encoding="utf-8")
+        finally:
+            del sys.path[0]
+
+
 class ForAllPythons(bdist_wheel):
     """A wheel that depends on the platform, but on no version of Python: ctypes loads the compiled parts."""
 
@@ -103,6 +124,6 @@ class ForAllPythons(bdist_wheel):
 
 
 setup(
-    cmdclass={"bdist_wheel": ForAllPythons, "build_ext": BuildApart},
+    cmdclass={"bdist_wheel": ForAllPythons, "build_ext": BuildApart, "build_py": WithTypes},
     ext_modules=[*(_kernels(level, flags) for level, flags in LEVELS.items()), _wordpiece],
 )

@@ -4,7 +4,7 @@ A function has the name of its command with underscores (``distill train-student
 show`` is `tasks_show`). Two names differ: ``teacher-dump`` is `dump_teacher`, and ``import`` is `import_answers`.
 Functions take the flags as keywords, raise a `DistillError` for mistakes and failures, and return a `Result`. Importing
 the package is cheap: torch is imported when something needs it. Editors and type checkers read ``__init__.pyi``, which
-is generated (``make api``).
+the build of the package writes.
 """
 
 import importlib
@@ -33,10 +33,12 @@ def __getattr__(name: str) -> Any:
     if name in OBJECTS:
         return getattr(importlib.import_module(OBJECTS[name]), name)
     if not name.startswith("__"):
-        from distill.commands import FUNCTIONS, load
+        from distill.commands import FUNCTIONS, gone, load
 
         if name in FUNCTIONS:
             return load(name)
+        if pointer := gone(name):
+            raise AttributeError(f"distill.{pointer}")
     if name == "__all__":
         from distill.commands import FUNCTIONS
 

@@ -1,7 +1,7 @@
 """Handles signals: after SIGTERM, a command finishes its current piece of work if possible, and starts no other.
 
 Python runs its signal handlers between two bytecodes, so a long call into a library would delay them. `interrupting`
-ends such a call.
+ends such a call. `end_with_launcher` ends a process whose launcher was killed.
 """
 
 import os
@@ -14,11 +14,15 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn, TypeVar
 
+from pipeline import console
+from pipeline.environment import num_processes
+
 T = TypeVar("T")
 GO_ON = "Repeat the command to resume."
 GRACE_SECONDS = 30.0  # time between SIGTERM and SIGKILL in Kubernetes by default, and about that in other launchers
 PATIENCE_SECONDS = 1.0  # time for a library to return after an interrupt
 REPEAT_SECONDS = 0.02  # time between two interrupts, because one before the library has begun is lost
+LOOK_EVERY_SECONDS = 0.2  # time between two looks at the launcher
 IMPORTS = "<frozen importlib._bootstrap>"  # file name in the stack frames of Python's import system
 
 
@@ -191,3 +195,20 @@ def _end_process(number: int) -> NoReturn:
         os.write(2, f"{'stopped' if number == signal.SIGTERM else 'interrupted'}. {GO_ON}\n".encode())
     # Exit code 128 + signal number is the shells' convention. `_exit` runs no handlers in half-imported modules.
     os._exit(128 + number)
+
+
+def end_with_launcher() -> None:
+    """Ends this process soon after ``accelerate launch`` or ``torchrun``, if one of them started it.
+
+    A killed launcher cannot stop its processes, which would keep writing to the folder of the repeated command.
+    """
+    if num_processes() > 1:
+        threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(launcher: int) -> None:
+    # The kernel gives an orphan a new parent, which works on every Unix. prctl(PR_SET_PDEATHSIG) exists on Linux only.
+    while os.getppid() == launcher:
+        time.sleep(LOOK_EVERY_SECONDS)
+    console.error("the launcher of this process has ended, so it ends, too. Repeat the command: finished work is kept")
+    os._exit(1)

@@ -42,7 +42,7 @@ class CorpusFlags(OwnDataFlags):
 
     panel: ClassVar = "A corpus"
     chosen_by: ClassVar = "corpus"
-    corpus: str = Field(description="Corpus to use instead of a task. See `distill corpora`.", json_schema_extra=PLACE)
+    corpus: str = Field(description="Corpus to use instead of a task. See `distill tasks`.", json_schema_extra=PLACE)
     max_documents: int | None = Field(
         None, ge=1, description="Number of documents, from the first one. Default: all.", json_schema_extra=PLACE
     )

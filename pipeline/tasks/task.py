@@ -318,7 +318,7 @@ def load_corpus(name: str | None = None, manifest: Path | None = None, data: Pat
     if manifest is not None:
         return own_manifest(Corpus, manifest, name, "--corpus")
     if name is None:
-        raise ConfigError("no corpus given: use --corpus NAME (see `distill corpora`) or --manifest FILE")
+        raise ConfigError("no corpus given: use --corpus NAME (see `distill tasks`) or --manifest FILE")
     if name in corpus_names():
         text = files("data_manifests").joinpath(FOLDER).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
         return parse_manifest(Corpus, text, f"data_manifests/{FOLDER}/{name}.yaml")

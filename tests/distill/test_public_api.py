@@ -1,18 +1,20 @@
 """What ``import distill`` offers by name, and when it is imported."""
 
+import ast
 import inspect
 import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 import distill
-from distill.commands import ALL, FUNCTIONS, load
+from distill.commands import FUNCTIONS, GONE, app, load
+from distill.commands.stub import stub
 from pipeline.sets.kinds import KINDS
 from pipeline.sets.open import ExampleSet, LogitSet, open_set
 from student.model.student import Student
 from student.predict.predictor import Predictor
-from tests.helpers.api_stub import STUB, stub
 
 
 def test_every_command_is_a_function_and_the_objects_are_those_of_their_modules() -> None:
@@ -27,17 +29,26 @@ def test_every_command_is_a_function_and_the_objects_are_those_of_their_modules(
 
 
 def test_editors_see_the_functions_as_they_are() -> None:
-    assert STUB.read_text(encoding="utf-8") == stub(), "a flag or a help text has changed: run `make api`"
+    shown = {node.name: node for node in ast.parse(stub()).body if isinstance(node, ast.FunctionDef)}
+    assert shown.keys() == FUNCTIONS.keys()
+    for name, node in shown.items():
+        parameters = inspect.signature(load(name)).parameters
+        assert [one.arg for one in (*node.args.args, *node.args.kwonlyargs)] == list(parameters)
+        assert ast.get_docstring(node) == inspect.getdoc(load(name))
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_list_of_commands_has_the_first_line_of_each_docstring(name: str) -> None:
-    assert str(inspect.getdoc(load(name))).splitlines()[0] == ALL[FUNCTIONS[name]].help
+def test_a_command_that_is_gone_names_its_new_spelling() -> None:
+    for name in GONE.keys() - set(FUNCTIONS.values()):
+        result = CliRunner().invoke(app, [name, "--help"])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == f"error: {name} is gone. Use: distill {GONE[name]}\n"
+        with pytest.raises(AttributeError, match=f"distill.{name} is gone"):
+            getattr(distill, name)
 
 
 def test_nothing_else_is_offered() -> None:
     with pytest.raises(AttributeError, match="Studnet"):
-        distill.Studnet  # type: ignore[attr-defined]  # noqa: B018
+        getattr(distill, "Studnet")  # noqa: B009
 
 
 def test_torch_waits_until_it_is_asked_for_and_answers_need_no_more() -> None:

@@ -27,10 +27,10 @@ def tracked() -> set[str]:
     return {*listed.stdout.split("\0")} - {""}
 
 
-def compiled(machine: str) -> set[str]:
-    """Returns the compiled parts of the package's wheel."""
+def built(machine: str) -> set[str]:
+    """Returns the parts of the package's wheel that its build makes."""
     kernels = {f"student/kernels/_{level}.abi3.so" for level in LEVELS[machine]}
-    return {*kernels, "pipeline/text/wordpiece/_compiled.abi3.so", f"{ENGINE}/{LIBRARY}"}
+    return {*kernels, "pipeline/text/wordpiece/_compiled.abi3.so", f"{ENGINE}/{LIBRARY}", "distill/__init__.pyi"}
 
 
 def differences(actual: set[str], expected: set[str]) -> Iterator[str]:
@@ -49,7 +49,7 @@ def wheel_problems(path: Path) -> Iterator[str]:
     if package == "distill_student":
         expected = {f"distill_student/{name}" for name in ("__init__.py", "py.typed", LIBRARY)}
     else:
-        expected = tracked() | compiled(machine)
+        expected = tracked() | built(machine)
     with zipfile.ZipFile(path) as wheel:
         info = f"{package}-{version}.dist-info/"
         names = {name for name in wheel.namelist() if not name.endswith("/")}

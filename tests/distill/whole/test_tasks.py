@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from distill.commands import app
-from pipeline.tasks.task import load_task, task_names
+from pipeline.tasks.task import corpus_names, load_corpus, load_task, task_names
 
 GLUE = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"}
 
@@ -20,20 +20,25 @@ def test_lists_the_nine_tasks_of_glue() -> None:
     assert words >= GLUE
 
 
-def test_lists_tasks_as_json() -> None:
-    tasks = json.loads(CliRunner().invoke(app, ["tasks", "--json"]).stdout)
+def test_lists_tasks_and_corpora_as_json() -> None:
+    listed = json.loads(CliRunner().invoke(app, ["tasks", "--json"]).stdout)
+    assert [corpus["name"] for corpus in listed["corpora"]] == corpus_names()
+    tasks = listed["tasks"]
     assert {task["name"] for task in tasks} == GLUE
     labels = {task["name"]: task["labels"] for task in tasks}
     assert labels["mnli"] == ["entailment", "neutral", "contradiction"]
     assert labels["stsb"] == []
 
 
-@pytest.mark.parametrize("name", task_names())
+@pytest.mark.parametrize("name", [*task_names(), *corpus_names()])
 def test_shows_a_manifest_that_reads_back(name: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["tasks", "show", name])
     assert result.exit_code == 0
     (tmp_path / "shown.yaml").write_text(result.stdout)
-    assert load_task(manifest=tmp_path / "shown.yaml") == load_task(name)
+    load = load_task if name in task_names() else load_corpus
+    assert load(manifest=tmp_path / "shown.yaml") == load(name)
+    own = CliRunner().invoke(app, ["tasks", "show", "--manifest", str(tmp_path / "shown.yaml")])
+    assert own.stdout == result.stdout
     shown = json.loads(CliRunner().invoke(app, ["tasks", "show", name, "--json"]).stdout)
     assert shown == yaml.safe_load(result.stdout)
 

@@ -15,7 +15,7 @@ worker.wait()
 """
 WORKER = """
 import sys, time
-from distill.commands.parent import end_with_launcher
+from pipeline.interrupts import end_with_launcher
 end_with_launcher()
 sys.stderr.write("watches\\n")
 time.sleep(600)
