@@ -11,12 +11,12 @@ import importlib
 from typing import Any
 
 OBJECTS = {
-    "ExampleSet": "pipeline.sets.open",
+    "ExampleSet": "pipeline.sets.kinds.examples",
     "LogitSet": "pipeline.sets.open",
     "MaskedWordSet": "pipeline.sets.kinds.masked_words",
     "SentenceSet": "pipeline.sets.kinds.sentences",
     "TokenLabelSet": "pipeline.sets.kinds.token_labels",
-    "open_set": "pipeline.sets.open",
+    "open_set": "pipeline.sets.kinds",
     "Predictor": "student.predict.predictor",
     "MultiTaskPredictor": "student.predict.multi_task",
     "Student": "student.model.student",

@@ -76,3 +76,10 @@ def footer_in(metadata: pq.FileMetaData, path: Path, key: bytes = FOOTER_KEY) ->
     if not isinstance(values, dict):
         raise IntegrityError(f"{path}: {INCOMPLETE}: its footer contains a {type(values).__name__}")
     return values
+
+
+def read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """Yields a file's row groups, with all columns or some."""
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group, columns=columns)

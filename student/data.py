@@ -15,8 +15,8 @@ import torch
 from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged, stacked
 from pipeline.errors import DataError, IntegrityError
 from pipeline.query.selection import read_chosen
-from pipeline.sets.open import KEYS, ORIGINALS, ExampleSet, keys_sha256
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.kinds.examples import KEYS, ORIGINALS, ExampleSet, keys_sha256
+from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold
 from pipeline.training.batches import EpochBatches, held_out_rows
 from student.model.architecture import StudentConfig, sequences

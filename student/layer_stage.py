@@ -17,8 +17,8 @@ from pipeline.arrays import Floats, Ints
 from pipeline.devices import to_device
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
-from pipeline.sets.layer_files import open_layers
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.layers import open_layers
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName
 from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit

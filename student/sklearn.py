@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, raise_all
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target, softmax
 from student.fit import train
 from student.predict.predictor import Predictor

@@ -14,7 +14,8 @@ import numpy as np
 
 from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.sets.open import ExampleSet, find_set
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.open import find_set
 from pipeline.sets.record_parts import Setting
 from pipeline.tasks.metrics import mean_interval, percentile_interval, spearmanr
 from pipeline.tasks.target import Target, predicted_scores

@@ -15,11 +15,11 @@ from pipeline.arrays import Floats, Ints
 from pipeline.devices import processes
 from pipeline.flat_settings import given
 from pipeline.sets.budget import Line, budget
+from pipeline.sets.codecs.vectors import ROUNDING, fit_basis, state_codec
 from pipeline.sets.kinds.masked_words import MaskedWordSet
-from pipeline.sets.layer_files import group_writer
+from pipeline.sets.layers import group_writer
 from pipeline.sets.record_parts import LayersName
 from pipeline.sets.signals import LayerSignal, States
-from pipeline.sets.vector_codecs import ROUNDING, fit_basis, state_codec
 from pipeline.settings import flags
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.task import TRAIN, Task, load_task

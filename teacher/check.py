@@ -12,11 +12,12 @@ import pyarrow as pa
 from pipeline.arrays import Floats
 from pipeline.devices import processes
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.open import ExampleSet, find_set
+from pipeline.sets.files import require_shards
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.open import find_set
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import COLLECTED
-from pipeline.sets.signals.logits import logits_of
-from pipeline.sets.verify import require_shards
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sources import sentences
 from pipeline.sql.read_only_query import open_files, select, to_arrow
 from pipeline.tasks.metrics import fidelity

@@ -34,7 +34,7 @@ import torch
 from hypothesis import settings
 
 from distill.apps.demo import GOOD, write_demo_data
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sql.read_only_query import open_database, open_files
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Objective, Task, load_task

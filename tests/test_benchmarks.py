@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tests.benchmarks
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from tests.benchmarks import picture
 from tests.benchmarks.__main__ import BENCHMARKS
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.console import show
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sources import load_source
 from pipeline.tasks.task import load_task
 from teacher.tiny import create_tiny_bert

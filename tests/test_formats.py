@@ -16,12 +16,12 @@ from pipeline.record_file import without_checksum
 from pipeline.sets.card import card_text
 from pipeline.sets.codecs import Sparse
 from pipeline.sets.config import CodecName
-from pipeline.sets.kinds import KINDS
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
-from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import FILE_NAME, FORMAT_VERSION, SetRecord, read_set_record, to_json
 from pipeline.sets.record_parts import fingerprint
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.registry import FORMATS
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
 from student.lessons.masked_words import evaluate_mlm
@@ -126,7 +126,7 @@ def test_the_documented_way_to_read_a_position_is_ours(codec: CodecName) -> None
 
 def test_the_documented_columns_are_those_of_the_files() -> None:
     document = SCHEMA.with_name("format.md").read_text(encoding="utf-8")
-    for rows, kind in KINDS.items():
+    for rows, kind in FORMATS.items():
         record = read_set_record(FOLDER / ("sampled" if rows == "masked_words" else "extended"))  # for the sizes alone
         table = document.partition(f"## Rows: `{rows}`")[2].partition("\n## ")[0]
         types = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table.replace("\\", ""), re.MULTILINE))

@@ -19,7 +19,8 @@ from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError
 from pipeline.query.mixture import open_sets
-from pipeline.sets.open import ExampleSet, open_set
+from pipeline.sets.kinds import open_set
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sources import sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold, predicted_scores, probabilities

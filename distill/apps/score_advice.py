@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import DistillError, IntegrityError
-from pipeline.sets.kinds.examples import text_hashes
-from pipeline.sets.open import ORIGINALS, ExampleSet, open_set
+from pipeline.sets.kinds import open_set
+from pipeline.sets.kinds.examples import ORIGINALS, ExampleSet, text_hashes
 from pipeline.sources import sentences
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, read_run_record

@@ -12,8 +12,8 @@ import pyarrow as pa
 import torch
 
 from pipeline.arrays import Floats, Ints
-from pipeline.sets.open import ExampleSet
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sources import sentences
 from pipeline.tasks.target import Target, gold_arrays
 from pipeline.tasks.task import TRAIN, Task

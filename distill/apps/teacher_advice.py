@@ -9,7 +9,7 @@ import torch
 from distill.apps.baseline import judged_metrics, labelled_rows, quick_baseline, scores_of
 from distill.apps.systems import Rows, System, read_rows
 from pipeline.arrays import Floats
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.metrics import majority_scores, score_logits, scores_by_label
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import TRAIN, Metric, Task

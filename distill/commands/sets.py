@@ -74,7 +74,7 @@ def warn_about_scores(result: Result, root: Path) -> None:
     """Adds what helps to judge dev scores: dev rows that are also training rows, silent labels, and a baseline."""
     from distill.apps.score_advice import judge
     from distill.apps.teacher_advice import judged_set
-    from pipeline.sets.open import ExampleSet
+    from pipeline.sets.kinds.examples import ExampleSet
 
     logit_set = ExampleSet.open(root)
     for row in logit_set.sql("select split, count(*) as n from dev_in_train(examples) group by split order by split"):

@@ -87,7 +87,7 @@ def dump_teacher(config: DumpSettings) -> Result:
     record = dump(config, called())
     if record is None:
         return Result()
-    if "task" in record.row_kind.needs:
+    if "task" in record.row_format.needs:
         return _task_result(config.place.store, record)
     return set_result(record)
 

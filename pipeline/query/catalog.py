@@ -23,12 +23,12 @@ from pipeline import console
 from pipeline.errors import DataError, IntegrityError
 from pipeline.files import is_plain, is_unwritable, write_alone, write_error
 from pipeline.parquet import read_metadata
-from pipeline.sets.kinds import KINDS
+from pipeline.sets.kinds import SETS, kind_of
 from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import SET_NAME
 from pipeline.sets.row_kind import SPLIT_ROWS, View
-from pipeline.sets.signals.token_vectors import VOCABULARY_FILE, columns_of
+from pipeline.sets.signals.side_files import VOCABULARY_FILE, columns_of
 from pipeline.sql.database import connect, disk_error, token_vectors_view_name, view_name
 from pipeline.sql.macros import add_macros, macros
 from pipeline.sql.read_only_query import open_database, parquet
@@ -133,7 +133,7 @@ def _read_sets(store: Path, kept: Set[str]) -> list[tuple[Path, SetRecord]]:
 
 def _views(root: Path, record: SetRecord) -> list[View]:
     """Returns the views of a set: those of its rows, and that of its token vectors."""
-    views = record.row_kind.views(root, record)
+    views = kind_of(record).views(root, record)
     if record.signals.token_vectors:
         name, file = token_vectors_view_name(root.name), parquet([root / VOCABULARY_FILE])
         views.append(View(name, VOCABULARY_VIEW.format(name=name, file=file)))
@@ -142,7 +142,7 @@ def _views(root: Path, record: SetRecord) -> list[View]:
 
 def _common_views() -> set[str]:
     """The names of the views on all sets of a kind of rows."""
-    return {kind.name for kind in KINDS.values() if kind.has_common_view}
+    return {kind for kind, one in SETS.items() if one.row_kind.has_common_view}
 
 
 def _readable_set(root: Path, is_kept: bool) -> SetRecord:
@@ -255,7 +255,7 @@ def _add_common(connection: duckdb.DuckDBPyConnection, sets: list[tuple[Path, Se
         connection.execute(f"drop view if exists {kind}")
         finished = [(root.name, record) for root, record in sets if record.state != "staged" and record.kind == kind]
         if finished:
-            connection.execute(KINDS[kind].common_view(finished).sql)
+            connection.execute(SETS[kind].row_kind.common_view(finished).sql)
     connection.execute("delete from teachers")
     for row in _teacher_rows(sets):
         connection.execute("insert into teachers values (?, ?, ?, ?, ?, ?, ?)", row)
@@ -319,7 +319,7 @@ def _statements() -> str:
     """Returns the hash of everything that determines the content of a catalog besides the sets."""
     statements = [TABLES, VOCABULARY_VIEW, SPLIT_ROWS, parquet([])]
     statements += [macro.statement for macro in macros().values()]
-    statements += [template for kind in KINDS.values() for template in kind.sql_templates]
+    statements += [template for one in SETS.values() for template in one.row_kind.sql_templates]
     return hashlib.sha256(json.dumps(statements).encode()).hexdigest()
 
 

@@ -10,10 +10,10 @@ import duckdb
 from pipeline.errors import ConfigError
 from pipeline.query.mixture import SAME_HASH, SAME_SENTENCES
 from pipeline.query.query_settings import DiffSettings
+from pipeline.sets.files import require_shards
 from pipeline.sets.open import find_set, usable_record
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Setting
-from pipeline.sets.verify import require_shards
 from pipeline.sql.macros import macros_of
 from pipeline.sql.read_only_query import open_files, select, to_arrow
 

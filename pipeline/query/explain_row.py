@@ -12,11 +12,12 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
+from pipeline.sets.files import require_shards
+from pipeline.sets.kinds import kind_of
 from pipeline.sets.kinds.examples import text_hash
 from pipeline.sets.open import find_set
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.verify import require_shards
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import TOKENIZER_FILE
@@ -67,7 +68,7 @@ def explain_row(store: Path, address: str) -> dict[str, Section]:
 def _record_of_examples(root: Path, split: str, number: int) -> SetRecord:
     record = read_set_record(root)
     if record.kind != "examples":
-        view = record.row_kind.views(root, record)[-1].name
+        view = kind_of(record).views(root, record)[-1].name
         raise ConfigError(
             f"{root}: holds {record.contents}. Look at its rows with "
             f"`distill sql \"from {view} where split = '{split}' and source_row = {number}\"`."

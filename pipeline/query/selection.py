@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.errors import QueryError, did_you_mean, raise_all
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sql.read_only_query import first_row, query_errors, select, to_arrow
 
 # No view has a space in its name.

@@ -16,6 +16,7 @@ from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError
 from pipeline.sets.codecs import CODECS, BeyondHalfError, Codec, Decoder, Dense, Distribution, Predictions
+from pipeline.sets.files import write_rows
 from pipeline.sets.kinds.masked_words import (
     MaskedWordSet,
     codec_encodings,
@@ -26,7 +27,6 @@ from pipeline.sets.kinds.masked_words import (
     tokens_table,
 )
 from pipeline.sets.recode import require_everything
-from pipeline.sets.shard_file import write_rows
 from pipeline.tasks.calibration_error import calibration_error
 
 TEMPERATURES = (1.0, 2.0, 4.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.files import write_text
+from pipeline.sets.kinds import kind_of
 from pipeline.sets.record import SetRecord, write_set_record
 from pipeline.sets.record_parts import reading
 from pipeline.untrusted import cell, code, plain
@@ -35,7 +36,7 @@ def card_text(record: SetRecord) -> str:
     template = files("pipeline.sets").joinpath("card_parts.md").read_text(encoding="utf-8")
     card = DatasetCard.from_template(
         _card_data(record),
-        template_str=template + record.row_kind.card_template(),
+        template_str=template + kind_of(record).card_template(),
         record=record,
         reading=reading(record.windows, record.max_seq_length) + _untruncated(record),
         text_columns=TEXT_COLUMNS if record.has_text else TEXT_FREE_COLUMNS,

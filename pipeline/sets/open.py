@@ -1,38 +1,27 @@
 """Opens sets and reads their rows, after verification, by key and with an optional SQL condition."""
 
-import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from pipeline.arrays import Floats, Ints
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
-from pipeline.parquet import read_metadata
+from pipeline.parquet import read_groups, read_metadata
 from pipeline.query_rows import Rows
+from pipeline.sets.files import read_statistics, require_shards
 from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_record_of, read_set_record
 from pipeline.sets.record_parts import KindName, Shard, TokenizerRecord
-from pipeline.sets.shard_file import read_groups, read_statistics
-from pipeline.sets.signals.logits import logits_of
-from pipeline.sets.verify import require_shards
+from pipeline.sets.row_kind import RowKind
 from pipeline.sql.database import view_name
-from pipeline.sql.read_only_query import check_condition, fetch_rows, open_files, select, to_arrow
-from pipeline.tasks.metrics import score_logits
-from pipeline.tasks.target import gold_arrays
+from pipeline.sql.read_only_query import fetch_rows, open_files, select
 from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size
 from pipeline.training.run_record import TOKENIZER_FILE
 
-KEYS = ("split", "source_row", "variant")
-# Variant 0 is the unchanged row. Only these rows have gold labels.
-ORIGINALS = "variant = 0"
-ROWS_AT_ONCE = 8192
 Group = tuple[Shard, int]  # a row group of a shard
 
 
@@ -40,7 +29,7 @@ Group = tuple[Shard, int]  # a row group of a shard
 class LogitSet:
     """An opened set: its folder, and its record."""
 
-    kind: ClassVar[KindName]
+    row_kind: ClassVar[RowKind]
     # Returns what to do if a set of another kind was given.
     advice: ClassVar[str]
 
@@ -55,7 +44,7 @@ class LogitSet:
             ConfigError: if it is of another kind.
             IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
         """
-        return cls(Path(path), usable_record(Path(path), allow_unverified, cls.kind, cls.advice))
+        return cls(Path(path), usable_record(Path(path), allow_unverified, cls.row_kind.name, cls.advice))
 
     def tokenizer_json(self) -> str:
         """Returns the JSON of the tokenizer that the set's ids belong to.
@@ -101,7 +90,7 @@ class LogitSet:
             QueryError: if it is not a SELECT, or fails.
         """
         files = [file for split in self.splits for file in self.checked_files(split)]
-        with open_files({self.kind: files, self.view: files}, query=query) as connection:
+        with open_files({self.row_kind.name: files, self.view: files}, query=query) as connection:
             relation = select(connection, query)
             return Rows(relation.columns, fetch_rows(relation))
 
@@ -118,90 +107,6 @@ class LogitSet:
     def scores(self) -> Scores:
         """Measurements of each split that its record stores, from the files of a complete set."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class ExampleSet(LogitSet):
-    """An opened set of a task's examples."""
-
-    kind: ClassVar = "examples"
-    advice: ClassVar = (
-        "a set of a task's texts is needed here. Use `distill pretrain-student` for masked words and "
-        "sentences, and `train-student` or `evaluate` with only this set for labelled words"
-    )
-
-    @classmethod
-    def open(cls, path: Path | str, allow_unverified: bool = False, needs_text: bool = True) -> Self:
-        """Opens a set of examples for use.
-
-        Raises:
-            ConfigError: if it is of another kind, or lacks the required text.
-            IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
-        """
-        opened = super().open(path, allow_unverified)
-        if needs_text and not opened.record.has_text:
-            raise ConfigError(f"{path}: contains logits without texts. Add your texts with `distill join` first.")
-        return opened
-
-    @property
-    def rows_sql(self) -> str:
-        """The source of `read`, in SQL."""
-        return "examples"
-
-    def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
-        """Returns the teacher's logits [N, C] for a split's source rows, and their gold. See `gold_arrays`."""
-        rows = self.read(split, ("label", "score", "logits"), ORIGINALS)
-        return logits_of(rows, self.record.target.num_logits), *gold_arrays(self.record.target, rows)
-
-    def scores(self) -> Scores:
-        """Returns the teacher's scores against the gold of each split, by the task's metrics."""
-        metrics, target = self.record.metrics, self.record.target
-        return {split: score_logits(metrics, target, *self.gold(split)) for split in self.record.splits}
-
-    def read_shard(self, shard: Shard, columns: list[str]) -> pa.Table:
-        """Some columns of one file, whose bytes have been checked."""
-        return pq.read_table(self.root / shard.path, columns=columns, partitioning=None)
-
-    def query(self, split: str, where: str | None = None) -> str:
-        """The SQL text of `read` after its columns."""
-        self.check_split(split)
-        # The line break ends a comment (--) in the user's condition, which would otherwise swallow the closing bracket.
-        condition = f" and ({where}\n)" if where else ""
-        return f"from {self.rows_sql} where split = '{split}'{condition} order by source_row, variant"
-
-    @contextmanager
-    def opened(self, split: str, query: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Opens the rows of only one split for queries: a view with the name of the set, and ``examples``.
-
-        Args:
-            split: name of the split.
-            query: SQL that names all macros that will be called, if it is known. Opening is faster without the others.
-
-        Raises:
-            IntegrityError: if a file is missing or was changed.
-        """
-        files = self.checked_files(split)
-        # Only the files of this split are opened, so that a query cannot choose dev rows for training by accident.
-        with open_files({"examples": files, self.view: files}, query=query) as connection:
-            yield connection
-
-    def read(self, split: str, columns: tuple[str, ...], where: str | None = None) -> pa.Table:
-        """Reads columns of a split, ordered by key, after checking the checksums of its files.
-
-        Args:
-            split: name of a split of the set.
-            columns: names of columns, or SQL expressions.
-            where: a SQL condition on the columns, which may use macros such as ``margin(logits)``.
-
-        Raises:
-            IntegrityError: if a file is missing or was changed.
-            QueryError: if the condition is not one SQL expression or fails.
-        """
-        if where:
-            check_condition(where)
-        sql = f"select {', '.join(columns)} {self.query(split, where)}"
-        with self.opened(split, sql) as connection:
-            return to_arrow(select(connection, sql))
 
 
 @dataclass(frozen=True)
@@ -254,20 +159,10 @@ class GroupedSet(LogitSet):
 
     def _sound(self, shard: Shard, table: pa.Table) -> pa.Table:
         """Returns the row group after checking it, because the state ``verified`` of a foreign set may be false."""
-        problem = self.record.row_kind.problem(self.record, shard, table)
+        problem = self.row_kind.problem(self.record, shard, table)
         if problem:
             raise IntegrityError(f"{self.root / shard.path}: {problem}")
         return table
-
-
-def open_set(path: Path | str, allow_unverified: bool = False) -> LogitSet:
-    """Opens a set of any kind for use, as the class of its kind: `ExampleSet`, `TokenLabelSet` or another.
-
-    Raises:
-        ConfigError: if it contains examples without their text. See `ExampleSet.open`.
-        IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
-    """
-    return read_set_record(Path(path)).row_kind.set_type.open(path, allow_unverified)
 
 
 def usable_record(
@@ -311,17 +206,6 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
         f"no logit set {name_or_path!r} in the store {folder}. {did_you_mean(name_or_path, names)} "
         "Write one with `distill teacher-dump`, or give its folder, or the store's with --store or DISTILL_STORE"
     )
-
-
-def keys_sha256(table: pa.Table) -> str:
-    """Returns a hash of the keys in a table, in their order, which identifies the chosen rows."""
-    digest = hashlib.sha256()
-    for batch in table.select(KEYS).to_batches(max_chunksize=ROWS_AT_ONCE):
-        for key in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            # The text of Python tuples does not depend on Arrow's memory layout or chunks, so the hash is stable across
-            # versions.
-            digest.update(repr(key).encode())
-    return digest.hexdigest()
 
 
 def load_set_tokenizer(root: Path, record: TokenizerRecord) -> Tokenizer:

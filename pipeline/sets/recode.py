@@ -17,8 +17,12 @@ from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import make_folder, require_space, write_once
+from pipeline.parquet import read_groups
 from pipeline.sets.codecs import CODECS, AnyCodec, BeyondHalfError, Decoder, codec_for
+from pipeline.sets.codecs.vectors import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, state_codec
 from pipeline.sets.config import RecodeSettings
+from pipeline.sets.files import Statistics, require_shards
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import (
     MaskedWordSet,
     draws,
@@ -28,7 +32,7 @@ from pipeline.sets.kinds.masked_words import (
     split_table,
     tokens_table,
 )
-from pipeline.sets.layer_files import (
+from pipeline.sets.layers import (
     check_same_layers,
     forget_basis,
     forget_lost_files,
@@ -37,15 +41,13 @@ from pipeline.sets.layer_files import (
     share_files,
     unfinished_files,
 )
-from pipeline.sets.open import ExampleSet, find_set
+from pipeline.sets.open import find_set
 from pipeline.sets.record import SetRecord, changed, read_set_record, staged
 from pipeline.sets.record_parts import MAX_COUNT, LayersName, Shard
-from pipeline.sets.shard_file import Statistics, read_groups
 from pipeline.sets.signals import Mlm, Signals, States
 from pipeline.sets.signals.signal import LayerSignal
-from pipeline.sets.vector_codecs import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, state_codec
-from pipeline.sets.verify import require_shards, require_signal_files
-from pipeline.sets.writer import complete_and_verify, shards_to_write, start_set, write_shard
+from pipeline.sets.verify import require_signal_files
+from pipeline.sets.write import complete_and_verify, shards_to_write, start_set, write_shard
 from pipeline.tasks.task import TRAIN
 
 POSITIONS_AT_ONCE = 512

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import pyarrow as pa
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -41,13 +41,11 @@ from pipeline.sets.record_parts import (
     fingerprint,
     shared_settings,
 )
+from pipeline.sets.registry import FORMATS, RowFormat
 from pipeline.sets.signals import Signals
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.untrusted import num_values, parse_json
-
-if TYPE_CHECKING:
-    from pipeline.sets.row_kind import RowKind
 
 FILE_NAME = "distill.json"
 FORMAT_VERSION: Final = 1
@@ -115,8 +113,8 @@ class SetRecord(Part):
     @field_validator("kind")
     @classmethod
     def _known_kind(cls, kind: str) -> str:
-        if kind not in _kinds():
-            raise ValueError(f"not a kind of rows. {did_you_mean(kind, _kinds())}")
+        if kind not in FORMATS:
+            raise ValueError(f"not a kind of rows. {did_you_mean(kind, FORMATS)}")
         return kind
 
     @model_validator(mode="after")
@@ -138,8 +136,8 @@ class SetRecord(Part):
         if not any(signal.is_in_rows for signal in self.signals.stored):
             raise ValueError("signals: the rows have no signal, but a set stores the teacher's outputs for them")
         for name, signal in self.signals:
-            if signal is not None and name not in self.row_kind.signals:
-                kinds = " or ".join(kind.name for kind in _kinds().values() if name in kind.signals)
+            if signal is not None and name not in self.row_format.signals:
+                kinds = " or ".join(kind for kind, rows in FORMATS.items() if name in rows.signals)
                 raise ValueError(f"signals: {signal.title} are for sets of {kinds}, but this set is of {self.kind}")
         for signal in self.signals.layer_signals:
             # Hidden states can be inverted to the text, so a text-free set with layers would defeat its purpose.
@@ -157,15 +155,15 @@ class SetRecord(Part):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         """Refuses optional parts that this kind of rows does not have."""
-        kind = self.row_kind
-        if kind.needs_one and sum(getattr(self, part) is not None for part in kind.needs_one) != 1:
-            raise ValueError(f"{' and '.join(sorted(kind.needs_one))}: a set of {self.kind} has exactly one of them")
-        for part in sorted({part for other in _kinds().values() for part in other.parts}):
-            if getattr(self, part) is None and part in kind.needs:
+        rows = self.row_format
+        if rows.needs_one and sum(getattr(self, part) is not None for part in rows.needs_one) != 1:
+            raise ValueError(f"{' and '.join(sorted(rows.needs_one))}: a set of {self.kind} has exactly one of them")
+        for part in sorted({part for other in FORMATS.values() for part in other.parts}):
+            if getattr(self, part) is None and part in rows.needs:
                 raise ValueError(f"missing key {part!r}, which a set of {self.kind} has")
-            if getattr(self, part) is not None and part not in kind.parts:
+            if getattr(self, part) is not None and part not in rows.parts:
                 raise ValueError(f"{part}: a set of {self.kind} must not have this part")
-        if not (self.has_text or kind.may_lack_text):
+        if not (self.has_text or rows.may_lack_text):
             raise ValueError(f"has_text: {self.kind} require their text")
         return self
 
@@ -188,14 +186,14 @@ class SetRecord(Part):
         return self
 
     @property
-    def row_kind(self) -> "RowKind":
-        """The kind of its rows."""
-        return _kinds()[self.kind]
+    def row_format(self) -> RowFormat:
+        """The format of its rows."""
+        return FORMATS[self.kind]
 
     def arrow_schema(self) -> pa.Schema:
         """The columns of the set's files: those of its rows, then those of its signals."""
         signals = (column for signal in self.signals.stored for column in signal.columns())
-        return pa.schema([*self.row_kind.columns(self), *signals])
+        return pa.schema([*self.row_format.columns(self), *signals])
 
     def shards_of(self, split: str) -> list[Shard]:
         """The shards of a split, in row order."""
@@ -258,13 +256,6 @@ class SetRecord(Part):
     def codec(self) -> AnyCodec:
         """The codec of distributions, for a set of masked positions."""
         return _of_its_kind(self.signals.mlm).codec
-
-
-def _kinds() -> "Mapping[str, RowKind]":
-    """Returns the kinds of rows. The import is inside, because the kinds themselves import this module."""
-    from pipeline.sets.kinds import KINDS
-
-    return KINDS
 
 
 def _of_its_kind(part: P | None) -> P:

@@ -1,7 +1,7 @@
-"""The interface of a kind of rows: the columns, keys and parts of its sets, and how they are checked and queried.
+"""The interface of a kind of rows: how the rows of its sets are checked, queried and described.
 
-Each kind is one class in one file of `pipeline.sets.kinds`. Code for sets of any kind uses `SetRecord.row_kind`, so a
-new kind needs no change outside its file.
+Each kind is one class in one file of `pipeline.sets.kinds`. Code for sets of any kind uses `kind_of` there, so a new
+kind needs no change outside its file and the table of formats.
 """
 
 import hashlib
@@ -18,24 +18,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.arrays import Bools, Ints
-from pipeline.sets.open import LogitSet
+from pipeline.parquet import read_groups
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.shard_file import read_groups
-from pipeline.sets.verify import Key, RowsCheck
+from pipeline.sets.registry import FORMATS, TEXT_HASH_BYTES
 from pipeline.sql.database import view_name
 from pipeline.sql.read_only_query import parquet, quoted
 
 if TYPE_CHECKING:
     from pipeline.text.text_to_ids import TextReader
 
-# 128 bits: among 10^12 texts a collision has a probability of about 10^-15.
-TEXT_HASH_BYTES = 16
-
 
 # Each split is a branch of its own, so that a condition on the split takes the other branches out of the plan: their
 # rows are never read. The same holds for the sets of a view on all of them.
 SPLIT_ROWS = "select {split} as split, {columns} from {files}"
+Key = tuple[int, ...]  # key of a row, without its split
 
 
 @dataclass(frozen=True)
@@ -57,43 +54,25 @@ class RowKind(ABC):
     """A kind of rows.
 
     Attributes:
-        name: its name in records, and the folder of its shards.
-        keys: the columns by which rows are joined. The first two are ``split`` and ``source_row``.
-        signals: the fields of `Signals` that its sets may have.
-        needs: the optional parts of a record that its sets have.
-        needs_one: parts of which its sets have exactly one.
-        may_have: further parts that its sets may have.
-        may_lack_text: whether a set can be shared without its text.
+        name: its name in records and in `FORMATS`, and the folder of its shards.
         can_be_truncated: whether its sets contain truncated rows, which were too long for the teacher.
         source_rows: the things that ``source_row`` counts, for messages.
-        set_type: the class of its opened sets.
         page_title: the title of the page about a set of this kind.
         sql_templates: the statements of its additional views. A catalog made with other statements is outdated.
         has_common_view: whether the catalog has a view on all sets of this kind, under the name of the kind.
     """
 
     name: ClassVar[str]
-    keys: ClassVar[tuple[str, ...]]
-    signals: ClassVar[frozenset[str]]
-    needs: ClassVar[frozenset[str]] = frozenset()
-    needs_one: ClassVar[frozenset[str]] = frozenset()
-    may_have: ClassVar[frozenset[str]] = frozenset()
-    may_lack_text: ClassVar[bool] = False
     can_be_truncated: ClassVar[bool] = False
     source_rows: ClassVar[str] = "source rows"
-    set_type: ClassVar[type[LogitSet]]
     page_title: ClassVar[str]
     sql_templates: ClassVar[tuple[str, ...]] = ()
     has_common_view: ClassVar[bool] = False
 
     @property
-    def parts(self) -> frozenset[str]:
-        """The optional parts of a record that a set of this kind may have."""
-        return self.needs | self.needs_one | self.may_have
-
-    @abstractmethod
-    def columns(self, record: SetRecord) -> list[pa.Field]:
-        """The columns of the rows, without those of the signals."""
+    def keys(self) -> tuple[str, ...]:
+        """The columns by which rows are joined. See `RowFormat`."""
+        return FORMATS[self.name].keys
 
     @abstractmethod
     def encodings(self, record: SetRecord) -> dict[str, Any]:
@@ -103,13 +82,9 @@ class RowKind(ABC):
     def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
         """Returns the problem of some rows of a shard apart from their keys, or None."""
 
-    def open(self, root: Path, record: SetRecord) -> LogitSet:
-        """Returns the opened set of a usable record. See `usable_record`."""
-        return self.set_type(root, record)
-
-    def check(self, record: SetRecord) -> RowsCheck:
+    def check(self, record: SetRecord) -> "RowsCheck":
         """Returns a check of all rows of a set. A kind with sums over several shards has its own class."""
-        return RowsCheck(record)
+        return RowsCheck(self, record)
 
     def file_problem(self, path: Path) -> str | None:
         """Returns the problem of a shard's file as a whole, without its rows, or None."""
@@ -171,6 +146,51 @@ class RowKind(ABC):
     def card_template(self) -> str:
         """Returns the Jinja template of a set's card. The macros of ``card_parts.md`` are in scope."""
         return files("pipeline.sets.kinds").joinpath(f"{self.name}.md").read_text(encoding="utf-8")
+
+
+class RowsCheck:
+    """Checks the rows of a set, shard by shard."""
+
+    def __init__(self, kind: RowKind, record: SetRecord) -> None:
+        self._kind, self.record = kind, record
+
+    def begin(self, shard: Shard) -> None:
+        """Starts a shard, before its first row."""
+
+    def add(self, shard: Shard, rows: pa.Table) -> None:
+        """Adds up sound rows of a shard."""
+
+    def end_problem(self, shard: Shard, num_rows: int) -> str | None:
+        """Returns the problem of a shard as a whole, once its rows are sound, or None."""
+        return None
+
+    def split_problems(self) -> list[str]:
+        """Returns the problems of whole splits, once every shard is sound."""
+        return []
+
+    def shard_problem(self, shard: Shard, path: Path) -> str | None:
+        """Returns the problem of the first wrong batch of rows in a shard, or None."""
+        problem = self._kind.file_problem(path)
+        if problem:
+            return problem
+        self.begin(shard)
+        # Source rows start at 0, so -1 is below every possible key.
+        num_rows, last = 0, (-1, *(0 for _ in self._kind.keys[2:]))
+        for place, rows in self._kind.batches(self.record, path):
+            if not rows.num_rows:
+                continue
+            problem = self._kind.key_problem(self.record, shard, rows, last)
+            # Keys are checked first: later checks and messages rely on them to name a row.
+            problem = problem or self._kind.problem(self.record, shard, rows)
+            if problem:
+                return place + problem
+            self.add(shard, rows)
+            last = tuple(int(key_R[-1]) for key_R in self._kind.key_columns(rows))
+            num_rows += rows.num_rows
+        # The number in the footer may be false, so the rows that were read are counted.
+        if num_rows != shard.rows:
+            return f"{num_rows:,} rows, but distill.json has {shard.rows or 0:,}"
+        return self.end_problem(shard, num_rows)
 
 
 def _ascends(keys: Sequence[Ints], last: Key) -> Bools:

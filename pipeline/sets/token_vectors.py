@@ -22,11 +22,12 @@ from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, make_folder, remove_temporaries, sha256, write_atomically
 from pipeline.parquet import Footer, parquet_writer, read_footer, read_metadata
 from pipeline.sets.card import write_card_and_record
+from pipeline.sets.files import bomb_problem
+from pipeline.sets.kinds import kind_of
 from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.record_parts import FileRecord
-from pipeline.sets.shard_file import bomb_problem
 from pipeline.sets.signals import TokenVectors
-from pipeline.sets.signals.token_vectors import MAX_WIDTH, VOCABULARY_FILE, TokenVectorSource, columns_of
+from pipeline.sets.signals.side_files import MAX_WIDTH, VOCABULARY_FILE, TokenVectorSource, columns_of
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import TOKENIZER_FILE
@@ -247,7 +248,7 @@ def _counts(root: Path, record: SetRecord) -> Ints:
     """Returns the count of each token in the original training rows of a set [V], int64."""
     count_V = np.zeros(record.tokenizer.vocabulary_size, dtype=np.int64)
     for shard in record.shards_of(TRAIN):
-        for column in record.row_kind.training_ids(root / shard.path):
+        for column in kind_of(record).training_ids(root / shard.path):
             ids = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
             # One file at a time, so that the training split need not fit into memory.
             count_V += np.bincount(ids.astype(np.int64), minlength=len(count_V))

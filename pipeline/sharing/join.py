@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import make_folder
-from pipeline.sets.kinds.examples import shard_table, text_hashes
-from pipeline.sets.open import ExampleSet, find_set, load_set_tokenizer, usable_record
+from pipeline.sets.files import require_shards
+from pipeline.sets.kinds.examples import ExampleSet, shard_table, text_hashes
+from pipeline.sets.open import find_set, load_set_tokenizer, usable_record
 from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import AugmentationRecord, Shard, SplitRecord
-from pipeline.sets.row_kind import TEXT_HASH_BYTES
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.registry import TEXT_HASH_BYTES
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sets.token_vectors import take_over_token_vectors
-from pipeline.sets.verify import require_shards
-from pipeline.sets.writer import complete_and_verify, plan_shards, shards_to_write, start_set, write_shard
+from pipeline.sets.write import complete_and_verify, plan_shards, shards_to_write, start_set, write_shard
 from pipeline.sharing.push import TEXT_SETTING
 from pipeline.sharing.sharing_settings import JoinSettings
 from pipeline.sources import Source, load_source, rows_sha256

@@ -17,11 +17,11 @@ from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import is_plain, link_or_copy, locked, make_folder, require_space, sha256
 from pipeline.query.catalog import CATALOG_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
+from pipeline.sets.files import check_bytes
 from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, read_set_record
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.shard_file import check_bytes
-from pipeline.sets.writer import finish_set
+from pipeline.sets.write import finish_set
 from pipeline.sharing import hub
 from pipeline.sharing.push import JOURNAL
 from pipeline.sharing.remote_folder import Place, open_place

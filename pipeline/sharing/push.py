@@ -26,11 +26,11 @@ from pipeline import console
 from pipeline.errors import ConfigError, DistillError, IntegrityError
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.card import is_open
+from pipeline.sets.files import require_shards
 from pipeline.sets.open import find_set
 from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, read_set_record, staged, to_json
 from pipeline.sets.token_vectors import take_over_token_vectors
-from pipeline.sets.verify import require_shards
-from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
+from pipeline.sets.write import complete_set, finish_set, start_set, write_shard
 from pipeline.sharing import hub
 from pipeline.sharing.remote_folder import Place, open_place
 from pipeline.sharing.set_files import SetFile, all_at_once, files_of, paths_of
@@ -81,7 +81,7 @@ def push(config: PushSettings) -> Pushed:
     source = without_text(root, record) if config.without_text else nullcontext((root, record))
     with source as (folder, sent):
         if sent.has_text and not is_open(sent.licence):
-            advice = ", or leave them out with --without-text" if sent.row_kind.may_lack_text else ""
+            advice = ", or leave them out with --without-text" if sent.row_format.may_lack_text else ""
             console.warn(
                 f"{root}: it is unclear whether its texts may be redistributed (licence: {sent.licence}). Make "
                 f"sure that they may{advice}"
@@ -204,7 +204,7 @@ def without_text(root: Path, record: SetRecord) -> Iterator[tuple[Path, SetRecor
         ConfigError: if the set requires its text.
         IntegrityError: if a shard does not match the record.
     """
-    if not record.row_kind.may_lack_text:
+    if not record.row_format.may_lack_text:
         raise ConfigError(f"{root}: contains {record.contents}. Without text, no rows would be left")
     if not record.has_text:
         raise ConfigError(f"{root}: has no text. Push it without --without-text")

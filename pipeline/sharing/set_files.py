@@ -9,9 +9,10 @@ from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.sets.card import CARD_FILE
+from pipeline.sets.files import require_shards
 from pipeline.sets.open import find_set, load_set_tokenizer
 from pipeline.sets.record import SetRecord, read_set_record
-from pipeline.sets.verify import require_shards, verify_shards
+from pipeline.sets.verify import verify_shards
 from pipeline.sharing.sharing_settings import VerifySettings
 from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, read_tokenizer_json
 from pipeline.training.run_record import TOKENIZER_FILE

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, raise_all
-from pipeline.sets.open import ORIGINALS, ExampleSet, keys_sha256
+from pipeline.sets.kinds.examples import ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sets.record import SetRecord
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import NO_LABEL, gold_arrays, margins
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import RUN_RECORD, read_run_record

@@ -23,8 +23,8 @@ from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import read_small_file, sha256
 from pipeline.record_file import MAX_RECORD_BYTES
-from pipeline.sets.open import ExampleSet
-from pipeline.sets.signals.initial_layers import INIT_FILE
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.signals.side_files import INIT_FILE
 from pipeline.text.tokenizer import example
 from pipeline.training.checkpoint import check_tensors, tensors_sha256
 from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE

@@ -14,7 +14,7 @@ from pipeline.arrays import Bools, Floats, Ints
 from pipeline.devices import to_device
 from pipeline.errors import FingerprintMismatchError
 from pipeline.query.mixture import open_sets
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sources import sentences
 from pipeline.tasks.calibration_error import calibration_scores
 from pipeline.tasks.metrics import (

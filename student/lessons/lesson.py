@@ -53,10 +53,8 @@ class TaskLesson(ABC, Generic[L, R, S]):
             IntegrityError: if one of them is not a usable set.
         """
         if len(paths) > 1 or mix is not None:
-            count = f"{len(paths)} sets" if len(paths) > 1 else f"--mix {mix}"
-            raise ConfigError(
-                f"--set: students of {self.set_type.kind} support only one set, but {count} are given. Give one."
-            )
+            kind, count = self.set_type.row_kind.name, f"{len(paths)} sets" if len(paths) > 1 else f"--mix {mix}"
+            raise ConfigError(f"--set: students of {kind} support only one set, but {count} are given. Give one.")
         opened: Any = self.set_type.open(paths[0], allow_unverified)
         return opened  # type: ignore[no-any-return]
 
@@ -108,7 +106,7 @@ class TaskLesson(ABC, Generic[L, R, S]):
         Raises:
             ConfigError: if files of rows of this kind cannot be read.
         """
-        raise ConfigError(f"--data: students of {self.set_type.kind} are evaluated on logit sets. Use --set.")
+        raise ConfigError(f"--data: students of {self.set_type.row_kind.name} are evaluated on logit sets. Use --set.")
 
     @abstractmethod
     def read_first(self, logit_set: L, split: str, number: int) -> R:

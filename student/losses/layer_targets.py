@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pipeline import console
 from pipeline.arrays import Floats, Ints
-from pipeline.sets.layer_files import LayerStore
+from pipeline.sets.layers import LayerStore
 from student.data import Examples
 from student.model.architecture import SpecialIds
 

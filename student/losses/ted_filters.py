@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.flat_settings import deciding
-from pipeline.sets.layer_files import open_layers
-from pipeline.sets.open import ExampleSet, find_set
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.layers import open_layers
+from pipeline.sets.open import find_set
 from pipeline.tasks.metrics import score_logits
 from pipeline.training.batches import EpochBatches
 from pipeline.training.checkpoint import check_tensors, state_of, write_tensors

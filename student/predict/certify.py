@@ -13,7 +13,7 @@ from pipeline import console
 from pipeline.arrays import Bools
 from pipeline.errors import ConfigError, DistillError, FingerprintMismatchError, QueryError
 from pipeline.query.selection import read_chosen
-from pipeline.sets.open import KEYS, ORIGINALS, ExampleSet, keys_sha256
+from pipeline.sets.kinds.examples import KEYS, ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sql.read_only_query import check_condition
 from pipeline.tasks.target import Target, margins, softmax
 from pipeline.tasks.task import TRAIN

@@ -12,7 +12,7 @@ from pipeline.arrays import Ints, stacked
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.codecs import Codec
 from pipeline.sets.record_parts import CorpusRecord, KindName, Setting, Shard
-from pipeline.sets.writer import plan_shards
+from pipeline.sets.write import plan_shards
 from pipeline.sources import Documents, load_documents
 from pipeline.sources.hub_rows import place
 from pipeline.tasks.task import TRAIN, Corpus, load_corpus

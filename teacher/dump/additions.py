@@ -12,8 +12,7 @@ from pipeline.files import link_or_copy, remove_temporaries, sha256
 from pipeline.sets.card import write_card_and_record
 from pipeline.sets.open import LogitSet
 from pipeline.sets.record import FILE_NAME, SetRecord, changed, read_set_record
-from pipeline.sets.signals.initial_layers import INIT_FILE, InitLayers, InitShape
-from pipeline.sets.signals.token_vectors import TokenVectorSource
+from pipeline.sets.signals.side_files import INIT_FILE, InitLayers, InitShape, TokenVectorSource
 from pipeline.sets.token_vectors import Vectors, read_token_vectors, token_vectors_problem, with_token_vectors
 from pipeline.tasks.task import Task
 from pipeline.training.checkpoint import write_tensors

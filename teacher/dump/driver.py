@@ -14,9 +14,10 @@ from typing import Any, Protocol
 from pipeline import console
 from pipeline.cluster.launchers import Job
 from pipeline.files import make_folder
+from pipeline.sets.kinds import SETS
 from pipeline.sets.record import Scores, SetRecord, read_record_of
 from pipeline.sets.record_parts import KindName, Shard
-from pipeline.sets.writer import complete_and_verify, reopen_set, start_set, unfinished_shards
+from pipeline.sets.write import complete_and_verify, reopen_set, start_set, unfinished_shards
 from teacher.dump.shard_jobs import ShardJob
 
 
@@ -99,7 +100,7 @@ class Dump(ABC):
 
     def scores(self, record: SetRecord) -> Scores:
         """Returns the teacher's metrics per split, from the complete set."""
-        return record.row_kind.open(self.root, record).scores()
+        return SETS[record.kind](self.root, record).scores()
 
     def finish(self, record: SetRecord | None, executor: Executor) -> SetRecord | None:
         """Adds the other parts of a finished set. Called in every process.

@@ -15,13 +15,14 @@ import pyarrow.parquet as pq
 from pipeline import console
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, raise_all, setting_changes, short
 from pipeline.files import link_or_copy
+from pipeline.sets.files import require_shards
+from pipeline.sets.layers import layer_file_problems
 from pipeline.sets.open import LogitSet, find_set
 from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.record_parts import KindName, LayersName, Shard, Version, shared_settings
-from pipeline.sets.row_kind import TEXT_HASH_BYTES
-from pipeline.sets.signals.logits import logits_of, token_logits_of
-from pipeline.sets.verify import layer_file_problems, require_shards
-from pipeline.sets.writer import plan_shards
+from pipeline.sets.registry import TEXT_HASH_BYTES
+from pipeline.sets.signals.rows import logits_of, token_logits_of
+from pipeline.sets.write import plan_shards
 from pipeline.sources import Source
 from pipeline.sql.read_only_query import open_files, select, to_arrow
 from teacher.dump.known_logits import Known, TextHashes

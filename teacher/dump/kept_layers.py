@@ -20,7 +20,8 @@ from pipeline.arrays import Ints
 from pipeline.errors import IntegrityError, TeacherError
 from pipeline.files import make_folder, write_once
 from pipeline.interrupts import stop_between
-from pipeline.sets.layer_files import (
+from pipeline.sets.codecs.vectors import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, state_codec
+from pipeline.sets.layers import (
     check_same_layers,
     forget_basis,
     forget_lost_files,
@@ -33,7 +34,6 @@ from pipeline.sets.open import LogitSet
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
 from pipeline.sets.record_parts import LayersName, Range, Shard
 from pipeline.sets.signals import Attention, Blocks, Cls, LayerSignal, States, Values
-from pipeline.sets.vector_codecs import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, state_codec
 from pipeline.sources import Source, sentences
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized

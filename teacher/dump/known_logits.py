@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from pipeline.arrays import Floats, Ints, Ragged
 from pipeline.files import make_folder, remove_file
 from pipeline.resumable import FilePart, Workspace
+from pipeline.sets.files import Statistics
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.row_kind import TEXT_HASH_BYTES
-from pipeline.sets.shard_file import Statistics
+from pipeline.sets.registry import TEXT_HASH_BYTES
 from pipeline.sources import Source
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.rows import source_rows

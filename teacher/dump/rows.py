@@ -21,7 +21,7 @@ from pipeline.sets.record_parts import (
     TaskRecord,
     TokenizerRecord,
 )
-from pipeline.sets.writer import plan_shards
+from pipeline.sets.write import plan_shards
 from pipeline.sources import Source, rows_sha256, sentences
 from pipeline.sources.hub_rows import description
 from pipeline.tasks.task import HUB_ID, Hub, Task

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.interrupts import stop_between
+from pipeline.sets.files import Statistics
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import KindName, LayersName, Shard
-from pipeline.sets.shard_file import Statistics
-from pipeline.sets.writer import write_shard
+from pipeline.sets.write import write_shard
 
 if TYPE_CHECKING:
     from teacher.models.loaded import LoadedModel

@@ -202,7 +202,7 @@ class TaskDump(TeacherDump):
         """See `Dump`."""
         # Files of an earlier try take no new space, so a dump that is resumed on a nearly full disk must not be
         # refused.
-        stored = sum(file.stat().st_size for file in self.root.glob(f"{self.set_type.kind}/*.parquet"))
+        stored = sum(file.stat().st_size for file in self.root.glob(f"{self.set_type.row_kind.name}/*.parquet"))
         stored += sum(shard.bytes or 0 for shard in self.old.record.shards) if self.old is not None else 0
         require_space(self.root.parent, self.expected_bytes - stored)
         _ = self.model, self.token_encoder

@@ -14,12 +14,11 @@ from pipeline.arrays import Floats, Ints
 from pipeline.devices import processes
 from pipeline.errors import ConfigError, TeacherError
 from pipeline.files import require_space
-from pipeline.sets.kinds.examples import shard_table, text_hashes
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet, shard_table, text_hashes
 from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_set_record, staged
 from pipeline.sets.record_parts import MAX_SEQ_LENGTH, LayersName, Shard, UnlabelledRecord
 from pipeline.sets.signals import LayerSignal, Logits, Signals
-from pipeline.sets.signals.initial_layers import INIT_FILE
+from pipeline.sets.signals.side_files import INIT_FILE
 from pipeline.sources import load_source, sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import gold_arrays

@@ -19,7 +19,8 @@ from pipeline.devices import processes
 from pipeline.errors import TeacherError
 from pipeline.files import require_space
 from pipeline.sets.codecs import AnyCodec, BeyondHalfError, Codec, Predictions, codec_for
-from pipeline.sets.codecs.decoder import write_decoder
+from pipeline.sets.codecs.codec import write_decoder
+from pipeline.sets.files import Statistics
 from pipeline.sets.kinds.masked_words import (
     MaskedRows,
     MaskedWordSet,
@@ -31,7 +32,6 @@ from pipeline.sets.kinds.masked_words import (
 )
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import MaskingRecord, Setting, Shard, SplitRecord
-from pipeline.sets.shard_file import Statistics
 from pipeline.sets.signals import Mlm, Signals
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.sequences import Sequences

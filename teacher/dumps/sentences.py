@@ -16,6 +16,8 @@ from pipeline.arrays import Floats
 from pipeline.devices import processes
 from pipeline.errors import DataError, TeacherError
 from pipeline.files import require_space, sha256, write_atomically
+from pipeline.sets.codecs.vectors import BASIS_FILE, AnyVectorCodec, Basis, fit_basis, read_basis, vector_codec_for
+from pipeline.sets.files import Statistics
 from pipeline.sets.kinds.sentences import (
     SENTENCES_PER_GROUP,
     Sentences,
@@ -25,9 +27,7 @@ from pipeline.sets.kinds.sentences import (
 )
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record, staged
 from pipeline.sets.record_parts import Setting, Shard
-from pipeline.sets.shard_file import Statistics
 from pipeline.sets.signals import Signals, Vectors
-from pipeline.sets.vector_codecs import BASIS_FILE, AnyVectorCodec, Basis, fit_basis, read_basis, vector_codec_for
 from pipeline.text.tokenizer import require_known_ids
 from teacher.corpus.sentence_rows import Sample, SentenceRows
 from teacher.dump.additions import add_encoders_token_vectors

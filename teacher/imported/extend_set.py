@@ -16,12 +16,13 @@ from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import require_space
 from pipeline.sets.collected import collected_lines, sha256_of_texts
-from pipeline.sets.open import ExampleSet, find_set, load_set_tokenizer
+from pipeline.sets.files import require_shards
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.open import find_set, load_set_tokenizer
 from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import COLLECTED, Setting, SplitRecord, UnlabelledRecord
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sets.token_vectors import take_over_token_vectors
-from pipeline.sets.verify import require_shards
 from pipeline.sources import Source, rows_sha256
 from pipeline.sources.columns import column_name, plain
 from pipeline.sources.row_files import open_rows

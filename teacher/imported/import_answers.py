@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 from pipeline.config import as_names
 from pipeline.errors import ConfigError
 from pipeline.files import read_small_file, require_space, sha256
+from pipeline.sets.files import Statistics
 from pipeline.sets.kinds.examples import shard_table, text_hashes
 from pipeline.sets.record import SetRecord, staged
 from pipeline.sets.record_parts import Setting, Shard, TeacherRecord
-from pipeline.sets.shard_file import Statistics
 from pipeline.sets.signals import Logits, Signals
 from pipeline.sources import Source, load_source, sentences
 from pipeline.tasks.target import gold_arrays

@@ -23,7 +23,7 @@ from pipeline.arrays import Floats, Ragged, side_by_side
 from pipeline.devices import to_device
 from pipeline.errors import DataError, TeacherError
 from pipeline.sets.config import Pooling
-from pipeline.sets.signals.token_vectors import EMBEDDINGS
+from pipeline.sets.signals.side_files import EMBEDDINGS
 from pipeline.text.tokenizer import Tokenized, reported
 from pipeline.untrusted import parse_json
 from teacher.models.batches import collate, run_batches

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline import console
 from pipeline.arrays import Ints
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import margins, softmax
 from student.data import as_read, load_examples
 from student.lessons.examples import student_logits

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pipeline import console
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from student.data import as_read, load_examples
 from student.initial_weights.bert import bert_start, copy_layers
 from student.layer_stage import layer_loss

@@ -12,10 +12,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from pipeline.arrays import Ragged
 from pipeline.sets.codecs import Codec
-from pipeline.sets.codecs.dense import DenseCodec
-from pipeline.sets.codecs.hidden import HiddenCodec
-from pipeline.sets.codecs.sampled import SampledCodec
-from pipeline.sets.codecs.topk import TopKCodec
+from pipeline.sets.codecs.lossless import DenseCodec, HiddenCodec
+from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
 from pipeline.sets.kinds.masked_words import MaskedRows, no_statistics, tokens_table
 from teacher.corpus.masking import MaskingPlan, mask, uniform_weights
 from teacher.corpus.sequences import Sequences

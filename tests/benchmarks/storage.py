@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 
 from pipeline import console
 from pipeline.arrays import Floats64, Ints, Ragged
-from pipeline.sets.codecs.common import lists
-from pipeline.sets.codecs.topk import TopKCodec
-from pipeline.sets.kinds.examples import TEXT_COLUMNS, example_columns
+from pipeline.sets.codecs.codec import lists
+from pipeline.sets.codecs.sparse import TopKCodec
+from pipeline.sets.files import read_statistics
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, no_statistics, rows_per_group, tokens_table
-from pipeline.sets.shard_file import read_statistics
+from pipeline.sets.registry import TEXT_COLUMNS, example_columns
 from pipeline.sets.signals import Logits
-from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
+from pipeline.sets.write import complete_set, finish_set, start_set, write_shard
 from pipeline.tasks.target import Target
 from student.lessons.masked_words import masked_batches
 from tests.helpers.shards import write_examples

@@ -17,11 +17,11 @@ from tokenizers import Tokenizer, models
 from distill.apps.bench.timing import interleaved
 from pipeline import console
 from pipeline.query.catalog import open_catalog
-from pipeline.sets.kinds.examples import example_columns
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard, SplitRecord, TaskRecord, TeacherRecord, TokenizerRecord, fingerprint
+from pipeline.sets.registry import example_columns
 from pipeline.sets.signals import Logits, Signals
-from pipeline.sets.writer import complete_set, plan_shards, start_set, write_shard
+from pipeline.sets.write import complete_set, plan_shards, start_set, write_shard
 from pipeline.sql.read_only_query import select, to_arrow
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import tokenizer_sha256

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 import distill
 from distill.commands import FUNCTIONS, GONE, app, load
 from distill.commands.stub import stub
-from pipeline.sets.kinds import KINDS
-from pipeline.sets.open import ExampleSet, LogitSet, open_set
+from pipeline.sets.kinds import open_set
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.open import LogitSet
+from pipeline.sets.registry import FORMATS
 from student.model.student import Student
 from student.predict.predictor import Predictor
 
@@ -22,7 +24,7 @@ def test_every_command_is_a_function_and_the_objects_are_those_of_their_modules(
     assert (distill.open_set, distill.LogitSet, distill.ExampleSet) == (open_set, LogitSet, ExampleSet)
     classes = [distill.ExampleSet, distill.MaskedWordSet, distill.SentenceSet, distill.TokenLabelSet]
     assert all(issubclass(one, LogitSet) for one in classes)
-    assert len(classes) == len(KINDS)
+    assert len(classes) == len(FORMATS)
     assert sorted(distill.__all__) == list(distill.__all__)
     assert {getattr(distill, name) for name in FUNCTIONS} == {load(name) for name in FUNCTIONS}
     assert set(FUNCTIONS) < set(distill.__all__) <= set(dir(distill))

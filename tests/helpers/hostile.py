@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from pipeline.files import sha256
 from pipeline.record_file import read_record
+from pipeline.sets.files import footer_of
 from pipeline.sets.record import FILE_NAME, read_set_record
-from pipeline.sets.shard_file import footer_of
 
 MEMORY_BYTES, CPU_S, WALL_S = 4 * 2**30, 60, 120
 Change = Callable[[pa.Table], pa.Table]

@@ -6,12 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.files import make_folder, sha256
-from pipeline.sets.layer_files import layer_file, record_layers
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.codecs.vectors import state_codec
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.layers import expected_rows, layer_file, num_specials, record_layers
 from pipeline.sets.record import changed, write_set_record
 from pipeline.sets.signals import States
-from pipeline.sets.vector_codecs import state_codec
-from pipeline.sets.verify import expected_rows, num_specials
 
 WIDTH = 4
 

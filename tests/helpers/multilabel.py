@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task, load_task
 from teacher.dumps import dump

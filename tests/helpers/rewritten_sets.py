@@ -7,11 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.sets.kinds.examples import text_hash
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet, text_hash
 from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.signals import Logits
-from pipeline.sets.writer import complete_set, finish_set, plan_shards, start_set, write_shard
+from pipeline.sets.write import complete_set, finish_set, plan_shards, start_set, write_shard
 from pipeline.sources import rows_sha256
 from pipeline.text.tokenizer import tokenizer_sha256
 

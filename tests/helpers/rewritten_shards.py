@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.files import sha256
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.files import footer_of
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord
-from pipeline.sets.shard_file import footer_of
-from pipeline.sets.signals.logits import logits_of
-from pipeline.sets.writer import finish_set
+from pipeline.sets.signals.rows import logits_of
+from pipeline.sets.write import finish_set
 from tests.helpers.shards import write_examples
 
 

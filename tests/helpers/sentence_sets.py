@@ -6,10 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.files import sha256
+from pipeline.parquet import read_groups
+from pipeline.sets.files import read_statistics
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.record import SetRecord
-from pipeline.sets.shard_file import read_groups, read_statistics
-from pipeline.sets.writer import write_shard
+from pipeline.sets.write import write_shard
 
 
 def rows_of(root: Path, split: str) -> pa.Table:

@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from pipeline.parquet import Footer
 from pipeline.sets.codecs import Codec
+from pipeline.sets.files import Statistics, write_rows
 from pipeline.sets.kinds.examples import example_encodings
 from pipeline.sets.kinds.masked_words import codec_encodings, tokens_schema
-from pipeline.sets.shard_file import Statistics, write_rows
 
 
 def write_examples(path: Path, table: pa.Table, footer: Footer) -> None:

@@ -11,13 +11,13 @@ from tokenizers import Tokenizer, models
 
 from pipeline.arrays import Ragged
 from pipeline.files import sha256
+from pipeline.parquet import read_groups
 from pipeline.sets.codecs import AnyCodec, Decoder, Predictions
-from pipeline.sets.codecs.decoder import write_decoder
-from pipeline.sets.codecs.dense import DenseCodec
-from pipeline.sets.codecs.hidden import HiddenCodec
-from pipeline.sets.codecs.sampled import SampledCodec
-from pipeline.sets.codecs.topk import TopKCodec
+from pipeline.sets.codecs.codec import write_decoder
+from pipeline.sets.codecs.lossless import DenseCodec, HiddenCodec
+from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
 from pipeline.sets.config import CodecName
+from pipeline.sets.files import read_statistics
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, draws, encode, no_statistics, tokens_table
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import (
@@ -29,9 +29,8 @@ from pipeline.sets.record_parts import (
     TokenizerRecord,
     fingerprint,
 )
-from pipeline.sets.shard_file import read_groups, read_statistics
 from pipeline.sets.signals import Mlm, Signals
-from pipeline.sets.writer import complete_set, finish_set, start_set, write_shard
+from pipeline.sets.write import complete_set, finish_set, start_set, write_shard
 from pipeline.text.tokenizer import tokenizer_sha256, vocabulary_size
 
 Row = tuple[int, int, int, list[int], list[int], list[int]]  # document, piece, copy, ids, positions, targets

@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from pipeline.arrays import Floats, Ints, Ragged, id_type, ragged
-from pipeline.sets.open import ExampleSet, GroupedSet
+from pipeline.sets.kinds import SETS
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.open import GroupedSet
 from pipeline.sets.record import Scores, SetRecord, staged
 from pipeline.sets.record_parts import Shard
+from pipeline.sets.registry import FORMATS, RowFormat
 from pipeline.sets.row_kind import RowKind, ids_problem, signals_problem
-from pipeline.sets.signals.logits import logits_of
-from pipeline.sets.writer import complete_and_verify, plan_shards, start_set, write_shard
+from pipeline.sets.signals.rows import logits_of
+from pipeline.sets.write import complete_and_verify, plan_shards, start_set, write_shard
 
 CARD = """---
 {{ card_data }}
@@ -72,45 +76,22 @@ class Spans:
         return float((logits_NC.argmax(axis=1) == self.label_N).mean())
 
 
-class SpanSet(GroupedSet):
-    """An opened set of spans."""
-
-    kind = "spans"
-    advice = "for this a set of spans is needed"
-
-    def read(self, split: str) -> Spans:
-        """The rows of a split, in order."""
-        table = pa.concat_tables([rows for shard in self.shards(split) for rows in self.read_shard(shard)])
-        ids, limits = ragged(table.column("ids")), (table.column("start").to_pylist(), table.column("stop").to_pylist())
-        inside = Ragged.of([row[start:stop] for row, start, stop in zip(ids.lists(), *limits, strict=True)])
-        logits_NC = logits_of(table, self.record.target.num_logits)
-        return Spans(ids, inside, table.column("label").to_numpy().astype(np.int64), logits_NC)
-
-    def scores(self) -> Scores:
-        """How often the larger logit is that of the gold label."""
-        splits = {split: self.read(split) for split in self.splits}
-        return {split: {"accuracy": rows.accuracy(rows.teacher_NC)} for split, rows in splits.items()}
+def _columns(record: SetRecord) -> list[pa.Field]:
+    return [
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("ids", pa.list_(id_type(record.tokenizer.vocabulary_size)), nullable=False),
+        pa.field("start", pa.int32(), nullable=False),
+        pa.field("stop", pa.int32(), nullable=False),
+        pa.field("label", pa.int32(), nullable=False),
+    ]
 
 
 class SpansKind(RowKind):
     """A span from token ``start`` to token ``stop`` (exclusive) of each sentence; its label is no (0) or yes (1)."""
 
     name = "spans"
-    keys = ("split", "source_row")
-    signals = frozenset({"logits"})
-    needs = frozenset({"task"})
-    set_type = SpanSet
     page_title = "set of spans"
-
-    def columns(self, record: SetRecord) -> list[pa.Field]:
-        return [
-            pa.field("split", pa.string(), nullable=False),
-            pa.field("source_row", pa.int64(), nullable=False),
-            pa.field("ids", pa.list_(id_type(record.tokenizer.vocabulary_size)), nullable=False),
-            pa.field("start", pa.int32(), nullable=False),
-            pa.field("stop", pa.int32(), nullable=False),
-            pa.field("label", pa.int32(), nullable=False),
-        ]
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:
         return {"use_dictionary": ["split", "label"], "use_byte_stream_split": ["ids.list.element"]}
@@ -129,8 +110,37 @@ class SpansKind(RowKind):
         return CARD
 
 
+class SpanSet(GroupedSet):
+    """An opened set of spans."""
+
+    row_kind = SpansKind()
+    advice = "for this a set of spans is needed"
+
+    def read(self, split: str) -> Spans:
+        """The rows of a split, in order."""
+        table = pa.concat_tables([rows for shard in self.shards(split) for rows in self.read_shard(shard)])
+        ids, limits = ragged(table.column("ids")), (table.column("start").to_pylist(), table.column("stop").to_pylist())
+        inside = Ragged.of([row[start:stop] for row, start, stop in zip(ids.lists(), *limits, strict=True)])
+        logits_NC = logits_of(table, self.record.target.num_logits)
+        return Spans(ids, inside, table.column("label").to_numpy().astype(np.int64), logits_NC)
+
+    def scores(self) -> Scores:
+        """How often the larger logit is that of the gold label."""
+        splits = {split: self.read(split) for split in self.splits}
+        return {split: {"accuracy": rows.accuracy(rows.teacher_NC)} for split, rows in splits.items()}
+
+
+FORMAT = RowFormat(("split", "source_row"), _columns, signals=frozenset({"logits"}), needs=frozenset({"task"}))
+
+
+def known(patch: pytest.MonkeyPatch) -> None:
+    """Adds the kind to the tables of `pipeline.sets`."""
+    patch.setitem(FORMATS, "spans", FORMAT)
+    patch.setitem(SETS, "spans", SpanSet)
+
+
 def write_span_set(root: Path, examples: ExampleSet) -> SpanSet:
-    """Writes the sentences of a set of examples, without their last token, as spans; the kind must be in `KINDS`."""
+    """Writes the sentences of a set of examples, without their last token, as spans; the kind must be `known`."""
     record = examples.record
     planned = staged(
         record.settings | {"spans": "all but the last token"},

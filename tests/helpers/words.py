@@ -7,7 +7,7 @@ from torch.nn import init
 
 from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.sets.record_parts import fingerprint
-from pipeline.sets.writer import complete_and_verify, start_set, write_shard
+from pipeline.sets.write import complete_and_verify, start_set, write_shard
 from teacher.dumps import dump
 from teacher.settings import DumpSettings
 from teacher.tiny import create_tiny_bert

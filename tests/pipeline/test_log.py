@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline import console, log
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from tests.helpers.commands import invoke
 
 

@@ -11,7 +11,7 @@ from distill.commands import app
 from distill.commands.command import reports_errors
 from pipeline.config import Config, parse_yaml
 from pipeline.errors import ConfigError, QueryError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sql.read_only_query import check_condition
 from pipeline.strings import WRITTEN, flag_problem, string_problem, strings_in
 from tests.helpers.commands import invoke

@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.sets.layer_files import group_writer, open_layers
-from pipeline.sets.open import ExampleSet
-from pipeline.sets.verify import layer_footer, verify_shards
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.layers import group_writer, layer_footer, open_layers
+from pipeline.sets.verify import verify_shards
 from tests.helpers.layer_sets import WIDTH, rerecord_states, with_states
 from tests.helpers.messages import naming
 

@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.record_file import MAX_RECORD_BYTES, read_record
 from pipeline.sets.card import card_text
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME, parse_set_record, read_set_record
 from tests.helpers.commands import invoke
 from tests.helpers.hostile import edit, limited

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import IntegrityError, PassingError
 from pipeline.files import sha256
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
 from tests.helpers.hostile import Change, edit, limited, rerecord, rewrite, with_value, with_values

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.errors import IntegrityError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.text import tokenizer as safety
 from pipeline.text.tokenizer import growth_problem, load_tokenizer, tokenize, tokenizer_sha256
 from tests.helpers.hostile import edit, limited

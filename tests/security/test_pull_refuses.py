@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sharing.pull import FOLDER
 from pipeline.training.run_record import TOKENIZER_FILE
 from tests.helpers.messages import naming

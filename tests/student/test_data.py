@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Ragged, ragged
 from pipeline.errors import DataError, QueryError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL
 from student.data import gold_tensor, load_examples, sorted_batches
 from student.model.architecture import sequences

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import CONFIG_FILE
 from student.describe import describe, describe_config

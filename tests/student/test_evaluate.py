@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from pipeline.tasks.metrics import bin_scores, bootstrap_intervals
 from pipeline.tasks.target import NO_LABEL

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run_record import RUN_RECORD, STUDENTS, write_run_record
 from student.data import load_examples
 from student.evaluate import evaluate

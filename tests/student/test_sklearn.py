@@ -15,7 +15,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
 
 from pipeline.errors import ConfigError, DataError, DistillError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.predict.predictor import Predictor

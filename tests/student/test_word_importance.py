@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError, IntegrityError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.metrics import mean_interval
 from pipeline.tasks.target import Target, softmax
 from student.predict.predictor import Predictor

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import read_set_record
-from pipeline.sets.signals.logits import logits_of
-from pipeline.sets.writer import finish_set
+from pipeline.sets.signals.rows import logits_of
+from pipeline.sets.write import finish_set
 from pipeline.tasks.task import load_task
 from teacher.check import Check, check
 from teacher.dumps import dump

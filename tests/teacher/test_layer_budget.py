@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.sets.codecs.vectors import state_codec
 from pipeline.sets.signals import Attention, Cls, States
-from pipeline.sets.vector_codecs import state_codec
 from teacher.budget import measured_line
 from teacher.dumps import open_dump
 from tests.helpers.commands import invoke

@@ -13,7 +13,7 @@ from transformers import BertModel
 
 from pipeline.errors import ConfigError
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from student.data import Examples, as_read, load_chosen, load_examples, row_weights

@@ -17,11 +17,12 @@ from distill.apps.report.page import Picture, Section, Table
 from distill.apps.report.split_charts import Connection
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import DistillError, IntegrityError
+from pipeline.sets.kinds.examples import KEYS, ORIGINALS, keys_sha256
 from pipeline.sets.kinds.token_labels import LabelledWords
-from pipeline.sets.open import KEYS, ORIGINALS, LogitSet, keys_sha256
+from pipeline.sets.open import LogitSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import KindName
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sql.read_only_query import open_files
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, margins, softmax
 from pipeline.tasks.temperature import calibrated

@@ -7,11 +7,12 @@ from distill.apps.report import queries, split_charts
 from distill.apps.report.page import Page, Picture, Rows, Section, Table, clipped
 from distill.apps.report.split_charts import Connection
 from pipeline.console import size
-from pipeline.sets.kinds.examples import columns_with_text
-from pipeline.sets.open import ExampleSet, usable_record
+from pipeline.sets.files import require_shards
+from pipeline.sets.kinds import kind_of
+from pipeline.sets.kinds.examples import ExampleSet, columns_with_text
+from pipeline.sets.open import usable_record
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord, Shard, TeacherRecord, reading
-from pipeline.sets.verify import require_shards
 from pipeline.sql.read_only_query import open_files
 from pipeline.tasks.target import Target
 
@@ -26,8 +27,8 @@ def set_page(root: Path, allow_unverified: bool = False) -> Page:
     """
     record = usable_record(root, allow_unverified)
     about = (Section("What it is", facts=_facts(record)), _scores(record))
-    rows = _row_sections(root, record) if record.kind == ExampleSet.kind else ()
-    return Page(record.row_kind.page_title, record.name, record.row_kind.summary(record), (*about, *rows))
+    rows = _row_sections(root, record) if record.kind == ExampleSet.row_kind.name else ()
+    return Page(kind_of(record).page_title, record.name, kind_of(record).summary(record), (*about, *rows))
 
 
 def _facts(record: SetRecord) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from pipeline.arrays import Floats
 from pipeline.errors import DataError
 from pipeline.files import atomic_path
 from pipeline.resumable import Workspace
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.metrics import bootstrap_intervals, score_logits
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Metric, Task

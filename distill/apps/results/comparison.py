@@ -18,7 +18,7 @@ from pipeline import console
 from pipeline.console import size
 from pipeline.errors import DistillError
 from pipeline.files import make_folder, write_text
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run_record import read_run_record
 
 NOTHING = ""

@@ -11,9 +11,8 @@ from pipeline.arrays import Floats
 from pipeline.environment import store_folder
 from pipeline.errors import DistillError
 from pipeline.query.mixture import open_sets
-from pipeline.sets.kinds.examples import text_hash
-from pipeline.sets.open import ExampleSet
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.kinds.examples import ExampleSet, text_hash
+from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.trained_sets import trained_sets

@@ -6,13 +6,18 @@ from pydantic import Field
 
 from pipeline.errors import ConfigError
 from pipeline.sets.codec_text import DISTRIBUTION_CODECS, CodecText, parse_codec
-from pipeline.sets.codecs.codec import Codec
-from pipeline.sets.codecs.common import BeyondHalfError, Dense, Distribution, Predictions, Sparse
-from pipeline.sets.codecs.decoder import Decoder, read_decoder
-from pipeline.sets.codecs.dense import DenseCodec
-from pipeline.sets.codecs.hidden import HiddenCodec
-from pipeline.sets.codecs.sampled import SampledCodec
-from pipeline.sets.codecs.topk import TopKCodec
+from pipeline.sets.codecs.codec import (
+    BeyondHalfError,
+    Codec,
+    Decoder,
+    Dense,
+    Distribution,
+    Predictions,
+    Sparse,
+    read_decoder,
+)
+from pipeline.sets.codecs.lossless import DenseCodec, HiddenCodec
+from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
 from pipeline.sets.config import AnyCodecFlags, CodecName, DenseFlags, HiddenFlags, SampledFlags, TopKFlags
 
 AnyCodec = Annotated[DenseCodec | HiddenCodec | TopKCodec | SampledCodec, Field(discriminator="name")]

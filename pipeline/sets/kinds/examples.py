@@ -3,28 +3,33 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.arrays import Floats, id_type
+from pipeline.arrays import Floats, Ints, id_type
+from pipeline.errors import ConfigError
+from pipeline.sets.files import which_are
 from pipeline.sets.kinds.named_views import CONFUSION, NAMED, named_views
-from pipeline.sets.open import KEYS, ExampleSet
-from pipeline.sets.record import SetRecord
+from pipeline.sets.open import LogitSet
+from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import UNLABELLED, Shard
-from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, View, hash_of_texts, ids_problem, signals_problem
-from pipeline.sets.shard_file import which_are
-from pipeline.sets.verify import RowsCheck
+from pipeline.sets.registry import FORMATS
+from pipeline.sets.row_kind import RowKind, RowsCheck, View, hash_of_texts, ids_problem, signals_problem
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sources import sentences
 from pipeline.sources.source import HASHED_COLUMNS, hash_rows
 from pipeline.sql.database import variants_view_name, view_name
-from pipeline.sql.read_only_query import quoted
-from pipeline.tasks.gold_types import GOLD_TYPE, gold_type
+from pipeline.sql.read_only_query import check_condition, open_files, quoted, select, to_arrow
+from pipeline.tasks.metrics import score_logits
+from pipeline.tasks.target import gold_arrays
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
 from pipeline.text.windows import are_truncated
@@ -32,11 +37,14 @@ from pipeline.text.windows import are_truncated
 if TYPE_CHECKING:
     from pipeline.text.text_to_ids import TextReader
 
+KEYS = FORMATS["examples"].keys
+# Variant 0 is the unchanged row. Only these rows have gold labels.
+ORIGINALS = "variant = 0"
 ROWS_AT_ONCE = 4096
+HASHED_AT_ONCE = 8192
 # Of the rows in one batch: a dictionary can repeat a long text at almost no cost in bytes.
 MAX_TEXT_BYTES = 2**28
 TEXTS = ("sentence1", "sentence2")
-TEXT_COLUMNS = (*TEXTS, "ids1", "ids2")
 DICTIONARY_COLUMNS = ("split", "origin", "label", "score", "variant")
 BYTE_SPLIT_COLUMNS = ("ids1.list.element", "ids2.list.element", "logits.list.element")
 SET_ROWS = """select {name} as "set", * replace (ids1::uinteger[] as ids1, ids2::uinteger[] as ids2,
@@ -55,21 +63,10 @@ class ExamplesKind(RowKind):
     """The inputs of a task. A set of them can be shared without its text."""
 
     name = "examples"
-    keys = KEYS
-    signals = frozenset({"logits", "token_vectors", "states", "cls", "attention", "values", "init"})
-    needs = frozenset({"task"})
-    may_have = frozenset({"augmentation", "unlabelled", "windows"})
-    may_lack_text = True
     can_be_truncated = True
-    set_type = ExampleSet
     page_title = "logit set"
     sql_templates = (SET_ROWS, VARIANTS, NAMED, CONFUSION)
     has_common_view = True
-
-    def columns(self, record: SetRecord) -> list[pa.Field]:
-        """See `RowKind`. Without text there are no ids either: a tokenizer turns them back into it."""
-        columns = example_columns(record.tokenizer.vocabulary_size, gold_type(record.target))
-        return [column for column in columns if record.has_text or column.name not in TEXT_COLUMNS]
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:
         """See `RowKind`."""
@@ -77,7 +74,7 @@ class ExamplesKind(RowKind):
 
     def check(self, record: SetRecord) -> "ExamplesCheck":
         """See `RowKind`."""
-        return ExamplesCheck(record)
+        return ExamplesCheck(self, record)
 
     def batches(self, record: SetRecord, path: Path) -> Iterator[tuple[str, pa.Table]]:
         """See `RowKind`. Texts are read as a dictionary: one long text that a small file repeats often stays one."""
@@ -154,24 +151,6 @@ def columns_with_text(record: SetRecord, columns: str = "*") -> str:
     return columns if record.has_text else f"{columns}, null::varchar as sentence1, null::varchar as sentence2"
 
 
-def example_columns(vocabulary_size: int, gold_type: pa.DataType = GOLD_TYPE) -> list[pa.Field]:
-    """Returns the columns of rows with their text. The type of ``label`` depends on `TargetType`."""
-    ids = pa.list_(id_type(vocabulary_size))
-    return [
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("source_row", pa.int64(), nullable=False),
-        pa.field("variant", pa.int32(), nullable=False),
-        pa.field("origin", pa.string(), nullable=False),
-        pa.field("sentence1", pa.string()),
-        pa.field("sentence2", pa.string()),
-        pa.field("ids1", ids, nullable=False),
-        pa.field("ids2", ids),
-        pa.field("text_hash", pa.binary(TEXT_HASH_BYTES), nullable=False),
-        pa.field("label", gold_type),
-        pa.field("score", pa.float32()),
-    ]
-
-
 def example_encodings(names: Container[str]) -> dict[str, Any]:
     """The encodings of these columns: ids and logits byte by byte, which compresses them best.
 
@@ -206,8 +185,8 @@ class Tally:
 class ExamplesCheck(RowsCheck):
     """Counts source rows and variants of each split, and hashes the texts and gold of the former."""
 
-    def __init__(self, record: SetRecord) -> None:
-        super().__init__(record)
+    def __init__(self, kind: RowKind, record: SetRecord) -> None:
+        super().__init__(kind, record)
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._before = 0  # source rows of the split in earlier shards
 
@@ -249,6 +228,101 @@ class ExamplesCheck(RowsCheck):
         if record.augmentation is not None and variants != record.augmentation.rows:
             problems.append(f"{variants:,} variants, but distill.json has {record.augmentation.rows:,}")
         return problems
+
+
+@dataclass(frozen=True)
+class ExampleSet(LogitSet):
+    """An opened set of a task's examples."""
+
+    row_kind: ClassVar = ExamplesKind()
+    advice: ClassVar = (
+        "a set of a task's texts is needed here. Use `distill pretrain-student` for masked words and "
+        "sentences, and `train-student` or `evaluate` with only this set for labelled words"
+    )
+
+    @classmethod
+    def open(cls, path: Path | str, allow_unverified: bool = False, needs_text: bool = True) -> Self:
+        """Opens a set of examples for use.
+
+        Raises:
+            ConfigError: if it is of another kind, or lacks the required text.
+            IntegrityError: if it is not a set, or its state is not ``verified`` and that is not allowed.
+        """
+        opened = super().open(path, allow_unverified)
+        if needs_text and not opened.record.has_text:
+            raise ConfigError(f"{path}: contains logits without texts. Add your texts with `distill join` first.")
+        return opened
+
+    @property
+    def rows_sql(self) -> str:
+        """The source of `read`, in SQL."""
+        return "examples"
+
+    def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
+        """Returns the teacher's logits [N, C] for a split's source rows, and their gold. See `gold_arrays`."""
+        rows = self.read(split, ("label", "score", "logits"), ORIGINALS)
+        return logits_of(rows, self.record.target.num_logits), *gold_arrays(self.record.target, rows)
+
+    def scores(self) -> Scores:
+        """Returns the teacher's scores against the gold of each split, by the task's metrics."""
+        metrics, target = self.record.metrics, self.record.target
+        return {split: score_logits(metrics, target, *self.gold(split)) for split in self.record.splits}
+
+    def read_shard(self, shard: Shard, columns: list[str]) -> pa.Table:
+        """Some columns of one file, whose bytes have been checked."""
+        return pq.read_table(self.root / shard.path, columns=columns, partitioning=None)
+
+    def query(self, split: str, where: str | None = None) -> str:
+        """The SQL text of `read` after its columns."""
+        self.check_split(split)
+        # The line break ends a comment (--) in the user's condition, which would otherwise swallow the closing bracket.
+        condition = f" and ({where}\n)" if where else ""
+        return f"from {self.rows_sql} where split = '{split}'{condition} order by source_row, variant"
+
+    @contextmanager
+    def opened(self, split: str, query: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Opens the rows of only one split for queries: a view with the name of the set, and ``examples``.
+
+        Args:
+            split: name of the split.
+            query: SQL that names all macros that will be called, if it is known. Opening is faster without the others.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+        """
+        files = self.checked_files(split)
+        # Only the files of this split are opened, so that a query cannot choose dev rows for training by accident.
+        with open_files({"examples": files, self.view: files}, query=query) as connection:
+            yield connection
+
+    def read(self, split: str, columns: tuple[str, ...], where: str | None = None) -> pa.Table:
+        """Reads columns of a split, ordered by key, after checking the checksums of its files.
+
+        Args:
+            split: name of a split of the set.
+            columns: names of columns, or SQL expressions.
+            where: a SQL condition on the columns, which may use macros such as ``margin(logits)``.
+
+        Raises:
+            IntegrityError: if a file is missing or was changed.
+            QueryError: if the condition is not one SQL expression or fails.
+        """
+        if where:
+            check_condition(where)
+        sql = f"select {', '.join(columns)} {self.query(split, where)}"
+        with self.opened(split, sql) as connection:
+            return to_arrow(select(connection, sql))
+
+
+def keys_sha256(table: pa.Table) -> str:
+    """Returns a hash of the keys in a table, in their order, which identifies the chosen rows."""
+    digest = hashlib.sha256()
+    for batch in table.select(KEYS).to_batches(max_chunksize=HASHED_AT_ONCE):
+        for key in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            # The text of Python tuples does not depend on Arrow's memory layout or chunks, so the hash is stable across
+            # versions.
+            digest.update(repr(key).encode())
+    return digest.hexdigest()
 
 
 def _origin_problem(record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:

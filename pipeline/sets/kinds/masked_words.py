@@ -13,14 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrays import Floats64, Ints, Ragged, hashed, id_type, ragged, uniform
+from pipeline.arrays import Floats64, Ints, Ragged, hashed, ragged, uniform
 from pipeline.errors import ConfigError
 from pipeline.sets.codecs import Codec, Decoder, Predictions
+from pipeline.sets.files import Statistics
 from pipeline.sets.open import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
+from pipeline.sets.registry import masked_word_columns
 from pipeline.sets.row_kind import RowKind, View, ids_problem, signals_problem
-from pipeline.sets.shard_file import Statistics
 from pipeline.sql.database import words_view_name
 from pipeline.sql.read_only_query import parquet
 
@@ -75,11 +76,53 @@ class MaskedRows:
         return len(self.source_row_R)
 
 
+class MaskedWordsKind(RowKind):
+    """Masked copies of the sequences of a corpus. They cannot be shared without their text."""
+
+    name = "masked_words"
+    source_rows = "documents"
+    page_title = "logit set of a corpus"
+    sql_templates = (WORDS_VIEW,)
+
+    def encodings(self, record: SetRecord) -> dict[str, Any]:
+        """See `RowKind`."""
+        return codec_encodings(record.codec)
+
+    def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
+        """See `RowKind`."""
+        problem = _list_problem(rows)
+        if problem or not rows.num_rows:
+            return problem
+        return (
+            ids_problem(record, "ids", rows.column("ids").combine_chunks())
+            or _masking_problem(record, masked_rows(rows))
+            or signals_problem(record, rows)
+        )
+
+    def views(self, root: Path, record: SetRecord) -> list[View]:
+        """See `RowKind`. A second view has a row per masked position and candidate, in words."""
+        candidates, probabilities = record.codec.candidates_sql()
+        name = words_view_name(root.name)
+        sql = WORDS_VIEW.format(
+            name=name,
+            stored="".join(f", unnest({column}) as {column}" for column in record.codec.fields()),
+            candidates=candidates,
+            probabilities=probabilities,
+            words=f"(select id, token from vocabulary where tokenizer = '{record.tokenizer.sha256}')",
+            files=parquet([root / shard.path for shard in record.shards]),
+        )
+        return [*super().views(root, record), View(name, sql, needs_vocabulary=True)]
+
+    def summary(self, record: SetRecord) -> str:
+        """See `RowKind`."""
+        return f"Predictions of {record.teacher.name} for masked words: {record.num_rows:,} masked sequences."
+
+
 @dataclass(frozen=True)
 class MaskedWordSet(GroupedSet):
     """An opened set of masked words."""
 
-    kind: ClassVar = "masked_words"
+    row_kind: ClassVar = MaskedWordsKind()
     advice: ClassVar = "a set of `distill teacher-dump --signal mlm` is needed here"
 
     def decoder(self) -> Decoder | None:
@@ -116,72 +159,9 @@ class MaskedWordSet(GroupedSet):
         return scores
 
 
-class MaskedWordsKind(RowKind):
-    """Masked copies of the sequences of a corpus. They cannot be shared without their text."""
-
-    name = "masked_words"
-    keys = ("split", "source_row", "piece", "copy")
-    signals = frozenset({"mlm"})
-    needs = frozenset({"corpus", "masking"})
-    source_rows = "documents"
-    set_type = MaskedWordSet
-    page_title = "logit set of a corpus"
-    sql_templates = (WORDS_VIEW,)
-
-    def columns(self, record: SetRecord) -> list[pa.Field]:
-        """See `RowKind`."""
-        return _row_columns(record.codec.vocabulary_size)
-
-    def encodings(self, record: SetRecord) -> dict[str, Any]:
-        """See `RowKind`."""
-        return codec_encodings(record.codec)
-
-    def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
-        """See `RowKind`."""
-        problem = _list_problem(rows)
-        if problem or not rows.num_rows:
-            return problem
-        return (
-            ids_problem(record, "ids", rows.column("ids").combine_chunks())
-            or _masking_problem(record, masked_rows(rows))
-            or signals_problem(record, rows)
-        )
-
-    def views(self, root: Path, record: SetRecord) -> list[View]:
-        """See `RowKind`. A second view has a row per masked position and candidate, in words."""
-        candidates, probabilities = record.codec.candidates_sql()
-        name = words_view_name(root.name)
-        sql = WORDS_VIEW.format(
-            name=name,
-            stored="".join(f", unnest({column}) as {column}" for column in record.codec.fields()),
-            candidates=candidates,
-            probabilities=probabilities,
-            words=f"(select id, token from vocabulary where tokenizer = '{record.tokenizer.sha256}')",
-            files=parquet([root / shard.path for shard in record.shards]),
-        )
-        return [*super().views(root, record), View(name, sql, needs_vocabulary=True)]
-
-    def summary(self, record: SetRecord) -> str:
-        """See `RowKind`."""
-        return f"Predictions of {record.teacher.name} for masked words: {record.num_rows:,} masked sequences."
-
-
-def _row_columns(vocabulary_size: int) -> list[pa.Field]:
-    ids = pa.list_(id_type(vocabulary_size))
-    return [
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("source_row", pa.int64(), nullable=False),
-        pa.field("piece", pa.int32(), nullable=False),
-        pa.field("copy", pa.int32(), nullable=False),
-        pa.field("ids", ids, nullable=False),
-        pa.field("positions", pa.list_(pa.uint16()), nullable=False),
-        pa.field("targets", ids, nullable=False),
-    ]
-
-
 def tokens_schema(codec: Codec) -> pa.Schema:
     """The columns of a set with this codec."""
-    return pa.schema([*_row_columns(codec.vocabulary_size), *codec.columns()])
+    return pa.schema([*masked_word_columns(codec.vocabulary_size), *codec.columns()])
 
 
 def codec_encodings(codec: Codec) -> dict[str, Any]:

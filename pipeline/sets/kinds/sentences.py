@@ -10,15 +10,14 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from pipeline.arrays import Floats, Ints, Ragged, id_type
+from pipeline.arrays import Floats, Ints, Ragged
+from pipeline.sets.codecs.vectors import Basis
+from pipeline.sets.files import Statistics
 from pipeline.sets.open import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.row_kind import RowKind, ids_problem, signals_problem
-from pipeline.sets.shard_file import Statistics
+from pipeline.sets.row_kind import RowKind, RowsCheck, ids_problem, signals_problem
 from pipeline.sets.signals import Vectors
-from pipeline.sets.vector_codecs import Basis
-from pipeline.sets.verify import RowsCheck
 
 VECTOR_LEAF = "vector.list.element"
 SENTENCES_PER_GROUP = 4096  # encoded, written and later read together
@@ -46,11 +45,50 @@ class Sentences:
         return Sentences(self.source_row_R[rows], self.piece_R[rows], self.ids.take(rows))
 
 
+class SentencesKind(RowKind):
+    """Sentences as token ids. They cannot be shared without these."""
+
+    name = "sentences"
+    page_title = "set of sentences"
+
+    def encodings(self, record: SetRecord) -> dict[str, Any]:
+        """See `RowKind`."""
+        # Parquet has no 8-bit type and stores int8 in four bytes. A dictionary's indices stay at one byte.
+        is_small = record.arrow_schema().field("vector").type.value_type == pa.int8()
+        return {
+            "use_dictionary": ["split", *([VECTOR_LEAF] if is_small else [])],
+            "use_byte_stream_split": ["ids.list.element", *([] if is_small else [VECTOR_LEAF])],
+            "write_statistics": ["split", "source_row", "piece"],
+        }
+
+    def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
+        """See `RowKind`."""
+        return ids_problem(record, "ids", rows.column("ids").combine_chunks()) or signals_problem(record, rows)
+
+    def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: tuple[int, ...]) -> str | None:
+        """See `RowKind`. A row of a task has sentence 0, and a pair also sentence 1."""
+        problem, most = super().key_problem(record, shard, rows, last), int(record.is_pair)
+        piece_R = rows.column("piece").to_numpy()
+        if not problem and record.task is not None and ((piece_R < 0) | (piece_R > most)).any():
+            return f"a row of the task has a sentence beyond number {most}"
+        return problem
+
+    def summary(self, record: SetRecord) -> str:
+        """See `RowKind`."""
+        return (
+            f"Vectors of {record.teacher.name} for the sentences of {record.dataset_name}: {record.num_rows:,} vectors."
+        )
+
+    def check(self, record: SetRecord) -> "SentencesCheck":
+        """See `RowKind`."""
+        return SentencesCheck(self, record)
+
+
 @dataclass(frozen=True)
 class SentenceSet(GroupedSet):
     """An opened set of sentences with their vectors."""
 
-    kind: ClassVar = "sentences"
+    row_kind: ClassVar = SentencesKind()
     advice: ClassVar = "a set of `distill teacher-dump --signal vectors` is needed here"
 
     @property
@@ -86,58 +124,6 @@ class SentenceSet(GroupedSet):
                     "bytes_per_sentence": total["bytes"] / total["sentences"],
                 }
         return scores
-
-
-class SentencesKind(RowKind):
-    """Sentences as token ids. They cannot be shared without these."""
-
-    name = "sentences"
-    keys = ("split", "source_row", "piece")
-    signals = frozenset({"vectors", "token_vectors"})
-    needs_one = frozenset({"task", "corpus"})
-    set_type = SentenceSet
-    page_title = "set of sentences"
-
-    def columns(self, record: SetRecord) -> list[pa.Field]:
-        """See `RowKind`."""
-        return [
-            pa.field("split", pa.string(), nullable=False),
-            pa.field("source_row", pa.int64(), nullable=False),
-            pa.field("piece", pa.int32(), nullable=False),
-            pa.field("ids", pa.list_(id_type(record.tokenizer.vocabulary_size)), nullable=False),
-        ]
-
-    def encodings(self, record: SetRecord) -> dict[str, Any]:
-        """See `RowKind`."""
-        # Parquet has no 8-bit type and stores int8 in four bytes. A dictionary's indices stay at one byte.
-        is_small = record.arrow_schema().field("vector").type.value_type == pa.int8()
-        return {
-            "use_dictionary": ["split", *([VECTOR_LEAF] if is_small else [])],
-            "use_byte_stream_split": ["ids.list.element", *([] if is_small else [VECTOR_LEAF])],
-            "write_statistics": ["split", "source_row", "piece"],
-        }
-
-    def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
-        """See `RowKind`."""
-        return ids_problem(record, "ids", rows.column("ids").combine_chunks()) or signals_problem(record, rows)
-
-    def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: tuple[int, ...]) -> str | None:
-        """See `RowKind`. A row of a task has sentence 0, and a pair also sentence 1."""
-        problem, most = super().key_problem(record, shard, rows, last), int(record.is_pair)
-        piece_R = rows.column("piece").to_numpy()
-        if not problem and record.task is not None and ((piece_R < 0) | (piece_R > most)).any():
-            return f"a row of the task has a sentence beyond number {most}"
-        return problem
-
-    def summary(self, record: SetRecord) -> str:
-        """See `RowKind`."""
-        return (
-            f"Vectors of {record.teacher.name} for the sentences of {record.dataset_name}: {record.num_rows:,} vectors."
-        )
-
-    def check(self, record: SetRecord) -> "SentencesCheck":
-        """See `RowKind`."""
-        return SentencesCheck(record)
 
 
 class SentencesCheck(RowsCheck):

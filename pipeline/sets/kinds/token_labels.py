@@ -15,17 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.arrays import Bools, Floats, Ints, Ragged, id_type, ragged
+from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged
 from pipeline.sets.open import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.row_kind import TEXT_HASH_BYTES, RowKind, View, hash_of_texts, ids_problem, signals_problem
-from pipeline.sets.signals.logits import token_logits_of
-from pipeline.sets.verify import RowsCheck
+from pipeline.sets.row_kind import RowKind, RowsCheck, View, hash_of_texts, ids_problem, signals_problem
+from pipeline.sets.signals.rows import token_logits_of
 from pipeline.sources.source import hash_rows
 from pipeline.sql.database import words_view_name
 from pipeline.sql.read_only_query import parquet
-from pipeline.tasks.gold_types import LABEL_LISTS
 from pipeline.tasks.metrics import confusion, confusion_by_name
 from pipeline.tasks.spans import Tallies, word_scores, word_tallies
 from pipeline.tasks.target import NO_LABEL
@@ -127,57 +125,13 @@ def labels_of_words(names: tuple[str, ...], pieces: Pieces, num_words_N: Ints, l
     return pieces.by_word(logits_TC.argmax(axis=1), num_words_N, names.index(OUTSIDE))
 
 
-@dataclass(frozen=True)
-class TokenLabelSet(GroupedSet):
-    """An opened set of labelled words."""
-
-    kind: ClassVar = "token_labels"
-    advice: ClassVar = "a set of a task of labelled words (type: token_labels) is needed here"
-
-    def read(self, split: str) -> LabelledWords:
-        """The sentences of a split, in the order of their source rows.
-
-        Raises:
-            ConfigError: if there is no such split.
-            IntegrityError: if a file is missing or was changed, or its rows cannot be those of a set.
-        """
-        table = pa.concat_tables([part for shard in self.shards(split) for part in self.read_shard(shard)])
-        pieces = Pieces(ragged(table.column("ids")), ragged(table.column("word_ids")))
-        target = self.record.target
-        logits_TC = token_logits_of(table, target.num_logits)
-        return LabelledWords.of(target.names, table.column("words"), table.column("label"), pieces, logits_TC)
-
-    def scores(self) -> Scores:
-        """Returns the teacher's scores against the gold of each split, by the task's metrics."""
-        splits = {split: self.read(split) for split in self.splits}
-        return {
-            split: word_scores(self.record.metrics, rows.tallies(rows.teacher_TC)) for split, rows in splits.items()
-        }
-
-
 class TokenLabelsKind(RowKind):
     """Sentences of labelled words. They cannot be shared without their words."""
 
     name = "token_labels"
-    keys = ("split", "source_row")
-    signals = frozenset({"token_logits", "token_vectors"})
-    needs = frozenset({"task"})
     can_be_truncated = True
-    set_type = TokenLabelSet
     page_title = "set of words"
     sql_templates = (WORDS_VIEW,)
-
-    def columns(self, record: SetRecord) -> list[pa.Field]:
-        """See `RowKind`."""
-        return [
-            pa.field("split", pa.string(), nullable=False),
-            pa.field("source_row", pa.int64(), nullable=False),
-            pa.field("words", pa.list_(pa.string()), nullable=False),
-            pa.field("ids", pa.list_(id_type(record.tokenizer.vocabulary_size)), nullable=False),
-            pa.field("word_ids", pa.list_(pa.int32()), nullable=False),
-            pa.field("text_hash", pa.binary(TEXT_HASH_BYTES), nullable=False),
-            pa.field("label", LABEL_LISTS),
-        ]
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:
         """See `RowKind`. Logits are encoded byte by byte, as those of examples."""
@@ -201,7 +155,7 @@ class TokenLabelsKind(RowKind):
 
     def check(self, record: SetRecord) -> "TokenLabelsCheck":
         """See `RowKind`."""
-        return TokenLabelsCheck(record)
+        return TokenLabelsCheck(self, record)
 
     def file_problem(self, path: Path) -> str | None:
         """See `RowKind`."""
@@ -243,11 +197,39 @@ class TokenLabelsKind(RowKind):
         return int((read_pieces(reader, full.column("words").to_pylist()).ids.lengths > room).sum())
 
 
+@dataclass(frozen=True)
+class TokenLabelSet(GroupedSet):
+    """An opened set of labelled words."""
+
+    row_kind: ClassVar = TokenLabelsKind()
+    advice: ClassVar = "a set of a task of labelled words (type: token_labels) is needed here"
+
+    def read(self, split: str) -> LabelledWords:
+        """The sentences of a split, in the order of their source rows.
+
+        Raises:
+            ConfigError: if there is no such split.
+            IntegrityError: if a file is missing or was changed, or its rows cannot be those of a set.
+        """
+        table = pa.concat_tables([part for shard in self.shards(split) for part in self.read_shard(shard)])
+        pieces = Pieces(ragged(table.column("ids")), ragged(table.column("word_ids")))
+        target = self.record.target
+        logits_TC = token_logits_of(table, target.num_logits)
+        return LabelledWords.of(target.names, table.column("words"), table.column("label"), pieces, logits_TC)
+
+    def scores(self) -> Scores:
+        """Returns the teacher's scores against the gold of each split, by the task's metrics."""
+        splits = {split: self.read(split) for split in self.splits}
+        return {
+            split: word_scores(self.record.metrics, rows.tallies(rows.teacher_TC)) for split, rows in splits.items()
+        }
+
+
 class TokenLabelsCheck(RowsCheck):
     """Hashes the words and gold of each split."""
 
-    def __init__(self, record: SetRecord) -> None:
-        super().__init__(record)
+    def __init__(self, kind: RowKind, record: SetRecord) -> None:
+        super().__init__(kind, record)
         self._digests: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
 
     def add(self, shard: Shard, rows: pa.Table) -> None:

@@ -4,14 +4,10 @@ from pathlib import Path
 from typing import Self
 
 from pipeline.sets.record_parts import Part
-from pipeline.sets.signals.blocks import Attention, Blocks, Values
-from pipeline.sets.signals.initial_layers import InitLayers
-from pipeline.sets.signals.logits import Logits, TokenLogits
-from pipeline.sets.signals.mlm import Mlm
+from pipeline.sets.signals.layers import Attention, Blocks, Cls, States, Values
+from pipeline.sets.signals.rows import Logits, Mlm, TokenLogits, Vectors
+from pipeline.sets.signals.side_files import InitLayers, TokenVectors
 from pipeline.sets.signals.signal import LayerSignal, Signal
-from pipeline.sets.signals.states import Cls, States
-from pipeline.sets.signals.token_vectors import TokenVectors
-from pipeline.sets.signals.vectors import Vectors
 
 
 class Signals(Part):

@@ -18,8 +18,8 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from pipeline.arrays import Floats, Ints
+from pipeline.sets.codecs.vectors import Basis
 from pipeline.sets.record_parts import LayerRows, LayersName, Part, Shard
-from pipeline.sets.vector_codecs import Basis
 
 
 class Signal(Part):

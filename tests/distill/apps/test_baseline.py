@@ -9,7 +9,7 @@ import pytest
 
 from distill.apps.baseline import fit_baseline, scores_of
 from distill.apps.systems import Rows, read_rows
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target
 from student.fit import train
 from tests.helpers.commands import invoke

@@ -11,7 +11,7 @@ from distill.apps import baseline, teacher_advice
 from distill.apps.score_advice import judge
 from distill.apps.systems import Rows, read_rows
 from distill.apps.teacher_advice import judged_set
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target
 from tests.helpers.commands import invoke
 

@@ -15,7 +15,7 @@ import typer
 from distill.commands.command import reports_errors
 from pipeline.errors import DataError, PassingError, passes
 from pipeline.files import write_error
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.text.tokenizer import reported
 from tests.helpers.commands import distill, invoke, signal_in
 from tests.helpers.dumps import dump_config

@@ -15,14 +15,13 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import distill
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets import kinds as set_kinds
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from student import lessons as student_kinds
 from student.model import architecture, student
 from student.predict.predictor import Predictor
 from teacher import dumps as teacher_kinds
 from tests.helpers.messages import naming
-from tests.helpers.toy_kind import SpanSet, SpansKind
+from tests.helpers.toy_kind import SpanSet, known
 from tests.helpers.toy_kind_student import SpanConfig, SpanKind, SpanStudent, span_inputs
 from tests.helpers.toy_kind_teacher import SpansDump
 
@@ -38,7 +37,7 @@ SIZES: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def _spans() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(set_kinds.KINDS, "spans", SpansKind())
+        known(patch)
         patch.setitem(student_kinds.KINDS, "spans", SpanKind())
         patch.setitem(architecture.CONFIGS, "spans", SpanConfig)
         patch.setitem(student.STUDENTS, "spans", SpanStudent)

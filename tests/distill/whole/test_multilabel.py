@@ -15,8 +15,7 @@ from distill.apps.serve.served import rankings
 from distill.apps.teacher_advice import judged_set
 from pipeline.errors import IntegrityError, QueryError
 from pipeline.query.mixture import open_sets
-from pipeline.sets.kinds.examples import ExamplesCheck
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.gold_types import LABEL_LISTS
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import sigmoid
@@ -61,7 +60,7 @@ def test_the_set_holds_lists_of_labels(topics: ExampleSet) -> None:
 
 @pytest.mark.parametrize("lists", [[[0, 3]], [[2, 0]], [[1, 1]], [[None]], [[-1]]])
 def test_lists_that_are_none_of_the_labels_are_found(topics: ExampleSet, lists: list[list[int | None]]) -> None:
-    check = ExamplesCheck(topics.record)
+    check = ExampleSet.row_kind.check(topics.record)
     path = topics.root / topics.record.shards[0].path
     assert check.shard_problem(topics.record.shards[0], path) is None
     table = pq.read_table(path, partitioning=None)
@@ -69,7 +68,7 @@ def test_lists_that_are_none_of_the_labels_are_found(topics: ExampleSet, lists: 
     column = pa.array([*lists, *table.column("label").to_pylist()[1:]], LABEL_LISTS)
     changed = path.with_suffix(".changed")
     pq.write_table(table.set_column(place, table.schema.field("label"), column), changed)
-    problem = ExamplesCheck(topics.record).shard_problem(topics.record.shards[0], changed)
+    problem = ExampleSet.row_kind.check(topics.record).shard_problem(topics.record.shards[0], changed)
     changed.unlink()
     assert problem is not None
     assert "labels" in problem

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification
 
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from student.data import as_read, load_examples
 from student.lessons.examples import student_logits
 from student.predict.predictor import Predictor

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.query.catalog import CATALOG_FILE, build_catalog
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from tests.helpers.commands import invoke
 from tests.helpers.permissions import unwritable
 

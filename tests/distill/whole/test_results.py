@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from distill.apps.results import cells
 from pipeline.resumable import read_work_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run_record import read_run_record
 from teacher.models.loaded import weights_sha256
 from tests.helpers.commands import distill, invoke, kill_when

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from student.predict.predictor import Predictor
 from tests.helpers.browser import PROGRAM, Tab, browser_tab

@@ -6,7 +6,8 @@ import atheris
 import pyarrow as pa
 import torch
 
-from pipeline.sets.codecs.decoder import Decoder
+from pipeline.sets.codecs.codec import Decoder
+from pipeline.sets.kinds import kind_of
 from pipeline.sets.record import SetRecord, read_set_record
 from tests.fuzz.files import FIXTURES
 
@@ -52,6 +53,6 @@ def read(data: bytes) -> None:
     rows = range(draw.ConsumeIntInRange(0, 3))
     columns = [pa.array([values(field.type, draw) for _ in rows], field.type) for field in schema]
     table = pa.table(columns, schema)
-    if not record.row_kind.problem(record, record.shards[0], table) and rows:
+    if not kind_of(record).problem(record, record.shards[0], table) and rows:
         positions = {name: table.column(name).combine_chunks().flatten() for name in record.codec.fields()}
         record.codec.decode(positions, 1.0, DECODER)

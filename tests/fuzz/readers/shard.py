@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.parquet import FOOTER_KEY
+from pipeline.sets.files import footer_of
 from pipeline.sets.record import SetRecord, read_set_record
-from pipeline.sets.shard_file import footer_of
 from pipeline.sets.verify import verify_shards
 from pipeline.sources.source import rows_sha256
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds
 
-COVERS = ("pipeline.sets.verify", "pipeline.sets.shard_file", "pipeline.sets.kinds.examples")
+COVERS = ("pipeline.sets.verify", "pipeline.sets.files", "pipeline.sets.kinds.examples")
 KINDS = ("variants", "topk", "hidden")
 NUM_ROWS = 2
 PLAIN: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from pipeline.sets.codecs.decoder import read_decoder
+from pipeline.sets.codecs.codec import read_decoder
+from pipeline.sets.codecs.vectors import Basis, fit_basis, read_basis
 from pipeline.sets.record import read_set_record
-from pipeline.sets.vector_codecs import Basis, fit_basis, read_basis
 from pipeline.training.run_record import WEIGHTS_FILE
 from student.model.student import Student
 from student.model.weights import load_weights
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds, written
 
-COVERS = ("pipeline.sets.codecs.decoder", "pipeline.sets.vector_codecs", "student.model.weights")
+COVERS = ("pipeline.sets.codecs.codec", "pipeline.sets.codecs.vectors", "student.model.weights")
 KINDS = ("decoder", "basis", "student")
 CODEC = read_set_record(FIXTURES / "hidden").codec
 STUDENT = Student.load(FIXTURES / "run-pairs")  # which has every table there is

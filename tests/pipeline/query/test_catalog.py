@@ -13,7 +13,7 @@ from pipeline.errors import DataError, PassingError, QueryError
 from pipeline.query import catalog
 from pipeline.query.catalog import CATALOG_FILE, build_catalog, open_catalog
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME, write_set_record
 from pipeline.sql.database import view_name
 from pipeline.sql.read_only_query import select

@@ -14,9 +14,9 @@ from typer.testing import Result
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.diff import Diff, diff
 from pipeline.query.query_settings import DiffSettings
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import write_set_record
-from pipeline.sets.writer import finish_set
+from pipeline.sets.write import finish_set
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Task
 from teacher.dumps import dump

@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
 from pipeline.query.explain_row import explain_row
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import write_set_record
 from pipeline.sets.signals import Logits, Signals
 from pipeline.sharing.push import without_text

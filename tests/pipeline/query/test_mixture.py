@@ -9,9 +9,9 @@ import pytest
 from pipeline.errors import ConfigError, DataError, DistillError, QueryError
 from pipeline.query.mixture import Mixture, compare_teachers, open_sets
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sharing.push import without_text
 from pipeline.sql.read_only_query import open_files, select
 from pipeline.tasks.target import softmax

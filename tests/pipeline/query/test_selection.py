@@ -6,7 +6,7 @@ import pytest
 from pipeline.errors import QueryError
 from pipeline.query.mixture import open_sets
 from pipeline.query.selection import read_chosen
-from pipeline.sets.open import KEYS, ExampleSet
+from pipeline.sets.kinds.examples import KEYS, ExampleSet
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import rewritten, with_logits
 

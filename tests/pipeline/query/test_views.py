@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.query.catalog import CATALOG_FILE, open_catalog
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import write_set_record
-from pipeline.sets.signals.logits import Logits
+from pipeline.sets.signals.rows import Logits
 from pipeline.sharing.push import without_text
 from pipeline.sql.read_only_query import select, to_arrow
 from pipeline.tasks.metrics import confusion

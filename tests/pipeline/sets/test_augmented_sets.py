@@ -17,11 +17,11 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.files import footer_of
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
-from pipeline.sets.shard_file import footer_of
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sets.verify import verify_shards
 from student.data import load_examples
 from tests.helpers.dumps import TRAIN_ROWS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.sets.card import card_text
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import read_set_record
 from tests.helpers.formats import FOLDER
 from tests.helpers.places import fetch, send

@@ -10,7 +10,8 @@ import yaml
 from pydantic import BaseModel
 
 from pipeline.sets.card import card_text
-from pipeline.sets.open import ExampleSet, load_set_tokenizer
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.tasks.task import Task
 from teacher.dumps import dump

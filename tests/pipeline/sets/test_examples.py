@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
 from pipeline.parquet import read_footer
-from pipeline.sets.kinds.examples import example_columns, text_hash
-from pipeline.sets.open import ExampleSet
-from pipeline.sets.shard_file import footer_of
+from pipeline.sets.files import footer_of
+from pipeline.sets.kinds.examples import ExampleSet, text_hash
+from pipeline.sets.registry import example_columns
 from pipeline.sql.read_only_query import open_files, select
 from tests.helpers.shards import write_examples
 

@@ -12,20 +12,22 @@ from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.query.explain_row import explain_row
 from pipeline.sets.card import CARD_FILE
-from pipeline.sets.kinds import KINDS
-from pipeline.sets.open import ExampleSet, usable_record
+from pipeline.sets.kinds import open_set
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.open import usable_record
 from pipeline.sets.record import SetRecord, changed, parse_set_record, read_set_record, to_json
+from pipeline.sets.registry import FORMATS
 from pipeline.sets.verify import verify_shards
-from pipeline.sets.writer import complete_set, write_shard
+from pipeline.sets.write import complete_set, write_shard
 from tests.helpers.messages import naming
 from tests.helpers.places import fetch, send
-from tests.helpers.toy_kind import SpanSet, SpansKind, write_span_set
+from tests.helpers.toy_kind import SpanSet, SpansKind, known, write_span_set
 
 
 @pytest.fixture
 def _spans() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(KINDS, "spans", SpansKind())
+        known(patch)
         yield
 
 
@@ -38,7 +40,7 @@ def test_a_set_is_written_verified_and_opened(spans: SpanSet, opinion_set: Examp
     record = usable_record(spans.root)
     assert record.state == "verified"
     assert record.shards[0].path.startswith("spans/train-00000-of-")
-    opened = record.row_kind.open(spans.root, record)
+    opened = open_set(spans.root)
     assert isinstance(opened, SpanSet)
     for split in opinion_set.splits:
         logits_NC, label_N, _ = opinion_set.gold(split)
@@ -97,6 +99,6 @@ def test_a_record_with_parts_of_another_kind_is_refused(spans: SpanSet) -> None:
 
 def test_without_its_class_its_record_is_refused(spans: SpanSet, monkeypatch: pytest.MonkeyPatch) -> None:
     text = to_json(spans.record).encode()
-    monkeypatch.delitem(KINDS, "spans")
+    monkeypatch.delitem(FORMATS, "spans")
     with pytest.raises(IntegrityError, match=naming("distill.json", "spans", "examples")):
         parse_set_record(text, "distill.json")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pipeline.arrays import Floats, Ints
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import changed
 from pipeline.sets.record_parts import WindowsRecord
 from pipeline.sets.signals import Attention, Blocks, Values

@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, QueryError
-from pipeline.sets.open import ExampleSet, find_set, keys_sha256
+from pipeline.sets.kinds.examples import ExampleSet, keys_sha256
+from pipeline.sets.open import find_set
 from pipeline.sets.record import write_set_record
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import softmax
 from tests.helpers.messages import naming
 

@@ -17,9 +17,8 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.files import sha256
 from pipeline.sets.budget import budget
 from pipeline.sets.codecs import Dense, codec_for
-from pipeline.sets.codecs.decoder import DECODER_FILE
-from pipeline.sets.codecs.sampled import SampledCodec
-from pipeline.sets.codecs.topk import TopKCodec
+from pipeline.sets.codecs.codec import DECODER_FILE
+from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
 from pipeline.sets.config import RecodeSettings, SampledFlags, TopKFlags
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
 from pipeline.sets.recode import recode

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.sets.layer_files import open_layers
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.files import measured
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.layers import open_layers
 from pipeline.sets.record import changed, read_set_record, write_set_record
 from pipeline.sets.verify import verify_shards
-from pipeline.sets.writer import measured
 from pipeline.training.run_record import TOKENIZER_FILE
 from tests.helpers.commands import invoke
 from tests.helpers.damage import damage

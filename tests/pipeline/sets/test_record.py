@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from pipeline.errors import IntegrityError
 from pipeline.record_file import MAX_RECORD_BYTES, read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import (
     FILE_NAME,
     read_set_record,

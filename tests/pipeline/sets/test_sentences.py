@@ -16,11 +16,11 @@ from distill.apps.report.set_page import set_page
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
+from pipeline.sets.codecs.vectors import BASIS_FILE
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.sets.kinds.sentences import SentenceSet
-from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import changed, read_set_record
-from pipeline.sets.vector_codecs import BASIS_FILE
 from pipeline.sets.verify import verify_shards
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming

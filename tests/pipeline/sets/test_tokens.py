@@ -17,18 +17,18 @@ import yaml
 
 from pipeline.arrays import id_type
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.parquet import read_footer
+from pipeline.parquet import read_footer, read_groups
 from pipeline.record_file import read_record
 from pipeline.sets.card import card_text
-from pipeline.sets.codecs.decoder import DECODER_FILE, write_decoder
+from pipeline.sets.codecs.codec import DECODER_FILE, write_decoder
 from pipeline.sets.config import CodecName
+from pipeline.sets.files import footer_of
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table, tokens_schema
-from pipeline.sets.open import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record, write_set_record
 from pipeline.sets.record_parts import fingerprint
-from pipeline.sets.shard_file import footer_of, read_groups
 from pipeline.sets.verify import verify_shards
-from pipeline.sets.writer import complete_set, start_set
+from pipeline.sets.write import complete_set, start_set
 from tests.helpers.messages import naming
 from tests.helpers.shards import write_tokens
 from tests.helpers.token_sets import (

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from distill.apps.report.set_page import set_page
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.files import footer_of
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, changed
-from pipeline.sets.shard_file import footer_of
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.join import join
 from pipeline.sharing.push import without_text

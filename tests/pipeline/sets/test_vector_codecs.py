@@ -12,8 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.sets.config import PcaFlags
-from pipeline.sets.vector_codecs import (
+from pipeline.sets.codecs.vectors import (
     BASIS_FILE,
     DEVIATIONS,
     INT8_MAX,
@@ -26,6 +25,7 @@ from pipeline.sets.vector_codecs import (
     read_basis,
     vector_codec_for,
 )
+from pipeline.sets.config import PcaFlags
 from tests.helpers.messages import naming
 
 WIDTH = 6

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.files import footer_of
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.shard_file import footer_of
 from pipeline.sets.verify import verify_shards
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_shards import recorded, rewrite, with_column, with_logit

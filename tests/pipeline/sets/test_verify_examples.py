@@ -10,11 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import IntegrityError
+from pipeline.sets.files import bomb_problem
 from pipeline.sets.kinds import examples
-from pipeline.sets.kinds.examples import text_hash
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet, text_hash
 from pipeline.sets.record import read_set_record
-from pipeline.sets.shard_file import bomb_problem
 from pipeline.sets.verify import verify_shards
 from tests.helpers.messages import naming
 from tests.helpers.places import send

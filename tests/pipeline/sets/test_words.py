@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.sets.kinds.token_labels import MAX_TEXT_BYTES, TokenLabelsCheck, TokenLabelSet, words_bomb
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.kinds.token_labels import MAX_TEXT_BYTES, TokenLabelSet, words_bomb
 from pipeline.sets.verify import verify_shards
 from tests.helpers.words import dump_entities, write_random_teacher
 
@@ -61,10 +61,10 @@ def test_rows_that_cannot_be_a_sets_are_found(
     rows = table.to_pylist()
     rows[0] = change(rows[0])
     pq.write_table(pa.Table.from_pylist(rows, table.schema), tmp_path / "shard.parquet")
-    found = TokenLabelsCheck(entities.record).shard_problem(shard, tmp_path / "shard.parquet")
+    found = TokenLabelSet.row_kind.check(entities.record).shard_problem(shard, tmp_path / "shard.parquet")
     assert found is not None
     assert problem in found
-    assert TokenLabelsCheck(entities.record).shard_problem(shard, entities.root / shard.path) is None
+    assert TokenLabelSet.row_kind.check(entities.record).shard_problem(shard, entities.root / shard.path) is None
 
 
 def test_other_gold_than_the_sources_is_found(entities: TokenLabelSet) -> None:

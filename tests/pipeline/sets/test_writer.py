@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.record_parts import Setting, fingerprint
-from pipeline.sets.writer import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
+from pipeline.sets.write import complete_set, finish_set, plan_shards, start_set, unfinished_shards, write_shard
 from tests.helpers.messages import naming
 
 

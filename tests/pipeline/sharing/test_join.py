@@ -14,7 +14,7 @@ from distill.commands import app
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.query.catalog import open_catalog
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import changed, read_set_record, write_set_record
 from pipeline.sets.record_parts import Version
 from pipeline.sets.verify import verify_shards

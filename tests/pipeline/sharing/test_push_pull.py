@@ -13,9 +13,9 @@ import pipeline.sharing.push
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.query.catalog import open_catalog
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.codecs.vectors import BASIS_FILE
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME, changed, read_set_record, write_set_record
-from pipeline.sets.vector_codecs import BASIS_FILE
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL, _require_empty
 from pipeline.sharing.remote_folder import open_place

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import PassingError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sharing.push import JOURNAL
 from tests.helpers.faulty_proxy import FAULTS, faulty
 from tests.helpers.places import contents, objects

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from tests.helpers.hub_server import Hub
 from tests.helpers.places import contents

@@ -12,7 +12,7 @@ import s3fs
 from typer.testing import CliRunner
 
 from distill.commands import app
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from pipeline.sharing import set_files
 from pipeline.sharing.pull import FOLDER

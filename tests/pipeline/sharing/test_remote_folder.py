@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, DataError, IntegrityError, PassingError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sharing.remote_folder import Place, open_place
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming

@@ -14,9 +14,9 @@ from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.query.catalog import open_catalog
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record
-from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
+from pipeline.sets.signals.side_files import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.join import join

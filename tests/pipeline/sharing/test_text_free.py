@@ -10,12 +10,12 @@ import pytest
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.card import card_text
-from pipeline.sets.kinds.examples import TEXT_COLUMNS
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import fingerprint
+from pipeline.sets.registry import TEXT_COLUMNS
 from pipeline.sets.verify import verify_shards
-from pipeline.sets.writer import write_shard
+from pipeline.sets.write import write_shard
 from tests.helpers.messages import naming
 from tests.helpers.places import contents, fetch, send
 from tests.helpers.rewritten_shards import with_logit

@@ -22,8 +22,8 @@ from distill.apps.serve.app import App
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served
 from pipeline.errors import FingerprintMismatchError, IntegrityError
-from pipeline.sets.open import ExampleSet
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import softmax
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, StageRecord, read_cascade, write_cascade
 from student.cascade.cascade_predictor import CascadePredictor

@@ -13,7 +13,7 @@ import pytest
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets import collected
 from pipeline.sets.collected import Collector, collected_lines
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.verify import verify_shards
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import wordpiece

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch.nn import functional
 
 from pipeline.errors import ConfigError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.training.run_record import WEIGHTS_FILE
 from student.data import as_read, load_examples

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pipeline.errors import ConfigError
 from pipeline.flat_settings import narrowed
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from student.data import as_read, load_examples
 from student.describe import describe_config

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import read_run_record, write_run_record
 from student.export.engine_file import write_engine_file

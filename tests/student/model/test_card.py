@@ -9,7 +9,7 @@ import torch
 from huggingface_hub import DatasetCard, ModelCard
 
 from pipeline.sets.card import write_card_and_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record_parts import HubDataset
 from pipeline.tasks.target import Target
 from pipeline.training.run_record import RunRecord, read_run_record

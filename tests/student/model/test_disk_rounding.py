@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import ConfigError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run_record import read_run_record
 from student.evaluate import evaluate
 from student.fit import train

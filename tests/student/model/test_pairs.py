@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from pipeline.arrays import Ragged, side_by_side
 from pipeline.errors import ConfigError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
 from student.data import as_read, load_examples

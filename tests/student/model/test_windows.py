@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from student.encoders.encoder import EncoderShape
 from student.encoders.matrices import MatrixEncoder, window_starts
 from student.export.export import export

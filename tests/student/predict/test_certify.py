@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.open import KEYS, ExampleSet, keys_sha256
+from pipeline.sets.kinds.examples import KEYS, ExampleSet, keys_sha256
 from pipeline.tasks.target import margins, softmax
 from student.export.export import export
 from student.fit import train

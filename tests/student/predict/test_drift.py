@@ -13,7 +13,7 @@ from distill.apps.serve.app import App
 from distill.apps.serve.drift import AT_ONCE, RECENT, RecentInputs
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.text_drift import TEXT_SIGNALS
 from student.predict.drift import MOST, Sample
 from student.predict.predictor import Predictor

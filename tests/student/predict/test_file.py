@@ -9,7 +9,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target, margins
 from pipeline.tasks.task import Task
 from pipeline.training.run_record import RUN_RECORD, read_run_record, write_run_record

@@ -12,7 +12,7 @@ from distill.apps.bench.readers import made_up_tokenizer, random_student
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
 from pipeline.files import write_text
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import pad_id

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pipeline import flat_settings as trees
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.sentences import SentenceSet
-from pipeline.sets.open import ExampleSet
 from pipeline.sets.token_vectors import read_token_vectors
 from student.fit import train
 from student.initial_weights.initial_weights import start_vectors

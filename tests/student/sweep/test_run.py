@@ -29,7 +29,7 @@ from pipeline.errors import (
     PassingError,
 )
 from pipeline.flat_settings import as_flags, given
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run import CHECKPOINT
 from pipeline.training.run_record import RunRecord
 from student.fit import train

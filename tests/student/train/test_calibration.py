@@ -14,7 +14,7 @@ from distill.apps.serve.app import App
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import predicted_scores, softmax
 from pipeline.tasks.temperature import Calibration, fit_calibration
 from student.calibration_rows import CalibrationRows

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL
 from student.data import balanced_weights, load_examples
 from student.fit import train

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from student.data import load_examples
 from student.losses.layer_distances import NEGATIVES, kinds, negatives

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.training.batches import held_out_rows
 from student.data import Examples, hold_out, load_examples

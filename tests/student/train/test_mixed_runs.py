@@ -12,8 +12,8 @@ from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.flat_settings import given
 from pipeline.query.mixture import open_sets
-from pipeline.sets.open import ExampleSet
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.metrics import fidelity
 from student.data import load_examples
 from student.evaluate import evaluate

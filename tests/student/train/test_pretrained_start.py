@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.files import write_text
 from pipeline.flat_settings import given
-from pipeline.sets.open import ExampleSet, LogitSet
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.open import LogitSet
 from pipeline.training.run_record import TOKENIZER_FILE
 from student.encoders.encoder import Encoder
 from student.fit import train

@@ -6,7 +6,7 @@ import torch
 from safetensors import safe_open
 
 from pipeline.flat_settings import as_flags
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run import CHECKPOINT
 from student.fit import train
 from student.settings import TrainSettings

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL
 from student.data import load_chosen, load_examples
 from student.fit import train

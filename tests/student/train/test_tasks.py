@@ -17,7 +17,7 @@ from distill.apps.report.run_page import run_page
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.flat_settings import as_flags, flat
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import TrainOptimizer, train_step
 from pipeline.training.run import CHECKPOINT

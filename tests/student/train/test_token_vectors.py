@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.flat_settings import given
-from pipeline.sets.open import ExampleSet
-from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.signals.side_files import VOCABULARY_FILE
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from student.data import load_examples
 from student.encoders.encoder import Encoder

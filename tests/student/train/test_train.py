@@ -9,7 +9,7 @@ import torch
 
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from student.data import load_examples
 from student.fit import train

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target
 from student.data import Examples, gold_tensor, load_examples
 from student.fit import train as train_run

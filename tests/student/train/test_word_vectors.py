@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from student.encoders.encoder import Encoder
 from student.fit import train
 from student.initial_weights.initial_weights import start_from_words

@@ -11,8 +11,7 @@ from accelerate import PartialState
 from distill.apps.report.set_page import set_page
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.sets.card import card_text
-from pipeline.sets.kinds.examples import ExamplesCheck
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task, load_task
 from student.data import load_dev
@@ -90,7 +89,7 @@ def test_variants_of_another_split_than_the_record_says_are_refused(masked_set: 
     of_train = record.augmentation.model_copy(update={"settings": settings})
     [shard] = record.shards[:1]
     for augmentation, problem in ((record.augmentation, None), (of_train, "variants")):
-        check = ExamplesCheck(record.model_copy(update={"augmentation": augmentation}))
+        check = ExampleSet.row_kind.check(record.model_copy(update={"augmentation": augmentation}))
         found = check.shard_problem(shard, masked_set.root / shard.path)
         assert (found is None) == (problem is None)
         assert (problem or "") in (found or "")

@@ -18,10 +18,10 @@ from distill.apps.demo import write_demo_data
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, MissingDependencyError, TeacherError
 from pipeline.files import sha256
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.record_parts import AugmentationRecord
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sources import load_source
 from pipeline.tasks.task import Task
 from teacher.augment import candidates

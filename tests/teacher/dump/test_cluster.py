@@ -11,7 +11,7 @@ import pytest
 
 import teacher.dump.executor
 from pipeline.errors import TeacherError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record_parts import Shard
 from teacher.dump.executor import Processes
 from teacher.dump.shard_jobs import ShardJob

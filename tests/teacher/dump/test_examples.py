@@ -18,10 +18,10 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record, write_set_record
 from pipeline.sets.record_parts import Shard, fingerprint
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sql.read_only_query import open_files, select
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import tokenizer_sha256

@@ -13,10 +13,10 @@ import pytest
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.parquet import read_footer
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME, read_set_record
 from pipeline.sets.record_parts import fingerprint
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sets.verify import verify_shards
 from teacher.dumps import dump
 from teacher.dumps.examples import ExamplesJob

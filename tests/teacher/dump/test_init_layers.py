@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
 from pipeline.files import TEMPORARY_SUFFIX
 from pipeline.sets.card import card_text
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
-from pipeline.sets.signals.initial_layers import INIT_FILE
+from pipeline.sets.signals.side_files import INIT_FILE
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push

@@ -23,13 +23,13 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.files import sha256
 from pipeline.record_file import without_checksum
 from pipeline.sets.card import card_text
-from pipeline.sets.layer_files import group_writer, open_layers
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.codecs.vectors import Basis, fit_basis, state_codec
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.layers import check_layers, group_writer, layer_footer, open_layers
 from pipeline.sets.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
 from pipeline.sets.signals import States
-from pipeline.sets.vector_codecs import Basis, fit_basis, state_codec
-from pipeline.sets.verify import check_layers, layer_footer, verify_shards
-from pipeline.sets.writer import reopen_set
+from pipeline.sets.verify import verify_shards
+from pipeline.sets.write import reopen_set
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
 from pipeline.sharing.sharing_settings import PullSettings, PushSettings

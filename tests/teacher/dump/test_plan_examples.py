@@ -5,7 +5,7 @@ import pytest
 from transformers import BertConfig
 
 from pipeline.errors import ConfigError, TeacherError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from teacher.dump.estimate import Plan
 from teacher.dumps import open_dump
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord
 from teacher.dump.known_logits import FOLDER, Known, read_shared_answers, write_shared_answers
 from teacher.dumps import dump

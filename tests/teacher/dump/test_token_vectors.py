@@ -17,9 +17,9 @@ import teacher.dump.additions
 from pipeline.errors import ConfigError, IntegrityError, TeacherError
 from pipeline.flat_settings import given
 from pipeline.sets.card import card_text
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
-from pipeline.sets.signals.token_vectors import VOCABULARY_FILE
+from pipeline.sets.signals.side_files import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
 from teacher.dumps import dump

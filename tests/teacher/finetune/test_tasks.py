@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
 from pipeline.flat_settings import as_flags
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.task import load_task
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import train_step

@@ -22,7 +22,7 @@ from pipeline.query.diff import diff
 from pipeline.query.mixture import open_sets
 from pipeline.query.query_settings import DiffSettings
 from pipeline.sets.card import card_text
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.tasks.task import load_task

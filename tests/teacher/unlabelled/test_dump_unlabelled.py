@@ -13,10 +13,10 @@ import pytest
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
 from pipeline.files import sha256
 from pipeline.sets.card import card_text
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import read_set_record
 from pipeline.sets.record_parts import UnlabelledRecord, fingerprint
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sets.verify import verify_shards
 from teacher.dumps import dump, open_dump
 from teacher.dumps.examples import ExamplesJob

@@ -13,8 +13,8 @@ from distill.apps.report.run_page import run_page, sweep_page
 from pipeline.errors import IntegrityError
 from pipeline.flat_settings import given
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.sets.signals.rows import logits_of
 from student.data import load_examples
 from student.fit import train
 from student.lessons.examples import student_logits

@@ -17,10 +17,10 @@ from distill.apps.report.set_page import set_page
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.files import footer_of
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME, changed, read_set_record, write_set_record
-from pipeline.sets.shard_file import footer_of
-from pipeline.sets.signals.logits import logits_of
+from pipeline.sets.signals.rows import logits_of
 from pipeline.sql.read_only_query import open_files
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins

@@ -5,7 +5,7 @@ import pytest
 
 from distill.apps.results.cells import scores
 from distill.apps.systems import Rows, divided_rows, read_rows, read_trained_rows
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins
 from student.data import hold_out, load_examples

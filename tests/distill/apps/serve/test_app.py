@@ -20,7 +20,7 @@ from distill.apps.serve.app import App, page
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served, name_of, names_of, open_served
 from pipeline.errors import ConfigError
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from student.encoders.matrices import matrix_encoder
 from student.export.export import export

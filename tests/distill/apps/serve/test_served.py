@@ -11,7 +11,7 @@ from distill.apps.serve.requests import RefusedError, Scale, Texts
 from distill.apps.serve.served import Ranking, rankings
 from distill.apps.serve.stored import Stored, stored_answers
 from pipeline.record_file import read_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target, softmax
 from pipeline.tasks.task import Bins
 from tests.helpers.rewritten_sets import rewritten, with_logits

@@ -13,6 +13,7 @@ from scipy.special import softmax
 
 from pipeline.arrays import Ragged
 from pipeline.errors import IntegrityError
+from pipeline.parquet import read_groups
 from pipeline.sets.codecs import (
     CODECS,
     AnyCodec,
@@ -24,11 +25,9 @@ from pipeline.sets.codecs import (
     Sparse,
     read_decoder,
 )
-from pipeline.sets.codecs.sampled import SampledCodec
-from pipeline.sets.codecs.topk import TopKCodec
+from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
 from pipeline.sets.config import CodecName
 from pipeline.sets.kinds.masked_words import MaskedRows, split_table, tokens_schema, tokens_table
-from pipeline.sets.shard_file import read_groups
 from tests.helpers.messages import naming
 from tests.helpers.shards import write_tokens
 from tests.helpers.token_sets import CODECS_BY_NAME

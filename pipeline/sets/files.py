@@ -1,7 +1,7 @@
 """Writes and reads a shard's Parquet file, and checks its bytes, footer, columns and sizes without reading its rows."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.errors import IntegrityError, raise_all
 from pipeline.files import is_plain, sha256
 from pipeline.parquet import Footer, footer_in, parquet_writer, read_footer, read_metadata
 from pipeline.sets.record import SetRecord
@@ -62,13 +63,6 @@ def write_rows(
 def read_statistics(path: Path) -> Statistics:
     """The sums in a shard's footer."""
     return read_footer(path, STATISTICS_KEY)
-
-
-def read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """Yields a shard's row groups, with all columns or some."""
-    with pq.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
-            yield file.read_row_group(group, columns=columns)
 
 
 def check_bytes(root: Path, shard: Shard) -> list[str]:
@@ -157,3 +151,42 @@ def _columns(metadata: pq.FileMetaData, path: Path) -> Iterator[pq.ColumnChunkMe
                 pass
             group = metadata.row_group(number)
             yield from map(group.column, range(metadata.num_columns))
+
+
+def check_shard(root: Path, record: SetRecord, shard: Shard) -> list[str]:
+    """Returns the problem of a shard's bytes, or of its footer, columns and number of rows."""
+    problems = check_bytes(root, shard)
+    if problems:
+        return problems
+    try:
+        problem = frame_problem(root / shard.path, shard, record.arrow_schema(), footer_of(record, shard))
+    except IntegrityError as error:
+        return [str(error)]
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        problem = f"cannot be read: {error}"
+    return [f"{shard.path}: {problem}"] if problem else []
+
+
+def require_shards(root: Path, record: SetRecord, shards: Sequence[Shard]) -> None:
+    """Raises IntegrityError, listing every problem, unless shards match the record and have a set's columns."""
+    problems = [problem for shard in shards for problem in check_shard(root, record, shard)]
+    raise_all(IntegrityError, f"{root}: cannot be used", problems)
+
+
+def is_done(root: Path, shard: Shard, footer: Footer) -> bool:
+    """Whether a shard's file exists, has the right footer, and matches its record if there is one."""
+    path = root / shard.path
+    if not path.is_file() or (shard.sha256 is not None and check_bytes(root, shard)):
+        return False
+    try:
+        # Before completion no checksum is known. The footer is written last, so a right footer means a complete file.
+        return read_footer(path) == footer
+    except IntegrityError:
+        return False
+
+
+def measured(root: Path, shard: Shard) -> Shard:
+    """Returns a shard with rows, bytes and checksum of its file."""
+    path = root / shard.path
+    rows = read_metadata(path).num_rows
+    return shard.model_copy(update={"rows": rows, "bytes": path.stat().st_size, "sha256": sha256(path)})

@@ -1,5 +1,6 @@
 """Writes the outputs of a teacher's layers into a set file by file, records them, and reads them in batches."""
 
+import itertools
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,21 +9,33 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pipeline.arrays import Floats, Ints
-from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, did_you_mean, setting_changes, short
+from pipeline.errors import (
+    ConfigError,
+    FingerprintMismatchError,
+    IntegrityError,
+    did_you_mean,
+    raise_all,
+    setting_changes,
+    short,
+)
 from pipeline.files import atomic_path, link_or_copy, make_folder, remove_temporaries, sha256
-from pipeline.parquet import Footer, parquet_writer, read_footer
+from pipeline.parquet import Footer, parquet_writer, read_footer, read_groups, read_metadata
 from pipeline.sets.card import write_card_and_record
-from pipeline.sets.open import ExampleSet
+from pipeline.sets.codecs.vectors import Basis
+from pipeline.sets.files import STATISTICS_KEY, check_bytes, footer_of, frame_problem, is_done, measured
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
 from pipeline.sets.record_parts import LayersName, Shard
-from pipeline.sets.shard_file import STATISTICS_KEY
-from pipeline.sets.signals import LayerSignal, States
+from pipeline.sets.signals import LayerSignal, Signals, States
 from pipeline.sets.signals.signal import KEY_FIELDS, Numbers, Stored
-from pipeline.sets.vector_codecs import Basis
-from pipeline.sets.verify import check_layers, layer_footer, num_specials, sound_rows
-from pipeline.sets.writer import is_done, measured, without_lost_layers
+from pipeline.text.tokenizer import load_tokenizer
+from pipeline.training.run_record import TOKENIZER_FILE
+
+EXAMPLE_COLUMNS = ["source_row", "variant", "origin", "ids1", "ids2"]
 
 SMALL = (pa.int8(), pa.uint8())
 KEYS = [field.name for field in KEY_FIELDS[1:]]
@@ -281,3 +294,176 @@ def _taken(flat: Numbers, start_B: Ints, size_B: Ints) -> Numbers:
     first_B = np.cumsum(size_B) - size_B
     taken: Numbers = flat[np.repeat(start_B - first_B, size_B) + np.arange(size_B.sum())]
     return taken
+
+
+def without_lost_layers(root: Path, signals: Signals, names: Container[str] | None = None) -> Signals:
+    """Removes files of layers that do not match the record, and their checksums, because rewritten files may differ.
+
+    Args:
+        root: the set's folder.
+        signals: the recorded signals.
+        names: the signals to check. Default: all.
+    """
+    parts: dict[str, LayerSignal] = {}
+    for signal in (one for one in signals.layer_signals if names is None or one.name in names):
+        lost = {shard.path for shard in signal.shards if shard.sha256 and check_bytes(root, shard)}
+        for path in lost:
+            # The file has to go: its footer may be right although its bytes are not, and then it would count as done.
+            (root / path).unlink(missing_ok=True)
+        shards = tuple(shard.unmeasured() if shard.path in lost else shard for shard in signal.shards)
+        parts[signal.name] = signal.model_copy(update={"shards": shards})
+    return signals.model_copy(update=parts)
+
+
+def layer_footer(record: SetRecord, signal: LayerSignal, shard: Shard) -> Footer:
+    """Returns the content of the footer of a signal's file: its rows, and the encoding of the signal."""
+    return footer_of(record, shard) | {"signal": signal.name, "stored": signal.stored_as()}
+
+
+def check_layers(root: Path, record: SetRecord) -> None:
+    """Raises IntegrityError, listing what is wrong, unless the layer outputs match the record.
+
+    While the set's rows are being verified, files may be missing because they are written later.
+    """
+    if not record.signals.layer_signals:
+        return
+    specials = num_specials(root, record)
+    problems = []
+    for signal in record.signals.layer_signals:
+        for number, shard in enumerate(signal.shards):
+            if record.state == "complete" and shard.sha256 is None:
+                continue
+            try:
+                for _ in sound_rows(root, record, signal, number, specials):
+                    pass
+            except IntegrityError as error:
+                problems.append(str(error).removeprefix(f"{root}/"))
+    raise_all(IntegrityError, "the layer outputs are damaged", problems)
+
+
+def layer_file_problems(root: Path, record: SetRecord, signals: Iterable[LayerSignal]) -> list[str]:
+    """Returns the problems of the files and bases of signals, without their rows."""
+    problems = []
+    for signal in signals:
+        try:
+            signal.check_files(root)
+        except IntegrityError as error:
+            problems.append(str(error).removeprefix(f"{root}/"))
+        for shard in signal.shards:
+            problem = layer_file_problem(root, record, signal, shard)
+            problems += [f"{shard.path}: {problem}"] if problem else []
+    return problems
+
+
+def num_specials(root: Path, record: SetRecord) -> int:
+    """Returns how many special tokens the teacher of a set adds to a row."""
+    tokenizer = load_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
+    return int(tokenizer.num_special_tokens_to_add(record.is_pair))
+
+
+def sound_rows(
+    root: Path,
+    record: SetRecord,
+    signal: LayerSignal,
+    number: int,
+    specials: int,
+    layers: tuple[int, ...] = (),
+) -> Iterator[pa.Table]:
+    """Yields the row groups of a signal's file, each after a check against the record and the examples.
+
+    Before any number is read, their count is compared with the lengths of the examples.
+
+    Args:
+        root: the set's folder.
+        record: its record.
+        signal: the recorded signal of layers.
+        number: the number of the file, which is the same for the signal and the set.
+        specials: the number of special tokens. See `num_specials`.
+        layers: the layers to read. Default: all.
+
+    Raises:
+        IntegrityError: at the first problem.
+    """
+    shard, examples = signal.shards[number], record.shards[number]
+    path, wanted = root / shard.path, signal.model_copy(update={"layers": layers or signal.layers})
+    _require(path, layer_file_problem(root, record, signal, shard))
+    expected = expected_rows(root / examples.path, signal, specials)
+    # The footer's counts are compared before any number is read, so that a hostile file cannot fill the memory.
+    _require(path, _counts_problem(path, wanted, expected.column("length").to_numpy()))
+    start = 0
+    groups = read_groups(path, wanted.file_schema().names)
+    while (rows := _next(path, groups)) is not None:
+        _require(path, _rows_problem(wanted, rows, expected.slice(start, rows.num_rows)))
+        start += rows.num_rows
+        yield rows
+
+
+def layer_file_problem(root: Path, record: SetRecord, signal: LayerSignal, shard: Shard) -> str | None:
+    """Returns the problem of a signal's file, without its rows, or None."""
+    problems = check_bytes(root, shard)
+    if problems:
+        return problems[0].removeprefix(f"{shard.path}: ")
+    try:
+        return frame_problem(root / shard.path, shard, signal.file_schema(), layer_footer(record, signal, shard))
+    except IntegrityError as error:
+        return str(error)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        return f"cannot be read: {error}"
+
+
+def expected_rows(examples: Path, signal: LayerSignal, specials: int) -> pa.Table:
+    """Returns ``source_row``, ``variant`` and ``length`` of the rows with a signal in a shard of examples.
+
+    Args:
+        examples: the shard's file.
+        signal: the signal of layers.
+        specials: how many special tokens the teacher adds to a row.
+
+    Raises:
+        IntegrityError: if the shard is missing or lacks a column.
+    """
+    try:
+        rows = pq.read_table(examples, columns=EXAMPLE_COLUMNS, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise IntegrityError(f"{examples}: cannot be read: {error}") from error
+    if signal.of == "originals":
+        rows = rows.filter(pc.equal(rows.column("origin"), "original"))
+    lengths = [pc.fill_null(pc.list_value_length(rows.column(name)), 0).to_numpy() for name in ("ids1", "ids2")]
+    length_R = np.add(*lengths).astype(np.int64) + specials
+    return rows.select(["source_row", "variant"]).append_column("length", pa.array(length_R))
+
+
+def _counts_problem(path: Path, signal: LayerSignal, length_R: Ints) -> str | None:
+    """Returns the problem of the footer's counts of rows and numbers, for rows of these lengths."""
+    metadata, start = read_metadata(path), 0
+    if metadata.num_rows != len(length_R):
+        return f"{metadata.num_rows:,} rows, but examples/ has {len(length_R):,} of them"
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = map(group.column, range(group.num_columns))
+        counted = {column.path_in_schema.split(".")[0]: column.num_values for column in columns}
+        sizes = signal.sizes(length_R[start : start + group.num_rows])
+        for layer, (end, size_R) in itertools.product(signal.layers, sizes.items()):
+            name = f"{signal.name}_{layer}{end}"
+            if counted[name] != size_R.sum():
+                return f"{name} has {counted[name]:,} numbers, but rows of these lengths have {size_R.sum():,}"
+        start += group.num_rows
+    return None
+
+
+def _rows_problem(signal: LayerSignal, rows: pa.Table, expected: pa.Table) -> str | None:
+    for name in ("source_row", "variant", "length"):
+        if not np.array_equal(rows.column(name).to_numpy(), expected.column(name).to_numpy()):
+            return f"its column {name} does not match the rows in examples/"
+    return signal.rows_problem(rows)
+
+
+def _next(path: Path, groups: Iterator[pa.Table]) -> pa.Table | None:
+    try:
+        return next(groups, None)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise IntegrityError(f"{path}: cannot be read: {error}") from error
+
+
+def _require(path: Path, problem: str | None) -> None:
+    if problem:
+        raise IntegrityError(f"{path}: {problem}")

@@ -4,7 +4,7 @@ Repeating the same calls resumes a set. A shard is done when its file exists and
 fingerprint. ``distill.json`` lists checksums only when all shards are done.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from pipeline import console
 from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
-from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically, write_text, write_text_once
-from pipeline.parquet import Footer, read_footer, read_metadata
+from pipeline.files import make_folder, remove_temporaries, write_atomically, write_text, write_text_once
 from pipeline.sets.card import write_card_and_record
+from pipeline.sets.files import Statistics, footer_of, is_done, measured, write_rows
+from pipeline.sets.kinds import SETS, kind_of
+from pipeline.sets.layers import without_lost_layers
 from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_record_of, to_json, write_set_record
 from pipeline.sets.record_parts import KindName, Shard, shared_settings
-from pipeline.sets.shard_file import Statistics, check_bytes, footer_of, write_rows
-from pipeline.sets.signals import LayerSignal, Signals
 from pipeline.sets.verify import verify_shards
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import is_tokenizer
@@ -135,7 +135,7 @@ def write_shard(
     Raises:
         DataError: if the disk is full or the folder cannot be written.
     """
-    schema, footer, encodings = record.arrow_schema(), footer_of(record, shard), record.row_kind.encodings(record)
+    schema, footer, encodings = record.arrow_schema(), footer_of(record, shard), kind_of(record).encodings(record)
     write_atomically(root / shard.path, lambda path: write_rows(path, schema, footer, encodings, tables, statistics))
 
 
@@ -154,25 +154,6 @@ def complete_set(root: Path, record: SetRecord) -> SetRecord:
     return complete
 
 
-def without_lost_layers(root: Path, signals: Signals, names: Container[str] | None = None) -> Signals:
-    """Removes files of layers that do not match the record, and their checksums, because rewritten files may differ.
-
-    Args:
-        root: the set's folder.
-        signals: the recorded signals.
-        names: the signals to check. Default: all.
-    """
-    parts: dict[str, LayerSignal] = {}
-    for signal in (one for one in signals.layer_signals if names is None or one.name in names):
-        lost = {shard.path for shard in signal.shards if shard.sha256 and check_bytes(root, shard)}
-        for path in lost:
-            # The file has to go: its footer may be right although its bytes are not, and then it would count as done.
-            (root / path).unlink(missing_ok=True)
-        shards = tuple(shard.unmeasured() if shard.path in lost else shard for shard in signal.shards)
-        parts[signal.name] = signal.model_copy(update={"shards": shards})
-    return signals.model_copy(update=parts)
-
-
 def complete_and_verify(
     root: Path, record: SetRecord, scores: Callable[[SetRecord], Scores] | None = None
 ) -> SetRecord:
@@ -186,7 +167,7 @@ def complete_and_verify(
     if record.state == "verified":
         return record
     complete = complete_set(root, record)
-    return finish_set(root, complete, scores(complete) if scores else complete.row_kind.open(root, complete).scores())
+    return finish_set(root, complete, scores(complete) if scores else SETS[complete.kind](root, complete).scores())
 
 
 def finish_set(root: Path, record: SetRecord, scores: Scores) -> SetRecord:
@@ -207,12 +188,12 @@ def _note_of_truncated_rows(root: Path, record: SetRecord) -> str | None:
 
     None without such rows or without texts.
     """
-    if not record.row_kind.can_be_truncated or not record.has_text:
+    if not kind_of(record).can_be_truncated or not record.has_text:
         return None
     reader = TextReader.of(load_set_tokenizer(root, record.tokenizer))
     size = record.windows.size if record.windows else record.max_seq_length
     room = size - reader.tokenizer.num_special_tokens_to_add(record.is_pair)
-    count = partial(record.row_kind.num_truncated, reader=reader, room=room, by_windows=bool(record.windows))
+    count = partial(kind_of(record).num_truncated, reader=reader, room=room, by_windows=bool(record.windows))
     cut = sum(count(root / shard.path) for shard in record.shards)
     if not cut:
         return None
@@ -221,22 +202,3 @@ def _note_of_truncated_rows(root: Path, record: SetRecord) -> str | None:
     if record.windows:
         return f"of {of_all} both sentences are longer than half a window. The shorter one was truncated to that"
     return f"{of_all} are longer than {size} tokens, and were truncated"
-
-
-def is_done(root: Path, shard: Shard, footer: Footer) -> bool:
-    """Whether a shard's file exists, has the right footer, and matches its record if there is one."""
-    path = root / shard.path
-    if not path.is_file() or (shard.sha256 is not None and check_bytes(root, shard)):
-        return False
-    try:
-        # Before completion no checksum is known. The footer is written last, so a right footer means a complete file.
-        return read_footer(path) == footer
-    except IntegrityError:
-        return False
-
-
-def measured(root: Path, shard: Shard) -> Shard:
-    """Returns a shard with rows, bytes and checksum of its file."""
-    path = root / shard.path
-    rows = read_metadata(path).num_rows
-    return shard.model_copy(update={"rows": rows, "bytes": path.stat().st_size, "sha256": sha256(path)})
