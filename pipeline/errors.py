@@ -8,7 +8,7 @@ and of libraries: which ones are transient, and which limit of the machine was r
 import errno
 import re
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
@@ -168,15 +168,20 @@ def short(value: object) -> str:
     return text if len(text) <= 40 else text[:12] + "…"
 
 
-def setting_changes(
-    there: Mapping[str, object], now: Mapping[str, object], show: Callable[[object], str] = repr
-) -> str:
+def setting_changes(there: Mapping[str, object], now: Mapping[str, object]) -> str:
     """Lists the settings in which the data on disk differ from the request, one per line. Empty if there are none."""
     return "\n".join(
-        f"  - {key}: {show(there.get(key))} there, {show(now.get(key))} now"
+        f"  - {key}: {_setting(there.get(key))} there, {_setting(now.get(key))} now"
         for key in sorted(there.keys() | now.keys())
         if there.get(key) != now.get(key)
     )
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_setting, value)) or "nothing"
+    # A long text with spaces is a query and not a hash, and two queries may differ in their last word.
+    return value if isinstance(value, str) and " " in value else short(value)
 
 
 def raise_all(kind: type[DistillError], context: str, problems: Sequence[str]) -> None:

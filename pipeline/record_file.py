@@ -11,6 +11,8 @@ from pipeline.untrusted import parse_json, without_nan
 
 CHECKSUM = "record_sha256"
 MAX_RECORD_BYTES = 2**24
+# Of resumable work: its state, command and settings, those of the context, and its result once it is finished.
+Record = dict[str, Any]
 
 
 def json_sha256(values: Any) -> str:
@@ -65,6 +67,22 @@ def read_record(path: Path) -> dict[str, Any]:
         return parse_record(data)
     except ValueError as error:
         raise IntegrityError(f"{path}: cannot be read: {error}") from error
+
+
+def read_work_record(path: Path) -> Record:
+    """Reads the record of resumable work, such as that of a run.
+
+    Raises:
+        IntegrityError: if it is missing or damaged.
+    """
+    try:
+        record = read_record(path)
+    except FileNotFoundError as error:
+        problem = f"has no {path.name}" if path.parent.exists() else "no such folder"
+        raise IntegrityError(f"{path.parent}: {problem}") from error
+    if not {"state", "settings", "command"} <= record.keys():
+        raise IntegrityError(f"{path}: not a record of work: it has no state, no settings or no command")
+    return record
 
 
 def write_record(path: Path, values: dict[str, Any]) -> None:

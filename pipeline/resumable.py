@@ -20,15 +20,13 @@ from typing import Any, Literal, Protocol, TypeVar
 import pyarrow as pa
 
 from pipeline import console
-from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
+from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
 from pipeline.files import make_folder, remove_temporaries, write_atomically
 from pipeline.parquet import Footer, parquet_writer, read_footer
-from pipeline.record_file import json_sha256, read_record, write_record
+from pipeline.record_file import Record, json_sha256, read_work_record, write_record
 
 FINISHED, RUNNING = "finished", "running"  # states of a record
 Status = Literal["fresh", "resumed", "finished"]
-# Keys: state, command, settings, those of the context, and result once the work is finished.
-Record = dict[str, Any]
 
 
 class Part(Protocol):
@@ -123,25 +121,9 @@ def require_same_settings(
     Raises:
         FingerprintMismatchError: if they differ, naming each setting that does.
     """
-    changes = setting_changes(existing, settings, short)
+    changes = setting_changes(existing, settings)
     if changes:
         raise FingerprintMismatchError(f"{context} made with other settings:\n{changes}\n{advice}")
-
-
-def read_work_record(path: Path) -> Record:
-    """Reads the record of a piece of work.
-
-    Raises:
-        IntegrityError: if it is missing or damaged.
-    """
-    try:
-        record = read_record(path)
-    except FileNotFoundError as error:
-        problem = f"has no {path.name}" if path.parent.exists() else "no such folder"
-        raise IntegrityError(f"{path.parent}: {problem}") from error
-    if not {"state", "settings", "command"} <= record.keys():
-        raise IntegrityError(f"{path}: not a record of work: it has no state, no settings or no command")
-    return record
 
 
 class Workspace:

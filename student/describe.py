@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from pipeline.errors import ConfigError
+from pipeline.file_names import CONFIG_FILE
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
-from pipeline.training.run_record import CONFIG_FILE
 from student.lessons import KINDS
 from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import build_config

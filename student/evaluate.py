@@ -5,10 +5,12 @@ from typing import Any
 
 from pipeline import console
 from pipeline.errors import DataError
+from pipeline.file_names import CONFIG_FILE, RUN_RECORD
 from pipeline.flat_settings import narrowed
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.open import LogitSet
 from pipeline.tasks.task import TRAIN
-from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, STUDENTS, RunRecord, read_run_record
+from pipeline.training.run_record import STUDENTS
 from student.lessons import KINDS, PRETRAINING
 from student.lessons.lesson import L, R, S, TaskLesson
 from student.model.architecture import TaskConfig
@@ -35,7 +37,7 @@ def evaluate(config: EvaluateSettings) -> dict[str, Evaluation]:
         DataError: if the set is gone.
         FingerprintMismatchError: if another one is in its place, or its ids come from another tokenizer.
     """
-    record = read_run_record(config.run / RUN_RECORD)
+    record = read_work_record(config.run / RUN_RECORD)
     # A run of several tasks holds a folder per task, and each is evaluated like any other run.
     if STUDENTS in record:
         parts = {name: evaluate(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}
@@ -66,7 +68,7 @@ def evaluate_pretrained(config: EvaluateSettings) -> dict[str, dict[str, float]]
 
 
 def open_evaluated(
-    kind: TaskLesson[L, R, S], record: RunRecord, logits: str | None, store: Path, allow_unverified: bool = False
+    kind: TaskLesson[L, R, S], record: Record, logits: str | None, store: Path, allow_unverified: bool = False
 ) -> L:
     """Opens the set that a run is to be measured on: the given one, or those it was trained on, mixed as they were.
 

@@ -14,14 +14,17 @@ from torch import nn
 
 from pipeline import console
 from pipeline.errors import ConfigError, raise_all
-from pipeline.files import make_folder, remove_temporaries
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import Record, write_record
 from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.training import loop
-from pipeline.training.joint import BatchedTask, JointTask, check_free, entry_of, joint_settings
+from pipeline.training.best_epoch import best_of
+from pipeline.training.joint import BatchedTask, JointTask, entry_of, joint_settings, start_parts
 from pipeline.training.loop import seed_step
 from pipeline.training.run import Run
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, best_of, finish_run, write_run_record
+from pipeline.training.run_record import STUDENTS, Entry
+from pipeline.training.schedule import Schedule
 from student.calibration_rows import Epochs
 from student.data import row_weights
 from student.encoders.matrices import matrix_encoder
@@ -79,7 +82,7 @@ ONE_ENCODER = {
 }
 
 
-def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
+def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> Record:
     """Trains the student that settings describe, or the students of their ``tasks``, or resumes the training.
 
     The run folder holds ``run.json`` (settings, query, hashes, metrics per epoch), the best epoch's weights by the
@@ -130,7 +133,7 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
     unfinished = run.record() | {"result": found}
     write_card(training, student, unfinished)
     # The file gets the thresholds in the record. The run is finished after it, so that a killed one writes it again.
-    write_run_record(folder / RUN_RECORD, unfinished)
+    write_record(folder / RUN_RECORD, unfinished)
     write_student_file(folder, {folder: student})
     # The first stage's checkpoint is needed until the record is final, so it is removed last.
     record = run.finish(found)
@@ -138,7 +141,7 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
     return record
 
 
-def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> RunRecord:
+def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> Record:
     """Trains a student for each of several tasks, or resumes the training.
 
     The students share their encoder. Those of single texts also share the hidden layer of their heads, and so do
@@ -174,26 +177,20 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
     finished = run.start()
     if finished is not None:
         return finished
-    # All folders are checked before the first is written, so that an error leaves nothing behind.
+    parts = {one.folder: by_task[one.name] for one in trainings}
+    works = start_parts(parts, command, RUN_RECORD, [context(one) for one in trainings])
     for one in trainings:
-        check_free(one.folder / RUN_RECORD, by_task[one.name])
-    for one in trainings:
-        make_folder(one.folder)
-        remove_temporaries(one.folder)
-        # Each task's folder gets a record of its own, because commands such as `evaluate` take such a folder.
-        begun = {"state": "running", "command": command, "settings": by_task[one.name]} | context(one)
-        write_run_record(one.folder / RUN_RECORD, begun)
         write_tokenizer(one)
     note_start(trainings, vectors, giver.data.logit_set)
     students, history = fit(trainings, vectors, run)
     best = best_of(history)
     chosen = {"chosen_by": f"the mean over {', '.join(names)}"}
     evaluation: dict[str, Any] = {}
-    for one, student in zip(trainings, students, strict=True):
+    for one, student, work in zip(trainings, students, works, strict=True):
         calibrate(one, student)
         keep_profile(one, student)
         own, own_best = [entry_of(one.name, entry) for entry in history], entry_of(one.name, best)
-        record = finish_run(one.folder / RUN_RECORD, result(one, student, own, own_best) | chosen)
+        record = work.finish(result(one, student, own, own_best) | chosen)
         write_card(one, student, record)
         evaluation |= {f"{one.name}/{split}": scores for split, scores in record["result"]["evaluation"].items()}
     write_student_file(folder, {one.folder: student for one, student in zip(trainings, students, strict=True)})
@@ -323,7 +320,7 @@ def _fit_layers(
     # The first stage has its own optimizer: the momentum of another loss would start the second stage wrongly.
     alone = make_optimizer(settings.optimizer, small.encoder, layers)
     stage = LayerTask(small, layers, train, alone, settings.epochs.per_device_train_batch_size, settings.seed)
-    schedule = loop.Schedule.of_epochs(
+    schedule = Schedule.of_epochs(
         stage.batches.steps_per_epoch,
         num_epochs,
         settings.seed,
@@ -334,10 +331,10 @@ def _fit_layers(
     learn_layers(stage, schedule, small, run)
 
 
-def schedule_of(epochs: Epochs, seed: int, steps_per_epoch: int) -> loop.Schedule:
+def schedule_of(epochs: Epochs, seed: int, steps_per_epoch: int) -> Schedule:
     """Returns a schedule with an entry for each epoch. The weights of the best epoch are saved."""
     assert epochs.num_train_epochs is not None, "set from the number of rows"
-    return loop.Schedule.of_epochs(
+    return Schedule.of_epochs(
         steps_per_epoch,
         epochs.num_train_epochs,
         seed,

@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_work_record
 from pipeline.sources import load_source, load_word_source
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.target import TargetKind
 from pipeline.tasks.task import Task, TaskType
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, label_columns, read_run_record
+from pipeline.training.run_record import STUDENTS, label_columns
 from student.lessons import KINDS
 from student.model.architecture import TaskConfig
 from student.predict.file import accepted_names, known_task
@@ -65,7 +67,7 @@ def _read_labelled(config: EvaluateSettings, predictor: Predictor) -> pa.Table:
 
 
 def _require_one_task(run: Path) -> None:
-    record = read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
+    record = read_work_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
     if STUDENTS in record:
         folders = ", ".join(str(run / name) for name in record[STUDENTS])
         raise ConfigError(f"--data: {run} has a student for each of several tasks. Give the folder of one: {folders}.")

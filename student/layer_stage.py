@@ -17,13 +17,15 @@ from pipeline.arrays import Floats, Ints
 from pipeline.devices import to_device
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
+from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.layers import open_layers
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import LayersName
-from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit
+from pipeline.training.loop import TrainOptimizer, TrainTask, fit
 from pipeline.training.run import Run
-from pipeline.training.run_record import Entry, Metrics, read_run_record
+from pipeline.training.run_record import Entry, Metrics
+from pipeline.training.schedule import Schedule
 from student.data import Examples, make_batches
 from student.encoders.bert import BertEncoder
 from student.encoders.kinds import ENCODERS
@@ -239,7 +241,7 @@ def stage_history(folder: Path) -> dict[str, list[Entry]]:
     Empty without the stage.
     """
     path = folder / FOLDER / RECORD
-    return {"intermediate": read_run_record(path)["result"]["history"]} if path.exists() else {}
+    return {"intermediate": read_work_record(path)["result"]["history"]} if path.exists() else {}
 
 
 def end_stage(folder: Path) -> None:
@@ -258,7 +260,7 @@ def learn_layers(task: LayerTask, schedule: Schedule, student: Student, whole: R
         whole: the run, in whose folder the stage has a subfolder.
     """
     record, path = whole.record(), whole.folder / FOLDER / RECORD
-    if path.exists() and read_run_record(path)["settings"] != record["settings"]:
+    if path.exists() and read_work_record(path)["settings"] != record["settings"]:
         # An abandoned run with other settings may have left its stage here, before it had a checkpoint.
         end_stage(whole.folder)
     run = Run(whole.folder / FOLDER, record["settings"], record["command"], record_name=RECORD)

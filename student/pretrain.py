@@ -16,8 +16,10 @@ from huggingface_hub import ModelCardData
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import DataError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
 from pipeline.flat_settings import deciding
+from pipeline.record_file import Record
 from pipeline.sets.card import hub_metadata
 from pipeline.sets.open import Group, GroupedSet, find_set
 from pipeline.sets.record import SetRecord
@@ -25,9 +27,9 @@ from pipeline.sets.record_parts import Shard
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
-from pipeline.training.loop import B, Schedule, TrainTask, fit, seed_step
+from pipeline.training.loop import B, TrainTask, fit, seed_step
 from pipeline.training.run import Run
-from pipeline.training.run_record import TOKENIZER_FILE, RunRecord
+from pipeline.training.schedule import Schedule
 from student.initial_weights.initial_weights import start_from_vectors
 from student.model.card import CARD_FILE, embedding_summary, filled, used_summary
 from student.model.pretrained import PretrainedStudent
@@ -46,7 +48,7 @@ SCORED_ROWS, SCORED_BATCH = 4096, 256
 S = TypeVar("S", bound=PretrainedStudent[Any])
 
 
-def pretrain(config: PretrainSettings, command: str) -> RunRecord:
+def pretrain(config: PretrainSettings, command: str) -> Record:
     """Pretrains the student that ``config`` describes, or resumes it.
 
     The run folder contains ``run.json`` (settings, hashes, losses), the student and its tokenizer. `distill
@@ -165,7 +167,7 @@ class PretrainTask(TrainTask[B], Generic[B, S]):
         return new_student(self.student_type, self._student_config, self.config.seed, self._vectors)
 
     @abstractmethod
-    def card(self, record: RunRecord) -> str:
+    def card(self, record: Record) -> str:
         """Returns the README of the student. ``record`` is the record of its run."""
 
 
@@ -310,7 +312,7 @@ def card_text(
     template_name: str,
     tag: str,
     student: PretrainedStudent[Any],
-    run_record: RunRecord,
+    run_record: Record,
     record: SetRecord,
     own: dict[str, str],
 ) -> str:

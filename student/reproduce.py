@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_work_record
 from pipeline.sets.open import find_set
 from pipeline.sets.token_vectors import read_token_vectors
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
+from pipeline.training.run_record import STUDENTS
 from student.lessons import kind_of_set
 from student.pretrained.vectors import read_pretrained
 from student.run_settings import ReproduceSettings
@@ -23,7 +25,7 @@ def reproduce(config: ReproduceSettings) -> dict[str, dict[str, Any]]:
         DataError: if a set does not exist.
         QueryError: if its query fails today.
     """
-    record = read_run_record(config.run / RUN_RECORD)
+    record = read_work_record(config.run / RUN_RECORD)
     # Only pretraining runs record a single set. Runs of tasks record a list.
     if "logit_set" in record:
         raise ConfigError(f"{config.run}: a pretraining run has no query and uses every row of its set")

@@ -12,9 +12,11 @@ from tokenizers import Tokenizer
 from pipeline import console
 from pipeline.devices import has_fast_bf16
 from pipeline.errors import ConfigError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
 from pipeline.flat_settings import deciding
 from pipeline.query.mixture import mix_of
+from pipeline.record_file import Record
 from pipeline.sets.card import hub_metadata
 from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import VocabularyVectors
@@ -24,7 +26,7 @@ from pipeline.tasks.text_drift import answer_signals, fit_profile, text_signals
 from pipeline.text.tokenizer import load_tokenizer, unknown_id
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
-from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, TOKENIZER_FILE, Entry, RunRecord
+from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry
 from student.calibration_rows import FEWEST_CALIBRATED
 from student.export.engine_file import write_engine_file
 from student.initial_weights.initial_weights import FLAG, StartVectors, has_head_for, source_sha256
@@ -194,7 +196,7 @@ def write_student_file(run: Path, trained: Mapping[Path, TaskStudent]) -> None:
         write_engine_file(placed, tokenizer, run / STUDENT_FILE)
 
 
-def write_card(training: StudentTraining, student: TaskStudent, record: RunRecord) -> None:
+def write_card(training: StudentTraining, student: TaskStudent, record: Record) -> None:
     """Writes the card next to the weights. ``record`` contains the result."""
     sizes = (num_parameters(student), bytes_on_disk(student, training.folder))
     write_text(training.folder / CARD_FILE, card_text(student.config, *sizes, record))

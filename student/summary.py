@@ -5,7 +5,7 @@ from math import hypot, sqrt
 from typing import Any
 
 from pipeline.console import show, size
-from pipeline.training.run_record import RunRecord
+from pipeline.record_file import Record
 
 SCORE_COLUMNS = ("split", "metric", "student", "95 % interval", "teacher", "guessing")
 CALIBRATION_COLUMNS = ("split", "probabilities", "before calibration", "after", "95 % from", "to")
@@ -53,7 +53,7 @@ def calibration_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
     return [row for row in rows if row[3] is not None]
 
 
-def size_line(record: RunRecord) -> str | None:
+def size_line(record: Record) -> str | None:
     """Returns the size of a student and its teacher in words. None if the run did not record it."""
     sizes = record.get("result", {}).get("size")
     if sizes is None:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError, short
+from pipeline.record_file import Record
 from pipeline.sets.open import find_set
 from pipeline.sets.record import read_set_record
-from pipeline.training.run_record import RunRecord
 
 
-def trained_sets(record: RunRecord, store: Path) -> list[Path]:
+def trained_sets(record: Record, store: Path) -> list[Path]:
     """Returns the paths of the sets that a run was trained on: the recorded ones, or those in the store.
 
     Raises:
@@ -25,7 +25,7 @@ def trained_sets(record: RunRecord, store: Path) -> list[Path]:
     return [_lies_at(place, known, store) for place, known in zip(places, fingerprints, strict=True)]
 
 
-def evaluated_sets(record: RunRecord, logits: str | None, store: Path) -> list[Path]:
+def evaluated_sets(record: Record, logits: str | None, store: Path) -> list[Path]:
     """Returns the paths of the sets for measuring a run: the named one, or those it was trained on.
 
     Raises:

@@ -18,14 +18,16 @@ from distill.apps.systems import SCORE, Predict, Rows, System, read_rows
 from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError
+from pipeline.file_names import RUN_RECORD
 from pipeline.query.mixture import open_sets
+from pipeline.record_file import read_work_record
 from pipeline.sets.kinds import open_set
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sources import sentences
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import NO_LABEL, Target, gold_arrays, has_gold, predicted_scores, probabilities
 from pipeline.tasks.task import TRAIN, Metric
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
+from pipeline.training.run_record import STUDENTS
 from student.run_settings import EvaluateSettings
 from student.trained_sets import evaluated_sets, trained_sets
 
@@ -60,7 +62,7 @@ def baseline_scores(
         ConfigError: if the baseline does not suit the run's task.
         DataError: if the set of the training rows is gone.
     """
-    record = read_run_record(config.run / RUN_RECORD)
+    record = read_work_record(config.run / RUN_RECORD)
     if STUDENTS in record:
         raise ConfigError(f"--baseline: {config.run} has a student for each of several tasks. Give the folder of one.")
     paths = trained_sets(record, config.store)

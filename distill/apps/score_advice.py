@@ -8,11 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import DistillError, IntegrityError
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds import open_set
 from pipeline.sets.kinds.examples import ORIGINALS, ExampleSet, text_hashes
 from pipeline.sources import sentences
 from pipeline.tasks.task import TRAIN
-from pipeline.training.run_record import RUN_RECORD, Entry, RunRecord, read_run_record
+from pipeline.training.run_record import Entry
 from student.run_settings import EvaluateSettings
 from student.trained_sets import trained_sets
 
@@ -48,7 +50,7 @@ def judge_teacher(best: Entry) -> list[str]:
     return [f"The teacher never predicts at least {counts}. {TEACHER_ADVICE}"]
 
 
-def judge_rows(run: Path, record: RunRecord) -> list[str]:
+def judge_rows(run: Path, record: Record) -> list[str]:
     """Compares a finished run with its sibling runs on fewer rows of the same task, without variants or added text.
 
     Args:
@@ -83,7 +85,7 @@ def judge_texts(config: EvaluateSettings, rows: pa.Table) -> list[str]:
         rows: of the file, with the columns of a `Source`'s splits.
     """
     try:
-        record = read_run_record(config.run / RUN_RECORD)
+        record = read_work_record(config.run / RUN_RECORD)
         logit_set = open_set(trained_sets(record, config.store)[0], config.allow_unverified)
     except DistillError:
         # A run is evaluated on a file also where its set is gone.
@@ -170,27 +172,27 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _finished(path: Path) -> RunRecord | None:
+def _finished(path: Path) -> Record | None:
     try:
-        record = read_run_record(path)
+        record = read_work_record(path)
     except IntegrityError:
         return None
     return record if record["state"] == "finished" else None
 
 
-def _first_split(record: RunRecord) -> Mapping[str, Any] | None:
+def _first_split(record: Record) -> Mapping[str, Any] | None:
     evaluation = record.get("result", {}).get("evaluation") or {}
     first: Mapping[str, Any] | None = next(iter(evaluation.values()), None)
     return first
 
 
-def _first_score(record: RunRecord) -> tuple[str, float] | None:
+def _first_score(record: Record) -> tuple[str, float] | None:
     """The first metric of the first dev split, by its name."""
     parts = _first_split(record)
     return next(iter(parts["gold"].items()), None) if parts is not None else None
 
 
-def _gold_of(record: RunRecord) -> Any:
+def _gold_of(record: Record) -> Any:
     """What two runs that were scored on the same rows have in common."""
     parts = _first_split(record)
     if parts is None:
@@ -198,7 +200,7 @@ def _gold_of(record: RunRecord) -> Any:
     return parts["majority"], {name: one["gold"] for name, one in parts.get("by_label", {}).items() if one["gold"]}
 
 
-def _shape(record: RunRecord) -> Any:
+def _shape(record: Record) -> Any:
     """The settings of the student, which have to be equal if the rows are to explain a difference."""
     keys = ("seed", "embedding", "matrix_size", "vector_size", "head", "hidden_size", "pairing", "learning_rate")
     return [record["settings"].get(key) for key in keys]

@@ -12,12 +12,13 @@ import pyarrow as pa
 import torch
 
 from pipeline.arrays import Floats, Ints
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.signals.rows import logits_of
 from pipeline.sources import sentences
 from pipeline.tasks.target import Target, gold_arrays
 from pipeline.tasks.task import TRAIN, Task
-from pipeline.training.run_record import RUN_RECORD, read_run_record
 
 Predict = Callable[[Sequence[str], Sequence[str] | None], Floats]
 SCORE = Target(kind="score", names=("score",))
@@ -141,7 +142,7 @@ def divided_rows(run: Path, logit_set: ExampleSet) -> tuple[Ints, Ints]:
     """
     from student.data import hold_out, load_chosen
 
-    settings = read_run_record(run / RUN_RECORD)["settings"]
+    settings = read_work_record(run / RUN_RECORD)["settings"]
     rows = load_chosen(logit_set, settings["query"])
     if settings["held_out"] is None:
         return rows.key_N2, np.empty(0, np.int64)

@@ -7,7 +7,9 @@ from distill.commands.command import called, command, needs_libraries
 from distill.result import Result
 from pipeline import console
 from pipeline.errors import ConfigError, short
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, Entry, RunRecord, read_run_record
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import Record, read_work_record
+from pipeline.training.run_record import STUDENTS, Entry
 from student.pretrain_settings import FiltersSettings, PretrainSettings
 from student.run_settings import DescribeSettings, EvaluateSettings, MaskedWordsSettings, ReproduceSettings
 from student.settings import SweepSettings, TrainSettings
@@ -133,10 +135,10 @@ def _evaluated(config: EvaluateSettings, evaluation: dict[str, Any], rows: "pa.T
     for parts in evaluation.values():
         parts["judgements"] = judge(parts) + ([] if rows is None else judge_texts(config, rows))
     result = _add_evaluation(Result(evaluation), str(config.run), evaluation, with_labels=True)
-    return _add_judgements(_add_size(result, read_run_record(config.run / RUN_RECORD)), evaluation)
+    return _add_judgements(_add_size(result, read_work_record(config.run / RUN_RECORD)), evaluation)
 
 
-def _add_size(result: Result, record: RunRecord) -> Result:
+def _add_size(result: Result, record: Record) -> Result:
     line = size_line(record)
     return result if line is None else result.note(line)
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Floats64
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean, raise_all
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.sets.files import require_shards
 from pipeline.sets.kinds import kind_of
 from pipeline.sets.kinds.examples import text_hash
@@ -20,7 +21,6 @@ from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.record_parts import Shard
 from pipeline.tasks.target import Target, predicted_scores
 from pipeline.text.tokenizer import load_tokenizer
-from pipeline.training.run_record import TOKENIZER_FILE
 
 # The digits are limited to what int64 and int32 hold, so that no address overflows a comparison in Arrow.
 ADDRESS = re.compile(r"(?P<name>.+?):(?P<split>[^:]+):(?P<row>\d{1,18})(?::(?P<variant>\d{1,9}))?")

@@ -20,8 +20,8 @@ from pipeline.errors import (
     did_you_mean,
     raise_all,
     setting_changes,
-    short,
 )
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import atomic_path, link_or_copy, make_folder, remove_temporaries, sha256
 from pipeline.parquet import Footer, parquet_writer, read_footer, read_groups, read_metadata
 from pipeline.sets.card import write_card_and_record
@@ -33,7 +33,6 @@ from pipeline.sets.record_parts import LayersName, Shard
 from pipeline.sets.signals import LayerSignal, Signals, States
 from pipeline.sets.signals.signal import KEY_FIELDS, Numbers, Stored
 from pipeline.text.tokenizer import load_tokenizer
-from pipeline.training.run_record import TOKENIZER_FILE
 
 EXAMPLE_COLUMNS = ["source_row", "variant", "origin", "ids1", "ids2"]
 
@@ -55,7 +54,7 @@ def check_same_layers(root: Path, signal: LayerSignal) -> None:
             stored = read_footer(path).get("stored", wanted)
         except IntegrityError:
             continue  # a damaged file will be written again
-        changes = setting_changes({name: stored.get(name) for name in wanted}, wanted, short)
+        changes = setting_changes({name: stored.get(name) for name in wanted}, wanted)
         if changes:
             raise FingerprintMismatchError(
                 f"{path.parent} holds {signal.name} stored in another way:\n{changes}\nRepeat the command with "

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.parquet import read_groups, read_metadata
 from pipeline.query_rows import Rows
 from pipeline.sets.files import read_statistics, require_shards
@@ -20,7 +21,6 @@ from pipeline.sets.row_kind import RowKind
 from pipeline.sql.database import view_name
 from pipeline.sql.read_only_query import fetch_rows, open_files, select
 from pipeline.text.tokenizer import load_tokenizer, read_tokenizer_json, vocabulary_size
-from pipeline.training.run_record import TOKENIZER_FILE
 
 Group = tuple[Shard, int]  # a row group of a shard
 

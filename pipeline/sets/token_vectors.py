@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import is_plain, make_folder, remove_temporaries, sha256, write_atomically
 from pipeline.parquet import Footer, parquet_writer, read_footer, read_metadata
 from pipeline.sets.card import write_card_and_record
@@ -30,7 +31,6 @@ from pipeline.sets.signals import TokenVectors
 from pipeline.sets.signals.side_files import MAX_WIDTH, VOCABULARY_FILE, TokenVectorSource, columns_of
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import load_tokenizer
-from pipeline.training.run_record import TOKENIZER_FILE
 
 Vectors = Floats | npt.NDArray[np.float16]
 ROWS_AT_ONCE = 4096

@@ -11,7 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline import console
-from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes, short
+from pipeline.errors import FingerprintMismatchError, IntegrityError, setting_changes
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import make_folder, remove_temporaries, write_atomically, write_text, write_text_once
 from pipeline.sets.card import write_card_and_record
 from pipeline.sets.files import Statistics, footer_of, is_done, measured, write_rows
@@ -23,7 +24,6 @@ from pipeline.sets.record_parts import KindName, Shard, shared_settings
 from pipeline.sets.verify import verify_shards
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import is_tokenizer
-from pipeline.training.run_record import TOKENIZER_FILE
 
 
 def plan_shards(split: str, num_rows: int, rows_per_shard: int, folder: KindName = "examples") -> list[Shard]:
@@ -67,7 +67,7 @@ def start_set(root: Path, planned: SetRecord, tokenizer_json: str) -> SetRecord:
 
 def _check_same(root: Path, existing: SetRecord, planned: SetRecord) -> None:
     if existing.fingerprint != planned.fingerprint:
-        changes = setting_changes(existing.settings, planned.settings, short)
+        changes = setting_changes(existing.settings, planned.settings)
         only_rows = existing.task is not None and shared_settings(existing.settings) == shared_settings(
             planned.settings
         )

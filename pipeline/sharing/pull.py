@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import is_plain, link_or_copy, locked, make_folder, require_space, sha256
 from pipeline.query.catalog import CATALOG_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
@@ -28,7 +29,6 @@ from pipeline.sharing.remote_folder import Place, open_place
 from pipeline.sharing.set_files import all_at_once, other_files, paths_of
 from pipeline.sharing.sharing_settings import PullSettings
 from pipeline.text.tokenizer import is_tokenizer
-from pipeline.training.run_record import TOKENIZER_FILE
 
 # A folder of the store for sets that have not been verified yet.
 FOLDER = ".pull"

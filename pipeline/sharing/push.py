@@ -24,6 +24,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pipeline import console
 from pipeline.errors import ConfigError, DistillError, IntegrityError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.card import is_open
 from pipeline.sets.files import require_shards
@@ -36,7 +37,6 @@ from pipeline.sharing.remote_folder import Place, open_place
 from pipeline.sharing.set_files import SetFile, all_at_once, files_of, paths_of
 from pipeline.sharing.sharing_settings import PushSettings
 from pipeline.text.tokenizer import read_tokenizer_json
-from pipeline.training.run_record import TOKENIZER_FILE
 
 JOURNAL = "distill.push.json"
 # Smaller files are downloaded and compared instead of being sent again.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline import console
 from pipeline.errors import IntegrityError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import sha256
 from pipeline.sets.card import CARD_FILE
 from pipeline.sets.files import require_shards
@@ -15,7 +16,6 @@ from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.sharing.sharing_settings import VerifySettings
 from pipeline.text.tokenizer import MAX_TOKENIZER_BYTES, read_tokenizer_json
-from pipeline.training.run_record import TOKENIZER_FILE
 
 # Transfers wait for the network most of the time, so several at once use the bandwidth better.
 TRANSFERS_AT_ONCE = 8

@@ -1,15 +1,19 @@
 """One training of several tasks on one encoder: its batches, settings and scores, and the part of each task."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from pipeline.errors import FingerprintMismatchError, setting_changes
+from pipeline.errors import FingerprintMismatchError
+from pipeline.file_names import WEIGHTS_FILE
+from pipeline.record_file import read_work_record
+from pipeline.resumable import Workspace, require_same_settings
 from pipeline.training.batches import EpochBatches, MixedBatches, TaskBatch
+from pipeline.training.best_epoch import deciding
 from pipeline.training.loop import TrainTask
-from pipeline.training.run_record import Entry, Metrics, deciding, read_run_record
+from pipeline.training.run_record import Entry, Metrics
 
 
 class BatchedTask(TrainTask[list[int]]):
@@ -75,17 +79,43 @@ def entry_of(task: str, entry: Entry) -> Entry:
     return entry | {"metrics": metrics}
 
 
-def check_free(path: Path, settings: Mapping[str, Any], *others: Path) -> None:
-    """Raises FingerprintMismatchError if a task's folder belongs to other work.
+def start_parts(
+    parts: Mapping[Path, dict[str, Any]], command: str, record_name: str, contexts: Sequence[dict[str, Any]] = ()
+) -> list[Workspace]:
+    """Starts the record in each task's folder, because commands such as ``evaluate`` take such a folder.
+
+    Args:
+        parts: the settings of each task by its folder.
+        command: the command line, for the records.
+        record_name: the file name of the records.
+        contexts: further content of each record.
+
+    Raises:
+        FingerprintMismatchError: if a folder belongs to other work.
+    """
+    # All folders are checked before the first is written, so that an error leaves nothing behind.
+    for folder, settings in parts.items():
+        check_free(folder / record_name, settings, folder / WEIGHTS_FILE)
+    works = [
+        Workspace(folder, settings, command, record_name=record_name, context=context)
+        for (folder, settings), context in zip(parts.items(), contexts or [{}] * len(parts), strict=True)
+    ]
+    for work in works:
+        work.start()
+    return works
+
+
+def check_free(path: Path, settings: Mapping[str, Any], other: Path) -> None:
+    """Raises FingerprintMismatchError if a folder belongs to other work.
 
     Args:
         path: the record in it, if there is one.
-        settings: the settings of the task in this training.
-        others: files that would be mistaken for the student's.
+        settings: the settings of this work.
+        other: a file that would be mistaken for the model of this work, if it has no record.
     """
-    changes = setting_changes(read_run_record(path)["settings"], settings) if path.exists() else ""
+    if path.exists():
+        advice = "Choose another --output-dir"
+        require_same_settings(f"{path.parent} holds a run", read_work_record(path)["settings"], settings, advice)
     # A file without a record was not written by this command, so overwriting it could destroy other work.
-    taken = [str(other) for other in others if other.exists()]
-    if changes or taken:
-        what = f"holds another run:\n{changes}" if changes else f"holds {taken[0]}"
-        raise FingerprintMismatchError(f"{path.parent} {what}\nChoose another --output-dir")
+    elif other.exists():
+        raise FingerprintMismatchError(f"{path.parent} holds {other}\nChoose another --output-dir")

@@ -8,18 +8,11 @@ from typing import Any
 import torch
 
 from pipeline import console
-from pipeline.errors import FingerprintMismatchError, setting_changes
-from pipeline.files import make_folder, remove_temporaries
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import Record
+from pipeline.resumable import FINISHED, Workspace
 from pipeline.training.checkpoint import load_checkpoint, save_checkpoint, unusable
-from pipeline.training.run_record import (
-    RUN_RECORD,
-    Entry,
-    RunRecord,
-    finish_run,
-    read_run_record,
-    write_metrics,
-    write_run_record,
-)
+from pipeline.training.run_record import Entry, write_metrics
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -71,54 +64,38 @@ class Run:
     ) -> None:
         self.folder, self.rank, self._wait = folder, rank, wait
         self.checkpoint = folder / CHECKPOINT
-        self._record, self._command = folder / record_name, command
-        self._settings, self._context = settings, context or {}
+        # A run without a checkpoint has no progress, so other settings may replace it without an error.
+        self._work = Workspace(
+            folder,
+            settings,
+            command,
+            title="a run",
+            advice="Choose another --output-dir, or remove the folder if the old run is not needed",
+            record_name=record_name,
+            context=context,
+            progress=CHECKPOINT,
+        )
 
     @property
     def is_main(self) -> bool:
         """Whether this process writes files."""
         return self.rank == 0
 
-    def start(self) -> RunRecord | None:
-        """Starts or resumes the run, and removes incomplete files of killed processes.
+    def start(self) -> Record | None:
+        """Starts or resumes the run, and removes incomplete files of killed processes. See `Workspace.start`.
 
         Returns:
             The record if the run is finished (empty on other processes than the first), else None.
-
-        Raises:
-            DataError: if the folder cannot be written to.
-            FingerprintMismatchError: if it holds a run with other settings, naming each that differs.
         """
         # Other processes only read the record, because two writers could overwrite each other's state.
         if not self.is_main:
-            return {} if self.record()["state"] == "finished" else None
-        make_folder(self.folder)
-        fresh = {"state": "running", "command": self._command, "settings": self._settings} | self._context
-        stored = self.record() if self._record.exists() else fresh
-        # A run without a checkpoint holds no work, so other settings may replace it without an error.
-        is_lost = stored["state"] == "running" and not self.checkpoint.exists()
-        if is_lost and setting_changes(stored["settings"], self._settings):
-            console.note(
-                f"{self.folder}: a run with other settings was started here, but saved nothing. Starting again"
-            )
-        # Context such as paths may change between tries, for example after the folder was moved.
-        record = fresh if is_lost else stored | self._context
-        changes = setting_changes(record["settings"], self._settings)
-        if changes:
-            raise FingerprintMismatchError(
-                f"{self.folder} holds a run with other settings:\n{changes}\n"
-                "Choose another --output-dir, or remove the folder if the old run is not needed"
-            )
-        # Half-written files are removed only after the settings match, since they may belong to another run.
-        remove_temporaries(self.folder)
-        if record != stored or not self._record.exists():
-            write_run_record(self._record, record)
-        if record["state"] == "running":
+            return {} if self.record()["state"] == FINISHED else None
+        if self._work.start() != "finished":
             return None
         # A run that was killed inside `finish` leaves its checkpoint, which is several times as large as the student.
         self.checkpoint.unlink(missing_ok=True)
         console.note(f"{self.folder}: already finished. Nothing is trained")
-        return record
+        return self.record()
 
     def resume(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
         """Restores model and optimizer from the checkpoint, if there is one.
@@ -142,40 +119,27 @@ class Run:
             FingerprintMismatchError: if another run has started in the folder before this one had a checkpoint.
         """
         if self.is_main:
-            self._require_own_record()
+            # Two commands may start in one folder before either has a checkpoint, and the later record wins.
+            self._work.require_own()
             save_checkpoint(self.checkpoint, model, optimizer, asdict(progress))
-
-    def _require_own_record(self) -> None:
-        # Two commands may start in one folder before either has a checkpoint, and the later record wins.
-        changes = setting_changes(self.record()["settings"], self._settings)
-        if changes:
-            raise FingerprintMismatchError(
-                f"{self.folder}: another run with other settings has started here meanwhile:\n{changes}\nIt "
-                "keeps the folder. Repeat this command with another --output-dir."
-            )
 
     def write_metrics(self, history: list[Entry]) -> None:
         """Writes the metrics so far for readers."""
         if self.is_main and history:
             write_metrics(self.folder, history)
 
-    def record(self) -> RunRecord:
+    def record(self) -> Record:
         """Returns the run's record on disk."""
-        return read_run_record(self._record)
+        return self._work.record()
 
-    def finish(self, result: dict[str, Any]) -> RunRecord:
-        """Adds the result to the record, marks it finished and removes the checkpoint.
-
-        If the same command runs twice at once, the first result stays: both are equal, and the first process has
-        removed files that the second would need.
+    def finish(self, result: dict[str, Any]) -> Record:
+        """Adds the result to the record, marks it finished and removes the checkpoint. See `Workspace.finish`.
 
         Returns: The record. Empty on other processes than the first.
         """
         if not self.is_main:
             return {}
-        record = self.record()
-        if record["state"] != "finished":
-            record = finish_run(self._record, result)
-            console.note(f"{self.folder}: finished")
+        record = self._work.finish(result)
+        console.note(f"{self.folder}: finished")
         self.checkpoint.unlink(missing_ok=True)
         return record

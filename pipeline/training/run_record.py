@@ -1,4 +1,4 @@
-"""A run's record on disk with its history, and its metrics in a file and in TensorBoard."""
+"""The parts of a run's record that other commands read, and its metrics in a file and in TensorBoard."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -7,18 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.config import ReportTo
-from pipeline.errors import IntegrityError
+from pipeline.file_names import RUN_RECORD, SWEEP_RECORD
 from pipeline.files import write_text
-from pipeline.record_file import read_record, write_record
+from pipeline.record_file import Record, read_work_record
 
-RUN_RECORD, SWEEP_RECORD, FINETUNE_RECORD = "run.json", "sweep.json", "finetune.json"
-# What transformers calls the files of a model.
-CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "model.safetensors", "tokenizer.json"
 # A run records the names of the columns, so that `predict --file` and `evaluate --data` need no manifest.
 TEXT_COLUMNS, LABEL_COLUMNS = "text_columns", "label_columns"
 # A run of several tasks lists the folders of its students here. Other runs lack this key.
 STUDENTS = "students"
-RunRecord = dict[str, Any]
 Entry = dict[str, Any]  # entry of a run's history: `epoch` or `step`, `loss`, `metrics` by split
 Metrics = dict[str, dict[str, float]]  # split -> metric -> value
 
@@ -41,62 +37,9 @@ def label_columns(run: Path) -> tuple[str, ...]:
     return tuple(_record_if_there(run).get(LABEL_COLUMNS, ()))
 
 
-def _record_if_there(run: Path) -> RunRecord:
+def _record_if_there(run: Path) -> Record:
     """The record of a run, or an empty one if the file does not exist."""
-    return read_run_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
-
-
-def finish_run(path: Path, result: dict[str, Any]) -> RunRecord:
-    """Adds the result to a run's record and marks it finished."""
-    # The record is read again, because a second process may have changed it since the start.
-    record = read_run_record(path) | {"state": "finished", "result": result}
-    write_run_record(path, record)
-    return record
-
-
-def deciding(metrics: Metrics) -> tuple[str, str, float] | None:
-    """Returns split, name and value of the metric that selects the best epoch, the first of the first scored split."""
-    return next(((split, name, value) for split, one in metrics.items() for name, value in one.items()), None)
-
-
-def quality(entry: Entry) -> float:
-    """Returns the number by which entries are compared: the `deciding` metric, or without metrics the time."""
-    # Without dev rows there is nothing to compare, so the latest entry counts as the best.
-    number = entry["epoch"] if "epoch" in entry else entry["step"]
-    found = deciding(entry["metrics"])
-    return float(found[2] if found else number)
-
-
-def best_of(history: Sequence[Entry]) -> Entry:
-    """Returns the best entry of a history that has one. Of equally good entries, returns the first."""
-    return max(history, key=quality)
-
-
-def last_is_best(history: Sequence[Entry]) -> bool:
-    """Whether the last entry is better than all before it."""
-    # `is` matters: an equally good later entry is equal in quality but must not replace the first.
-    return bool(history) and best_of(history) is history[-1]
-
-
-def read_run_record(path: Path) -> RunRecord:
-    """Reads a record.
-
-    Raises:
-        IntegrityError: if it is missing or damaged.
-    """
-    try:
-        record = read_record(path)
-    except FileNotFoundError as error:
-        problem = f"not a run: it has no {path.name}" if path.parent.exists() else "no such folder"
-        raise IntegrityError(f"{path.parent}: {problem}") from error
-    if not {"state", "settings", "command"} <= record.keys():
-        raise IntegrityError(f"{path}: not the record of a run")
-    return record
-
-
-def write_run_record(path: Path, record: RunRecord) -> None:
-    """Writes a run's record atomically."""
-    write_record(path, record)
+    return read_work_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
 
 
 METRICS_FILE = "metrics.jsonl"

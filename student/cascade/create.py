@@ -15,12 +15,13 @@ import pyarrow as pa
 from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, raise_all
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import NO_LABEL, gold_arrays, margins
 from pipeline.tasks.task import TRAIN
-from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.cascade.cascade_file import CascadeRecord, Measured, Score, StageRecord, StageScore, write_cascade
 from student.cascade.choose_thresholds import (
     NEVER,
@@ -123,7 +124,7 @@ def _open_set(config: CascadeSettings, first: Stage) -> ExampleSet:
     path = Path(first.source) / RUN_RECORD
     if config.set is None and not path.is_file():
         raise ConfigError(f"--set: {first.source} has no record of its set. Name the set")
-    record = read_run_record(path) if path.is_file() else {}
+    record = read_work_record(path) if path.is_file() else {}
     return open_evaluated(ExampleLesson(), record, config.set, config.store, config.allow_unverified)
 
 
@@ -133,7 +134,7 @@ def _held_out(config: CascadeSettings, stages: Sequence[Stage], logit_set: Examp
     for stage in stages:
         run = Path(stage.source)
         if (run / RUN_RECORD).is_file() and table.num_rows:
-            record, access = read_run_record(run / RUN_RECORD), (config.store, config.allow_unverified)
+            record, access = read_work_record(run / RUN_RECORD), (config.store, config.allow_unverified)
             table = table.filter(pa.array(not_trained_on(run, record, logit_set, table, config.where, *access)))
         elif isinstance(stage, StudentStage):
             console.warn(f"{stage.source}: has no record of its training, so its training rows cannot be left out")

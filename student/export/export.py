@@ -11,18 +11,12 @@ from safetensors.torch import save
 from pipeline import console
 from pipeline.arrays import Ints
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError, raise_all
+from pipeline.file_names import RUN_RECORD, TOKENIZER_FILE, WEIGHTS_FILE
 from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.query.mixture import open_sets
+from pipeline.record_file import Record, read_work_record, write_record
 from pipeline.text.tokenizer import load_tokenizer
-from pipeline.training.run_record import (
-    RUN_RECORD,
-    TOKENIZER_FILE,
-    WEIGHTS_FILE,
-    RunRecord,
-    read_run_record,
-    text_columns,
-    write_run_record,
-)
+from pipeline.training.run_record import text_columns
 from student.data import as_read, load_chosen
 from student.encoders.matrices import MatrixEncoder, matrix_encoder
 from student.evaluate import Evaluation, dev_examples, open_evaluated
@@ -58,7 +52,7 @@ def export(config: ExportSettings) -> dict[str, Any]:
     tasks = tasks_in(config.run)
     if tasks:
         return _export_tasks(config, tasks)
-    student, record = load_student(config.run), read_run_record(config.run / RUN_RECORD)
+    student, record = load_student(config.run), read_work_record(config.run / RUN_RECORD)
     raise_all(ConfigError, "wrong flags", _problems(config, student, record))
     if config.onnx is not None:
         check_exportable(student)
@@ -101,7 +95,7 @@ def _export_tasks(config: ExportSettings, tasks: Sequence[str]) -> dict[str, Any
     if config.file is None:
         choice = " or ".join(map(str, folders.values()))
         raise ConfigError(f"{config.run}: students of several tasks are exported by --file alone. Or give {choice}")
-    record = read_run_record(config.run / RUN_RECORD)
+    record = read_work_record(config.run / RUN_RECORD)
     students = {task: load_student(folder) for task, folder in folders.items()}
     raise_all(ConfigError, "wrong flags", _problems(config, next(iter(students.values())), record))
     if len({encoder_checksum(folder) for folder in folders.values()}) > 1:
@@ -122,7 +116,7 @@ def _export_file(
     return {"scores": {}, "bytes": {"before": before, "after": path.stat().st_size}}
 
 
-def _export_html(path: Path, config: ExportSettings, student: TaskStudent, record: RunRecord) -> dict[str, Any]:
+def _export_html(path: Path, config: ExportSettings, student: TaskStudent, record: Record) -> dict[str, Any]:
     tokenizer = load_tokenizer(config.run / TOKENIZER_FILE, student.config.tokenizer_sha256)
     # What the engine cannot compute is reported before the training rows are read.
     raise_all(ConfigError, "--html", engine_problems(student, tokenizer))
@@ -140,7 +134,7 @@ def _export_html(path: Path, config: ExportSettings, student: TaskStudent, recor
     return scores | {"bytes": {"before": bytes_on_disk(student, config.run), "after": path.stat().st_size}}
 
 
-def _occurrences(config: ExportSettings, student: Student, record: RunRecord) -> Ints | None:
+def _occurrences(config: ExportSettings, student: Student, record: Record) -> Ints | None:
     """Returns the number of occurrences of each token in the training rows [V], or None if their set is gone."""
     # Counts decide how coarsely a token's row may be rounded. Without the set, all rows are rounded alike.
     settings = record["settings"]
@@ -216,7 +210,7 @@ def _fill(table: TokenTable, weight_RF: torch.Tensor, dtype: SmallDtype) -> None
         raise ConfigError(f"--tables {dtype}: the tables contain numbers beyond its range. Use int8.")
 
 
-def _problems(config: ExportSettings, student: TaskStudent, record: RunRecord) -> list[str]:
+def _problems(config: ExportSettings, student: TaskStudent, record: Record) -> list[str]:
     problems = []
     if record["state"] != "finished":
         problems.append(f"{config.run}: not finished. Repeat its command first: {record['command']}")
@@ -243,15 +237,15 @@ def _problems(config: ExportSettings, student: TaskStudent, record: RunRecord) -
     return problems
 
 
-def _check_folder(folder: Path, record: RunRecord) -> None:
+def _check_folder(folder: Path, record: Record) -> None:
     path = folder / RUN_RECORD
-    exported = read_run_record(path).get("exported") if path.exists() else None
+    exported = read_work_record(path).get("exported") if path.exists() else None
     # Repeating the same export may overwrite its own output. Any other student is left alone.
     if (path.exists() or (folder / WEIGHTS_FILE).exists()) and exported != record["exported"]:
         raise FingerprintMismatchError(f"--output-dir {folder}: contains another student. Choose another folder.")
 
 
-def _dev_rows(config: ExportSettings, student: TaskStudent, record: RunRecord) -> dict[str, Any]:
+def _dev_rows(config: ExportSettings, student: TaskStudent, record: Record) -> dict[str, Any]:
     try:
         return dev_examples(
             student.config, open_evaluated(KINDS[student.config.rows], record, config.set, config.store)
@@ -264,11 +258,11 @@ def _dev_rows(config: ExportSettings, student: TaskStudent, record: RunRecord) -
         return {}
 
 
-def _write_folder(student: TaskStudent, record: RunRecord, folder: Path) -> None:
+def _write_folder(student: TaskStudent, record: Record, folder: Path) -> None:
     make_folder(folder)
     remove_temporaries(folder)
     # The record is written first, so that a repeated command recognises the folder of a killed export as its own.
-    write_run_record(folder / RUN_RECORD, record)
+    write_record(folder / RUN_RECORD, record)
     card = card_text(student.config, num_parameters(student), num_bytes(student), record)
     student.companions[CARD_FILE] = card.encode()
     student.save_pretrained(folder)

@@ -21,13 +21,13 @@ from tokenizers import Tokenizer
 from pipeline import console
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
+from pipeline.file_names import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from pipeline.files import read_small_file, sha256
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.signals.side_files import INIT_FILE
 from pipeline.text.tokenizer import example
 from pipeline.training.checkpoint import check_tensors, tensors_sha256
-from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from pipeline.untrusted import parse_json
 from student.encoders.bert import BertEncoder
 from student.encoders.bert_shape import NUM_LAYERS, BertShape, Inherited

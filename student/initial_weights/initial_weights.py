@@ -20,12 +20,12 @@ from torch import nn
 from pipeline import console
 from pipeline.arrays import Floats, Ints, Ragged
 from pipeline.errors import ConfigError, IntegrityError, raise_all
+from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
 from pipeline.files import sha256
 from pipeline.sets.open import LogitSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.text.word_vectors import read_word_vectors
-from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
 from student.data import Rows
 from student.encoders.aligned import AlignedEncoder
 from student.encoders.encoder import Encoder

@@ -19,11 +19,13 @@ from torch.nn import functional
 from pipeline.arrays import Ints, Ragged
 from pipeline.devices import has_fast_bf16, to_device
 from pipeline.errors import FingerprintMismatchError
+from pipeline.file_names import RUN_RECORD
 from pipeline.flat_settings import narrowed
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.codecs import Decoder, Distribution
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, masked_rows, perplexity, split_table
 from pipeline.sets.open import Group
-from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
+from pipeline.training.run_record import Metrics
 from student.losses.masked_words import CHUNK, HeadPass, TeacherOf, cross_entropy
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.model.student import default_device
@@ -163,7 +165,7 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
         """Returns the scores on the validation split. Every process computes all of them. See `scores_and_control`."""
         return scores_and_control(self.model, self._set, self._log_frequency_V)
 
-    def card(self, record: RunRecord) -> str:
+    def card(self, record: Record) -> str:
         """See `PretrainTask`."""
         own = {
             "num_outputs": f"{self.model.config.num_outputs:,}",
@@ -215,7 +217,7 @@ def evaluate_masked_words(config: EvaluatePretrained) -> dict[str, dict[str, flo
         DataError: if the set is gone.
         FingerprintMismatchError: if another set replaced it, or its ids belong to another tokenizer.
     """
-    record = read_run_record(config.run / RUN_RECORD)
+    record = read_work_record(config.run / RUN_RECORD)
     student = MaskedWordStudent.load(config.run).to(default_device())
     token_set = MaskedWordSet.open(evaluated_sets(record, config.set, config.store)[0], config.allow_unverified)
     if token_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:

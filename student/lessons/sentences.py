@@ -18,13 +18,15 @@ from torch.nn import functional
 from pipeline.arrays import Floats, Floats64, Ints, Ragged, ragged
 from pipeline.devices import to_device
 from pipeline.errors import FingerprintMismatchError
+from pipeline.file_names import RUN_RECORD
 from pipeline.flat_settings import narrowed
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.open import Group
 from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.tasks.metrics import pearson
-from pipeline.training.run_record import RUN_RECORD, Metrics, RunRecord, read_run_record
+from pipeline.training.run_record import Metrics
 from student.initial_weights.initial_weights import starts_from_teacher
 from student.model.pretrained import SentenceStudent, build_sentence_config
 from student.model.student import default_device
@@ -131,7 +133,7 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
         """Returns the scores on the sentences of a held-out split. Every process computes all of them."""
         return held_out_scores(self.model, self._set)
 
-    def card(self, record: RunRecord) -> str:
+    def card(self, record: Record) -> str:
         """See `PretrainTask`."""
         config, of_set = self.model.config, self.opened.record
         own = {
@@ -154,7 +156,7 @@ def evaluate_vector_run(config: EvaluatePretrained) -> Metrics:
         FingerprintMismatchError: if another set replaced it, or its ids or vectors have another origin than the
             student's.
     """
-    record = read_run_record(config.run / RUN_RECORD)
+    record = read_work_record(config.run / RUN_RECORD)
     student = SentenceStudent.load(config.run).to(default_device())
     root = evaluated_sets(record, config.set, config.store)[0]
     sentence_set = SentenceSet.open(root, config.allow_unverified)

@@ -20,15 +20,17 @@ from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, DataError, IntegrityError
 from pipeline.flat_settings import deciding
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.layers import open_layers
 from pipeline.sets.open import find_set
 from pipeline.tasks.metrics import score_logits
 from pipeline.training.batches import EpochBatches
 from pipeline.training.checkpoint import check_tensors, state_of, write_tensors
-from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit, seed_step
+from pipeline.training.loop import TrainOptimizer, TrainTask, fit, seed_step
 from pipeline.training.run import Run
-from pipeline.training.run_record import Metrics, RunRecord, read_run_record
+from pipeline.training.run_record import Metrics
+from pipeline.training.schedule import Schedule
 from student.data import Examples, gold_tensor, load_dev, load_examples
 from student.losses.layer_distances import first_signal, named_layers, stored_layers
 from student.losses.layer_targets import LayerTargets
@@ -100,7 +102,7 @@ def read_filters(folder: Path, fingerprint: str) -> Filters:
     """
     if not (folder / FILTERS_RECORD).is_file():
         raise IntegrityError(f"{folder}: no filters: it has no {FILTERS_RECORD}")
-    record = read_run_record(folder / FILTERS_RECORD)
+    record = read_work_record(folder / FILTERS_RECORD)
     if record["state"] != "finished":
         raise ConfigError(f"{folder}: not finished. Repeat its command first: {record['command']}")
     settings: dict[str, Any] = record["settings"]
@@ -183,7 +185,7 @@ class FilterTask(TrainTask[list[int]]):
         return score_logits(self._record.metrics, self._record.target, logits_NC, *gold)
 
 
-def train_filters(config: FiltersSettings, command: str) -> RunRecord:
+def train_filters(config: FiltersSettings, command: str) -> Record:
     """Learns the filters that ``config`` describes, or resumes them. Returns the content of ``filters.json``.
 
     Raises:

@@ -5,9 +5,9 @@ from typing import Any
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, raise_all
+from pipeline.file_names import CONFIG_FILE
 from pipeline.settings import flag_name
 from pipeline.tasks.task import Metric
-from pipeline.training.run_record import CONFIG_FILE
 from student.encoders.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
 from student.encoders.kinds import ENCODERS
 from student.model.architecture import MOST_COMPARED, Facts, StudentConfig, TokenLabelConfig

@@ -6,7 +6,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from pipeline.console import size
-from pipeline.training.run_record import RunRecord
+from pipeline.record_file import Record
 from student.encoders.kinds import ENCODERS
 from student.encoders.recurrent import state_size_of
 from student.model.architecture import EncoderConfig, TaskConfig
@@ -80,7 +80,7 @@ NEEDS = (
 )
 
 
-def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: RunRecord | None = None) -> str:
+def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: Record | None = None) -> str:
     """Fills the template ``card.md``.
 
     Args:
@@ -118,7 +118,7 @@ def card_text(config: TaskConfig, num_parameters: int, num_bytes: int, record: R
     )
 
 
-def _eval_results(config: TaskConfig, record: RunRecord) -> list[EvalResult]:
+def _eval_results(config: TaskConfig, record: Record) -> list[EvalResult]:
     """Returns the scores as entries of the hub's ``model-index``."""
     # Scores belong to one data set of the hub only if all rows came from it.
     datasets = record.get(HUB, {}).get("datasets", [])

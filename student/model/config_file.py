@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.record_file import read_record
-from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, read_run_record
+from pipeline.file_names import CONFIG_FILE, RUN_RECORD
+from pipeline.record_file import read_record, read_work_record
 from student.model.architecture import (
     BERT_KEY,
     CONFIGS,
@@ -51,7 +51,7 @@ def why_none(path: Path) -> str:
     if not folder.exists():
         return f"{folder}: no such folder"
     # A folder without a config is often that of a run in its first epoch, and the message should mention that.
-    record = read_run_record(folder / RUN_RECORD) if (folder / RUN_RECORD).is_file() else {}
+    record = read_work_record(folder / RUN_RECORD) if (folder / RUN_RECORD).is_file() else {}
     others = students_in(folder)
     if record.get("state") == "running" and not others:
         return f"{folder}: its training has not saved any weights yet. Repeat its command:\n  {record['command']}"

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from pipeline.errors import ConfigError, IntegrityError, raise_all
+from pipeline.file_names import CONFIG_FILE
 from pipeline.sets.record import SetRecord
-from pipeline.training.run_record import CONFIG_FILE
 from student.encoders.kinds import ENCODERS
 from student.encoders.products import SparseGrads
 from student.model.architecture import MaskedWordConfig, SentenceConfig

@@ -13,9 +13,9 @@ import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from torch import nn
 
+from pipeline.file_names import CONFIG_FILE, TOKENIZER_FILE
 from pipeline.files import write_atomically
 from pipeline.sets.record_parts import KindName
-from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE
 from student.encoders.encoder import Encoder, remaining_starts, without_padding
 from student.encoders.kinds import ENCODERS
 from student.encoders.products import SparseGrads

@@ -16,10 +16,10 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from pipeline.errors import IntegrityError
+from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
 from pipeline.files import link_or_copy, write_atomically, write_text
 from pipeline.record_file import with_checksum
 from pipeline.training.checkpoint import check_tensors, state_of, write_tensors
-from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
 from student.model.disk_rounding import MOST_WIDENED, rounded, widened
 
 ENCODER_FILE = "encoder.safetensors"

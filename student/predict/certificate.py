@@ -17,9 +17,9 @@ from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, DistillError, IntegrityError
+from pipeline.file_names import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from pipeline.files import remove_temporaries, sha256, write_text
 from pipeline.record_file import read_record, with_checksum
-from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 
 CERTIFICATE_FILE = "certificate.json"
 PERCENT = range(1, 101)

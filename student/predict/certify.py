@@ -12,13 +12,14 @@ import pyarrow.compute as pc
 from pipeline import console
 from pipeline.arrays import Bools
 from pipeline.errors import ConfigError, DistillError, FingerprintMismatchError, QueryError
+from pipeline.file_names import RUN_RECORD
 from pipeline.query.selection import read_chosen
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds.examples import KEYS, ORIGINALS, ExampleSet, keys_sha256
 from pipeline.sql.read_only_query import check_condition
 from pipeline.tasks.target import Target, margins, softmax
 from pipeline.tasks.task import TRAIN
 from pipeline.tasks.temperature import calibrated
-from pipeline.training.run_record import RUN_RECORD, RunRecord, read_run_record
 from student.data import as_read, load_examples
 from student.evaluate import open_evaluated
 from student.lessons.examples import ExampleLesson, check_readable, student_logits
@@ -48,7 +49,7 @@ def certify(config: CertifySettings) -> Certificate:
         ConfigError: if the student has scores, or was trained on all of the rows, or has a stricter certificate.
         FingerprintMismatchError: if the training rows cannot be determined today, or the student cannot read the set.
     """
-    record = read_run_record(config.run / RUN_RECORD)
+    record = read_work_record(config.run / RUN_RECORD)
     student = Student.load(config.run).to(default_device())
     _check_target(student.config.target)
     _keep_stricter(config)
@@ -138,7 +139,7 @@ def _check_target(target: Target) -> None:
 
 def not_trained_on(
     run: Path,
-    record: RunRecord,
+    record: Record,
     logit_set: ExampleSet,
     rows: pa.Table,
     where: str,
@@ -186,7 +187,7 @@ def not_trained_on(
     return ~np.asarray(seen)
 
 
-def _trained_rows(run: Path, record: RunRecord, store: Path, allow_unverified: bool) -> pa.Table:
+def _trained_rows(run: Path, record: Record, store: Path, allow_unverified: bool) -> pa.Table:
     settings = record["settings"]
     own_sets = open_evaluated(ExampleLesson(), record, None, store, allow_unverified)
     trained = read_chosen(own_sets, settings["query"], COLUMNS)

@@ -17,10 +17,10 @@ import numpy as np
 
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, IntegrityError, did_you_mean, short
-from pipeline.record_file import read_record, with_checksum
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_record, read_work_record, with_checksum
 from pipeline.tasks.target import NO_LABEL, Target, margins, predicted_scores, probabilities, softmax
 from pipeline.tasks.temperature import Calibration
-from pipeline.training.run_record import RUN_RECORD, read_run_record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,7 +218,7 @@ def stored_thresholds(folder: Path) -> dict[str, float]:
     """
     path, stored = folder / RUN_RECORD, {}
     if path.exists():
-        stored = read_run_record(path).get("result", {}).get("thresholds", {})
+        stored = read_work_record(path).get("result", {}).get("thresholds", {})
     if not stored and (folder / THRESHOLDS_FILE).exists():
         path = folder / THRESHOLDS_FILE
         stored = read_record(path)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, did_you_mean, raise_all
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, read_run_record
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_work_record
+from pipeline.training.run_record import STUDENTS
 from student.predict.predictor import Prediction, Predictor
 
 if TYPE_CHECKING:
@@ -176,7 +178,7 @@ def tasks_in(run: Path) -> tuple[str, ...]:
         names = tuple(info.name for info in read_infos(run))
         return names if len(names) > 1 else ()
     record = run / RUN_RECORD
-    return tuple(read_run_record(record).get(STUDENTS, ())) if record.is_file() else ()
+    return tuple(read_work_record(record).get(STUDENTS, ())) if record.is_file() else ()
 
 
 def _chosen(run: Path, tasks: Sequence[str]) -> tuple[str, ...]:

@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from pipeline.arrays import Floats, Floats64, Ints, Ragged, stacked
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.tasks.text_drift import text_signals
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import load_tokenizer
-from pipeline.training.run_record import TOKENIZER_FILE, text_columns
+from pipeline.training.run_record import text_columns
 from student.export.engine_file import engine_content, engine_problems
 from student.model.architecture import sequences
 from student.model.config_file import labels_words

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from pipeline.errors import DataError, DistillError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.training.checkpoint import write_tensors
-from pipeline.training.run_record import TOKENIZER_FILE
 from student.initial_weights.initial_weights import onto_axes
 from student.model.disk_rounding import rounded
 from student.model.pretrained import SentenceStudent

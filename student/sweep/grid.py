@@ -11,12 +11,13 @@ from pydantic_core import to_jsonable_python
 
 from pipeline.config import ReportFlags, SeedFlags
 from pipeline.errors import ConfigError, did_you_mean, raise_all
+from pipeline.file_names import RUN_RECORD
 from pipeline.flat_settings import attempt, flat
 from pipeline.query.mixture import mix_of
+from pipeline.record_file import read_work_record
 from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.settings import flags
-from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.calibration_rows import BestEpoch, CalibrationRows
 from student.fit import build_joint_configs, vectors_source
 from student.initial_weights.initial_weights import given_vectors, has_pretrained, source_sha256
@@ -62,7 +63,7 @@ class Trial:
     def is_finished(self) -> bool:
         """Whether its run folder contains the result."""
         path = self.folder / RUN_RECORD
-        return path.exists() and read_run_record(path)["state"] == "finished"
+        return path.exists() and read_work_record(path)["state"] == "finished"
 
 
 def make_points(sweep: SweepSettings, grid: Grid) -> list[TrainSettings]:

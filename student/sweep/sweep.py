@@ -10,22 +10,15 @@ import numpy as np
 
 from pipeline import console
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
+from pipeline.file_names import RUN_RECORD, SWEEP_RECORD, WEIGHTS_FILE
 from pipeline.files import make_folder, remove_temporaries, sha256
 from pipeline.flat_settings import deciding, defaults
+from pipeline.record_file import Record, read_work_record, write_record
 from pipeline.text.word_vectors import file_sha256
-from pipeline.training import run_record
+from pipeline.training import best_epoch
+from pipeline.training.best_epoch import quality
 from pipeline.training.joint import entry_of
-from pipeline.training.run_record import (
-    RUN_RECORD,
-    STUDENTS,
-    SWEEP_RECORD,
-    WEIGHTS_FILE,
-    Entry,
-    RunRecord,
-    quality,
-    read_run_record,
-    write_run_record,
-)
+from pipeline.training.run_record import STUDENTS, Entry
 from student.initial_weights.initial_weights import FLAG
 from student.losses.ted_filters import FILTERS_FILE
 from student.settings import SweepSettings, TrainSettings
@@ -55,7 +48,7 @@ Scored = tuple[Trial, Entry]
 ByPoint = dict[tuple[Any, ...], list[Scored]]
 
 
-def sweep(config: SweepSettings, command: str) -> RunRecord:
+def sweep(config: SweepSettings, command: str) -> Record:
     """Trains every student of a grid. Finished runs are not repeated, and unfinished ones are resumed.
 
     The run folders are authoritative. Optuna's storage only mirrors finished runs for its tools.
@@ -96,16 +89,16 @@ def sweep(config: SweepSettings, command: str) -> RunRecord:
         if begun == [trial.folder.exists() for trial in trials]:
             _put_back(folder / SWEEP_RECORD, earlier)
         raise
-    record = read_run_record(folder / SWEEP_RECORD) | {"state": "finished", "result": sweep_result(trials, failed)}
-    write_run_record(folder / SWEEP_RECORD, record)
+    record = read_work_record(folder / SWEEP_RECORD) | {"state": "finished", "result": sweep_result(trials, failed)}
+    write_record(folder / SWEEP_RECORD, record)
     return record
 
 
-def _put_back(path: Path, earlier: RunRecord | None) -> None:
+def _put_back(path: Path, earlier: Record | None) -> None:
     if earlier is None:
         path.unlink()
     else:
-        write_run_record(path, earlier)
+        write_record(path, earlier)
 
 
 def _contents(fixed: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +111,7 @@ def _contents(fixed: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _start_record(settings: dict[str, Any], folder: Path, command: str) -> RunRecord | None:
+def _start_record(settings: dict[str, Any], folder: Path, command: str) -> Record | None:
     """Starts or resumes a sweep's record. Returns the previous one.
 
     All runs of a folder have the same settings except for the grid's values, which may grow between tries, also by
@@ -130,7 +123,7 @@ def _start_record(settings: dict[str, Any], folder: Path, command: str) -> RunRe
         "intermediate_epochs": settings["intermediate_epochs"] or None,
     }
     path = folder / SWEEP_RECORD
-    earlier = read_run_record(path) if path.exists() else None
+    earlier = read_work_record(path) if path.exists() else None
     stored = earlier["settings"] if earlier else settings
     same = {name: None for name, value in EARLIER.items() if stored.get(name) == value and settings[name] is None}
     settings = {name: value for name, value in stored.items() if is_of_a_task(name)} | settings
@@ -139,7 +132,7 @@ def _start_record(settings: dict[str, Any], folder: Path, command: str) -> RunRe
     if changes:
         message = f"{folder} holds a sweep with other settings:\n{changes}\nChoose another --output-dir"
         raise FingerprintMismatchError(message)
-    write_run_record(path, {"state": "running", "command": command, "settings": settings})
+    write_record(path, {"state": "running", "command": command, "settings": settings})
     return earlier
 
 
@@ -204,11 +197,11 @@ def score_of(trial: Trial) -> float:
     return quality(_record(trial)["result"]["best"])
 
 
-def _record(trial: Trial) -> RunRecord:
-    return read_run_record(trial.folder / RUN_RECORD)
+def _record(trial: Trial) -> Record:
+    return read_work_record(trial.folder / RUN_RECORD)
 
 
-def _of_tasks(records: Sequence[tuple[Trial, RunRecord]]) -> dict[str, list[Scored]]:
+def _of_tasks(records: Sequence[tuple[Trial, Record]]) -> dict[str, list[Scored]]:
     """Returns the best epochs' scores of each task with gold in dev, empty for runs of one task."""
     found: dict[str, list[Scored]] = {}
     for trial, record in records:
@@ -250,5 +243,5 @@ def _best(by_point: ByPoint, name: str = "") -> dict[str, Any]:
 
 def _metric(entry: Entry) -> str:
     """Returns the name of what `quality` measures, for tables."""
-    found = run_record.deciding(entry["metrics"])
+    found = best_epoch.deciding(entry["metrics"])
     return f"{found[0]} {found[1]}" if found else "epochs"

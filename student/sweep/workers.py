@@ -20,8 +20,8 @@ import torch
 
 from pipeline.cluster.ray_pool import RayFlags, RayPool, WorkerTask, on_cluster
 from pipeline.errors import ConfigError, DistillError
+from pipeline.file_names import SWEEP_RECORD
 from pipeline.flat_settings import as_flags
-from pipeline.training.run_record import SWEEP_RECORD
 from student.fit import train
 from student.run_result import LIBRARIES
 from student.settings import TrainSettings

@@ -19,7 +19,8 @@ from pipeline.arrays import Ints
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import sha256
-from pipeline.resumable import RangePart, Record, Workspace, range_parts, read_work_record, require_same_settings
+from pipeline.record_file import Record, read_work_record
+from pipeline.resumable import RangePart, Workspace, range_parts, require_same_settings
 from pipeline.sets.record_parts import AugmentationRecord, Setting
 from pipeline.sources import sentences
 from pipeline.tasks.task import TRAIN

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import console
-from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, raise_all, setting_changes, short
+from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, raise_all, setting_changes
 from pipeline.files import link_or_copy
 from pipeline.sets.files import require_shards
 from pipeline.sets.layers import layer_file_problems
@@ -79,7 +79,7 @@ def extended(planned: SetRecord, old: LogitSet, source: Source, rows_per_shard: 
     Raises:
         FingerprintMismatchError: if the old set was made with other settings.
     """
-    changes = setting_changes(shared_settings(old.record.settings), shared_settings(planned.settings), short)
+    changes = setting_changes(shared_settings(old.record.settings), shared_settings(planned.settings))
     if changes:
         raise FingerprintMismatchError(
             f"{old.root} cannot be extended, because it was made with other settings:\n{changes}"

@@ -17,22 +17,19 @@ from torch import nn
 from transformers import AutoTokenizer
 
 from pipeline.errors import ConfigError, raise_all
-from pipeline.files import library_writes, link_or_copy, make_folder, remove_temporaries, write_atomically, write_text
+from pipeline.file_names import FINETUNE_RECORD
+from pipeline.files import library_writes, link_or_copy, make_folder, write_atomically, write_text
+from pipeline.record_file import Record
 from pipeline.sources import Source
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import Objective, Task, load_task
+from pipeline.training.best_epoch import best_of
 from pipeline.training.checkpoint import state_of, write_tensors
-from pipeline.training.joint import BatchedTask, JointTask, check_free, entry_of, joint_settings
-from pipeline.training.loop import Schedule, fit, seed_step
+from pipeline.training.joint import BatchedTask, JointTask, entry_of, joint_settings, start_parts
+from pipeline.training.loop import fit, seed_step
 from pipeline.training.run import Run
-from pipeline.training.run_record import (
-    FINETUNE_RECORD,
-    Entry,
-    RunRecord,
-    best_of,
-    finish_run,
-    write_run_record,
-)
+from pipeline.training.run_record import Entry
+from pipeline.training.schedule import Schedule
 from teacher.finetune.common import (
     AcceleratedOptimizer,
     adamw,
@@ -74,7 +71,7 @@ class Classifiers(nn.Module):
         return self.models[number](**inputs).logits  # type: ignore[no-any-return]
 
 
-def finetune(config: FinetuneSettings, command: str) -> RunRecord:
+def finetune(config: FinetuneSettings, command: str) -> Record:
     """Fine-tunes a teacher into ``config.output_dir``, or one for each of several tasks into a folder in it.
 
     With several tasks, a step is a batch of one of them, and an epoch has all batches of all tasks in random order. The
@@ -117,28 +114,21 @@ def _finetune_several(
     command: str,
     parts: Sequence[tuple[Task, Source, Teacher]],
     accelerator: Accelerator,
-) -> RunRecord:
+) -> Record:
     names = [task.name for task, _, _ in parts]
     by_task = {part[0].name: {"tasks": names} | classifier_settings(config, *part, accelerator) for part in parts}
     run, finished = start_run(config.output_dir, joint_settings(by_task), command, accelerator)
     if finished is not None:
         return finished
     folders = {name: config.output_dir / name for name in names}
-    if run.is_main:
-        for name, folder in folders.items():
-            # All folders are checked before the first is written, so that a refusal leaves no incomplete folder.
-            check_free(folder / FINETUNE_RECORD, by_task[name], folder / "model.safetensors")
-        for name, folder in folders.items():
-            make_folder(folder)
-            remove_temporaries(folder)
-            begun = {"state": "running", "command": command, "settings": by_task[name]}
-            write_run_record(folder / FINETUNE_RECORD, begun)
+    works = (
+        start_parts({folders[name]: by_task[name] for name in names}, command, FINETUNE_RECORD) if run.is_main else []
+    )
     history = _train(config, learn, parts, accelerator, run)
     best, start = best_of(history), origin(config.encoder)
-    if run.is_main:
-        for name, folder in folders.items():
-            own = {"history": [entry_of(name, entry) for entry in history], "best": entry_of(name, best)}
-            finish_run(folder / FINETUNE_RECORD, own | start)
+    for name, work in zip(names, works, strict=run.is_main):
+        own = {"history": [entry_of(name, entry) for entry in history], "best": entry_of(name, best)}
+        work.finish(own | start)
     return run.finish({"history": history, "best": best})
 
 

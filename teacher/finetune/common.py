@@ -11,14 +11,15 @@ from transformers import AutoTokenizer
 from pipeline.devices import has_fast_bf16, processes
 from pipeline.environment import MIXED_PRECISION, mixed_precision
 from pipeline.errors import ConfigError
+from pipeline.file_names import FINETUNE_RECORD
 from pipeline.files import library_writes
 from pipeline.flat_settings import deciding
+from pipeline.record_file import Record
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
 from pipeline.training.joint import check_free
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run import Run
-from pipeline.training.run_record import FINETUNE_RECORD, RunRecord
 from teacher.finetune_settings import AdamwFlags, Encoder, FinetuneSettings
 from teacher.models.classifier import Teacher
 from teacher.models.loaded import (
@@ -126,7 +127,7 @@ def origin(encoder: Encoder) -> dict[str, str]:
 
 def start_run(
     folder: Path, settings: dict[str, Any], command: str, accelerator: Accelerator
-) -> tuple[Run, RunRecord | None]:
+) -> tuple[Run, Record | None]:
     """Starts or resumes the run in a folder, in all processes. Also returns its record if it is finished.
 
     Raises:

@@ -15,11 +15,13 @@ from torch.nn import functional
 from pipeline.arrays import Ints
 from pipeline.files import make_folder
 from pipeline.flat_settings import deciding
+from pipeline.record_file import Record
 from pipeline.sets.kinds.masked_words import perplexity
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
-from pipeline.training.loop import Schedule, TrainTask, fit, seed_step
-from pipeline.training.run_record import Metrics, RunRecord
+from pipeline.training.loop import TrainTask, fit, seed_step
+from pipeline.training.run_record import Metrics
+from pipeline.training.schedule import Schedule
 from teacher.corpus.masking import Masked, MaskingPlan, mask
 from teacher.corpus.text import VALIDATION, Text, masking_plan, nothing_to_mask, open_text, require_known_words
 from teacher.finetune.common import (
@@ -42,7 +44,7 @@ VALIDATION_DOCUMENTS = 1000
 BLOCK_DOCUMENTS, BLOCKS_PER_POOL = 256, 32
 
 
-def finetune_mlm(config: FinetuneSettings, command: str) -> RunRecord:
+def finetune_mlm(config: FinetuneSettings, command: str) -> Record:
     """Trains a masked LM into ``config.output_dir``, or resumes it.
 
     Returns:

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 
 from pipeline.config import as_names
 from pipeline.errors import ConfigError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import read_small_file, require_space, sha256
 from pipeline.sets.files import Statistics
 from pipeline.sets.kinds.examples import shard_table, text_hashes
@@ -38,7 +39,6 @@ from pipeline.text.tokenizer import (
     wordpiece,
 )
 from pipeline.text.tokenizer import ROWS as KNOWN_ROWS
-from pipeline.training.run_record import TOKENIZER_FILE
 from teacher.dump.driver import Dump, ThisProcess, run_dump
 from teacher.dump.rows import Rows, all_shards, amount, split_records, task_record, tokenizer_record
 from teacher.dump.shard_jobs import Advance, RowJob

@@ -19,12 +19,13 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import ConfigError, DataError, TeacherError
+from pipeline.file_names import FINETUNE_RECORD
 from pipeline.files import refuse_lfs_pointer
+from pipeline.record_file import read_work_record
 from pipeline.tasks.task import HUB_ID
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import frame_ids, reported, vocabulary_size
 from pipeline.training.checkpoint import tensors_sha256
-from pipeline.training.run_record import FINETUNE_RECORD, read_run_record
 from pipeline.untrusted import parse_json
 from teacher.models.weight_files import SAFE_WEIGHTS, refuse_longer_names, refuse_rounded
 
@@ -117,7 +118,9 @@ def load_config(name: str, revision: str | None) -> Any:
         DataError: if it cannot be found or read.
         TeacherError: if the model's fine-tuning is not finished.
     """
-    if (Path(name) / FINETUNE_RECORD).exists() and read_run_record(Path(name) / FINETUNE_RECORD)["state"] != "finished":
+    if (Path(name) / FINETUNE_RECORD).exists() and read_work_record(Path(name) / FINETUNE_RECORD)[
+        "state"
+    ] != "finished":
         raise TeacherError(f"teacher {name}: its fine-tuning is not finished. Repeat `distill finetune-teacher` first.")
     require_model_folder(name)
     with reported(_failure(name, "config"), DataError):
@@ -132,14 +135,14 @@ def is_sentence_encoder(name: str, revision: str | None) -> bool:
 def sentence_encoder_of(name: str) -> str | None:
     """Returns the sentence encoder that a teacher in a folder was fine-tuned from, or None."""
     path = Path(name) / FINETUNE_RECORD
-    return read_run_record(path).get("result", {}).get(SENTENCE_ENCODER) if path.exists() else None
+    return read_work_record(path).get("result", {}).get(SENTENCE_ENCODER) if path.exists() else None
 
 
 def base_model_of(name: str) -> str | None:
     """Returns a model's hub id, or for a fine-tuned teacher in a folder that of the model it started from."""
     folder = Path(name)
     if (folder / FINETUNE_RECORD).exists():
-        base: str | None = read_run_record(folder / FINETUNE_RECORD).get("result", {}).get(BASE_MODEL)
+        base: str | None = read_work_record(folder / FINETUNE_RECORD).get("result", {}).get(BASE_MODEL)
         return base
     # A folder may look like a hub id, such as teachers/mrpc, so the file system decides.
     return None if folder.exists() or not re.match(HUB_ID, name) else name

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distill.apps.bench.readers import random_student
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
 from pipeline.text.tokenizer import pad_id
-from pipeline.training.run_record import TOKENIZER_FILE
 from student.predict.file import predict_file
 from student.predict.predictor import Predictor
 from student.run_settings import PredictSettings

@@ -15,12 +15,12 @@ from tokenizers import Tokenizer
 from distill.apps.bench.readers import random_student
 from distill.apps.bench.timing import interleaved
 from pipeline import console
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
 from pipeline.flat_settings import narrowed
 from pipeline.tasks.target import Target
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256
-from pipeline.training.run_record import TOKENIZER_FILE
 from student.engine.python import distill_student
 from student.export.engine_file import write_engine_file
 from student.model.build_config import build_token_label_config

@@ -23,8 +23,8 @@ from tokenizers import Tokenizer
 from distill.apps.bench.timing import interleaved
 from pipeline import console
 from pipeline.arrays import Floats
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.tasks.target import softmax
-from pipeline.training.run_record import TOKENIZER_FILE
 from student.predict.predictor import Predictor
 from tests.benchmarks.answers import file_to_file, write_student_and_lines
 from tests.benchmarks.ratios import ratios

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import DistillError
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_work_record, write_record
 from pipeline.sets.card import CARD_FILE, card_text
 from pipeline.sets.open import load_set_tokenizer, usable_record
 from pipeline.sets.record import read_set_record, write_set_record
 from pipeline.sets.verify import verify_shards
-from pipeline.training.run_record import RUN_RECORD, read_run_record, write_run_record
 from student.model.student import Student
 from student.predict.predictor import Predictor
 
@@ -36,7 +37,7 @@ def what_a_set_says(root: Path) -> Any:
 
 def what_a_student_says(folder: Path) -> Any:
     """All that is read of a student, and its answers."""
-    record = read_run_record(folder / RUN_RECORD)
+    record = read_work_record(folder / RUN_RECORD)
     predictor = Predictor(folder)
     weights = {name: tensor.tolist() for name, tensor in predictor.student.state_dict().items()}
     known = {key: record[key] for key in ("state", "settings", "command", "result")}
@@ -52,7 +53,7 @@ def copies(folder: Path) -> list[tuple[Path, Read]]:
         write_set_record(folder / name, record)
         (folder / name / CARD_FILE).write_text(card_text(record))
     for name in RUNS:
-        write_run_record(folder / name / RUN_RECORD, read_run_record(folder / name / RUN_RECORD))
+        write_record(folder / name / RUN_RECORD, read_work_record(folder / name / RUN_RECORD))
         student = Student.load(folder / name)
         student.save(folder / name)
         (folder / name / CARD_FILE).write_text(str(student.generate_model_card()))

@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 
+from pipeline.record_file import Record
 from pipeline.training.batches import EpochBatches
+from pipeline.training.best_epoch import best_of
 from pipeline.training.checkpoint import write_tensors
-from pipeline.training.loop import Schedule, TrainOptimizer, TrainTask, fit, seed_step
+from pipeline.training.loop import TrainOptimizer, TrainTask, fit, seed_step
 from pipeline.training.run import Run
-from pipeline.training.run_record import Metrics, RunRecord, best_of
+from pipeline.training.run_record import Metrics
+from pipeline.training.schedule import Schedule
 
 EPOCHS = Schedule(total_steps=30, entry_steps=6, unit="epoch", seed=3, warmup_steps=4, save_steps=4, patience=2)
 STEPS = Schedule(total_steps=17, entry_steps=5, unit="step", seed=3, save_best=False)
@@ -55,7 +58,7 @@ class ToyTask(TrainTask[list[int]]):
         write_tensors(folder / "weights.safetensors", self.model.state_dict())
 
 
-def toy_run(folder: Path, schedule: Schedule = EPOCHS, learning_rate: float = 0.05) -> RunRecord:
+def toy_run(folder: Path, schedule: Schedule = EPOCHS, learning_rate: float = 0.05) -> Record:
     """Trains the toy, or goes on with it."""
     run = Run(folder, {"learning_rate": learning_rate, "seed": 3}, "distill toy")
     finished = run.start()

@@ -110,7 +110,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(
             f"distill teacher-dump {TEACHER} teacher",
             "its config calls the labels x and y",
-            before=lambda: edit("teacher/settings.json", id2label={"0": "x", "1": "y"}, label2id={"x": 0, "y": 1}),
+            before=lambda: edit("teacher/config.json", id2label={"0": "x", "1": "y"}, label2id={"x": 0, "y": 1}),
         ),
         Mistake(f"distill teacher-dump {CORPUS} lines.csv"),
     ],

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
 from pipeline.parquet import read_footer
-from pipeline.resumable import FilePart, Processes, RangePart, Status, Workspace, range_parts, ranges, read_work_record
+from pipeline.record_file import read_work_record
+from pipeline.resumable import FilePart, Processes, RangePart, Status, Workspace, range_parts, ranges
 
 Settings = dict[str, Any]
 SETTINGS: Settings = {"seed": 1, "source": "a" * 64}

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
+from pipeline.file_names import CONFIG_FILE
 from pipeline.record_file import read_record
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.sources.corpus import FilePart
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import Corpus, Task, load_task, own_manifest, parse_manifest
-from pipeline.training.run_record import CONFIG_FILE
 from student.model.config_file import read_config
 from student.model.pretrained import MaskedWordStudent
 from student.model.student import Student

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pipeline.errors import IntegrityError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sharing.pull import FOLDER
-from pipeline.training.run_record import TOKENIZER_FILE
 from tests.helpers.messages import naming
 from tests.helpers.places import contents, edit_record, fetch, objects, remove, replace, send
 

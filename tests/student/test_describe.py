@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
+from pipeline.file_names import CONFIG_FILE
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target
-from pipeline.training.run_record import CONFIG_FILE
 from student.describe import describe, describe_config
 from student.model.student import Student
 from tests.helpers.messages import naming

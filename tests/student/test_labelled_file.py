@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.record_file import read_record
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_record, write_record
 from pipeline.sets.kinds.examples import ExampleSet
-from pipeline.training.run_record import RUN_RECORD, STUDENTS, write_run_record
+from pipeline.training.run_record import STUDENTS
 from student.data import load_examples
 from student.evaluate import evaluate
 from student.fit import train
@@ -89,7 +90,7 @@ def test_the_run_remembers_its_tasks_names_of_columns(opinion_run: Path, renamed
     run = shutil.copytree(opinion_run, tmp_path / "run")
     record = read_record(run / RUN_RECORD)
     assert record["label_columns"] == ["label"]
-    write_run_record(run / RUN_RECORD, record | {"text_columns": [["message"]], "label_columns": ["mood"]})
+    write_record(run / RUN_RECORD, record | {"text_columns": [["message"]], "label_columns": ["mood"]})
     assert of_file(run, renamed) == of_split(opinion_run)
 
 
@@ -167,6 +168,6 @@ def test_a_run_of_several_tasks_names_the_folders_of_its_students(
 ) -> None:
     record = read_record(opinion_run / RUN_RECORD)
     (tmp_path / "joint").mkdir()
-    write_run_record(tmp_path / "joint" / RUN_RECORD, record | {STUDENTS: ["opinion", "roles"]})
+    write_record(tmp_path / "joint" / RUN_RECORD, record | {STUDENTS: ["opinion", "roles"]})
     with pytest.raises(ConfigError, match=naming("--data", tmp_path / "joint" / "roles")):
         of_file(tmp_path / "joint", renamed)

@@ -15,9 +15,10 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
 
 from pipeline.errors import ConfigError, DataError, DistillError
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
-from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.predict.predictor import Predictor
 from student.sklearn import StudentClassifier, classes_as
 from tests.helpers.messages import naming
@@ -54,7 +55,7 @@ def texts(logit_set: ExampleSet, split: str = "train", most: int = 40) -> list[A
 def test_it_learns_from_the_rows_with_these_texts(opinion_set: ExampleSet, tmp_path: Path) -> None:
     some = texts(opinion_set)
     model = StudentClassifier(opinion_set.root, FLAGS, tmp_path / "run").fit(some)
-    record = read_run_record(tmp_path / "run" / RUN_RECORD)
+    record = read_work_record(tmp_path / "run" / RUN_RECORD)
     rows = opinion_set.read("train", ("source_row", "sentence1"), "variant = 0").to_pylist()
     assert record["settings"]["rows"] == sum(row["sentence1"] in some for row in rows) < len(rows)
     dev = texts(opinion_set, "validation")

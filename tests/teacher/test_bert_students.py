@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertModel
 
 from pipeline.errors import ConfigError, IntegrityError
+from pipeline.file_names import WEIGHTS_FILE
 from pipeline.sets.kinds.examples import ExampleSet
-from pipeline.training.run_record import WEIGHTS_FILE
 from student.data import as_read, load_examples
 from student.encoders.bert import BertEncoder
 from student.encoders.bert_shape import BertShape, Inherited

@@ -17,10 +17,10 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Ints, Ragged
 from pipeline.errors import ConfigError, raise_all
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import SPECIAL_TOKENS, pad_id, tokenizer_sha256, wordpiece
-from pipeline.training.run_record import TOKENIZER_FILE
 from student.model.build_config import build_config
 from student.model.student import Student, num_parameters
 from student.predict.engine_predictor import FolderPredictor

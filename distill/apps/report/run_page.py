@@ -14,9 +14,11 @@ from distill.apps.report.page import Page, Picture, Section, Table, clipped
 from pipeline.arrays import Floats64
 from pipeline.console import size
 from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError
+from pipeline.file_names import CONFIG_FILE, RUN_RECORD, SWEEP_RECORD
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.open import LogitSet
 from pipeline.tasks.metrics import spearmanr
-from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, STUDENTS, SWEEP_RECORD, RunRecord, read_run_record
+from pipeline.training.run_record import STUDENTS
 from student.describe import describe_config
 from student.lessons import kind_of_set
 from student.model.config_file import is_pretrained, read_task_config
@@ -67,20 +69,20 @@ def run_page(config: ReportSettings, folder: Path) -> Page:
     return Page("run", name, lead, sections)
 
 
-def finished_record(path: Path) -> RunRecord:
+def finished_record(path: Path) -> Record:
     """Reads the record of a run or a sweep.
 
     Raises:
         IntegrityError: if it is damaged or not finished.
     """
-    record = read_run_record(path)
+    record = read_work_record(path)
     if record["state"] != "finished":
         command = record["command"]
         raise IntegrityError(f"{path.parent}: not finished yet. Repeat its command to finish it:\n  {command}")
     return record
 
 
-def trained_set(config: ReportSettings, record: RunRecord) -> tuple[LogitSet | None, str]:
+def trained_set(config: ReportSettings, record: Record) -> tuple[LogitSet | None, str]:
     """Returns the set or the mixture that a run was trained on.
 
     If a part of it is missing, returns None and the reason.
@@ -92,7 +94,7 @@ def trained_set(config: ReportSettings, record: RunRecord) -> tuple[LogitSet | N
     return kind_of_set(paths[0]).open_sets(paths, record["settings"].get("mix"), config.allow_unverified), ""
 
 
-def _facts(record: RunRecord, made_of: dict[str, Any]) -> dict[str, Any]:
+def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
     settings, result = record["settings"], record["result"]
     architecture: dict[str, Any] = made_of["architecture"]
     return architecture | {
@@ -113,7 +115,7 @@ def _settings(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None and name not in shown_elsewhere}
 
 
-def joint_page(folder: Path, record: RunRecord) -> Page:
+def joint_page(folder: Path, record: Record) -> Page:
     """Returns the page of a training of several tasks, whose students have separate pages.
 
     Args:
@@ -133,7 +135,7 @@ def joint_page(folder: Path, record: RunRecord) -> Page:
     return Page("run of several tasks", folder.resolve().name, lead, sections)
 
 
-def pretrained_page(name: str, record: RunRecord) -> Page:
+def pretrained_page(name: str, record: Record) -> Page:
     """Returns the losses by step, and the scores on held-out rows."""
     settings, history = record["settings"], record["result"]["history"]
     steps = [entry["step"] for entry in history]
@@ -308,7 +310,7 @@ def _costs(config: ReportSettings, points: list[Point], runs: list[Path | None],
         return Section(
             "What the scores cost", "The folders of the runs no longer exist, so sizes and speeds are unknown."
         )
-    logit_set, missing = trained_set(config, read_run_record(existing[0] / RUN_RECORD))
+    logit_set, missing = trained_set(config, read_work_record(existing[0] / RUN_RECORD))
     caption = (
         "Each dot is a run. A large dot is the mean over seeds, with its number in the table. Better: up and to the"
     )

@@ -18,8 +18,8 @@ from pipeline import console
 from pipeline.console import size
 from pipeline.errors import DistillError
 from pipeline.files import make_folder, write_text
+from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
-from pipeline.training.run_record import read_run_record
 
 NOTHING = ""
 PREFACE = f"""\
@@ -390,4 +390,4 @@ def _start(plan: TaskPlan, teacher: Path) -> dict[str, str]:
 def _teachers(plan: TaskPlan) -> dict[str, Any]:
     """The best epoch's scores of every teacher that was fine-tuned, by seed."""
     records = {command.makes.parent.name: command.makes for command in plan.finetune()}
-    return {seed: read_run_record(path)["result"]["best"]["metrics"] for seed, path in records.items()}
+    return {seed: read_work_record(path)["result"]["best"]["metrics"] for seed, path in records.items()}

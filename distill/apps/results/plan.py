@@ -16,13 +16,15 @@ from distill.apps.results.experiment import FROM, Experiment, TaskParts, as_file
 from pipeline import console
 from pipeline.environment import data_folder
 from pipeline.errors import ConfigError, DataError, DistillError, did_you_mean, raise_all
+from pipeline.file_names import FINETUNE_RECORD, RUN_RECORD
 from pipeline.files import sha256
+from pipeline.record_file import read_work_record
 from pipeline.resumable import Workspace
 from pipeline.sets.record import FILE_NAME
 from pipeline.sources import Source, load_source, rows_sha256
 from pipeline.sources.split_files import find_files
 from pipeline.tasks.task import TRAIN, Task, load_task, task_names
-from pipeline.training.run_record import FINETUNE_RECORD, RUN_RECORD, quality, read_run_record
+from pipeline.training.best_epoch import quality
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ class TaskPlan:
             return folder
         folders = self._teachers()
         finished = [folder for folder in folders if (folder / FINETUNE_RECORD).is_file()]
-        records = {folder: read_run_record(folder / FINETUNE_RECORD) for folder in finished}
+        records = {folder: read_work_record(folder / FINETUNE_RECORD) for folder in finished}
         best = {folder: quality(record["result"]["best"]) for folder, record in records.items() if "result" in record}
         return max(best, key=best.__getitem__) if best else folders[0]
 

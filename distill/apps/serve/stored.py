@@ -10,11 +10,12 @@ from pipeline import console
 from pipeline.arrays import Floats
 from pipeline.environment import store_folder
 from pipeline.errors import DistillError
+from pipeline.file_names import RUN_RECORD
 from pipeline.query.mixture import open_sets
+from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ExampleSet, text_hash
 from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import Target
-from pipeline.training.run_record import RUN_RECORD, read_run_record
 from student.trained_sets import trained_sets
 
 
@@ -53,7 +54,7 @@ def stored_answers(run: Path, target: Target) -> Stored | None:
     Returns None without a note if they mean something else than the target.
     """
     try:
-        record = read_run_record(run / RUN_RECORD)
+        record = read_work_record(run / RUN_RECORD)
         paths = trained_sets(record, store_folder())
         logit_set = open_sets(paths, record["settings"].get("mix"), needs_text=False)
         return Stored(logit_set) if logit_set.record.target == target else None

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from distill.apps.score_advice import judge, judge_rows, judge_teacher
-from pipeline.record_file import read_record
-from pipeline.training.run_record import RUN_RECORD, write_run_record
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_record, write_record
 from student.fit import train
 from tests.helpers.commands import invoke
 from tests.helpers.students import tiny_config
@@ -92,7 +92,7 @@ def test_added_rows_that_lowered_a_score_are_found_by_the_run_beside(opinion_run
         changed = read_record(opinion_run / RUN_RECORD)
         changed["settings"]["rows"] = rows
         changed["result"]["evaluation"]["validation"]["gold"]["accuracy"] = accuracy
-        write_run_record(other / RUN_RECORD, changed)
+        write_record(other / RUN_RECORD, changed)
 
     accuracy = record["result"]["evaluation"]["validation"]["gold"]["accuracy"]
     fewer = record["settings"]["rows"] - 10

@@ -21,9 +21,9 @@ from distill.apps.serve.requests import MAX_CHARACTERS
 from distill.apps.serve.served import Served
 from pipeline.arrays import Floats, Ragged
 from pipeline.errors import DataError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.tasks.target import Target
 from pipeline.text.tokenizer import tokenizer_sha256
-from pipeline.training.run_record import TOKENIZER_FILE
 from student.export.engine_file import write_engine_file
 from student.export.html_file import write_html
 from student.export.onnx_file import write_onnx

@@ -9,9 +9,8 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from distill.apps.results import cells
-from pipeline.resumable import read_work_record
+from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
-from pipeline.training.run_record import read_run_record
 from teacher.models.loaded import weights_sha256
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.forked_steps import fork_all_steps, fork_steps
@@ -82,7 +81,7 @@ def test_scores_are_those_of_the_commands(whole: Whole) -> None:
     _, folder, told = whole
     for name, file_name in (("small", "small"), ("gold alone", "gold-alone")):
         for seed, scored in zip((42, 43), told["systems"][name]["splits"]["validation"], strict=True):
-            run = read_run_record(folder / "runs" / "opinion" / f"{file_name}-{seed}" / "run.json")
+            run = read_work_record(folder / "runs" / "opinion" / f"{file_name}-{seed}" / "run.json")
             evaluation = run["result"]["evaluation"]["validation"]
             assert scored["scores"] == evaluation["gold"]
             assert scored["intervals"] == evaluation["interval"]
@@ -94,7 +93,7 @@ def test_scores_are_those_of_the_commands(whole: Whole) -> None:
 
 def test_systems_are_compared_on_rows_from_which_they_did_not_learn(whole: Whole) -> None:
     _, folder, told = whole
-    run = read_run_record(folder / "runs" / "opinion" / "small-42" / "run.json")["result"]
+    run = read_work_record(folder / "runs" / "opinion" / "small-42" / "run.json")["result"]
     held_out = told["systems"]["small"]["splits"]["held-out"]
     assert held_out[0]["scores"] == run["best"]["metrics"]["held-out"]
     assert told["slices"]["split"] in ("held-out", "validation")
@@ -180,7 +179,7 @@ tasks: {{rte: {{teacher: {{from: mnli, learning_rate: 1.0e-3}}}}}}
     start, folder = out / "teachers" / "mnli" / "42", out / "teachers" / "rte" / "42"
     assert (told["teacher"]["folder"], told["teacher"]["from"]) == (str(folder), str(start))
     assert f"Teacher `{folder}`, fine-tuned from `{start}`, by held-out" in (out / "RESULTS.md").read_text()
-    rte, mnli = (read_run_record(place / "finetune.json")["settings"] for place in (folder, start))
+    rte, mnli = (read_work_record(place / "finetune.json")["settings"] for place in (folder, start))
     assert rte["encoder"] == encoder_sha256(start) != mnli["encoder"] == encoder_sha256(work / "bert")
     assert (rte["learning_rate"], mnli["learning_rate"]) == (1e-3, 5e-5)
 

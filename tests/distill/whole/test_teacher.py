@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from transformers import BertConfig
 
+from pipeline.record_file import read_work_record
 from pipeline.sets.record import read_set_record
-from pipeline.training.run_record import read_run_record
 from tests.helpers.commands import distill, invoke
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS
 
@@ -46,7 +46,7 @@ def test_finetune_prints_its_epochs(task: list[object], work: Path, tmp_path: Pa
     out = tmp_path / "teacher"
     command = ["finetune-teacher", *task, "--model-name-or-path", work / "bert", "--output-dir", out]
     record = json.loads(invoke(*command, "--num-train-epochs", 2, "--json").stdout)
-    assert record == read_run_record(out / "finetune.json") | {"judgements": record["judgements"]}
+    assert record == read_work_record(out / "finetune.json") | {"judgements": record["judgements"]}
     assert [entry["epoch"] for entry in record["result"]["history"]] == [1, 2]
     assert record["state"] == "finished"
     table = invoke(*command, "--num-train-epochs", 2).stdout

@@ -4,8 +4,8 @@ import json
 import shutil
 from typing import Any
 
-from pipeline.record_file import with_checksum
-from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, read_run_record
+from pipeline.file_names import CONFIG_FILE, RUN_RECORD
+from pipeline.record_file import read_work_record, with_checksum
 from student.model.config_file import read_encoder_config
 from student.model.student import Student
 from student.predict.certificate import CERTIFICATE_FILE, read_certificate
@@ -51,6 +51,6 @@ def read(data: bytes) -> None:
         return
     (RUN / kind).write_bytes(content)
     if kind == RUN_RECORD:
-        read_run_record(RUN / kind)
+        read_work_record(RUN / kind)
     else:
         read_certificate(RUN)

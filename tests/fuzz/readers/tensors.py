@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from pipeline.file_names import WEIGHTS_FILE
 from pipeline.sets.codecs.codec import read_decoder
 from pipeline.sets.codecs.vectors import Basis, fit_basis, read_basis
 from pipeline.sets.record import read_set_record
-from pipeline.training.run_record import WEIGHTS_FILE
 from student.model.student import Student
 from student.model.weights import load_weights
 from tests.fuzz.files import FIXTURES, FOLDER, of_a_kind, seeds, written

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.sets.files import measured
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.layers import open_layers
 from pipeline.sets.record import changed, read_set_record, write_set_record
 from pipeline.sets.verify import verify_shards
-from pipeline.training.run_record import TOKENIZER_FILE
 from tests.helpers.commands import invoke
 from tests.helpers.damage import damage
 from tests.helpers.layer_dumps import write

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import pipeline.sharing.push
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, IntegrityError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.query.catalog import open_catalog
 from pipeline.sets.codecs.vectors import BASIS_FILE
 from pipeline.sets.kinds.examples import ExampleSet
@@ -19,7 +20,6 @@ from pipeline.sets.record import FILE_NAME, changed, read_set_record, write_set_
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL, _require_empty
 from pipeline.sharing.remote_folder import open_place
-from pipeline.training.run_record import TOKENIZER_FILE
 from tests.helpers.damage import damage
 from tests.helpers.messages import naming
 from tests.helpers.places import contents, edit_record, fetch, objects, replace, send

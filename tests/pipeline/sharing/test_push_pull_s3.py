@@ -12,12 +12,12 @@ import s3fs
 from typer.testing import CliRunner
 
 from distill.commands import app
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from pipeline.sharing import set_files
 from pipeline.sharing.pull import FOLDER
 from pipeline.sharing.push import JOURNAL
-from pipeline.training.run_record import TOKENIZER_FILE
 from tests.helpers.commands import distill, kill_when
 from tests.helpers.places import contents, fetch, objects, send
 from tests.helpers.rewritten_shards import rewrite_logit

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import DataError
 from pipeline.training.batches import EpochBatches, MixedBatches, TaskBatch, held_out_rows, shuffled_batches
-from pipeline.training.loop import linear_decay, scale_learning_rates, seed_step
+from pipeline.training.loop import seed_step
+from pipeline.training.schedule import linear_decay, scale_learning_rates
 from tests.helpers.messages import naming
 
 

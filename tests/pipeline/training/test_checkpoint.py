@@ -7,7 +7,8 @@ from safetensors.torch import save_file
 
 from pipeline.errors import IntegrityError
 from pipeline.training.checkpoint import check_tensors, load_checkpoint, save_checkpoint, write_tensors
-from pipeline.training.loop import linear_decay, scale_learning_rates, seed_step
+from pipeline.training.loop import seed_step
+from pipeline.training.schedule import linear_decay, scale_learning_rates
 from tests.helpers.messages import naming
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from pipeline.errors import ConfigError
-from pipeline.training.loop import Schedule, fit
+from pipeline.training.loop import fit
 from pipeline.training.run import CHECKPOINT, Progress, Run
+from pipeline.training.schedule import Schedule
 from tests.helpers.forked import Forked
 from tests.helpers.toy_run import EPOCHS, STEPS, ToyTask, contents, print_kills, toy_run
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError
+from pipeline.record_file import Record, read_work_record
 from pipeline.training.checkpoint import save_checkpoint
 from pipeline.training.run import CHECKPOINT, Progress, Run
-from pipeline.training.run_record import RunRecord, read_run_record
 from tests.helpers.messages import naming
 from tests.helpers.toy_run import contents
 
@@ -30,23 +30,23 @@ def test_life_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     settings = {"seed": 1, "learning_rate": 5e-4, "where": None, "sizes": [20, 400], "name": "é"}
     path = tmp_path / "new" / "run.json"
 
-    def start(command: str, place: str = "a", **changes: object) -> RunRecord | None:
+    def start(command: str, place: str = "a", **changes: object) -> Record | None:
         return Run(path.parent, settings | changes, command, {"place": place}).start()
 
     assert start("mistyped", seed=2) is None
     assert start("distill train-student") is None  # a run without a checkpoint has nothing to lose
     assert "settings" in capsys.readouterr().err
     begun = {"state": "running", "command": "distill train-student", "settings": settings}
-    assert read_run_record(path) == begun | {"place": "a"}
+    assert read_work_record(path) == begun | {"place": "a"}
     (path.parent / CHECKPOINT).touch()
     assert start("interrupted: it goes on") is None
     finished = Run(path.parent, settings, "").finish({"accuracy": 0.9})
     assert capsys.readouterr().err.startswith(f"{path.parent}: ")
     assert finished == begun | {"place": "a", "state": "finished", "result": {"accuracy": 0.9}}
     before = path.stat().st_mtime_ns
-    assert start("once more") == finished == read_run_record(path)
+    assert start("once more") == finished == read_work_record(path)
     assert path.stat().st_mtime_ns == before
-    assert start("once more", place="b") == read_run_record(path) == finished | {"place": "b"}
+    assert start("once more", place="b") == read_work_record(path) == finished | {"place": "b"}
 
 
 def test_a_run_that_another_has_taken_the_folder_of_writes_nothing(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_other_settings_are_refused_by_name(tmp_path: Path, finished: bool) -> N
         Run(tmp_path, {"seed": 2, "where": "label = 1", "new": 3}, "").start()
     lines = str(caught.value).splitlines()
     assert lines[1:5] == [
-        "  - name: 'é' there, None now",
-        "  - new: None there, 3 now",
+        "  - name: é there, nothing now",
+        "  - new: nothing there, 3 now",
         "  - seed: 1 there, 2 now",
-        "  - where: None there, 'label = 1' now",
+        "  - where: nothing there, label = 1 now",
     ]
     assert "--output-dir" in lines[5]
     assert contents(tmp_path) == before
@@ -90,7 +90,7 @@ def test_only_the_first_process_writes(tmp_path: Path) -> None:
     other.save(*parts(), Progress(1))
     assert other.finish({"a": 1}) == {}
     assert contents(tmp_path) == before
-    assert first.finish({"a": 1}) == read_run_record(tmp_path / "a.json")
+    assert first.finish({"a": 1}) == read_work_record(tmp_path / "a.json")
     assert other.start() == {}
 
 
@@ -106,4 +106,4 @@ def test_of_two_at_once_the_first_result_stays(tmp_path: Path) -> None:
     assert first.start() is None
     assert second.start() is None
     finished = first.finish({"accuracy": 0.9})
-    assert second.finish({}) == finished == read_run_record(tmp_path / "run.json")
+    assert second.finish({}) == finished == read_work_record(tmp_path / "run.json")

@@ -3,7 +3,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.training.run_record import Entry, best_of, kind_of_folder, read_run_record
+from pipeline.record_file import read_work_record
+from pipeline.training.best_epoch import best_of
+from pipeline.training.run_record import Entry, kind_of_folder
 from tests.helpers.messages import naming
 
 
@@ -19,14 +21,14 @@ from tests.helpers.messages import naming
 def test_damaged_record(tmp_path: Path, text: str | bytes, message: str) -> None:
     (tmp_path / "run.json").write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(IntegrityError, match=message):
-        read_run_record(tmp_path / "run.json")
+        read_work_record(tmp_path / "run.json")
 
 
 def test_missing_record(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=naming(f"{tmp_path.name}: ", "run.json")):
-        read_run_record(tmp_path / "run.json")
+        read_work_record(tmp_path / "run.json")
     with pytest.raises(IntegrityError, match="mistyped: "):
-        read_run_record(tmp_path / "mistyped" / "run.json")
+        read_work_record(tmp_path / "mistyped" / "run.json")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from safetensors import safe_open
 from torch.nn import functional
 
 from pipeline.errors import ConfigError
+from pipeline.file_names import WEIGHTS_FILE
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
-from pipeline.training.run_record import WEIGHTS_FILE
 from student.data import as_read, load_examples
 from student.describe import describe_config
 from student.encoders.aligned import PAIRS_AT_ONCE, AlignedEncoder

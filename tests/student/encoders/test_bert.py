@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.training.run_record import CONFIG_FILE
+from pipeline.file_names import CONFIG_FILE
 from student.describe import describe_config
 from student.encoders import bert
 from student.encoders.bert import BertEncoder

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.record_file import read_work_record, write_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.text.tokenizer import load_tokenizer
-from pipeline.training.run_record import read_run_record, write_run_record
 from student.export.engine_file import write_engine_file
 from student.export.export import export
 from student.export.html_file import write_html
@@ -42,8 +42,8 @@ def test_the_command_writes_what_it_measures(roles_run: Path, store: Path, tmp_p
 
 def test_without_the_training_rows_all_tokens_count_the_same(roles_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(roles_run, tmp_path / "run")
-    record = read_run_record(run / "run.json")
-    write_run_record(run / "run.json", record | {"logit_sets": [str(tmp_path / "gone")]})
+    record = read_work_record(run / "run.json")
+    write_record(run / "run.json", record | {"logit_sets": [str(tmp_path / "gone")]})
     result = invoke("export", run, "--html", tmp_path / "x.html", "--store", tmp_path)
     assert result.exit_code == 0, result.output
     assert "warning: " in result.stderr

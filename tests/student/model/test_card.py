@@ -8,11 +8,11 @@ import pytest
 import torch
 from huggingface_hub import DatasetCard, ModelCard
 
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.card import write_card_and_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record_parts import HubDataset
 from pipeline.tasks.target import Target
-from pipeline.training.run_record import RunRecord, read_run_record
 from student.export.export import with_small_tables
 from student.fit import train
 from student.model.card import card_text
@@ -36,7 +36,7 @@ def front_matter(card: ModelCard) -> dict[str, Any]:
     return vars(card.data)
 
 
-def record_of(run: Path) -> RunRecord:
+def record_of(run: Path) -> Record:
     return dict(json.loads((run / "run.json").read_text()))
 
 
@@ -191,7 +191,7 @@ def test_a_student_with_small_tables_comes_back(opinion_run: Path, tmp_path: Pat
 
 def test_a_run_records_its_size_and_its_teachers(opinion_run: Path, opinion_set: ExampleSet) -> None:
     teacher = opinion_set.record.teacher.num_parameters
-    record = read_run_record(opinion_run / "run.json")
+    record = read_work_record(opinion_run / "run.json")
     student = Student.load(opinion_run)
     expected = {"parameters": num_parameters(student), "bytes": num_bytes(student), "teacher_parameters": teacher}
     assert record["result"]["size"] == expected

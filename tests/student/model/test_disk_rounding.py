@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import ConfigError
+from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
-from pipeline.training.run_record import read_run_record
 from student.evaluate import evaluate
 from student.fit import train
 from student.model.build_config import build_config
@@ -151,7 +151,7 @@ def test_a_run_is_rounded_unless_float32_is_wanted(opinion_run: Path, rounded_ru
 
 
 def test_its_recorded_scores_are_those_of_the_rounded_weights(rounded_run: Path) -> None:
-    recorded = read_run_record(rounded_run / "run.json")["result"]["evaluation"]
+    recorded = read_work_record(rounded_run / "run.json")["result"]["evaluation"]
     evaluated = evaluate(EvaluateSettings(run=rounded_run))
     assert evaluated["validation"]["gold"] == recorded["validation"]["gold"]
     assert evaluated["validation"]["fidelity"] == pytest.approx(recorded["validation"]["fidelity"])

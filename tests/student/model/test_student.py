@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import IntegrityError
-from pipeline.record_file import read_record
+from pipeline.file_names import CONFIG_FILE, RUN_RECORD, WEIGHTS_FILE
+from pipeline.record_file import read_record, write_record
 from pipeline.tasks.target import Target
-from pipeline.training.run_record import CONFIG_FILE, RUN_RECORD, STUDENTS, WEIGHTS_FILE, write_run_record
+from pipeline.training.run_record import STUDENTS
 from student.model.heads import diff_cat
 from student.model.student import Student
 from tests.helpers.messages import naming
@@ -140,9 +141,9 @@ def test_a_folder_without_a_student_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_has_kept_nothing_yet_says_how_it_goes_on(tmp_path: Path) -> None:
     record = {"state": "running", "command": "distill train-student", "settings": {}}
-    write_run_record(tmp_path / RUN_RECORD, record)
+    write_record(tmp_path / RUN_RECORD, record)
     with pytest.raises(IntegrityError, match=r"\n  distill train-student$"):
         Student.load(tmp_path)
-    write_run_record(tmp_path / RUN_RECORD, record | {STUDENTS: ["opinion"]})
+    write_record(tmp_path / RUN_RECORD, record | {STUDENTS: ["opinion"]})
     with pytest.raises(IntegrityError, match=naming(f"{tmp_path}: ", "distill train-student")):
         Student.load(tmp_path)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from pipeline.errors import IntegrityError
+from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
 from pipeline.record_file import read_record
-from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
 from student.encoders.matrices import MatrixEncoder, matrix_encoder
 from student.export.export import with_small_tables
 from student.model.student import Student, num_bytes, num_parameters

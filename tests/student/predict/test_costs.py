@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
+from pipeline.file_names import RUN_RECORD
 from pipeline.tasks.target import Target, softmax
-from pipeline.training.run_record import RUN_RECORD
 from student.evaluate import evaluate, evaluate_pretrained
 from student.predict.labels import chosen, label_bias, read_costs
 from student.predict.predictor import Predictor

@@ -9,10 +9,11 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import read_work_record, write_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target, margins
 from pipeline.tasks.task import Task
-from pipeline.training.run_record import RUN_RECORD, read_run_record, write_run_record
 from student.predict.labels import answer_columns
 from student.predict.predictor import Predictor
 from tests.helpers.commands import invoke
@@ -128,14 +129,14 @@ def test_a_run_knows_the_names_that_its_set_was_made_with(
     assert roles_set.record.task is not None
     assert roles_set.record.task.text_columns == roles.columns.texts == (("sentence1",), ("sentence2",))
     run = Path(shutil.copytree(roles_run, tmp_path / "run"))
-    record = read_run_record(run / RUN_RECORD)
+    record = read_work_record(run / RUN_RECORD)
     assert record["text_columns"] == [["sentence1"], ["sentence2"]]
-    write_run_record(run / RUN_RECORD, record | {"text_columns": [["before", "first"], ["after"]]})
+    write_record(run / RUN_RECORD, record | {"text_columns": [["before", "first"], ["after"]]})
     (tmp_path / "rows.csv").write_text("first,after\nanna paid ben .,ben was paid by anna .\n")
     assert predict(run, tmp_path / "rows.csv").num_rows == 1
     said = refused(roles_run, tmp_path / "rows.csv")
     assert "'sentence1'" in said
-    write_run_record(run / RUN_RECORD, {key: record[key] for key in record if key != "text_columns"})  # as older ones
+    write_record(run / RUN_RECORD, {key: record[key] for key in record if key != "text_columns"})  # as older ones
     assert "'sentence1'" in refused(run, tmp_path / "rows.csv")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.training.run_record import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from pipeline.file_names import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from student.fit import train
 from student.predict.engine_predictor import STUDENT_FILE, EnginePredictor, FolderPredictor, has_file
 from student.predict.multi_task import MultiTaskPredictor

@@ -9,8 +9,9 @@ from hypothesis.extra import numpy as hnp
 
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
+from pipeline.file_names import RUN_RECORD
+from pipeline.record_file import write_record
 from pipeline.tasks.target import NO_LABEL, Target, sigmoid
-from pipeline.training.run_record import RUN_RECORD, write_run_record
 from student.predict.labels import as_logits, best_thresholds, stored_thresholds
 from tests.helpers.messages import naming
 
@@ -45,7 +46,7 @@ def test_a_threshold_can_be_read_again(tmp_path: Path, far: float) -> None:
     logits = np.array([[far, 0], [far, 0], [-3, 0]], np.float32)
     thresholds = best_thresholds(TARGET, logits, np.array([[1, 0], [1, 0], [0, 0]]))
     record = {"state": "finished", "settings": {}, "command": "", "result": {"thresholds": thresholds}}
-    write_run_record(tmp_path / RUN_RECORD, record)
+    write_record(tmp_path / RUN_RECORD, record)
     assert np.isfinite(as_logits(stored_thresholds(tmp_path), TARGET)).all()
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
 from pipeline.text.tokenizer import tokenizer_sha256
-from pipeline.training.run_record import TOKENIZER_FILE
 from student.export.export import with_small_tables
 from student.model.student import Student
 from student.predict.run_predictor import RunPredictor

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline import flat_settings as trees
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
+from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet
-from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE
 from student.fit import train
 from student.lessons.masked_words import evaluate_mlm, masked_batches, read_pool
 from student.model.architecture import MaskedWordConfig

@@ -29,9 +29,9 @@ from pipeline.errors import (
     PassingError,
 )
 from pipeline.flat_settings import as_flags, given
+from pipeline.record_file import Record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run import CHECKPOINT
-from pipeline.training.run_record import RunRecord
 from student.fit import train
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.grid import Trial
@@ -59,7 +59,7 @@ def run_name(rate: float, seed: int) -> str:
 NAMES = [run_name(rate, seed) for rate in RATES for seed in (42, 43)]
 
 
-def record_of(run: Path) -> RunRecord:
+def record_of(run: Path) -> Record:
     return dict(json.loads((run / "run.json").read_text()))
 
 
@@ -256,7 +256,7 @@ def test_a_sweep_whose_every_run_fails_tells_why(rating_set: Path, tmp_path: Pat
     [
         ({"alpha": 0.25}, ("alpha: 0.5", "0.25")),
         ({"hidden_size": 9}, ("hidden_size: 8", "9")),
-        ({"where": "source_row < 50"}, ("where: ", "'source_row < 50'")),
+        ({"where": "source_row < 50"}, ("where: ", "source_row < 50")),
     ],
 )
 def test_other_settings_in_the_same_folder_are_refused(

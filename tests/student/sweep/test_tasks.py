@@ -12,7 +12,7 @@ from distill.apps.report.page import render
 from distill.apps.report.run_page import sweep_page
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
 from pipeline.flat_settings import as_flags, given
-from pipeline.training.run_record import read_run_record, write_run_record
+from pipeline.record_file import read_work_record, write_record
 from student.evaluate import evaluate
 from student.fit import train
 from student.run_settings import EvaluateSettings
@@ -39,7 +39,7 @@ def sweep_config(store: Path, folder: Path, **changes: Any) -> SweepSettings:
 
 def scores_of(run: Path) -> dict[str, float]:
     """The mean of a run's tasks, and each one's score."""
-    metrics = read_run_record(run / "run.json")["result"]["best"]["metrics"]
+    metrics = read_work_record(run / "run.json")["result"]["best"]["metrics"]
     return {name.split("/")[0]: next(iter(values.values())) for name, values in metrics.items()}
 
 
@@ -52,7 +52,7 @@ def swept(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_tasks_scores_stand_beside_each_other(swept: Path, store: Path, tmp_path: Path) -> None:
-    result = read_run_record(swept / "sweep.json")["result"]
+    result = read_work_record(swept / "sweep.json")["result"]
     assert [point["values"] for point in result["points"]] == [{"tasks": "opinion"}, {"tasks": "opinion+roles"}]
     for name, point in zip((ALONE, BOTH), result["points"], strict=True):
         runs = {seed: scores_of(swept / f"{name},seed={seed}") for seed in ("42", "43")}
@@ -112,7 +112,7 @@ def test_tasks_can_be_added_to_a_sweep_but_not_be_of_another_set(swept: Path, st
     grown = sweep(sweep_config(store, folder, grid=("tasks=roles,opinion+roles",), seeds=1), "")
     assert [list(point["by_task"]) for point in grown["result"]["points"]] == [["roles"], ["roles", "opinion"]]
     settings = grown["settings"] | {"opinion.logit_set_fingerprints": ["0"]}
-    write_run_record(folder / "sweep.json", grown | {"settings": settings})
+    write_record(folder / "sweep.json", grown | {"settings": settings})
     with pytest.raises(FingerprintMismatchError, match=naming("opinion.logit_set_fingerprints: ['0']")):
         sweep(sweep_config(store, folder), "")
 

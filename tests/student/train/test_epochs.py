@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.training.run_record import RunRecord
+from pipeline.record_file import Record
 from student import calibration_rows as config_module
 from student.fit import train
 from student.settings import TrainSettings
@@ -23,7 +23,7 @@ def test_many_rows_are_read_less_often(rows: int, epochs: int) -> None:
     assert TrainSettings.from_flags(num_train_epochs=7).for_rows(rows).epochs.num_train_epochs == 7
 
 
-def epochs_of(record: RunRecord) -> int:
+def epochs_of(record: Record) -> int:
     return int(record["settings"]["num_train_epochs"])
 
 

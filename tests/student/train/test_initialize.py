@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
-from pipeline.training.run_record import CONFIG_FILE, WEIGHTS_FILE, write_run_record
+from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
+from pipeline.record_file import write_record
 from student.fit import train
 from student.initial_weights.initial_weights import copy_embeddings, source_sha256
 from student.model.student import Student
@@ -108,7 +109,7 @@ def test_a_run_does_not_start_from_tables_that_do_not_fit(store: Path, opinion_r
 def test_a_folder_without_weights_is_refused(store: Path, tmp_path: Path) -> None:
     begun = {"state": "running", "command": "distill train-student", "settings": {}}
     (tmp_path / "begun").mkdir()
-    write_run_record(tmp_path / "begun" / "run.json", begun)
+    write_record(tmp_path / "begun" / "run.json", begun)
     for missing, named in (
         (tmp_path / "gone", ()),
         (tmp_path, ("model.safetensors",)),

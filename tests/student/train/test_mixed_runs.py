@@ -94,7 +94,7 @@ def test_the_mean_is_the_default_and_the_mix_reaches_the_weights(
     default, mean, mixed = (weights(run) for run in (tmp_path / "default", tmp_path / "mean", mixed_run))
     assert all(torch.equal(default[name], mean[name]) for name in default)
     assert not all(torch.equal(default[name], mixed[name]) for name in default)
-    with pytest.raises(FingerprintMismatchError, match=naming("mix: 'vote'", "'mean'")):
+    with pytest.raises(FingerprintMismatchError, match=naming("mix: vote", "mean")):
         train(mixed_config(opinion_set, other, tmp_path / "vote"), "")
 
 

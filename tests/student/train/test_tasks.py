@@ -15,13 +15,13 @@ from distill.apps.app_settings import ReportSettings
 from distill.apps.report.page import render
 from distill.apps.report.run_page import run_page
 from pipeline.errors import ConfigError, IntegrityError
+from pipeline.file_names import WEIGHTS_FILE
 from pipeline.flat_settings import as_flags, flat
-from pipeline.record_file import read_record
+from pipeline.record_file import read_record, read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import TrainOptimizer, train_step
 from pipeline.training.run import CHECKPOINT
-from pipeline.training.run_record import WEIGHTS_FILE, read_run_record
 from student.data import load_examples
 from student.describe import describe
 from student.evaluate import evaluate
@@ -148,7 +148,7 @@ def test_a_run_of_several_tasks_names_its_students(together: Path, task_sets: li
 def test_the_report_of_a_run_of_several_tasks_tells_each_ones_scores(together: Path) -> None:
     page = run_page(ReportSettings(set_or_run=str(together)), together)
     (against_gold, _) = next(section for section in page.sections if section.title == "Scores").tables
-    evaluation = read_run_record(together / "run.json")["result"]["evaluation"]
+    evaluation = read_work_record(together / "run.json")["result"]["evaluation"]
     expected = [
         (split, metric, value) for split, parts in evaluation.items() for metric, value in parts["gold"].items()
     ]

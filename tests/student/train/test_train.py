@@ -168,8 +168,8 @@ def test_a_finished_run_is_not_repeated(store: Path, opinion_run: Path, tmp_path
     ("change", "match"),
     [
         ({"learning_rate": 0.5}, naming("learning_rate: 0.01", "0.5")),
-        ({"embedding": "cmow", "vector_size": None}, naming("embedding: 'hybrid'", "'cmow'")),
-        ({"where": "label = 1"}, naming("query: ", "rows: 96", "rows_sha256: ", "where: ", "'label = 1'")),
+        ({"embedding": "cmow", "vector_size": None}, naming("embedding: hybrid", "cmow")),
+        ({"where": "label = 1"}, naming("query: ", "rows: 96", "rows_sha256: ", "where: ", "label = 1")),
     ],
 )
 def test_a_run_with_other_settings_is_refused(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import FingerprintMismatchError, IntegrityError, PassingError, limit_reached
-from pipeline.resumable import read_work_record
+from pipeline.record_file import read_work_record
 from pipeline.sets.record_parts import Sample, Setting
 from teacher.augment import distinct
 from teacher.augment import variants as variants_module

@@ -18,6 +18,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record, write_set_record
 from pipeline.sets.record_parts import Shard, fingerprint
@@ -25,7 +26,6 @@ from pipeline.sets.signals.rows import logits_of
 from pipeline.sql.read_only_query import open_files, select
 from pipeline.tasks.task import Task
 from pipeline.text.tokenizer import tokenizer_sha256
-from pipeline.training.run_record import TOKENIZER_FILE
 from teacher.dumps import dump
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.dumps import TRAIN_ROWS, VALIDATION_ROWS, dump_config

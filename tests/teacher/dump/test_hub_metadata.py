@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.file_names import FINETUNE_RECORD
+from pipeline.record_file import write_record
 from pipeline.sets.record_parts import HubDataset
 from pipeline.sources import Source
 from pipeline.sources.hub_rows import description
 from pipeline.tasks.task import Task, load_task
-from pipeline.training.run_record import FINETUNE_RECORD, write_run_record
 from teacher.dump.rows import task_record
 from teacher.finetune.common import origin
 from teacher.finetune_settings import Encoder
@@ -52,6 +53,6 @@ def test_a_base_model_is_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_fine_tuned_teacher_keeps_the_model_that_it_began_as(tmp_path: Path) -> None:
     run = {"state": "finished", "command": "", "settings": {}, "result": {"base_model": "owner/bert"}}
-    write_run_record(tmp_path / FINETUNE_RECORD, run)
+    write_record(tmp_path / FINETUNE_RECORD, run)
     assert base_model_of(str(tmp_path)) == "owner/bert"
     assert origin(Encoder(model_name_or_path=str(tmp_path)))["base_model"] == "owner/bert"

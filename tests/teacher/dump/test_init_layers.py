@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError, TeacherError
+from pipeline.file_names import WEIGHTS_FILE
 from pipeline.files import TEMPORARY_SUFFIX
 from pipeline.sets.card import card_text
 from pipeline.sets.kinds.examples import ExampleSet
@@ -19,7 +20,6 @@ from pipeline.sets.verify import verify_shards
 from pipeline.sharing.pull import pull
 from pipeline.sharing.push import push
 from pipeline.sharing.sharing_settings import PullSettings, PushSettings
-from pipeline.training.run_record import WEIGHTS_FILE
 from student.initial_weights.bert import BertStart, bert_start, copy_layers
 from student.model.student import Student
 from student.training_data import build_student_config, task_facts

@@ -17,12 +17,12 @@ from transformers import AutoModelForSequenceClassification
 from pipeline.arrays import Floats, Ints
 from pipeline.environment import MIXED_PRECISION
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
+from pipeline.record_file import Record, read_work_record
 from pipeline.sources import load_source, sentences
 from pipeline.tasks.target import Target, gold_arrays, predicted_scores
 from pipeline.tasks.task import Task, load_task
 from pipeline.text.tokenizer import tokenize
 from pipeline.training.run import CHECKPOINT
-from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.finetune import common
 from teacher.finetune.classifier import finetune
 from teacher.finetune.examples import classifier_loss, hold_out
@@ -36,7 +36,7 @@ from tests.helpers.messages import naming
 from tests.helpers.multilabel import write_topics
 from tests.helpers.word_tasks import WORDS, MakeTask, make_louder
 
-Run = Callable[..., RunRecord]
+Run = Callable[..., Record]
 STEPS = 24  # of an epoch of the opinion task in batches of 4
 
 
@@ -44,7 +44,7 @@ STEPS = 24  # of an epoch of the opinion task in batches of 4
 def run(work: Path, tmp_path: Path) -> Run:
     """Fine-tunes the tiny BERT on the opinion task for a few steps, into ``out``."""
 
-    def run_it(**changes: Any) -> RunRecord:
+    def run_it(**changes: Any) -> Record:
         settings: dict[str, Any] = {
             "manifest": work / "opinion.yaml",
             "data": work / "data",
@@ -64,7 +64,7 @@ def run(work: Path, tmp_path: Path) -> Run:
 def learn_words(run: Run, work: Path, tmp_path: Path) -> Run:
     """Fine-tunes on the words task."""
 
-    def run_it(**changes: Any) -> RunRecord:
+    def run_it(**changes: Any) -> Record:
         settings = {"manifest": tmp_path / "words.yaml", "data": tmp_path / "data", "per_device_train_batch_size": 4}
         encoder = {} if "model_name_or_path" in changes else {"model_name_or_path": tiny_bert(tmp_path)}
         return run(**settings | encoder | changes)
@@ -126,7 +126,7 @@ def test_killed_and_repeated_is_as_undisturbed(run: Run, work: Path, tmp_path: P
     flags |= {"per-device-train-batch-size": 4, "save-steps": 1}
     process = distill("finetune-teacher", *(part for flag, value in flags.items() for part in (f"--{flag}", value)))
     kill_when(process, lambda: steps_taken(tmp_path / "out" / CHECKPOINT) >= STEPS + 2)  # in the second epoch
-    assert read_run_record(tmp_path / "out" / "finetune.json")["state"] == "running"
+    assert read_work_record(tmp_path / "out" / "finetune.json")["state"] == "running"
     assert steps_taken(tmp_path / "out" / CHECKPOINT) < 3 * STEPS
     resumed = run(per_device_train_batch_size=4, num_train_epochs=3)
     assert resumed["result"] == undisturbed["result"]
@@ -149,7 +149,7 @@ def test_the_record_tells_the_precision_and_it_stays(run: Run, tmp_path: Path, m
     assert run(output_dir=tmp_path / "bf16", num_train_epochs=1)["settings"]["precision"] == "bf16"
     with pytest.raises(AssertionError):
         assert_same_weights(tmp_path / "fp32", tmp_path / "bf16")
-    with pytest.raises(FingerprintMismatchError, match=naming("precision: 'fp32'", "'bf16'")):
+    with pytest.raises(FingerprintMismatchError, match=naming("precision: fp32", "bf16")):
         run(output_dir=tmp_path / "fp32", num_train_epochs=1)
     monkeypatch.setenv(MIXED_PRECISION, "fp16")
     with pytest.raises(ConfigError, match=naming("ACCELERATE_MIXED_PRECISION=fp16: ", "bf16", "fp32")):
@@ -314,7 +314,7 @@ def test_labels_apart_are_learnt_by_binary_cross_entropy(work: Path, tmp_path: P
     more = {"output_dir": tmp_path / "teacher", "num_train_epochs": 3, "learning_rate": 3e-3, "max_seq_length": 32}
     record = finetune(FinetuneSettings.from_flags(**flags, **more), "distill finetune-teacher")
     assert record["result"]["best"]["metrics"]["validation"].keys() >= {"micro_f1", "macro_f1"}
-    assert json.loads((tmp_path / "teacher/settings.json").read_text())["problem_type"] == "multi_label_classification"
+    assert json.loads((tmp_path / "teacher/config.json").read_text())["problem_type"] == "multi_label_classification"
     half = torch.zeros(1, 2)
     loss = classifier_loss(Target(kind="labels", names=("a", "b")), half + math.log(3), torch.tensor([[1, 0]]))
     assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4)) / 2)

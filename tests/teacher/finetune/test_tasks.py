@@ -14,12 +14,12 @@ from transformers import AutoModelForSequenceClassification
 
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
 from pipeline.flat_settings import as_flags
+from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.task import load_task
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import train_step
 from pipeline.training.run import CHECKPOINT
-from pipeline.training.run_record import RunRecord, read_run_record
 from teacher.dumps import dump
 from teacher.finetune.classifier import ENCODER_FILE, HEAD_FILE, finetune, new_teachers, targets_of, train_tasks
 from teacher.finetune.examples import training_source
@@ -64,7 +64,7 @@ def config(work: Path, ratings: dict[str, ExampleSet], tmp_path_factory: pytest.
 
 
 @pytest.fixture(scope="module")
-def together(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
+def together(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record]:
     """Finished teachers of the three tasks, and the record; read only."""
     folder = tmp_path_factory.mktemp("together")
     return folder, finetune(config(folder), "distill finetune-teacher")
@@ -87,7 +87,7 @@ def test_teachers_of_one_task_are_ordinary_ones(config: Config, work: Path, tmp_
     flags = {"tasks": None, "manifest": work / "opinion.yaml", "data": work / "data"}
     alone = finetune(config(tmp_path / "alone", **flags), "")
     assert same(tmp_path / "mt" / "opinion", tmp_path / "alone")
-    own = read_run_record(tmp_path / "mt" / "opinion" / "finetune.json")
+    own = read_work_record(tmp_path / "mt" / "opinion" / "finetune.json")
     assert own["result"] == alone["result"]
     assert own["settings"] == alone["settings"] | {"tasks": ["opinion"]}
     assert joint["result"]["best"]["metrics"]["tasks"] == {
@@ -95,7 +95,7 @@ def test_teachers_of_one_task_are_ordinary_ones(config: Config, work: Path, tmp_
     }
 
 
-def test_the_encoder_is_shared_and_written_once(together: tuple[Path, RunRecord]) -> None:
+def test_the_encoder_is_shared_and_written_once(together: tuple[Path, Record]) -> None:
     folder, _ = together
     assert len({(folder / task / ENCODER_FILE).stat().st_ino for task in TASKS}) == 1
     states = {task: state(folder / task) for task in TASKS}
@@ -108,7 +108,7 @@ def test_the_encoder_is_shared_and_written_once(together: tuple[Path, RunRecord]
 
 
 def test_a_dump_takes_a_teacher_with_the_scores_of_the_best_epoch(
-    together: tuple[Path, RunRecord], work: Path, tmp_path: Path
+    together: tuple[Path, Record], work: Path, tmp_path: Path
 ) -> None:
     folder, record = together
     best = record["result"]["best"]
@@ -116,7 +116,7 @@ def test_a_dump_takes_a_teacher_with_the_scores_of_the_best_epoch(
         dump(dump_config(work, task, tmp_path / "store", model_name_or_path=str(folder / task)), "")
         scores = ExampleSet.open(tmp_path / "store" / task).record.scores["validation"]
         assert scores == pytest.approx(best["metrics"][f"{task}/validation"])
-        own = read_run_record(folder / task / "finetune.json")["result"]["best"]
+        own = read_work_record(folder / task / "finetune.json")["result"]["best"]
         assert own == best | {"metrics": {"validation": best["metrics"][f"{task}/validation"]}}
     firsts = [best["metrics"][f"{task}/validation"] for task in TASKS]
     assert best["metrics"]["tasks"]["mean"] == pytest.approx(sum(next(iter(one.values())) for one in firsts) / 3)
@@ -161,7 +161,7 @@ def test_killed_and_repeated_is_as_undisturbed(config: Config, tmp_path: Path) -
     assert all(same(tmp_path / "killed" / task, tmp_path / "whole" / task) for task in TASKS)
 
 
-def test_what_does_not_go_together_is_refused(config: Config, together: tuple[Path, RunRecord], tmp_path: Path) -> None:
+def test_what_does_not_go_together_is_refused(config: Config, together: tuple[Path, Record], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=naming("--tasks: ", "opinion")):
         finetune(config(tmp_path, ("opinion", "opinion")), "")
     with pytest.raises(ConfigError, match=naming("--task: ", "--tasks")):

@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from pipeline.errors import ConfigError, DataError, TeacherError
+from pipeline.file_names import FINETUNE_RECORD
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins, DefaultTeacher, Task
-from pipeline.training.run_record import FINETUNE_RECORD
 from teacher.models.classifier import Teacher, load_teacher, new_classifier
 from teacher.models.loaded import load_tokenizer, weights_sha256
 from tests.helpers.messages import naming

@@ -6,7 +6,7 @@ import pytest
 
 from distill.apps.results.plan import Command, run_once
 from pipeline.errors import DistillError
-from pipeline.resumable import read_work_record
+from pipeline.record_file import read_work_record
 from tests.helpers.messages import naming
 
 SIZES = ("--matrix-size", "2", "--vector-size", "2", "--hidden-size", "4", "--num-train-epochs", "1")
