@@ -4,7 +4,7 @@ Shapes: N rows, B batch, L tokens, C logits or classes.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -176,12 +176,39 @@ def classes_of(gold_N: Ints, teacher_NC: Floats) -> Ints:
     return np.where(gold_N == NO_LABEL, teacher_NC.argmax(axis=1), gold_N)
 
 
-def sorted_batches(lengths: Ints, batch_size: int) -> Iterator[Ints]:
-    """Returns row numbers in batches of similar lengths, for inference."""
-    # Similar lengths need little padding. A stable sort gives the same batches on every machine.
-    order = np.argsort(lengths, kind="stable")
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
+def in_batches(
+    ask: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    parts: Sequence[Ragged],
+    width: int,
+    device: torch.device,
+    of_tokens: bool = False,
+    is_sorted: bool = False,
+) -> Floats:
+    """Returns the outputs of a part of a student for inputs or for their tokens, computed in batches without gradients.
+
+    Args:
+        ask: a function of ids_T and starts_S. See `Student.logits`.
+        parts: the inputs' N sequences, of two per input the second ones apart.
+        width: the number of outputs per input or token.
+        device: the student's.
+        of_tokens: whether each token of the single sequence has outputs.
+        is_sorted: whether batches have inputs of similar lengths, which need little padding, instead of their order.
+
+    Returns:
+        float32 [N, width], or of tokens [T, width].
+    """
+    lengths_N = np.max([part.lengths for part in parts], axis=0)
+    # A stable sort gives the same batches on every machine.
+    order, size = (lengths_N.argsort(kind="stable"), 256) if is_sorted else (np.arange(len(lengths_N)), 1024)
+    places = Ragged(np.arange(len(parts[0].flat)), parts[0].offsets) if of_tokens else None
+    numbers_NC = np.empty((len(order) if places is None else len(places.flat), width), dtype=np.float32)
+    with torch.inference_mode():
+        for start in range(0, len(order), size):
+            rows = order[start : start + size]
+            taken = stacked([part.take(rows) for part in parts])
+            ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (taken.flat, taken.offsets))
+            numbers_NC[rows if places is None else places.take(rows).flat] = ask(ids_T, starts_S).cpu().numpy()
+    return numbers_NC
 
 
 def hold_out(rows: Examples, target: Target, share: float) -> tuple[Examples, Examples]:

@@ -41,13 +41,13 @@ from student.data import (
     as_read,
     gold_tensor,
     hold_out,
+    in_batches,
     is_scored,
     load_chosen,
     load_dev,
     load_examples,
     make_batches,
     row_weights,
-    sorted_batches,
 )
 from student.initial_weights.bert import BertStart, bert_start
 from student.layer_stage import check_layers
@@ -60,8 +60,6 @@ from student.model.student import Student
 from student.row_adam import rows_of_batch
 from student.settings import Query, TrainSettings, Where
 from student.vocabulary_pruning import renumber
-
-BATCH_SIZE = 256
 
 
 class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
@@ -325,10 +323,6 @@ def score_student(student: Student, examples: Examples) -> dict[str, float]:
 
 def student_logits(student: Student, examples: Examples) -> Floats:
     """Runs a student over examples. Returns float32 logits [N, C] in their order."""
-    logits_NC = np.empty((len(examples), student.config.target.num_logits), dtype=np.float32)
     student.eval()
-    with torch.inference_mode():
-        for rows in sorted_batches(examples.lengths, BATCH_SIZE):
-            ids_T, starts_S = examples.batch(rows)
-            logits_NC[rows] = student.logits(ids_T.to(student.device), starts_S.to(student.device)).cpu().numpy()
-    return logits_NC
+    width, device = student.config.target.num_logits, student.device
+    return in_batches(student.logits, examples.sequences, width, device, is_sorted=True)

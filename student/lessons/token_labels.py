@@ -30,7 +30,7 @@ from pipeline.training.batches import held_out_rows
 from pipeline.training.joint import BatchedTask
 from pipeline.training.loop import TrainOptimizer
 from pipeline.training.run_record import Metrics
-from student.data import make_batches, sorted_batches
+from student.data import in_batches, make_batches
 from student.initial_weights.bert import BertStart
 from student.lessons.lesson import TaskLesson
 from student.losses.layer_losses import LayerLoss
@@ -42,7 +42,6 @@ from student.row_adam import rows_of_batch
 from student.settings import LabelSettings, TrainSettings
 from student.vocabulary_pruning import renumbered
 
-BATCH_SIZE = 256
 # words have a label each, so pooling, pairs and layer losses do not apply
 NOT_FOR_WORDS = "is not supported for labelled words"
 
@@ -232,14 +231,9 @@ def evaluate_split(
 
 def logits_of_tokens(student: TokenLabelStudent, ids: Ragged) -> Floats:
     """Runs a student over sentences of ids. Returns float32 logits [T, C]."""
-    logits_TC = np.empty((len(ids.flat), student.config.target.num_logits), dtype=np.float32)
     student.eval()
-    with torch.inference_mode():
-        for rows in sorted_batches(ids.lengths, BATCH_SIZE):
-            places, taken = tokens_of(ids, rows)
-            inputs = (torch.from_numpy(part).to(student.device) for part in (taken.flat, taken.offsets))
-            logits_TC[places] = student(*inputs).cpu().numpy()
-    return logits_TC
+    width, device = student.config.target.num_logits, student.device
+    return in_batches(student, [ids], width, device, of_tokens=True, is_sorted=True)
 
 
 def tokens_of(ids: Ragged, rows: Any) -> tuple[np.ndarray, Ragged]:

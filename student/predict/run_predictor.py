@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.arrays import Floats, Floats64, Ints, Ragged, stacked
+from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.tasks.text_drift import text_signals
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import load_tokenizer
 from pipeline.training.run_record import text_columns
+from student.data import in_batches
 from student.export.engine_file import engine_content, engine_problems
 from student.model.architecture import sequences
 from student.model.config_file import labels_words
@@ -36,7 +37,7 @@ from student.predict.engine_predictor import (
 )
 from student.predict.labels import label_bias
 from student.predict.multi_task import Opened, SharedLogits
-from student.predict.predictor import BATCH_SIZE, Predictor, StudentInfo
+from student.predict.predictor import Predictor, StudentInfo
 from student.texts import listed
 
 MADE_AGAIN = {"student", "reader", "served"}  # attributes that do not travel to other processes
@@ -275,25 +276,3 @@ def _by_torch(predictors: Mapping[str, RunPredictor]) -> SharedLogits:
         return dict(zip(predictors, np.split(logits_NC, ends[:-1], axis=1), strict=True))
 
     return logits
-
-
-def in_batches(ask: Ask, parts: Sequence[Ragged], width: int, device: torch.device) -> Floats:
-    """The outputs of a part of a student for inputs, computed in batches.
-
-    Args:
-        ask: a function of ids_T and starts_S. See `Student.logits`.
-        parts: the inputs' N sequences, of two per input the second ones apart.
-        width: the number of outputs per input.
-        device: the student's.
-
-    Returns:
-        float32 [N, width].
-    """
-    numbers_NC = np.empty((len(parts[0]), width), dtype=np.float32)
-    with torch.inference_mode():
-        for start in range(0, len(numbers_NC), BATCH_SIZE):
-            stop = min(start + BATCH_SIZE, len(numbers_NC))
-            taken = stacked([part.between(start, stop) for part in parts])
-            ids_T, starts_S = (torch.from_numpy(part).to(device) for part in (taken.flat, taken.offsets))
-            numbers_NC[start:stop] = ask(ids_T, starts_S).cpu().numpy()
-    return numbers_NC

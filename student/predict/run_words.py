@@ -9,13 +9,13 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from pipeline.arrays import Floats, Ragged
+from pipeline.arrays import Floats
 from pipeline.tasks.task import OUTSIDE
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.word_pieces import read_pieces
+from student.data import in_batches
 from student.model.student import TaskStudent, TokenLabelStudent
 from student.predict.engine_predictor import word_logits_by
-from student.predict.predictor import BATCH_SIZE
 from student.predict.run_predictor import RunPredictor
 from student.predict.token_labels import WordPredictor
 
@@ -43,22 +43,10 @@ def logits_of_words(student: TaskStudent, reader: TextReader, sentences: Sequenc
         sentences: the words of each text.
     """
     pieces, names = read_pieces(reader, sentences), student.config.target.names
-    logits_TC = _logits_of_tokens(student, pieces.ids)
+    logits_TC = in_batches(student, [pieces.ids], len(names), student.device, of_tokens=True)
     num_words_N = np.array([len(words) for words in sentences], dtype=np.int64)
     token = pieces.by_word(np.arange(len(logits_TC)), num_words_N, -1)
     outside_1C = np.full((1, len(names)), -np.inf, np.float32)
     outside_1C[0, names.index(OUTSIDE)] = 0
     # A word without tokens has the index -1, which reads the appended row.
     return np.concatenate([logits_TC, outside_1C])[token.flat]
-
-
-def _logits_of_tokens(student: TaskStudent, ids: Ragged) -> Floats:
-    """Returns the logits of all tokens, float32 [T, C]."""
-    parts = [np.zeros((0, student.config.target.num_logits), dtype=np.float32)]
-    with torch.inference_mode():
-        # Batches bound the memory. Sentences are read end to end, so no padding is wasted.
-        for start in range(0, len(ids), BATCH_SIZE):
-            taken = ids.between(start, min(start + BATCH_SIZE, len(ids)))
-            inputs = (torch.from_numpy(part).to(student.device) for part in (taken.flat, taken.offsets))
-            parts.append(student(*inputs).cpu().numpy())
-    return np.concatenate(parts)

@@ -16,6 +16,7 @@ from pipeline.tasks.target import Target
 from pipeline.tasks.task import Bins
 from pipeline.tasks.temperature import Calibration
 from pipeline.text.text_to_ids import TextReader
+from student.data import in_batches
 from student.encoders.aligned import AlignedEncoder
 from student.encoders.matrices import MatrixEncoder, MatrixProduct
 from student.encoders.recurrent import RecurrentEncoder
@@ -23,7 +24,7 @@ from student.export.engine_file import write_engine_file
 from student.export.stored import stored_student
 from student.model.architecture import sequences
 from student.model.student import TaskStudent, TokenLabelStudent
-from student.predict.run_predictor import RunPredictor, in_batches
+from student.predict.run_predictor import RunPredictor
 from student.predict.run_words import logits_of_words
 from tests.helpers.tokenizers import TOKENS, VARIANTS, expected
 from tests.helpers.toy_students import BIGRAMS, student, word_student

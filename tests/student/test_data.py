@@ -2,6 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -10,7 +11,7 @@ from pipeline.arrays import Ragged, ragged
 from pipeline.errors import DataError, QueryError
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL
-from student.data import gold_tensor, load_examples, sorted_batches
+from student.data import gold_tensor, in_batches, load_examples
 from student.model.architecture import sequences
 from tests.helpers.messages import naming
 from tests.helpers.toy_students import student_config
@@ -136,10 +137,15 @@ def test_gold_is_what_the_target_asks_for(opinion_set: ExampleSet, ratings: dict
     assert bins.tolist() == [int(score) - 1 for score in scores.score_N]
 
 
-@given(lengths=st.lists(st.integers(0, 30), max_size=40), size=st.integers(1, 9))
-def test_sorted_batches_hold_every_row_once_by_length(lengths: list[int], size: int) -> None:
-    batches = [batch.tolist() for batch in sorted_batches(np.array(lengths, dtype=np.int64), size)]
-    rows = [row for batch in batches for row in batch]
-    assert sorted(rows) == list(range(len(lengths)))
-    assert [lengths[row] for row in rows] == sorted(lengths)
-    assert all(len(batch) == size for batch in batches[:-1])
+@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=600), is_sorted=st.booleans())
+def test_outputs_in_batches_have_the_order_of_their_inputs(lengths: list[int], is_sorted: bool) -> None:
+    ids = Ragged(np.arange(sum(lengths)), np.concatenate([[0], np.cumsum(lengths)]))
+
+    def of_inputs(ids_T: torch.Tensor, starts_S: torch.Tensor) -> torch.Tensor:
+        return torch.stack([starts_S.diff(), starts_S.diff() + 1], dim=1)
+
+    cpu = torch.device("cpu")
+    numbers_NC = in_batches(of_inputs, [ids], 2, cpu, is_sorted=is_sorted)
+    assert numbers_NC.tolist() == [[length, length + 1] for length in lengths]
+    of_tokens_TC = in_batches(lambda ids_T, _: ids_T[:, None], [ids], 1, cpu, of_tokens=True, is_sorted=is_sorted)
+    assert of_tokens_TC[:, 0].tolist() == ids.flat.tolist()

@@ -21,13 +21,14 @@ from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
 from pipeline.tasks.target import predicted_scores, probabilities
 from pipeline.tasks.temperature import calibrated
+from student.data import in_batches
 from student.export.engine_file import write_engine_file
 from student.export.export import export, with_small_tables
 from student.model.architecture import sequences
 from student.model.disk_rounding import rounded as rounded_for_disk
 from student.model.disk_rounding import widened
 from student.model.student import TaskStudent, TokenLabelStudent
-from student.predict.run_predictor import RunPredictor, in_batches
+from student.predict.run_predictor import RunPredictor
 from student.run_settings import ExportSettings
 from tests.helpers.engine import (
     DTYPES,
