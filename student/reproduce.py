@@ -1,4 +1,4 @@
-"""``distill reproduce``: checks whether a run would select the same rows today."""
+"""``distill verify RUN``: checks whether a run would select the same rows today."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,15 @@ from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.training.run_record import STUDENTS
 from student.lessons import kind_of_set
 from student.pretrained.vectors import read_pretrained
-from student.run_settings import ReproduceSettings
 
 
-def reproduce(config: ReproduceSettings) -> dict[str, dict[str, Any]]:
+def reproduce(run: Path, store: Path | None, allow_unverified: bool) -> dict[str, dict[str, Any]]:
     """Opens the sets of a run at their current location and runs its recorded query again.
+
+    Args:
+        run: the folder of the run.
+        store: a folder in which its sets are found by their names. None: at their recorded places.
+        allow_unverified: also accept sets that are complete but not verified.
 
     Returns: The recorded facts (``then``) and the current ones (``now``): the fingerprint of each set, the number of
         selected rows, the hashes of their keys and of their logits and weights, and of the initial vectors.
@@ -25,18 +29,18 @@ def reproduce(config: ReproduceSettings) -> dict[str, dict[str, Any]]:
         DataError: if a set does not exist.
         QueryError: if its query fails today.
     """
-    record = read_work_record(config.run / RUN_RECORD)
+    record = read_work_record(run / RUN_RECORD)
     # Only pretraining runs record a single set. Runs of tasks record a list.
     if "logit_set" in record:
-        raise ConfigError(f"{config.run}: a pretraining run has no query and uses every row of its set")
+        raise ConfigError(f"{run}: a pretraining run has no query and uses every row of its set")
     if STUDENTS in record:
-        parts = {name: reproduce(config.model_copy(update={"run": config.run / name})) for name in record[STUDENTS]}
+        parts = {name: reproduce(run / name, store, allow_unverified) for name in record[STUDENTS]}
         return {f"{name}: {what}": values for name, part in parts.items() for what, values in part.items()}
     settings = record["settings"]
     # With a store, sets are found by name, because recorded paths belong to the machine that trained.
-    paths = [find_set(Path(place).name if config.store else place, config.store) for place in record["logit_sets"]]
+    paths = [find_set(Path(place).name if store else place, store) for place in record["logit_sets"]]
     kind = kind_of_set(paths[0])
-    logit_set = kind.open_sets(paths, settings["mix"], config.allow_unverified)
+    logit_set = kind.open_sets(paths, settings["mix"], allow_unverified)
     rows = kind.read_chosen(settings["query"], logit_set)
     # Fingerprints are compared first: if one differs, the differing row hashes need no further explanation.
     then = settings["logit_set_fingerprints"]

@@ -69,14 +69,6 @@ class EvaluateSettings(CostFlags, EvaluatePretrained):
         return self
 
 
-class ReproduceSettings(RunFlags, UnverifiedFlags, JsonFlags):
-    """Flags of ``distill reproduce``."""
-
-    store: Path | None = Field(
-        None, description="Folder in which to look for the run's sets by name. Default: their old location."
-    )
-
-
 class PredictSettings(RunFlags, CostFlags, CollectFlags, JsonFlags):
     """Flags of ``distill predict``."""
 
@@ -170,11 +162,12 @@ class CertifySettings(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
     replace: bool = Field(False, description="Replace a stricter certificate of the same weights.")
 
 
-class DescribeSettings(JsonFlags):
+class DescribeSettings(StoreFlags, JsonFlags):
     """Flags of ``distill describe``."""
 
-    run_or_recipe: str = Field(
-        description="Folder of a run, name of a shipped recipe, or a recipe's file.",
+    set_or_run: str = Field(
+        description="Logit set (a path, or a name in the store), folder of a run, name of a shipped recipe, or a "
+        "recipe's file.",
         json_schema_extra={"argument": True},
     )
 

@@ -1,18 +1,18 @@
-"""The commands about logit sets: import, extend, verify, card, diff, budget, recode, push, pull and join."""
+"""The commands about logit sets: import, extend, verify, diff, recode, push, pull and join."""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from distill.commands.command import called, command, needs_teacher_libraries
-from distill.result import Result, Text
+from distill.commands.command import called, command
+from distill.result import Result
 from pipeline import console
 from pipeline.errors import short
 from pipeline.query.query_settings import DiffSettings
-from pipeline.sets.config import RecodeSettings
-from pipeline.sharing.sharing_settings import CardSettings, JoinSettings, PullSettings, PushSettings, VerifySettings
+from pipeline.sets.set_settings import RecodeSettings
+from pipeline.sharing.sharing_settings import JoinSettings, PullSettings, PushSettings, VerifySettings
 from pipeline.tasks.task import TRAIN
-from teacher.budget_settings import BudgetCorpus, BudgetSet, BudgetSettings, BudgetTask
+from pipeline.file_names import RUN_RECORD
 from teacher.imported.import_settings import ExtendSettings, ImportSettings
 
 if TYPE_CHECKING:
@@ -92,32 +92,34 @@ def warn_about_scores(result: Result, root: Path) -> None:
 
 
 @command(VerifySettings)
-def verify(config: VerifySettings) -> Result:
-    """Check every file and row of a set against its record."""
+def verify(settings: VerifySettings) -> Result:
+    """Check every file and row of a set, or whether a run's query selects the same rows and logits today."""
+    if is_run(Path(settings.set_or_run)):
+        return _reproduced(settings)
     from pipeline.sharing.set_files import verify as verify_set
 
-    record = verify_set(config)
+    record = verify_set(settings)
     result = Result({"name": record.name, "state": record.state, "fingerprint": record.fingerprint})
     rows = [[split, record.rows_of(split), len(record.shards_of(split)), "sound"] for split in record.splits]
     return result.table(["split", "rows", "files", ""], rows, f"{record.name}: {record.state}")
 
 
-@command(CardSettings)
-def card(config: CardSettings) -> Result:
-    """Print the card of a set, or write it again."""
-    from pipeline.files import remove_temporaries, write_text
-    from pipeline.sets.card import CARD_FILE, card_text
-    from pipeline.sets.open import find_set
-    from pipeline.sets.record import read_set_record
+def is_run(path: Path) -> bool:
+    """Whether a folder contains the record of a run."""
+    return (path / RUN_RECORD).is_file()
 
-    root = find_set(config.set, config.store)
-    text = card_text(read_set_record(root))
-    result = Result({"card": text})
-    if not config.write:
-        return result.add(Text(text))
-    remove_temporaries(root)
-    write_text(root / CARD_FILE, text)
-    return result.note(f"wrote {root / CARD_FILE}")
+
+def _reproduced(settings: VerifySettings) -> Result:
+    from student.reproduce import reproduce
+
+    compared = reproduce(Path(settings.set_or_run), settings.store, settings.allow_unverified)
+    changed = [name for name, values in compared.items() if values["then"] != values["now"]]
+    rows = [[name, short(v["then"]), short(v["now"]), v["then"] == v["now"]] for name, v in compared.items()]
+    result = Result({"same": not changed, "compared": compared}).failed(bool(changed))
+    result.table(["", "then", "now", "same"], rows, settings.set_or_run)
+    if changed:
+        result.warn(f"not the same today: {len(changed)} of {len(compared)}: {', '.join(changed)}")
+    return result
 
 
 @command(DiffSettings)
@@ -143,13 +145,13 @@ def diff(config: DiffSettings) -> Result:
 
 
 @command(RecodeSettings)
-def recode(config: RecodeSettings) -> Result:
+def recode(settings: RecodeSettings) -> Result:
     """Write a set of masked words, or the stored layers of a set, in another codec without the teacher."""
-    if config.layer_codecs:
-        from pipeline.sets.recode import recode_layers as recode_set
-    else:
-        from pipeline.sets.recode import recode as recode_set
-    return set_result(recode_set(config, called()))
+    if settings.plan:
+        return _compared(settings)
+    from pipeline.sets.recode import recode as recode_set
+
+    return set_result(recode_set(settings, called()))
 
 
 def set_result(record: "SetRecord") -> Result:
@@ -165,73 +167,41 @@ def set_result(record: "SetRecord") -> Result:
     return result.table(columns, rows, title)
 
 
-@command(BudgetSettings)
-def budget(config: BudgetSettings) -> Result:
-    """Measure the size and loss of each codec on a sample of a set, a corpus or a task's rows."""
-    if isinstance(config.of, BudgetTask):
-        return _layer_budget(config.of)
-    lines = [asdict(line) for line in _budget_lines(config.of)]
-    temperatures = list(lines[0]["kept_mass"])
-    columns = ["codec", "bytes", "corpus", "KL", *(f"T={t}" for t in temperatures), "ECE"]
-    rows = [
-        [
-            *(line["codec"], f"{line['bytes_per_position']:,.1f}", console.size(line["corpus_bytes"])),
-            *(f"{line['kl']:.4f}", *(f"{mass:.3f}" if mass else "no" for mass in line["kept_mass"].values())),
-            f"{line['calibration_error']:.4f}",
+def _compared(settings: RecodeSettings) -> Result:
+    from pipeline.sets.recode_plan import compared_codecs
+
+    lines = [asdict(line) for line in compared_codecs(settings)]
+    if "layer" in lines[0]:
+        columns = ["signal", "layer", "codec", "bytes a row", "set", "lost"]
+        rows = [
+            [
+                *(line["signal"], line["layer"], line["codec"], f"{line['bytes_per_row']:,.0f}"),
+                *(console.size(line["set_bytes"]), "-" if line["lost"] is None else f"{line['lost']:.2g}"),
+            ]
+            for line in lines
         ]
-        for line in lines
-    ]
-    return (
-        Result(lines)
-        .table(columns, rows)
-        .note(
-            "The columns are: bytes per position over all columns, size for the whole corpus, divergence of "
-            "the stored from the full distribution, stored share of the probability by temperature, and "
-            "calibration error of the most probable token. Sampled distributions are unbiased: they differ at "
-            "single positions but are right on average, which is enough for a student. Top-k distributions are "
-            "biased."
+        note = (
+            "Bytes per row and for all rows of the set, for each layer. The loss of states is a share of their "
+            "variance. The loss of attention and values is the divergence of their softmax in nats. Bases were fitted "
+            "to other rows."
         )
-    )
-
-
-def _layer_budget(config: BudgetTask) -> Result:
-    needs_teacher_libraries()
-    from teacher.budget import layer_budget
-
-    lines = [asdict(line) for line in layer_budget(config)]
-    rows = [
-        [
-            *(line["signal"], line["layer"], line["codec"], f"{line['bytes_per_row']:,.0f}"),
-            *(console.size(line["task_bytes"]), "-" if line["lost"] is None else f"{line['lost']:.2g}"),
+    else:
+        columns = ["codec", "bytes", "set", "KL", *(f"T={t}" for t in lines[0]["kept_mass"]), "ECE"]
+        rows = [
+            [
+                *(line["codec"], f"{line['bytes_per_position']:,.1f}", console.size(line["set_bytes"])),
+                *(f"{line['kl']:.4f}", *(f"{mass:.3f}" if mass else "no" for mass in line["kept_mass"].values())),
+                f"{line['calibration_error']:.4f}",
+            ]
+            for line in lines
         ]
-        for line in lines
-    ]
-    return (
-        Result(lines)
-        .table(["signal", "layer", "codec", "bytes a row", "task", "lost"], rows)
-        .note(
-            "Bytes per row and for all rows of the task, for each layer. The loss of states is a share of their "
-            "variance. "
-            "The loss of attention and values is the divergence of their softmax in nats. Bases were fitted to other "
-            "rows."
+        note = (
+            "The columns are: bytes per position over all columns, size of the whole set, divergence of the stored "
+            "from the full distribution, stored share of the probability by temperature, and calibration error of the "
+            "most probable token. Sampled distributions are unbiased: they differ at single positions but are right "
+            "on average, which is enough for a student. Top-k distributions are biased."
         )
-    )
-
-
-def _budget_lines(config: BudgetSet | BudgetCorpus | None) -> list[Any]:
-    if isinstance(config, BudgetCorpus):
-        needs_teacher_libraries()
-        from teacher.budget import corpus_budget
-
-        return corpus_budget(config)
-    from pipeline.sets.budget import budget as set_budget
-    from pipeline.sets.kinds.masked_words import MaskedWordSet
-    from pipeline.sets.open import find_set
-
-    assert config is not None, "settings have nothing to measure"
-    control = MaskedWordSet.open(find_set(config.set, config.store))
-    positions = sum(scores.get("positions", 0) for scores in control.record.scores.values())
-    return set_budget(control, config.positions, positions)
+    return Result(lines).table(columns, rows).note(note)
 
 
 SHOWN_ROWS = 10

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distill.commands.command import called, command, needs_libraries
-from distill.result import Result
+from distill.result import Result, Text
 from pipeline import console
-from pipeline.errors import ConfigError, short
+from pipeline.errors import ConfigError
 from pipeline.file_names import RUN_RECORD
 from pipeline.record_file import Record, read_work_record
 from pipeline.training.run_record import STUDENTS, Entry
 from student.pretrain_settings import FiltersSettings, PretrainSettings
-from student.run_settings import DescribeSettings, EvaluateSettings, MaskedWordsSettings, ReproduceSettings
+from student.run_settings import DescribeSettings, EvaluateSettings, MaskedWordsSettings
 from student.settings import SweepSettings, TrainSettings
 from student.summary import (
     CALIBRATION_COLUMNS,
@@ -204,16 +204,24 @@ def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]
 
 
 @command(DescribeSettings)
-def describe(config: DescribeSettings) -> Result:
-    """Describe a student: architecture, parameters, bytes and multiply-adds."""
+def describe(settings: DescribeSettings) -> Result:
+    """Describe a set by its card, or a student by its architecture, parameters, bytes and multiply-adds."""
+    from pipeline.sets.open import find_set, is_set
+
+    if is_set(settings.set_or_run, settings.store):
+        from pipeline.sets.card import card_text
+        from pipeline.sets.record import read_set_record
+
+        text = card_text(read_set_record(find_set(settings.set_or_run, settings.store)))
+        return Result({"card": text}).add(Text(text))
     from student.describe import describe as describe_student
 
-    made = describe_student(config.run_or_recipe)
+    made = describe_student(settings.set_or_run)
     rows = [(name, value) for name, value in made["architecture"].items()]
     rows += [(f"parameters: {name}", value) for name, value in made["parameters"].items()]
     rows += [("bytes", f"{made['bytes']:,} ({console.size(made['bytes'])})")]
     rows += [(f"multiply-adds {name.replace('_', ' ')}", value) for name, value in made["multiply_adds"].items()]
-    return Result(made).pairs(config.run_or_recipe, dict(rows))
+    return Result(made).pairs(settings.set_or_run, dict(rows))
 
 
 @command(MaskedWordsSettings)
@@ -242,18 +250,3 @@ def _write_page(output: Path, compared: "MaskedWords") -> None:
 
     make_folder(output.parent)
     write_text_alone(output, render(masked_words_page(compared)))
-
-
-@command(ReproduceSettings)
-def reproduce(config: ReproduceSettings) -> Result:
-    """Run the recorded query of a run again. Exit code 1 if it selects other rows or logits today."""
-    from student.reproduce import reproduce as reproduce_run
-
-    compared = reproduce_run(config)
-    changed = [name for name, values in compared.items() if values["then"] != values["now"]]
-    rows = [[name, short(v["then"]), short(v["now"]), v["then"] == v["now"]] for name, v in compared.items()]
-    result = Result({"same": not changed, "compared": compared}).failed(bool(changed))
-    result.table(["", "then", "now", "same"], rows, str(config.run))
-    if changed:
-        result.warn(f"not the same today: {len(changed)} of {len(compared)}: {', '.join(changed)}")
-    return result

@@ -1,12 +1,11 @@
 """Settings of the commands on sets. The module does not import torch, so that ``--help`` is quick."""
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from pipeline.config import JsonFlags, SetFlags, UnverifiedFlags
-from pipeline.sets.record_parts import SET_NAME, LayersName
-from pipeline.settings import Settings, flag_name
+from pipeline.sets.record_parts import LayersName
+from pipeline.settings import Settings
 
 CodecName = Literal["dense", "hidden", "topk", "sampled"]
 VectorCodecName = Literal["float16", "int8", "pca"]
@@ -88,35 +87,3 @@ class PcaFlags(VectorCodecFlags):
 
 
 AnyVectorCodecFlags = Int8Flags | Float16Flags | PcaFlags
-
-
-class RecodeSettings(SetFlags, UnverifiedFlags, JsonFlags):
-    """Flags of ``distill recode``."""
-
-    helps: ClassVar = {
-        "set": "Set of masked words with codec hidden or dense, or of examples with layer outputs: a path, or a "
-        "name in the store."
-    }
-    codec: AnyCodecFlags = Field(default_factory=SampledFlags, discriminator="codec")
-    name: str = Field(pattern=SET_NAME, description="Name of the new set.")
-    states_codec: str | None = Field(
-        None, pattern=STATE_CODEC, description="Codec of hidden states: float16, int8, or pca-K."
-    )
-    cls_codec: str | None = Field(None, pattern=STATE_CODEC, description="Codec of the states of [CLS].")
-    attention_codec: BlockCodecName | None = Field(None, description="Codec of attention scores: u8.")
-    values_codec: BlockCodecName | None = Field(None, description="Codec of products of values.")
-
-    @property
-    def layer_codecs(self) -> dict[LayersName, str]:
-        """The requested codecs of layers, by signal."""
-        return {name: codec for name, flag in LAYER_CODECS.items() if (codec := getattr(self, flag)) is not None}
-
-    @model_validator(mode="after")
-    def _one_kind_of_sets(self) -> Self:
-        given = sorted(self.codec.model_fields_set) if self.layer_codecs else []
-        if given:
-            raise ValueError(
-                f"{flag_name(given[0])}: applies to sets of tokens, and codecs of layers to sets of examples. Use "
-                "only one kind of them"
-            )
-        return self

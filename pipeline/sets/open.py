@@ -190,6 +190,16 @@ def usable_record(
     return record
 
 
+def is_set(name_or_path: str, store: Path | None = None) -> bool:
+    """Whether there is a set with this path, or with this name in the store."""
+    return any((path / FILE_NAME).is_file() for path in _places(name_or_path, store or store_folder()))
+
+
+def _places(name_or_path: str, folder: Path) -> tuple[Path, Path]:
+    # A path wins over a name in the store, as users of a shell expect for ./name.
+    return Path(name_or_path), folder / name_or_path
+
+
 def find_set(name_or_path: str, store: Path | None = None) -> Path:
     """Finds a set by its path, or by its name in the store.
 
@@ -197,8 +207,7 @@ def find_set(name_or_path: str, store: Path | None = None) -> Path:
         DataError: if there is no such set, listing the sets in the store.
     """
     folder = store or store_folder()
-    # A path wins over a name in the store, as users of a shell expect for ./name.
-    for path in (Path(name_or_path), folder / name_or_path):
+    for path in _places(name_or_path, folder):
         if (path / FILE_NAME).is_file():
             return path
     names = [path.parent.name for path in sorted(folder.glob(f"*/{FILE_NAME}"))]

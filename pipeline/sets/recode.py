@@ -1,6 +1,6 @@
 """``distill recode``: writes a set of masked words, or the stored layers of a set of examples, in another codec.
 
-No teacher is needed. Masked words are recoded from a lossless codec.
+No teacher is needed. Masked words are recoded from a lossless codec, layers from larger codecs to smaller ones.
 
 Shapes: P positions, V vocabulary, R rows of a row group, T tokens, H hidden size.
 """
@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import torch
 
 from pipeline import console
-from pipeline.arrays import Floats
+from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError, DataError, IntegrityError, raise_all
 from pipeline.files import make_folder, require_space, write_once
 from pipeline.parquet import read_groups
+from pipeline.sets.codec_text import parse_recoded
 from pipeline.sets.codecs import CODECS, AnyCodec, BeyondHalfError, Decoder, codec_for
 from pipeline.sets.codecs.vectors import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, state_codec
-from pipeline.sets.config import RecodeSettings
 from pipeline.sets.files import Statistics, require_shards
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import (
@@ -44,6 +44,7 @@ from pipeline.sets.layers import (
 from pipeline.sets.open import find_set
 from pipeline.sets.record import SetRecord, changed, read_set_record, staged
 from pipeline.sets.record_parts import MAX_COUNT, LayersName, Shard
+from pipeline.sets.set_settings import RecodeSettings
 from pipeline.sets.signals import Mlm, Signals, States
 from pipeline.sets.signals.signal import LayerSignal
 from pipeline.sets.verify import require_signal_files
@@ -54,22 +55,38 @@ POSITIONS_AT_ONCE = 512
 KEPT_WHOLE = ("float32", "float16")
 
 
-def recode(config: RecodeSettings, command: str) -> SetRecord:
-    """Writes the set that ``config`` describes, or resumes it.
+def recode(settings: RecodeSettings, command: str) -> SetRecord:
+    """Writes the set that ``settings`` describe, or resumes it.
 
     Raises:
-        ConfigError: if the set has not kept everything.
+        ConfigError: if the requested codecs cannot be made from the stored ones.
         DataError: if a number of it is too large for the codec.
         FingerprintMismatchError: if the new name belongs to another set.
     """
-    source = MaskedWordSet.open(find_set(config.set, config.store), config.allow_unverified)
+    path, root = find_set(settings.set, settings.store), settings.store / str(settings.name)
+    codecs = parse_recoded(settings.codec)
+    if codecs:
+        return _recode_layers(ExampleSet.open(path, settings.allow_unverified), codecs, root, command)
+    return _recode_words(MaskedWordSet.open(path, settings.allow_unverified), settings.codec, root, command)
+
+
+def _recode_words(source: MaskedWordSet, text: str, root: Path, command: str) -> SetRecord:
     require_everything(source)
-    codec = codec_for(config.codec, source.record.codec.vocabulary_size, None)
-    root = config.store / config.name
+    codec = codec_for(text, source.record.codec.vocabulary_size, None)
     positions = min(MAX_COUNT, sum(scores.get("positions", 0) for scores in source.record.scores.values()))
-    make_folder(config.store)
-    require_space(config.store, int(positions * codec.num_bytes()))
-    started = start_set(root, _staged(config, source, codec, command), source.tokenizer_json())
+    make_folder(root.parent)
+    require_space(root.parent, int(positions * codec.num_bytes()))
+    record = source.record
+    planned = staged(
+        # A recoded set must not share a fingerprint with a dump in that codec: its numbers went through float16.
+        record.settings | {"codec": str(codec), "recoded_from": record.fingerprint},
+        command,
+        base=record,
+        name=root.name,
+        signals=Signals(mlm=Mlm(codec=codec)),
+        notes=(*record.notes, f"recoded from a set with codec {record.codec}, made by: {record.command}"),
+    )
+    started = start_set(root, planned, source.tokenizer_json())
     record, unfinished = shards_to_write(root, started)
     todo = {shard.path for shard in unfinished}
     decoder = source.decoder()
@@ -115,46 +132,32 @@ def require_everything(source: MaskedWordSet) -> None:
         )
 
 
-def _staged(config: RecodeSettings, source: MaskedWordSet, codec: AnyCodec, command: str) -> SetRecord:
-    record = source.record
-    # A recoded set must not share a fingerprint with a dump in that codec: its numbers went through float16.
-    settings = record.settings | {"codec": str(codec), "recoded_from": record.fingerprint}
-    note = f"recoded from a set with codec {record.codec}, made by: {record.command}"
-    return staged(
-        settings,
-        command,
-        base=record,
-        name=config.name,
-        signals=Signals(mlm=Mlm(codec=codec)),
-        notes=(*record.notes, note),
-    )
-
-
-def recode_layers(config: RecodeSettings, command: str) -> SetRecord:
-    """Writes the set that ``config`` describes, or resumes it.
-
-    Raises:
-        ConfigError: if the requested codecs cannot be made from the stored ones.
-        FingerprintMismatchError: if the new name belongs to another set.
-    """
-    source, root = (
-        ExampleSet.open(find_set(config.set, config.store), config.allow_unverified),
-        config.store / config.name,
-    )
+def _recode_layers(source: ExampleSet, codecs: Mapping[LayersName, str], root: Path, command: str) -> SetRecord:
     if root.resolve() == source.root.resolve():
-        raise ConfigError(f"--name {config.name}: is the name of the source. Choose another one.")
-    pairs = [_recoded(source, name, codec) for name, codec in config.layer_codecs.items()]
+        raise ConfigError(f"--name {root.name}: is the name of the source. Choose another one.")
+    pairs = [_recoded(source, name, codec) for name, codec in codecs.items()]
     require_shards(source.root, source.record, source.record.shards)
     require_signal_files(source.root, source.record)
-    make_folder(config.store)
-    require_space(config.store, sum(shard.bytes or 0 for old, _ in pairs for shard in old.shards))
-    base = _base(config, source, command, [old.name for old, _ in pairs])
+    make_folder(root.parent)
+    require_space(root.parent, sum(shard.bytes or 0 for old, _ in pairs for shard in old.shards))
+    names = [old.name for old, _ in pairs]
+    # The record before the set's own files exist: that of the old set without these signals.
+    base = changed(
+        source.record,
+        name=root.name,
+        command=command,
+        signals=source.record.signals.model_copy(update=dict.fromkeys(names)),
+        notes=(
+            *source.record.notes,
+            f"{' and '.join(names)} recoded from {source.record.name}, made by: {source.record.command}",
+        ),
+    )
     record = start_set(root, base, source.tokenizer_json())
     for _, new in pairs:
         check_same_layers(root, new)
     share_files(source.root, root, _hashes(base), _hashes(record))
     require_shards(root, record, record.shards)
-    record = forget_lost_files(root, [new.name for _, new in pairs])
+    record = forget_lost_files(root, names)
     done = [_write(source, root, record, old, new) for old, new in pairs]
     # Read again, because writing may have removed a basis.
     return record_layers(root, read_set_record(root), done)
@@ -169,11 +172,11 @@ def _recoded(source: ExampleSet, name: LayersName, codec: str) -> tuple[LayerSig
     """A signal in its stored codec and in the requested one."""
     old = next((signal for signal in source.record.signals.layer_signals if signal.name == name), None)
     if old is None:
-        raise ConfigError(f"--{name}-codec: {source.root} has no {name}")
+        raise ConfigError(f"--codec {name}={codec}: {source.root} has no {name}")
     new = _wanted(old, codec)
     if new is None:
         raise ConfigError(
-            f"--{name}-codec {codec}: {source.root} has {name} as {old.how}. float32 and float16 can be "
+            f"--codec {name}={codec}: {source.root} has {name} as {old.how}. float32 and float16 can be "
             "converted to smaller codecs, and pca-K to fewer components"
         )
     return old, new
@@ -190,14 +193,6 @@ def _wanted(old: LayerSignal, codec: str) -> LayerSignal | None:
     is_smaller = old.codec.name in KEPT_WHOLE and wanted.name not in ("float32", old.codec.name)
     bare = {"codec": wanted, "basis_sha256": None, "variance_lost": None, "shards": ()}
     return old.model_copy(update=bare) if is_prefix or is_smaller else None
-
-
-def _base(config: RecodeSettings, source: ExampleSet, command: str, names: list[str]) -> SetRecord:
-    """Returns the record of the new set before its own files exist: that of the old set without these signals."""
-    record = source.record
-    signals = record.signals.model_copy(update=dict.fromkeys(names))
-    note = f"{' and '.join(names)} recoded from {record.name}, made by: {record.command}"
-    return changed(record, name=config.name, command=command, signals=signals, notes=(*record.notes, note))
 
 
 def _write(source: ExampleSet, root: Path, record: SetRecord, old: LayerSignal, new: LayerSignal) -> LayerSignal:
@@ -218,7 +213,7 @@ def _write(source: ExampleSet, root: Path, record: SetRecord, old: LayerSignal, 
         for shard in old.shards:
             if shard.range in todo:
                 with layer_file(root, record, new, shard) as write:
-                    for rows, outputs in _read(source, old, shard, bases):
+                    for rows, outputs in read_outputs(source, old, shard, bases):
                         length_R = rows.column("length").to_numpy().astype(np.int64)
                         keys = rows.select(["split", "source_row", "variant"])
                         write(new.table(keys, length_R, outputs, new_bases))
@@ -226,11 +221,11 @@ def _write(source: ExampleSet, root: Path, record: SetRecord, old: LayerSignal, 
     return new
 
 
-def _read(
+def read_outputs(
     source: ExampleSet, old: LayerSignal, shard: Shard, bases: Mapping[int, Basis]
 ) -> Iterator[tuple[pa.Table, dict[int, list[Floats]]]]:
     """Yields the row groups of a file, with each layer's outputs in float32."""
-    for rows in read_groups(source.root / shard.path):
+    for rows in read_groups(source.root / shard.path, old.file_schema().names):
         problem = old.rows_problem(rows)
         raise_all(IntegrityError, str(source.root / shard.path), [problem] if problem else [])
         length_R = rows.column("length").to_numpy().astype(np.int64)
@@ -238,23 +233,37 @@ def _read(
         yield rows, outputs
 
 
+def training_files(source: ExampleSet, old: LayerSignal) -> list[Shard]:
+    """Returns the files of a signal for the training rows, or for the first split without them."""
+    split = TRAIN if TRAIN in source.splits else source.splits[0]
+    return [shard for shard in old.shards if shard.split == split]
+
+
+def spread_outputs(
+    source: ExampleSet, old: LayerSignal, every: int, bases: Mapping[int, Basis]
+) -> tuple[Ints, dict[int, list[Floats]]]:
+    """Returns every n-th training row's number of tokens, and its outputs by layer."""
+    # Over all files: the first ones could contain only one topic or one length.
+    kept: dict[int, list[Floats]] = {layer: [] for layer in old.layers}
+    lengths, first = [], 0
+    for shard in training_files(source, old):
+        for rows, outputs in read_outputs(source, old, shard, bases):
+            chosen = range(-first % every, len(rows), every)
+            lengths.append(rows.column("length").to_numpy().astype(np.int64)[list(chosen)])
+            for layer, blocks in outputs.items():
+                # Copies, because a view would keep the whole row group in memory.
+                kept[layer] += [blocks[row].copy() for row in chosen]
+            first += len(rows)
+    return np.concatenate(lengths), kept
+
+
 def _new_bases(source: ExampleSet, old: States, num_stored: int, bases: Mapping[int, Basis]) -> dict[str, Basis]:
     """Returns the first components of existing bases, or bases fitted to evenly spread training rows."""
     if bases:
         return {f"{layer}.": basis.first(num_stored) for layer, basis in bases.items()}
-    split = TRAIN if TRAIN in source.splits else source.splits[0]
-    shards = [shard for shard in old.shards if shard.split == split]
-    lengths = [pq.read_table(source.root / s.path, columns=["length"], partitioning=None)["length"] for s in shards]
-    length_N = np.concatenate([column.to_numpy().astype(np.int64) for column in lengths])
-    # Every n-th row over all files: the first files could contain only one topic or one length.
+    files = [source.root / shard.path for shard in training_files(source, old)]
+    lengths = [pq.read_table(path, columns=["length"], partitioning=None)["length"].to_numpy() for path in files]
+    length_N = np.concatenate(lengths).astype(np.int64)
     every = max(1, int(old.tokens(length_N).sum() // (TOKENS_PER_NUMBER * old.codec.width)))
-    kept: dict[int, list[Floats]] = {layer: [] for layer in old.layers}
-    first = 0
-    for shard in shards:
-        for rows, outputs in _read(source, old, shard, {}):
-            chosen = range(-first % every, len(rows), every)
-            for layer, states in outputs.items():
-                # Copies, because a view would keep the whole row group in memory.
-                kept[layer] += [states[row].copy() for row in chosen]
-            first += len(rows)
-    return {f"{layer}.": fit_basis(np.concatenate(states), num_stored) for layer, states in kept.items()}
+    _, states = spread_outputs(source, old, every, {})
+    return {f"{layer}.": fit_basis(np.concatenate(rows), num_stored) for layer, rows in states.items()}

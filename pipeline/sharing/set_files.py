@@ -8,8 +8,8 @@ from pathlib import Path
 from pipeline import console
 from pipeline.errors import IntegrityError
 from pipeline.file_names import TOKENIZER_FILE
-from pipeline.files import sha256
-from pipeline.sets.card import CARD_FILE
+from pipeline.files import sha256, write_text
+from pipeline.sets.card import CARD_FILE, card_text
 from pipeline.sets.files import require_shards
 from pipeline.sets.open import find_set, load_set_tokenizer
 from pipeline.sets.record import SetRecord, read_set_record
@@ -77,17 +77,17 @@ def all_at_once(description: str, transfers: Sequence[Callable[[], object]]) -> 
 
 def _measured(path: Path) -> SetFile:
     if not path.is_file() or path.is_symlink():
-        raise IntegrityError(f"{path}: missing, or not a plain file. `distill card SET --write` restores a lost card")
+        raise IntegrityError(f"{path}: missing, or not a plain file. `distill verify SET` writes a lost card again")
     return SetFile(path, sha256(path), path.stat().st_size)
 
 
-def verify(config: VerifySettings) -> SetRecord:
-    """Checks every claim of a set's record against its files, without changing its state.
+def verify(settings: VerifySettings) -> SetRecord:
+    """Checks every claim of a set's record against its files, and writes its card if that is missing.
 
     Raises:
         IntegrityError: listing every problem, or if the set was never finished.
     """
-    root = find_set(config.set, config.store)
+    root = find_set(settings.set_or_run, settings.store)
     record = read_set_record(root)
     # The teacher has not been scored on gold labels.
     if record.state != "verified":
@@ -100,4 +100,6 @@ def verify(config: VerifySettings) -> SetRecord:
             f"{error}\nTo restore missing or damaged files, use `distill pull` or repeat the set's command:\n"
             f"  {record.command}"
         ) from error
+    if not (root / CARD_FILE).exists():
+        write_text(root / CARD_FILE, card_text(record))
     return record

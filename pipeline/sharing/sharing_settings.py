@@ -1,5 +1,6 @@
 """Settings of the commands that share sets. The module has no heavy imports, so that ``--help`` is quick."""
 
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
@@ -28,14 +29,18 @@ class PullSettings(StoreFlags, JsonFlags):
     replace: bool = Field(False, description="Replace a different set with this name.")
 
 
-class VerifySettings(SetFlags, JsonFlags):
+class VerifySettings(UnverifiedFlags, JsonFlags):
     """Flags of ``distill verify``."""
 
-
-class CardSettings(SetFlags):
-    """Flags of ``distill card``."""
-
-    write: bool = Field(False, description="Write the card to the set's README.md instead of printing it.")
+    set_or_run: str = Field(
+        description="Logit set (a path, or a name in the store), or folder of a run.",
+        json_schema_extra={"argument": True},
+    )
+    store: Path | None = Field(
+        None,
+        description="Folder of logit sets. Default: DISTILL_STORE, and for the sets of a run their old location.",
+        json_schema_extra={"decides": False},
+    )
 
 
 class JoinSettings(OwnDataFlags, SetFlags, UnverifiedFlags, JsonFlags):

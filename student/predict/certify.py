@@ -195,6 +195,6 @@ def _trained_rows(run: Path, record: Record, store: Path, allow_unverified: bool
     if keys_sha256(trained) != settings["rows_sha256"]:
         raise FingerprintMismatchError(
             f"{run}: its query selects other rows today than those it was trained on, so the rows that are new "
-            "to it are unknown. See `distill reproduce`."
+            "to it are unknown. See `distill verify RUN`."
         )
     return trained

@@ -95,7 +95,7 @@ def test_control_characters_reach_no_terminal_and_no_card(own_set: ExampleSet, k
     edit(own_set.root, **{key: ESCAPES}, state="verified")
     store = own_set.root.parent
     results = [
-        invoke("card", own_set.root),
+        invoke("describe", own_set.root),
         invoke("pull", own_set.root, "--store", store.parent / "pulled"),
         invoke("sql", "select * from sets", "--store", store),
         invoke("sql", "select * from sets", "--store", store, "--json"),
@@ -128,7 +128,7 @@ def test_a_card_has_no_markup_of_strangers(own_set: ExampleSet) -> None:
     assert "`'&lt;/a&gt;\\|`" in body
 
 
-@pytest.mark.parametrize("command", ["verify", "card", "pull", "sql"])
+@pytest.mark.parametrize("command", ["verify", "describe", "pull", "sql"])
 @pytest.mark.parametrize("kind", ["pipe", "zero", "nowhere", "folder"])
 def test_a_manifest_that_is_no_file_is_refused(own_set: ExampleSet, kind: str, command: str) -> None:
     path = own_set.root / FILE_NAME

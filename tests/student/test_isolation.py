@@ -20,7 +20,6 @@ ALLOWED = {"teacher", "teacher.settings", "teacher.finetune_settings", "teacher.
 ALLOWED |= {"teacher.models", "teacher.models.model_settings"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
 ALLOWED |= {"teacher.imported", "teacher.imported.import_settings", "teacher.layer_flags"}
-ALLOWED |= {"teacher.budget_settings"}
 
 
 def absent(name):
@@ -77,8 +76,8 @@ def test_student_commands_need_no_teacher(
         ["train-student", "--task", "roles", "--store", "store", "--output-dir", "bert", *bert],
         ["predict", "bert", "anna paid ben .", "ben paid anna ."],
         ["predict", "run", "anna paid ben .", "ben paid anna ."],
-        ["recode", "hidden", "--store", "tokens", "--name", "new", "--num-samples", "9"],
-        ["budget", "hidden", "--store", "tokens", "--positions", "20"],
+        ["recode", "hidden", "--store", "tokens", "--name", "new", "--codec", "sampled-9"],
+        ["recode", "hidden", "--store", "tokens", "--plan", "--sample", "20"],
         ["pretrain-student", "--set", "new", "--store", "tokens", "--output-dir", "mlm", *pretraining],
         ["sql", "select candidate, sum(probability) from new_words group by all", "--store", "tokens"],
         ["verify", "pca", "--store", "vectors"],

@@ -26,7 +26,7 @@ def query_run(opinion_set: ExampleSet, tmp_path: Path) -> Path:
 
 
 def reproduce(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+    return CliRunner().invoke(app, ["verify", *map(str, arguments)])
 
 
 def compared(run: Path, *flags: object) -> tuple[int, dict[str, Any]]:

@@ -67,7 +67,7 @@ CASES = {
     "augment, rank 0 of two": Case(AUGMENT, rank=0),
     "augment, rank 1 of two": Case(AUGMENT, rank=1),
     "import": Case(f"import W/answers.jsonl {OPINION} --teacher someone --max-seq-length 32 --store O"),
-    "recode": Case("recode W/logits/tokens --name topk --codec topk --top-k 5 --store O"),
+    "recode": Case("recode W/logits/tokens --name topk --codec topk-5 --store O"),
     "push": Case("push W/logits/opinion file://O/there"),
     "pull": Case("pull file://W/there --store O", is_short=True),
     "pull --replace": Case("pull file://W/there --store O --replace", before="short"),
@@ -100,7 +100,6 @@ CASES = {
     "export": Case("export W/run --output-dir O/small --tables int8"),
     "export --onnx": Case("export W/run --onnx O/student.onnx"),
     "report": Case("report W/run --output O/report.html"),
-    "card": Case("card O/opinion --write", before="short"),
     "results": Case(
         "results --tasks '' --manifest W/opinion.yaml --data W/data --teachers W/teachers --seeds 1 "
         "--experiment W/experiment.yaml --output-dir O/results",

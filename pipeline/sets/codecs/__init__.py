@@ -49,7 +49,7 @@ def codec_for(flags: AnyCodecFlags | str, vocabulary_size: int, hidden_size: int
         return DenseCodec(vocabulary_size=vocabulary_size)
     if isinstance(flags, TopKFlags):
         if flags.top_k > vocabulary_size:
-            raise ConfigError(f"--top-k: {flags.top_k}, but the vocabulary has {vocabulary_size} tokens")
+            raise ConfigError(f"--codec topk-{flags.top_k}: the vocabulary has only {vocabulary_size} tokens")
         return TopKCodec(vocabulary_size=vocabulary_size, top_k=flags.top_k)
     if hidden_size is None:
         raise ConfigError("--codec hidden: needs the teacher's hidden states. Use `distill teacher-dump`")

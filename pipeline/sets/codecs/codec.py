@@ -241,7 +241,7 @@ class Codec(Part):
     @classmethod
     @abstractmethod
     def worth_trying(cls, source: Codec) -> Sequence[Codec]:
-        """Returns the codecs of this kind that `distill budget` compares on the data of a lossless codec."""
+        """Returns the codecs of this kind that `recode --plan` compares on the data of a lossless codec."""
 
     @abstractmethod
     def fields(self) -> dict[str, pa.DataType]:

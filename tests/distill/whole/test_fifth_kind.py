@@ -86,7 +86,7 @@ def test_the_teacher_reads_the_spans_alone(spans: SpanSet, teachers: Path) -> No
 
 
 def test_the_set_is_verified_and_queried(spans: SpanSet, opinion_set: ExampleSet) -> None:
-    assert distill.verify(set=str(spans.root)).exit_code == 0
+    assert distill.verify(set_or_run=str(spans.root)).exit_code == 0
     query = (
         "select split, count(*) as n, avg(stop - start) as length, avg(label) as gold from {} group by all order by 1"
     )
@@ -110,9 +110,9 @@ def test_a_student_learns_from_it_and_is_scored(spans: SpanSet, run: Path) -> No
 
 
 def test_its_run_is_described_reproduced_and_repeated(spans: SpanSet, run: Path, tmp_path: Path) -> None:
-    described = distill.describe(run_or_recipe=str(run)).values
+    described = distill.describe(set_or_run=str(run)).values
     assert described["parameters"]["total"] == sum(p.numel() for p in SpanStudent.load(run).parameters())
-    assert distill.reproduce(run=run).exit_code == 0
+    assert distill.verify(set_or_run=str(run)).exit_code == 0
     again = distill.train_student(set=str(spans.root), output_dir=tmp_path / "again", **SIZES).values
     assert again["result"] == read_record(run / "run.json")["result"]
     held_out = distill.train_student(set=str(spans.root), output_dir=tmp_path / "held", held_out=0.25, **SIZES).values

@@ -58,14 +58,10 @@ FLAGS = {
     "--allow-unverified",
     "push": "set url --store --without-text --replace --public",
     "pull": "url --name --store --replace",
-    "verify": "set --store",
-    "card": "set --store --write",
+    "verify": "set_or_run --store --allow-unverified",
     "join": "set --store --data --manifest --name --allow-unverified",
     "diff": "a b --tolerance --store --allow-unverified",
-    "recode": f"set {CODEC} --states-codec --cls-codec --attention-codec --values-codec --name --store "
-    "--allow-unverified",
-    "budget": f"set {CORPUS} --store --positions --precision --num-copies --task --sample --states --cls "
-    "--attention --values",
+    "recode": "set --codec --name --plan --sample --store --allow-unverified",
     "pretrain-student": "--set --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
     "--vector-size --pooling --init --initializer-range --alpha --temperature --vector-loss --vector-map "
     "--num-train-epochs --max-steps --learning-rate "
@@ -80,8 +76,7 @@ FLAGS = {
     "cascade": "--stage --output-dir --set --where --disagreement --confidence --budget --target-accuracy --cost "
     "--timeout --store --allow-unverified",
     "evaluate": "run --cost --set --store --allow-unverified --data --text --text2 --label --manifest --baseline",
-    "reproduce": "run --store --allow-unverified",
-    "describe": "run_or_recipe",
+    "describe": "set_or_run --store",
     "export": "run --onnx --html --file --table-dtype --head-dtype --output-dir --tables --set --store",
     "certify": "run --replace --set --store --where --disagreement --confidence --allow-unverified",
     "predict": "run texts --cost --tasks --file --output --columns --manifest --explain --abstain "

@@ -44,7 +44,7 @@ def test_it_is_read_queried_and_verified(read_only: Path) -> None:
     before = files(read_only)
     for _ in range(2):
         assert "12" in ends_well("sql", "select 5 + 7 from opinion limit 1", "--store", read_only)
-    for command in ("verify", "card"):
+    for command in ("verify", "describe"):
         ends_well(command, read_only / "opinion")
     ends_well("diff", read_only / "opinion", read_only / "opinion")
     ends_well("sql", "--explain-row", "opinion:train:0", "--store", read_only)
@@ -69,7 +69,7 @@ def test_students_are_trained_scored_and_shown_from_it(read_only: Path) -> None:
     run, page = read_only.parent / "run", read_only.parent / "page.html"
     sizes = ("--matrix-size", 3, "--vector-size", 4, "--num-train-epochs", 1)
     ends_well("train-student", "--set", "opinion", "--store", read_only, "--output-dir", run, *sizes)
-    for command in (("evaluate", run), ("reproduce", run), ("report", run, "--output", page)):
+    for command in (("evaluate", run), ("verify", run), ("report", run, "--output", page)):
         ends_well(*command, "--store", read_only)
     ends_well("report", "opinion", "--store", read_only, "--output", page)
     query = f"select predict('{run}', sentence1) from opinion limit 1"

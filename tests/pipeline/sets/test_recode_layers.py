@@ -30,7 +30,7 @@ def test_a_recoded_set_is_as_the_teacher_would_have_written_it(
 ) -> None:
     direct = shutil.copytree(roles_set.root, tmp_path / "direct")
     write(work, tmp_path, name="direct", states="0,1", states_codec=codec)
-    flags = ["--store", layers_set.root.parent, "--states-codec", codec]
+    flags = ["--store", layers_set.root.parent, "--codec", f"states={codec}"]
     name = f"recoded-{codec}"
     result = invoke("recode", layers_set.root, "--name", name, *flags)
     assert result.exit_code == 0, result.stderr
@@ -54,24 +54,24 @@ def test_a_prefix_of_pca_is_recoded_number_by_number(work: Path, roles_set: Exam
     shutil.copytree(roles_set.root, tmp_path / "roles")
     write(work, tmp_path, states="0,1", states_codec="pca-12")
     flags = ["--store", tmp_path, "--name", "small"]
-    assert invoke("recode", "roles", *flags, "--states-codec", "pca-5").exit_code == 0
+    assert invoke("recode", "roles", *flags, "--codec", "states=pca-5").exit_code == 0
     large, small = (open_layers(ExampleSet.open(tmp_path / name), "states", "train") for name in ("roles", "small"))
     for layer in (0, 1):
         expected = large.stored[layer][""].reshape(-1, 12)[:, :5]
         np.testing.assert_array_equal(small.stored[layer][""].reshape(-1, 5), expected)
     for codec, why in (("float16", "has states as pca-5"), ("pca-9", "has states as pca-5")):
-        result = invoke("recode", "small", "--store", tmp_path, "--name", "more", "--states-codec", codec)
+        result = invoke("recode", "small", "--store", tmp_path, "--name", "more", "--codec", f"states={codec}")
         assert result.exit_code == 2
         assert why in result.stderr
-    assert "cls" in invoke("recode", "small", *flags[:2], "--name", "more", "--cls-codec", "int8").stderr
-    both = invoke("recode", "small", *flags[:2], "--name", "more", "--states-codec", "int8", "--codec", "topk")
-    assert "--codec: " in both.stderr
+    assert "cls" in invoke("recode", "small", *flags[:2], "--name", "more", "--codec", "cls=int8").stderr
+    both = invoke("recode", "small", *flags[:2], "--name", "more", "--codec", "states=int8 topk-5")
+    assert "--codec: 'topk-5'" in both.stderr
 
 
 def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
     work: Path, roles_set: ExampleSet, tmp_path: Path
 ) -> None:
-    codecs = ["--attention-codec", "u8", "--values-codec", "u8"]
+    codecs = ["--codec", "attention=u8 values=u8"]
     for name, codec in (("exact", "float32"), ("direct", "u8")):
         shutil.copytree(roles_set.root, tmp_path / name)
         write(work, tmp_path, name=name, attention="1", values="1", attention_codec=codec, values_codec=codec)
@@ -86,7 +86,7 @@ def test_bytes_of_attention_and_values_can_be_made_of_their_numbers(
 
 @pytest.mark.parametrize("codec", ["int8", "pca-8"])
 def test_a_repeated_recode_mends_what_was_damaged(codec: str, own: ExampleSet) -> None:
-    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", codec]
+    flags = ["--store", own.root.parent, "--name", "small", "--codec", f"states={codec}"]
     assert invoke("recode", "roles", *flags).exit_code == 0
     root = own.root.parent / "small"
     record = read_set_record(root)
@@ -104,7 +104,7 @@ def test_a_repeated_recode_mends_what_was_damaged(codec: str, own: ExampleSet) -
 
 
 def test_a_basis_that_was_lost_alone_is_fitted_and_recorded_again(own: ExampleSet) -> None:
-    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", "pca-8"]
+    flags = ["--store", own.root.parent, "--name", "small", "--codec", "states=pca-8"]
     assert invoke("recode", "roles", *flags).exit_code == 0
     root = own.root.parent / "small"
     record = read_set_record(root)
@@ -116,27 +116,27 @@ def test_a_basis_that_was_lost_alone_is_fitted_and_recorded_again(own: ExampleSe
 
 
 def test_one_codec_of_two_repeated_leaves_the_other_as_it_is(own: ExampleSet) -> None:
-    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", "int8"]
-    assert invoke("recode", "roles", *flags, "--cls-codec", "int8").exit_code == 0
+    flags = ["--store", own.root.parent, "--name", "small", "--codec"]
+    assert invoke("recode", "roles", *flags, "states=int8 cls=int8").exit_code == 0
     root = own.root.parent / "small"
     record = read_set_record(root)
-    assert invoke("recode", "roles", *flags).exit_code == 0
+    assert invoke("recode", "roles", *flags, "states=int8").exit_code == 0
     assert read_set_record(root) == record
     verify_shards(root, record)
 
 
 def test_a_recode_that_is_refused_changes_nothing(own: ExampleSet) -> None:
     flags = ["--store", own.root.parent, "--name", "small"]
-    assert invoke("recode", "roles", *flags, "--states-codec", "int8").exit_code == 0
+    assert invoke("recode", "roles", *flags, "--codec", "states=int8").exit_code == 0
     root = own.root.parent / "small"
     record = read_set_record(root)
-    result = invoke("recode", "roles", *flags, "--states-codec", "float16", "--cls-codec", "int8")
+    result = invoke("recode", "roles", *flags, "--codec", "states=float16 cls=int8")
     assert result.exit_code == 2
     assert f"{root / 'states'}" in result.stderr
     assert read_set_record(root) == record
     verify_shards(root, record)
     shutil.rmtree(root / "states")  # as the message advises
-    assert invoke("recode", "roles", *flags, "--states-codec", "float16").exit_code == 0
+    assert invoke("recode", "roles", *flags, "--codec", "states=float16").exit_code == 0
     states = read_set_record(root).signals.states
     assert states is not None
     assert str(states.codec) == "float16"
@@ -144,7 +144,7 @@ def test_a_recode_that_is_refused_changes_nothing(own: ExampleSet) -> None:
 
 
 def test_a_recoded_set_keeps_its_rows_when_its_source_is_mended_with_other_bytes(own: ExampleSet) -> None:
-    flags = ["--store", own.root.parent, "--name", "small", "--states-codec", "int8"]
+    flags = ["--store", own.root.parent, "--name", "small", "--codec", "states=int8"]
     assert invoke("recode", "roles", *flags).exit_code == 0
     root = own.root.parent / "small"
     record = read_set_record(root)
@@ -166,7 +166,7 @@ def test_a_recoded_set_keeps_its_rows_when_its_source_is_mended_with_other_bytes
 def test_a_damaged_source_is_not_recoded(folder: str, own: ExampleSet) -> None:
     shard = getattr(own.record.signals, folder).shards[0]
     damage(own.root / shard.path)
-    result = invoke("recode", "roles", "--store", own.root.parent, "--name", "small", "--states-codec", "int8")
+    result = invoke("recode", "roles", "--store", own.root.parent, "--name", "small", "--codec", "states=int8")
     assert result.exit_code != 0
     assert f"{shard.path}: " in result.stderr
     assert not (own.root.parent / "small").exists()

@@ -266,7 +266,7 @@ def test_a_card_is_never_anybody_elses(opinion_set: ExampleSet, tmp_path: Path) 
     ("damage", "message"),
     [
         (lambda root: write_set_record(root, changed(read_set_record(root), state="complete")), "'complete'"),
-        (lambda root: (root / "README.md").unlink(), naming("README.md: ", "distill card SET --write")),
+        (lambda root: (root / "README.md").unlink(), naming("README.md: ", "distill verify SET")),
         (lambda root: os.truncate(root / "examples/train-00000-of-00004.parquet", 9), "9 bytes"),
     ],
 )
@@ -305,9 +305,9 @@ def test_commands_print_what_was_done(opinion_set: ExampleSet, tmp_path: Path) -
     assert ExampleSet.open(tmp_path / "mine").read("train", ("logits",)).num_rows == 96
     verified = json.loads(run("verify", "mine", "--store", tmp_path, "--json").stdout)
     assert verified["fingerprint"] == opinion_set.record.fingerprint
-    assert run("card", "mine", "--store", tmp_path).stdout == (opinion_set.root / "README.md").read_text()
+    assert run("describe", "mine", "--store", tmp_path).stdout == (opinion_set.root / "README.md").read_text()
     (tmp_path / "mine" / "README.md").unlink()
-    run("card", "mine", "--store", tmp_path, "--write")
+    run("verify", "mine", "--store", tmp_path)
     assert (tmp_path / "mine" / "README.md").read_text() == (opinion_set.root / "README.md").read_text()
     os.truncate(tmp_path / "mine" / "examples" / "train-00000-of-00004.parquet", 9)
     assert run("verify", "mine", "--store", tmp_path).exit_code == 2

@@ -452,7 +452,7 @@ def test_a_mistake_may_cost_more(run: Path, entities: TokenLabelSet) -> None:
 
 
 def test_a_run_chooses_the_same_rows_today(run: Path) -> None:
-    told = invoke("reproduce", run, "--json")
+    told = invoke("verify", run, "--json")
     assert told.exit_code == 0, told.output
     compared = json.loads(told.stdout)["compared"]
     assert compared["rows"] == {"then": 400, "now": 400}

@@ -23,7 +23,6 @@ from student.pretrained import vectors
 from student.pretrained.build import write_pretrained
 from student.pretrained.vectors import pretrained_vocabulary, read_pretrained, vocabulary_sha256
 from student.reproduce import reproduce
-from student.run_settings import ReproduceSettings
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
 from tests.helpers.commands import invoke
@@ -222,7 +221,7 @@ def test_other_vectors_are_noticed_by_reproduce_and_by_a_sweep(
         others.save(tmp_path / "others")
     write_pretrained(tmp_path / "others", tmp_path / "others.safetensors")
     monkeypatch.setattr(vectors, "FILE", tmp_path / "others.safetensors")
-    compared = reproduce(ReproduceSettings(run=tmp_path / "run"))["pretrained_vectors_sha256"]
+    compared = reproduce(tmp_path / "run", None, False)["pretrained_vectors_sha256"]
     assert compared == {"then": before, "now": read_pretrained().sha256}
     assert compared["then"] != compared["now"]
     with pytest.raises(FingerprintMismatchError, match="pretrained_vectors_sha256"):

@@ -35,7 +35,7 @@ from student.predict.engine_predictor import STUDENT_FILE
 from student.predict.predictor import Predictor
 from student.reproduce import reproduce
 from student.row_adam import make_optimizer
-from student.run_settings import EvaluateSettings, ReproduceSettings
+from student.run_settings import EvaluateSettings
 from student.settings import Divergence, Loss, TrainSettings
 from student.training_data import task_facts
 from tests.helpers.commands import distill, invoke, kill_when
@@ -119,7 +119,7 @@ def test_each_folder_is_a_run_with_the_scores_of_the_best_epoch(together: Path, 
     assert {key: whole[key]["gold"] for key in whole} == {
         key: pytest.approx(best["metrics"][key], abs=1e-6) for key in (f"{task}/validation" for task in TASKS)
     }
-    compared = reproduce(ReproduceSettings(run=together))
+    compared = reproduce(together, None, False)
     assert len(compared) == 4 * 3
     assert all(values["then"] == values["now"] for values in compared.values())
 

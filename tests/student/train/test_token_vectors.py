@@ -26,7 +26,6 @@ from student.initial_weights.initial_weights import (
 )
 from student.model.student import Student
 from student.reproduce import reproduce
-from student.run_settings import ReproduceSettings
 from student.settings import SweepSettings
 from student.sweep.sweep import sweep
 from student.vocabulary_pruning import active_ids
@@ -230,12 +229,11 @@ def test_damaged_vectors_are_refused_where_they_are_used(opinion_vectors: Exampl
 def test_reproduce_looks_at_the_vectors(opinion_vectors: ExampleSet, opinion_set: ExampleSet, tmp_path: Path) -> None:
     root = shutil.copytree(opinion_vectors.root, tmp_path / "opinion")
     train(tiny_config(root, tmp_path / "run"), "")
-    config = ReproduceSettings(run=tmp_path / "run")
-    compared = reproduce(config)["token_vectors_sha256"]
+    compared = reproduce(tmp_path / "run", None, False)["token_vectors_sha256"]
     assert compared == {"then": vectors_of(opinion_vectors).sha256, "now": vectors_of(opinion_vectors).sha256}
     shutil.rmtree(root)
     shutil.copytree(opinion_set.root, root)
-    assert reproduce(config)["token_vectors_sha256"]["now"] == "none"
+    assert reproduce(tmp_path / "run", None, False)["token_vectors_sha256"]["now"] == "none"
 
 
 def test_a_sweep_tries_both_starts(store: Path, opinion_vectors: ExampleSet, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_they_travel_but_not_without_text(init_set: ExampleSet, tmp_path: Path) 
 def test_recode_and_a_new_version_take_them_over(work: Path, roles_set: ExampleSet, tmp_path: Path) -> None:
     shutil.copytree(roles_set.root, tmp_path / "roles")
     first = write(work, tmp_path, init_layers="1", cls="1")
-    recoded = invoke("recode", "roles", "--store", tmp_path, "--cls-codec", "int8", "--name", "small")
+    recoded = invoke("recode", "roles", "--store", tmp_path, "--codec", "cls=int8", "--name", "small")
     assert recoded.exit_code == 0, recoded.stderr
     second = write(work, tmp_path, name="second", extend="roles")
     for record in (ExampleSet.open(tmp_path / "small").record, second):

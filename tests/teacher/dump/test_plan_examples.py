@@ -103,3 +103,14 @@ def test_labels_that_are_not_the_tasks_are_refused_before_a_model_is_loaded(
     BertConfig(num_labels=5).save_pretrained(tmp_path / "five")
     with pytest.raises(TeacherError, match=naming("five: ", "5 outputs", "'opinion'", "2 (bad, good)")):
         plan(work, tmp_path / "store", model_name_or_path=str(tmp_path / "five"))
+
+
+def test_layers_are_counted(work: Path, teachers: Path, tmp_path: Path) -> None:
+    layers = {"states": "1", "cls": "0", "attention": "1", "values": "1"}
+    stored = plan(work, tmp_path, "roles", **layers, states_codec="pca-16")
+    without = plan(work, tmp_path, "roles")
+    assert len(stored.layer_bytes) == len(layers)
+    assert stored.disk_bytes == without.disk_bytes + sum(size for _, size in stored.layer_bytes.values())
+    assert stored.tokens == 2 * without.tokens  # one more pass
+    tokens = without.tokens / (TRAIN_ROWS + VALIDATION_ROWS)
+    assert stored.layer_bytes["states of layer 1, codec 'pca-16'"][0] == pytest.approx(tokens * 16 * 0.9, rel=0.2)

@@ -15,14 +15,17 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import sha256
-from pipeline.sets.budget import budget
 from pipeline.sets.codecs import Dense, codec_for
 from pipeline.sets.codecs.codec import DECODER_FILE
 from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
-from pipeline.sets.config import RecodeSettings, SampledFlags, TopKFlags
+from pipeline.sets.codecs.vectors import state_codec
+from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
 from pipeline.sets.recode import recode
+from pipeline.sets.recode_plan import compared_word_codecs, measured_line
 from pipeline.sets.record import read_set_record, write_set_record
+from pipeline.sets.set_settings import RecodeSettings
+from pipeline.sets.signals import Attention, Cls, States
 from pipeline.sets.verify import verify_shards
 from pipeline.tasks.calibration_error import calibration_error
 from tests.helpers.commands import invoke
@@ -32,8 +35,10 @@ from tests.helpers.messages import naming
 
 def config(token_store: Path, store: Path, source: str, **changes: Any) -> RecodeSettings:
     settings = {"set": str(token_store / source), "store": store, "name": "new"}
-    own = {"topk": {"top_k": 10}, "sampled": {"num_samples": 20}}.get(changes.get("codec", "sampled"), {})
-    return RecodeSettings.from_flags(**settings | own | changes)
+    codec = changes.pop("codec", "sampled")
+    return RecodeSettings.from_flags(
+        **settings, codec={"topk": "topk-10", "sampled": "sampled-20"}.get(codec, codec), **changes
+    )
 
 
 def whole(token_set: MaskedWordSet, split: str) -> pa.Table:
@@ -98,7 +103,7 @@ def test_a_lost_file_may_come_back_with_other_bytes(token_store: Path, tmp_path:
     [
         ("sampled", {}, "'sampled-20'"),
         ("dense", {"codec": "hidden"}, "--codec hidden"),
-        ("hidden", {"codec": "topk", "top_k": 1000}, naming("--top-k", "1000")),
+        ("hidden", {"codec": "topk-1000"}, naming("--codec topk-1000", "tokens")),
     ],
 )
 def test_what_cannot_be_recoded(
@@ -122,25 +127,27 @@ def test_what_float16_cannot_hold_is_neither_recoded_nor_measured(
     write_set_record(root, record.model_copy(update={"signals": record.signals.model_copy(update={"mlm": mlm})}))
     with pytest.raises(DataError, match=naming("hidden/masked_words/validation-", "codec dense", "-70,")):
         recode(config(tmp_path, tmp_path, "hidden", codec="dense"), "x")
-    codecs = {line.codec for line in budget(MaskedWordSet.open(root), 50, 1)}
+    codecs = {line.codec for line in compared_word_codecs(MaskedWordSet.open(root), 50)}
     assert "topk-12" in codecs
     assert "dense" not in codecs
     assert "codec dense" in capsys.readouterr().err
 
 
 def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind, flags in ((TopKCodec, TopKFlags(top_k=10)), (SampledCodec, SampledFlags(num_samples=20))):
+    for kind, text in ((TopKCodec, "topk-10"), (SampledCodec, "sampled-20")):
         monkeypatch.setattr(
-            kind, "worth_trying", lambda source, flags=flags: [codec_for(flags, source.vocabulary_size, None)]
+            kind, "worth_trying", lambda source, text=text: [codec_for(text, source.vocabulary_size, None)]
         )
-    lines = {line.codec: line for line in budget(MaskedWordSet.open(token_store / "hidden"), 10_000, 1e6)}
+    hidden = MaskedWordSet.open(token_store / "hidden")
+    positions = sum(scores["positions"] for scores in hidden.record.scores.values())
+    lines = {line.codec: line for line in compared_word_codecs(hidden, 10_000)}
     assert set(lines) == {"dense", "hidden", "topk-10", "sampled-20"}
     for line in lines.values():
         name = line.codec.split("-")[0]
         scores = MaskedWordSet.open(token_store / name).record.scores["train"]
         assert line.kept_mass["1"] == pytest.approx(scores["kept_mass"], abs=2e-3)
         assert line.bytes_per_position < 1.1 * scores["bytes_per_position"]  # which counts the frames of small files
-        assert line.corpus_bytes == pytest.approx(1e6 * line.bytes_per_position)
+        assert line.set_bytes == pytest.approx(positions * line.bytes_per_position)
         assert line.unbiased == (name != "topk")
         assert (line.kept_mass["4"] is None) == (name in ("topk", "sampled"))
     # the divergence of the K likeliest tokens' share from the whole is -log of their mass, position by position
@@ -154,7 +161,8 @@ def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pyt
 def test_what_every_file_has_is_not_counted_for_each_position(token_store: Path) -> None:
     """A file's frame is some kilobytes: of a sample of few positions it would be most of what a small codec costs."""
     few, many = (
-        {line.codec: line for line in budget(MaskedWordSet.open(token_store / "hidden"), n, 1)} for n in (60, 10_000)
+        {line.codec: line for line in compared_word_codecs(MaskedWordSet.open(token_store / "hidden"), n)}
+        for n in (60, 10_000)
     )
     for codec in ("sampled-8", "topk-12"):
         assert few[codec].bytes_per_position == pytest.approx(many[codec].bytes_per_position, rel=0.35)
@@ -167,51 +175,70 @@ def test_calibration_error_by_hand() -> None:
 
 def test_the_commands(token_store: Path, tmp_path: Path) -> None:
     store = Path(shutil.copytree(token_store, tmp_path / "store"))
-    flags = ["hidden", "--store", str(store), "--name", "small", "--codec", "sampled", "--num-samples", "5", "--json"]
+    flags = ["hidden", "--store", str(store), "--name", "small", "--codec", "sampled-5", "--json"]
     recoded = CliRunner().invoke(app, ["recode", *flags])
     assert json.loads(recoded.stdout)["signals"]["mlm"]["codec"]["num_samples"] == 5
-    lines = json.loads(
-        CliRunner().invoke(app, ["budget", "hidden", "--store", str(store), "--positions", "50", "--json"]).stdout
-    )
-    assert {"dense", "hidden", "topk-12", "sampled-16"} <= {line["codec"] for line in lines}
-    refused = CliRunner().invoke(app, ["budget", "hidden", "--corpus", "wikipedia"])
-    assert (refused.exit_code, "--corpus" in refused.stderr) == (2, True)
+    planned = invoke("recode", "hidden", "--store", store, "--plan", "--sample", 50, "--json")
+    assert {"dense", "hidden", "topk-12", "sampled-16"} <= {line["codec"] for line in json.loads(planned.stdout)}
+    for wrong, flag in (
+        (["--plan", "--codec", "dense"], "--codec"),
+        ([], "--name"),
+        (["--name", "a", "--sample", 3], "--sample"),
+    ):
+        refused = invoke("recode", "hidden", "--store", store, *wrong)
+        assert (refused.exit_code, flag in refused.stderr) == (2, True)
 
 
-def test_the_budget_of_a_corpus_asks_the_teacher(work: Path, corpus_file: Path, masked_lm: Path) -> None:
-    flags = [
-        "--corpus",
-        "tiny",
-        "--data",
-        str(corpus_file),
-        "--model-name-or-path",
-        str(masked_lm),
-        "--positions",
-        "30",
-    ]
-    more = ["--min-seq-length", "4", "--max-seq-length", "32", "--json"]
-    result = CliRunner().invoke(app, ["budget", *flags, *more])
+@pytest.fixture(scope="module")
+def lines(layers_set: ExampleSet) -> dict[tuple[str, int, str], dict[str, float]]:
+    """The comparison of the codecs of layers of the pair task, by signal, layer and codec."""
+    result = invoke("recode", layers_set.root, "--plan", "--json")
     assert result.exit_code == 0, result.stderr
-    lines = {line["codec"]: line for line in json.loads(result.stdout)}
-    assert lines["sampled-8"]["corpus_bytes"] < lines["hidden"]["corpus_bytes"]
+    return {(line["signal"], line["layer"], line["codec"]): line for line in json.loads(result.stdout)}
 
 
-def test_the_budget_of_a_corpus_of_long_documents(
-    work: Path, corpus_file: Path, masked_lm: Path, tmp_path: Path
-) -> None:
-    text = corpus_file.read_text().replace("\n", " ")
-    (tmp_path / "long.txt").write_text("\n".join([text, text.lower(), text]))
-    flags = ["--corpus", "tiny", "--data", tmp_path / "long.txt", "--model-name-or-path", masked_lm, "--json"]
-    result = invoke("budget", *flags, "--positions", 30, "--min-seq-length", 4, "--max-seq-length", 32)
-    assert result.exit_code == 0, result.stderr
-    assert "sampled-16" in {line["codec"] for line in json.loads(result.stdout)}
+def test_every_codec_of_layers_is_tried(lines: dict[tuple[str, int, str], dict[str, float]]) -> None:
+    states = [("states", layer, codec) for layer in (0, 1) for codec in ("float32", "float16", "int8", "pca-16")]
+    assert [key for key in lines if key[0] == "states"] == states
+    assert [key[2] for key in lines if key[0] == "attention"] == ["float32", "u8"]
 
 
-def test_the_budget_of_one_document_has_nothing_to_go_by(
-    work: Path, corpus_file: Path, masked_lm: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "one.txt").write_text(corpus_file.read_text().replace("\n", " "))  # which is held out
-    flags = ["--corpus", "tiny", "--data", tmp_path / "one.txt", "--model-name-or-path", masked_lm]
-    result = invoke("budget", *flags, "--positions", 30, "--min-seq-length", 4, "--max-seq-length", 32)
-    assert result.exit_code == 2
-    assert "one.txt: " in result.stderr
+def test_less_is_lost_the_more_is_stored(lines: dict[tuple[str, int, str], dict[str, float]]) -> None:
+    lost, size = ({key: line[name] for key, line in lines.items()} for name in ("lost", "bytes_per_row"))
+    exact, half, byte, pca = (("states", 1, codec) for codec in ("float32", "float16", "int8", "pca-16"))
+    assert lost[exact] == 0 < lost[half] < 1e-6 < lost[byte] < 1e-3
+    assert lost[byte] < lost[pca] < 1
+    assert size[pca] < size[byte] < size[half] < size[exact]
+    exact, byte = (("attention", 1, codec) for codec in ("float32", "u8"))
+    assert abs(lost[exact]) < 1e-6 < lost[byte] < 1e-4
+    assert size[byte] < size[exact]
+
+
+def test_random_numbers_cost_what_they_are() -> None:
+    draw, length_R = np.random.default_rng(1), np.full(60, 20)
+    states = [draw.normal(size=(20, 64)).astype(np.float32) for _ in length_R]
+    blocks = [draw.normal(size=(4, 20, 20)).astype(np.float32) for _ in length_R]
+    tried = {
+        States(layers=(1,), codec=state_codec("float32", 64)): (20 * 64 * 3.7, states),
+        States(layers=(1,), codec=state_codec("pca-16", 64)): (20 * 16, states),
+        Attention(layers=(1,), heads=4): (4 * 20 * (20 + 4), blocks),
+    }
+    for signal, (size, said) in tried.items():
+        line = measured_line(signal, said, length_R, 1000)
+        assert line.bytes_per_row == pytest.approx(size, rel=0.12), signal
+        assert line.set_bytes == 1000 * line.bytes_per_row
+        assert signal.num_bytes(length_R) / len(length_R) == pytest.approx(size, rel=0.15)
+    pca = measured_line(States(layers=(1,), codec=state_codec("pca-16", 64)), states, length_R, 1000)
+    assert pca.lost == pytest.approx(1 - 16 / 64, abs=0.1)  # of noise every component explains as much
+
+
+def test_of_what_is_the_same_everywhere_nothing_is_lost() -> None:
+    same = [np.linspace(-3, 3, 64, dtype=np.float32)[None]] * 20  # as [CLS] in layer 0
+    for codec in ("float16", "int8", "pca-16"):
+        signal = Cls(layers=(0,), codec=state_codec(codec, 64))
+        assert measured_line(signal, same, np.full(20, 7), 1000).lost is None
+
+
+def test_a_set_without_layers_in_floats_has_nothing_to_measure(roles_set: ExampleSet) -> None:
+    result = invoke("recode", roles_set.root, "--plan")
+    assert (result.exit_code, "float32 or float16" in " ".join(result.stderr.split())) == (2, True)
