@@ -8,11 +8,11 @@ from distill.commands.command import called, command
 from distill.result import Result
 from pipeline import console
 from pipeline.errors import short
+from pipeline.file_names import RUN_RECORD
 from pipeline.query.query_settings import DiffSettings
 from pipeline.sets.set_settings import RecodeSettings
 from pipeline.sharing.sharing_settings import JoinSettings, PullSettings, PushSettings, VerifySettings
 from pipeline.tasks.task import TRAIN
-from pipeline.file_names import RUN_RECORD
 from teacher.imported.import_settings import ExtendSettings, ImportSettings
 
 if TYPE_CHECKING:

@@ -160,7 +160,6 @@ MISTAKES: dict[str, list[Mistake]] = {
     "Runs": [
         Mistake("distill evaluate gone"),
         Mistake("distill evaluate run --store elsewhere"),
-        Mistake("distill describe logits/topk"),
         Mistake("distill predict run x", "without its weights", before=lambda: Path("run/model.safetensors").unlink()),
         Mistake("distill predict run x", "its weights are cut off", before=lambda: cut("run/model.safetensors")),
         Mistake(

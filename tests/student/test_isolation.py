@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 
 ABSENT = {"transformers", "datasets", "sentencex", "teacher"}
 # the settings, which the command line turns into flags, and the methods that they choose from
-METHODS = ("augment_settings", "methods", "replaceable_words")
+METHODS = ("augment_settings", "methods", "tinybert_words")
 ALLOWED = {"teacher", "teacher.settings", "teacher.finetune_settings", "teacher.augment"}
 ALLOWED |= {"teacher.models", "teacher.models.model_settings"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
