@@ -145,7 +145,7 @@ def _page(config: ReportSettings, folder: Path) -> "Page":
 
         return cascade_page(folder)
     if kind == "sweep":
-        from distill.apps.report.run_page import sweep_page
+        from distill.apps.report.comparison_pages import sweep_page
 
         return sweep_page(config, folder)
     if kind == "run":

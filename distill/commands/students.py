@@ -244,8 +244,8 @@ def masked_words(config: MaskedWordsSettings) -> Result:
 
 
 def _write_page(output: Path, compared: "MaskedWords") -> None:
+    from distill.apps.report.comparison_pages import masked_words_page
     from distill.apps.report.page import render
-    from distill.apps.report.run_page import masked_words_page
     from pipeline.files import make_folder, write_text_alone
 
     make_folder(output.parent)

@@ -64,13 +64,12 @@ def probability_scores(target: Target, logits_NC: Floats, label_N: Ints) -> Scor
     if not known_N.any():
         return {}
     p_NC, label_N = probabilities(target, logits_NC[known_N]).astype(np.float64), label_N[known_N]
+    confidence_N, is_right_N = confidences(target, p_NC, label_N)
     if target.has_label_lists:
-        confidence_N, is_right_N = p_NC.ravel(), label_N.ravel() == 1
         gold_p_N = np.where(is_right_N, confidence_N, 1 - confidence_N)
         distance_N = (confidence_N - is_right_N) ** 2
     else:
         rows = np.arange(len(label_N))
-        confidence_N, is_right_N = p_NC.max(axis=1), p_NC.argmax(axis=1) == label_N
         gold_p_N = p_NC[rows, label_N]
         distance_N = np.square(p_NC).sum(axis=1) - 2 * gold_p_N + 1
     loss_N = -np.log(np.maximum(gold_p_N, np.finfo(np.float32).tiny))
@@ -84,11 +83,41 @@ def probability_scores(target: Target, logits_NC: Floats, label_N: Ints) -> Scor
     )
 
 
+def confidences(target: Target, p_NC: Floats64, label_N: Ints) -> tuple[Floats64, Bools]:
+    """Returns the confidence of each prediction, or of each label of a multi-label task, and whether it is right.
+
+    Args:
+        target: what the probabilities mean.
+        p_NC: probabilities of rows with gold.
+        label_N: their gold, see `calibration_scores`.
+    """
+    if target.has_label_lists:
+        return p_NC.ravel(), label_N.ravel() == 1
+    return p_NC.max(axis=1), p_NC.argmax(axis=1) == label_N
+
+
 def calibration_error(confidence_N: Floats | Floats64, is_right_N: Bools) -> float:
     """Expected calibration error (Guo et al. 2017): mean distance of confidence and accuracy over ten bins."""
-    bin_N = np.minimum((BINS * confidence_N).astype(np.int64), BINS - 1)
+    bin_N = _bins(confidence_N)
     # A bin's share times the distance of its means is the distance of its sums, divided by all rows.
     return float(np.abs(np.bincount(bin_N, is_right_N - confidence_N)).sum() / len(bin_N))
+
+
+def calibration_bins(confidence_N: Floats | Floats64, is_right_N: Bools) -> list[dict[str, Any]]:
+    """Returns accuracy and mean confidence of each bin of the calibration error, with its number of rows."""
+    bin_N = _bins(confidence_N)
+    counts_B = np.bincount(bin_N, minlength=BINS)
+    means = [np.bincount(bin_N, part_N, BINS) / np.maximum(counts_B, 1) for part_N in (confidence_N, is_right_N)]
+    return [
+        {"confidence_from": k / BINS, "confidence_to": (k + 1) / BINS, "n": int(n)}
+        | {name: float(mean_B[k]) for name, mean_B in zip(("confidence", "accuracy"), means, strict=True)}
+        for k, n in enumerate(counts_B)
+        if n
+    ]
+
+
+def _bins(confidence_N: Floats | Floats64) -> Ints:
+    return np.minimum((BINS * confidence_N).astype(np.int64), BINS - 1)
 
 
 def coverage(target: Target, logits_NC: Floats, score_N: Floats, calibration: Calibration | None) -> Scores:

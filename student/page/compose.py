@@ -16,7 +16,7 @@ def compose(kind: str, backend: str, footer: str, data: str = "") -> str:
         data: tags that stand before its script.
     """
     parts = {"kind": kind, "backend": backend, "footer": footer, "data": data}
-    parts["style"] = files("distill.apps.report").joinpath("style.css").read_text(encoding="utf-8")
+    parts["style"] = files("student.page").joinpath("style.css").read_text(encoding="utf-8")
     html = files("student.page").joinpath("page.html").read_text(encoding="utf-8")
     for name, part in parts.items():
         # Plain replacement is enough for five parts, and Jinja would take the braces of CSS and JavaScript.

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.console import show
 
-# The result of a SQL query, or other figures of a chart.
+# The figures of a chart, or rows of a table of data.
 Rows = list[dict[str, Any]]
 TEXT_LENGTH = 180
 
@@ -73,7 +73,8 @@ def render(page: Page) -> str:
     All texts are escaped, because a set may be hostile. Only our own charts are not escaped.
     """
     environment = Environment(
-        loader=PackageLoader("distill.apps.report", "."),
+        # The style is that of all pages of distill.
+        loader=ChoiceLoader([PackageLoader("distill.apps.report", "."), PackageLoader("student.page", ".")]),
         autoescape=True,
         # A misspelt name in the template fails instead of leaving a gap in the page.
         undefined=StrictUndefined,

@@ -1,32 +1,48 @@
-"""The pages of a run, of a sweep, and of ``distill masked-words``."""
+"""The page of a run: its scores, and its predictions for the dev rows of its set, compared with its teacher's."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from distill.apps.app_settings import ReportSettings
-from distill.apps.report import charts
-from distill.apps.report.dev_rows import SpeedTest, certificate_sections, dev_sections, machine, scores_section
-from distill.apps.report.page import Page, Picture, Section, Table, clipped
-from pipeline.arrays import Floats64
+from distill.apps.report import charts, predictions
+from distill.apps.report.page import Page, Picture, Section, Table
+from distill.apps.report.predictions import SHOWN_ROWS, Predictions
 from pipeline.console import size
-from pipeline.errors import DataError, FingerprintMismatchError, IntegrityError
-from pipeline.file_names import CONFIG_FILE, RUN_RECORD, SWEEP_RECORD
+from pipeline.errors import DataError, DistillError, FingerprintMismatchError, IntegrityError
+from pipeline.file_names import CONFIG_FILE, RUN_RECORD
 from pipeline.record_file import Record, read_work_record
+from pipeline.sets.kinds.examples import KEYS, ORIGINALS, keys_sha256
+from pipeline.sets.kinds.token_labels import LabelledWords
 from pipeline.sets.open import LogitSet
-from pipeline.tasks.metrics import spearmanr
+from pipeline.sets.record_parts import KindName
+from pipeline.tasks.metrics import confusion_of_labels
+from pipeline.tasks.target import NO_LABEL, softmax
+from pipeline.tasks.temperature import calibrated
 from pipeline.training.run_record import STUDENTS
+from student.data import Examples
 from student.describe import describe_config
+from student.evaluate import dev_examples
 from student.lessons import kind_of_set
+from student.lessons.examples import student_logits
+from student.lessons.token_labels import logits_of_tokens
 from student.model.config_file import is_pretrained, read_task_config
-from student.summary import leading, point_name, point_table, tie
-from student.sweep.grid import run_name
+from student.model.student import Student, TaskStudent, TokenLabelStudent, default_device, load_student
+from student.predict.certificate import CERTIFICATE_FILE, Certificate, read_certificate
+from student.summary import CALIBRATION_COLUMNS, calibration_rows
 from student.trained_sets import trained_sets
-from student.word_importance import RESULT_COLUMNS, MaskedRow, MaskedWords, result_rows
 
+FIDELITY = {
+    "agreement": "answers as its teacher",
+    "kl": "KL divergence from its teacher (nats)",
+    "pearson": "Pearson with its teacher",
+    "rmse": "root mean squared distance from its teacher",
+}
 VALIDATION = {
     "gold_loss": "words",
     "teacher_loss": "teacher",
@@ -62,7 +78,7 @@ def run_page(config: ReportSettings, folder: Path) -> Page:
         training_section(record["result"], evaluation),
         scores_section(evaluation),
         *certificate_sections(folder),
-        *(dev_sections(folder, logit_set) if logit_set else [Section("Dev splits", missing)]),
+        *(dev_sections(folder, logit_set, evaluation) if logit_set else [Section("Dev splits", missing)]),
         Section("Settings", facts=_settings(record["settings"])),
     )
     lead = f"A student of {student_config.task}, trained on {record['settings']['rows']:,} rows."
@@ -224,196 +240,207 @@ def _levels(evaluation: dict[str, Any]) -> dict[str, float]:
     return {}
 
 
-Point = dict[str, Any]
-Groups = list[tuple[str, float, list[float]]]
-NO_SCORES: Point = {"scores": {}}
+def scores_section(evaluation: dict[str, Any]) -> Section:
+    """Scores against gold and against the teacher, as `evaluate` gives them."""
+    rows, close = [], []
+    for split, parts in evaluation.items():
+        for name, value in parts["gold"].items():
+            low, high = parts.get("interval", {}).get(name, (None, None))
+            others = (parts["teacher"].get(name), parts.get("majority", {}).get(name))
+            rows.append((split, name.replace("_", " "), value, low, high, *others))
+        close += [(split, FIDELITY.get(name, name), value) for name, value in parts["fidelity"].items()]
+    columns = ("split", "metric", "student", "95 % from", "to", "teacher", "guessing")
+    caption = "95 % from, to: bootstrap interval over dev rows. Guessing: always the same prediction."
+    tables = (
+        Table("Against gold", columns, rows, caption),
+        Table("Against its teacher", ("split", "", "student"), close),
+        Table(
+            "Probabilities",
+            CALIBRATION_COLUMNS,
+            [*map(tuple, calibration_rows(evaluation))],
+            "95 % from, to: bootstrap interval after calibration.",
+        ),
+    )
+    return Section("Scores", tables=tuple(table for table in tables if table.rows))
 
 
-def sweep_page(config: ReportSettings, folder: Path) -> Page:
-    """Returns the page of a finished sweep. A sweep of several tasks has pictures of each.
+@dataclass(frozen=True)
+class DevRows:
+    """Rows of a dev split with the predictions of a student and its teacher.
 
-    Speeds are measured on the dev rows of the set when the page is written. Without the set, they are left out.
-
-    Raises:
-        IntegrityError: if the sweep is damaged or not finished.
+    Attributes:
+        table: their ``source_row``, ``sentence1`` and ``sentence2``.
+        teacher: the teacher's predictions.
+        student: the student's, calibrated.
     """
-    record = finished_record(folder / SWEEP_RECORD)
-    result = record["result"]
-    facts = {"command": record["command"]} | {k: v for k, v in record["settings"].items() if v is not None}
-    tables = (_table(result), *_best_of_tasks(result), *_failures(result["failed"]))
-    sections = (
-        Section("Scores", tables=tables),
-        *_drawn(config, folder, result),
-        Section("Settings they share", facts=facts),
-    )
-    return Page("sweep", folder.resolve().name, _lead(result), sections)
+
+    table: pa.Table
+    teacher: Predictions
+    student: Predictions
 
 
-def _lead(result: dict[str, Any]) -> str:
-    points, metric = result["points"], result["metric"]
-    count = sum(len(point["scores"]) for point in points)
-    if result["best"] is None:
-        return f"{count} runs, of different tasks."
-    what = "runs of several tasks" if "best_by_task" in result else "students"
-    tied = tie(points)
-    if tied is not None:
-        return f"{count} {what}. There is no clear best by {metric}: {tied}."
-    best = point_name(points[0]) or "all are alike"
-    # One seed has no average.
-    average = " on average" if len(points[0]["scores"]) > 1 else ""
-    return f"{count} {what}. The best by {metric}: {best}, {points[0]['mean']:.4f}{average}."
+def dev_sections(run: Path, logit_set: LogitSet, evaluation: dict[str, Any]) -> list[Section]:
+    """Returns a section per dev split, or one that reports that there are no dev splits.
 
-
-def _drawn(config: ReportSettings, folder: Path, result: dict[str, Any]) -> list[Section]:
-    """Returns sections with the cost of the scores and the scores by setting, for each task."""
-    points, metric = result["points"], result["metric"]
-    if "best_by_task" not in result:
-        runs = [_a_run(folder, point) for point in points]
-        return [_costs(config, points, runs, metric), _values("By value", points, metric)]
-    sections = [_values("By value", points, metric)] if result["best"] else []
-    for name, best in result["best_by_task"].items():
-        own = [point | point["by_task"].get(name, NO_SCORES) for point in points]
-        runs = [_a_run(folder, point, name) for point in own]
-        costs = _costs(config, own, runs, best["metric"])
-        sections += [replace(costs, title=f"{costs.title}: {name}")]
-        sections += [_values(f"By value: {name}", [point for point in own if point["scores"]], best["metric"])]
-    return [section for section in sections if section.text or section.pictures]
-
-
-def _a_run(folder: Path, point: Point, task: str = "") -> Path | None:
-    """Returns one student of a point of the grid that still exists. All seeds have the same size and speed."""
-    # Joining an empty task name leaves the path unchanged.
-    runs = [folder / run_name(point["values"] | {"seed": seed}) / task for seed in point["scores"]]
-    return next((run for run in runs if (run / CONFIG_FILE).is_file()), None)
-
-
-def _table(result: dict[str, Any]) -> Table:
-    columns, rows = point_table(result)
-    tried = len(result["points"][0]["values"])
-    numbered = [(number, *map(str, row[:tried]), *row[tried:]) for number, row in enumerate(rows, 1)]
-    caption = "Mean and standard deviation over the seeds. The pictures below use the number of each line."
-    return Table(result["metric"], ("no.", *columns), numbered, caption)
-
-
-def _best_of_tasks(result: dict[str, Any]) -> list[Table]:
-    rows = [(name, *best.values()) for name, best in result.get("best_by_task", {}).items()]
-    return [Table("Best of each task", ("task", "run", "score", "metric"), rows)] if rows else []
-
-
-def _failures(failed: dict[str, str]) -> list[Table]:
-    return [Table("Failed", ("run", "why"), list(failed.items()))] if failed else []
-
-
-def _costs(config: ReportSettings, points: list[Point], runs: list[Path | None], metric: str) -> Section:
-    existing = [run for run in runs if run is not None]
-    if not existing:
-        return Section(
-            "What the scores cost", "The folders of the runs no longer exist, so sizes and speeds are unknown."
-        )
-    logit_set, missing = trained_set(config, read_work_record(existing[0] / RUN_RECORD))
-    caption = (
-        "Each dot is a run. A large dot is the mean over seeds, with its number in the table. Better: up and to the"
-    )
-    sizes = [None if run is None else _num_parameters(run) for run in runs]
-    drawn = [_cost("Score against size", points, sizes, "parameters", metric, f"{caption} left.")]
-    # Speed needs rows to predict. Sizes can be read from the runs alone.
-    if logit_set is not None:
-        test = SpeedTest(logit_set)
-        speeds = [None if run is None else test.measure(run) for run in runs]
-        caption += f" right. Measured on {test.num_rows:,} rows of {test.split}, {machine()}."
-        drawn.append(_cost("Score against speed", points, speeds, "rows a second", metric, caption))
-    return Section("What the scores cost", missing, pictures=tuple(drawn))
-
-
-def _num_parameters(run: Path) -> float:
-    return float(describe_config(read_task_config(run / CONFIG_FILE))["parameters"]["total"])
-
-
-def _cost(
-    title: str, points: list[Point], costs: list[float | None], xlabel: str, metric: str, caption: str
-) -> Picture:
-    groups: Groups = [
-        (str(number), cost, list(point["scores"].values()))
-        for number, (point, cost) in enumerate(zip(points, costs, strict=True), 1)
-        if cost is not None
-    ]
-    rows = [{"no.": label, xlabel: cost, metric: scores} for label, cost, scores in groups]
-    ahead = leading([point for point in points if point["scores"]])
-    best = {str(number) for number, point in enumerate(points, 1) if point in ahead}
-    which = "The best is blue." if len(best) == 1 else "The best are blue. Their differences may be chance."
-    return Picture(title, charts.points(groups, best, xlabel, metric), f"{caption} {which}", rows)
-
-
-def _values(title: str, points: list[Point], metric: str) -> Section:
-    """One picture per setting that takes more than one value."""
-    drawn = []
-    for name in points[0]["values"]:
-        groups: dict[str, list[float]] = {}
-        for point in sorted(points, key=lambda point: _order(point["values"][name])):
-            groups.setdefault(str(point["values"][name]), []).extend(point["scores"].values())
-        if len(groups) > 1:
-            rows = [{name: value, metric: scores} for value, scores in groups.items()]
-            caption = f"Each dot is a run, the bar the mean of those with this {name.replace('_', ' ')}."
-            drawn.append(Picture(name.replace("_", " "), charts.strips(groups, name, metric), caption, rows))
-    return Section(title, pictures=tuple(drawn))
-
-
-def _order(value: Any) -> tuple[bool, float, str]:
-    """A key that sorts values: numbers by size, then words."""
-    is_number = isinstance(value, int | float)
-    return (not is_number, float(value) if is_number else 0.0, str(value))
-
-
-MOST_PICTURES = 6
-# Rows with fewer or more words are not drawn.
-FEWEST_WORDS, MOST_WORDS = 4, 30
-HOW_TO_READ = (
-    "Blue: removing the word lowers the confidence of the prediction (regression: changes the score). Orange: "
-    "it raises the confidence. Each column has its own scale."
-)
-
-
-def masked_words_page(compared: MaskedWords) -> Page:
-    """Returns the table of all runs, and rows in the order of the first run's agreement with its teacher."""
-    results = Table("Importance of words", RESULT_COLUMNS, result_rows(compared), _caption())
-    pictures = tuple(_picture(compared, number) for number in _chosen(compared))
-    sections = (Section("Students and their teacher", tables=(results,)), Section("Word by word", pictures=pictures))
-    lead = f"The importance of {compared.amount} to their teacher and to students."
-    return Page("masked words", compared.set_name, lead, sections)
-
-
-def _caption() -> str:
-    return (
-        "Spearman's rank correlation of the importance of words to the student and to its teacher, averaged "
-        "over rows. The last share counts rows where both have the same most important word. Shuffled: the "
-        "same numbers with the teacher's words of each row in random order."
-    )
-
-
-def _chosen(compared: MaskedWords) -> list[int]:
-    """Returns the numbers of rows to draw, spread evenly over the order of the first run's correlation."""
-    drawable = [n for n, row in enumerate(compared.rows) if FEWEST_WORDS <= len(row.words) <= MOST_WORDS]
-    first = next(iter(compared.students.values()))
-    alike = {n: spearmanr(np.stack([compared.rows[n].importance_W, first[n]])[:, None])[0] for n in drawable}
-    # Evenly spread from best to worst agreement: only the best rows would look better than the student is.
-    ordered = sorted(drawable, key=lambda n: -alike[n])
-    places = np.linspace(0, len(ordered) - 1, min(MOST_PICTURES, len(ordered))).round().astype(int)
-    return [ordered[place] for place in places]
-
-
-def _picture(compared: MaskedWords, number: int) -> Picture:
-    row = compared.rows[number]
-    columns = {"teacher": row.importance_W} | {
-        Path(run).resolve().name: of[number] for run, of in compared.students.items()
-    }
-    words = [word.text for word in row.words]
-    drawn = charts.shades(words, {name: values.tolist() for name, values in columns.items()})
-    title = f"Row {row.source_row}: {clipped(' | '.join(row.texts), 60)}"
-    return Picture(title, drawn, HOW_TO_READ, _figures(row, columns))
-
-
-def _figures(row: MaskedRow, columns: Mapping[str, Floats64]) -> list[dict[str, object]]:
+    Args:
+        run: the folder of the run.
+        logit_set: the set that it was trained on.
+        evaluation: what `student.evaluate.evaluate` returned for the run.
+    """
+    if set(logit_set.splits) == {"train"}:
+        return [Section("Dev splits", "The set has no dev splits.")]
+    student = load_student(run).to(default_device())
+    rows_of = DEV_ROWS.get(student.config.rows)
+    if rows_of is None:
+        return [Section("Dev splits", f"No pictures are drawn of {student.config.rows}.")]
+    texts = predictions.text_headings(logit_set.record)
     return [
-        {"word": word.text, "sentence": word.side + 1} | {name: float(values[n]) for name, values in columns.items()}
-        for n, word in enumerate(row.words)
+        _dev_section(split, rows_of(logit_set, split, student, rows), evaluation[split], texts)
+        for split, rows in dev_examples(student.config, logit_set).items()
     ]
+
+
+def _rows_of_examples(logit_set: Any, split: str, student: TaskStudent, rows: Examples) -> DevRows:
+    assert isinstance(student, Student), "its rows are examples"
+    table = logit_set.read(split, (*KEYS, "sentence1", "sentence2"), ORIGINALS)
+    # The rows are read twice, once for the student and once here, and another process could replace the set in between.
+    if keys_sha256(table) != rows.keys_sha256:
+        raise IntegrityError(f"{logit_set.root}: the rows of {split!r} changed while they were read. Try again.")
+    student_NC = calibrated(student_logits(student, rows), student.config.calibration)
+    answers = {"teacher": rows.teacher_NC, "student": student_NC}
+    gold = (rows.label_N, rows.score_N)
+    return DevRows(table, *(Predictions(who, student.config.target, NC, *gold) for who, NC in answers.items()))
+
+
+def _rows_of_words(logit_set: Any, split: str, student: TaskStudent, rows: LabelledWords) -> DevRows:
+    """Returns a row per word with a token, because words are scored by their tokens."""
+    assert isinstance(student, TokenLabelStudent), "its rows are labelled words"
+    logits_TC = calibrated(logits_of_tokens(student, rows.pieces.ids), student.config.calibration)
+    token_W = rows.pieces.by_word(np.arange(len(logits_TC)), rows.num_words_N, -1).flat
+    table = pa.concat_tables([part for shard in logit_set.shards(split) for part in logit_set.read_shard(shard)])
+    is_read_W = token_W >= 0
+    sentence_W = np.repeat(np.arange(len(rows)), rows.num_words_N)
+    # Sentences without gold labels keep NO_LABEL and are left out of the scores.
+    label_W = np.full(len(token_W), NO_LABEL)
+    label_W[rows.has_gold_N[sentence_W]] = rows.gold.flat
+    words = {
+        "source_row": table.column("source_row").to_numpy()[sentence_W[is_read_W]],
+        "sentence1": pc.list_flatten(table.column("words").combine_chunks()).filter(pa.array(is_read_W)),
+        "sentence2": pa.nulls(int(is_read_W.sum()), pa.string()),
+    }
+    gold = (label_W[is_read_W], np.full(int(is_read_W.sum()), np.nan, dtype=np.float32))
+    answers = {"teacher": rows.teacher_TC, "student": logits_TC}
+    of = [Predictions(who, student.config.target, TC[token_W[is_read_W]], *gold) for who, TC in answers.items()]
+    return DevRows(pa.table(words), *of)
+
+
+DEV_ROWS: dict[KindName, Callable[[Any, str, TaskStudent, Any], DevRows]] = {
+    "examples": _rows_of_examples,
+    "token_labels": _rows_of_words,
+}
+
+
+def _dev_section(split: str, rows: DevRows, parts: dict[str, Any], texts: dict[str, str]) -> Section:
+    """Draws what `evaluate` returned for a split, and the predictions that it was computed from."""
+    target, teacher, student = rows.student.target, rows.teacher.with_gold, rows.student.with_gold
+    drawn: list[Picture] = []
+    tables: list[Table] = []
+    if len(student) and target.has_labels:
+        drawn += [predictions.reliability(of) for of in (teacher, student)]
+    if parts.get("confusion"):
+        drawn.append(predictions.confusion(parts["confusion"], target, "student"))
+        tables += predictions.commonest_mistakes(parts["confusion"], target, "student")
+    if target.has_classes:
+        answers = rows.teacher.logits_NC.argmax(axis=1)
+        counts = confusion_of_labels(target, rows.student.logits_NC, answers)
+        caption = "Predictions of the student for each prediction of the teacher: number of rows, and share."
+        axes = ("teacher", "student")
+        drawn.append(predictions.matrix("Student against teacher", counts, target, axes, caption))
+    if not target.has_labels:
+        drawn += _score_pictures(rows)
+    for who, name in (("student", "by_label"), ("teacher", "teacher_by_label")):
+        if parts.get(name):
+            tables.append(predictions.label_table(parts[name], who))
+    if len(student) and target.has_classes:
+        drawn.append(predictions.handed_on(student, teacher))
+    if len(student) and not target.has_label_lists:
+        tables.append(_only_teacher_right(rows, texts))
+    return Section(f"Split {split}", pictures=tuple(drawn), tables=tuple(tables))
+
+
+def _score_pictures(rows: DevRows) -> list[Picture]:
+    teacher, student = rows.teacher, rows.student
+    limits = predictions.limits_of(teacher.scores_N, student.scores_N, student.score_N)
+    axes = ("score by the teacher", "score by the student")
+    caption = "Darker cells contain more rows. On the dashed line, both predict the same."
+    pair = (teacher.scores_N, student.scores_N)
+    both = predictions.density("Student against teacher", *pair, limits, axes, caption)
+    known = student.with_gold
+    if not len(known):
+        return [both]
+    scores = [predictions.scores(of.with_gold, limits) for of in (teacher, student)]
+    return [*scores, both, predictions.residuals(known, limits)]
+
+
+def _only_teacher_right(rows: DevRows, texts: dict[str, str]) -> Table:
+    """Returns the rows on which only the student is wrong, or on which its error exceeds the teacher's most."""
+    teacher, student = rows.teacher, rows.student
+    if student.target.has_classes:
+        teacher_N, student_N = (of.logits_NC.argmax(axis=1) for of in (teacher, student))
+        worst_N = softmax(student.logits_NC).max(axis=1)
+        chosen_N = np.flatnonzero((teacher_N == student.label_N) & (student_N != student.label_N))
+        values = {"label": student.label_N, "student": student_N, "confidence": worst_N}
+        columns = {"row": "source_row", "gold": "label", "student": "student", "confidence": "confidence"}
+        caption = "Rows on which only the teacher is right. The most confident mistakes of the student come first."
+    else:
+        values = {"score": student.score_N, "teacher": teacher.scores_N, "student": student.scores_N}
+        worst_N = abs(student.scores_N - student.score_N) - abs(teacher.scores_N - student.score_N)
+        chosen_N = np.flatnonzero(np.isfinite(student.score_N))
+        columns = {"row": "source_row", "gold": "score", "teacher": "teacher", "student": "student"}
+        caption = "Rows on which the student is farther from gold than the teacher. The largest differences come first."
+    first = chosen_N[np.argsort(-worst_N[chosen_N], kind="stable")][:SHOWN_ROWS]
+    shown = rows.table.take(first).to_pylist()
+    found = [row | {name: of_N[k].item() for name, of_N in values.items()} for row, k in zip(shown, first, strict=True)]
+    title = "The student fails, the teacher does not"
+    return predictions.row_table(title, found, columns | texts, student.target.names, caption)
+
+
+def certificate_sections(run: Path) -> list[Section]:
+    """Returns the section about a run's certificate, if it has one."""
+    if not (run / CERTIFICATE_FILE).exists():
+        return []
+    title = "Answers or abstains"
+    try:
+        certificate = read_certificate(run)
+    except DistillError as error:
+        return [Section(title, str(error))]
+    best = certificate.certified
+    facts = {
+        "at most differ from the teacher": f"{certificate.disagreement:.2%} of the answers",
+        "with confidence": f"{certificate.confidence:.0%}",
+        "answers where the margin is above": best.threshold if best else "no threshold could be proved",
+        "answered": f"{certificate.coverage:.1%}",
+        "held-out rows": certificate.num_rows,
+        "chosen by": certificate.where,
+        "of the set": certificate.logit_set,
+        "hash of the rows": certificate.rows_sha256,
+    }
+    return [Section(title, facts=facts, pictures=(_risk(certificate),))]
+
+
+def _risk(certificate: Certificate) -> Picture:
+    trials = certificate.trials
+    risk = [trial.disagreements / trial.answered if trial.answered else 0.0 for trial in trials]
+    # Clips the bounds of the first trials, which are far higher.
+    highest = max(*risk, 2 * certificate.disagreement)
+    lines = {"differ": risk, "upper bound": [min(trial.bound, highest) for trial in trials]}
+    best = certificate.certified.percent if certificate.certified else None
+    limit = {f"target: {certificate.disagreement:g}": certificate.disagreement}
+    caption = (
+        "Share of answers that differ from the teacher's if the student only answers its most confident rows, "
+        f"and the upper bound of this share with {certificate.confidence:.0%} confidence. The circle is the "
+        "certified threshold."
+    )
+    rows = [trial.model_dump() for trial in trials]
+    percent = [trial.percent for trial in trials]
+    return Picture("Risk against coverage", charts.curves(percent, lines, "% answered", best, limit), caption, rows)

@@ -3,20 +3,27 @@
 from pathlib import Path
 from typing import Any
 
-from distill.apps.report import queries, split_charts
+import duckdb
+
+from distill.apps.report import predictions
 from distill.apps.report.page import Page, Picture, Rows, Section, Table, clipped
-from distill.apps.report.split_charts import Connection
+from distill.apps.report.predictions import SHOWN_ROWS, Predictions, row_table, text_headings
 from pipeline.console import size
 from pipeline.sets.files import require_shards
 from pipeline.sets.kinds import kind_of
-from pipeline.sets.kinds.examples import ExampleSet, columns_with_text
+from pipeline.sets.kinds.examples import ORIGINALS, ExampleSet, columns_with_text
 from pipeline.sets.open import usable_record
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import AugmentationRecord, Shard, TeacherRecord, reading
-from pipeline.sql.read_only_query import open_files
-from pipeline.tasks.target import Target
+from pipeline.sets.record_parts import AugmentationRecord, TeacherRecord, reading
+from pipeline.sets.signals.rows import logits_of
+from pipeline.sql.read_only_query import open_files, select, to_arrow
+from pipeline.tasks.metrics import confusion_of_labels, scores_by_label
+from pipeline.tasks.target import Target, gold_arrays, predicted_scores
 
 AXES = ("original row", "variant")
+DECIMALS = 10
+MOST_SORTED_ROWS = 200_000  # limit for `label_errors`, which holds its rows in memory
+Connection = duckdb.DuckDBPyConnection
 
 
 def set_page(root: Path, allow_unverified: bool = False) -> Page:
@@ -88,131 +95,157 @@ def _dev_first(record: SetRecord) -> list[str]:
 def _row_sections(root: Path, record: SetRecord) -> list[Section]:
     require_shards(root, record, record.shards)
     tables = {split: f"split_{number}" for number, split in enumerate(_dev_first(record))}
-    views = {table: _files(root, record.shards_of(split)) for split, table in tables.items()}
+    views = {table: [root / shard.path for shard in record.shards_of(split)] for split, table in tables.items()}
     columns = dict.fromkeys(views, columns_with_text(record))
     with open_files(views, columns) as connection:
         sections = [_split(connection, table, split, record) for split, table in tables.items()]
         augmentation = record.augmentation
         if augmentation and augmentation.split in tables:
-            sections.append(variants_section(connection, tables[augmentation.split], record.target, augmentation))
+            sections.append(_variants(connection, tables[augmentation.split], record.target, augmentation))
     return sections
 
 
-def _files(root: Path, shards: list[Shard]) -> list[Path]:
-    return [root / shard.path for shard in shards]
-
-
 def _split(connection: Connection, table: str, split: str, record: SetRecord) -> Section:
-    target = record.target
-    has_gold = queries.num_gold(connection, table, target) > 0
-    drawn = split_charts.against_gold(connection, table, target, "teacher") if has_gold else []
-    tables = []
+    target, teacher = record.target, read_predictions(connection, table, record.target)
+    known = teacher.with_gold
+    by_label = scores_by_label(target, known.logits_NC, known.label_N)
+    drawn, tables = [], []
+    if len(known):
+        drawn += predictions.against_gold(known)
+    if len(known) and target.has_classes:
+        counts = confusion_of_labels(target, known.logits_NC, known.label_N)
+        drawn.append(predictions.confusion(counts, target, "teacher"))
+        tables += predictions.commonest_mistakes(counts, target, "teacher")
     if not target.is_score:
-        drawn += split_charts.certainty(connection, table, target)
+        drawn += predictions.certainty(teacher)
+    if by_label:
+        tables.append(predictions.label_table(by_label, "teacher"))
     if target.kind in ("classes", "bins"):  # only these logits form a distribution over classes
-        tables.append(_hardest(connection, table, record))
-    if has_gold and target.has_labels:
-        tables += split_charts.confused(connection, table, target, "teacher")
-        tables.append(split_charts.label_scores(connection, table, target, "teacher"))
-    if has_gold:
+        tables.insert(0, _hardest(connection, table, record))
+    if len(known):
         suspects = {"classes": _likely_errors, "labels": _doubts}.get(target.kind, _farthest)
         tables.append(suspects(connection, table, record))
-    text = "" if has_gold else "This split has no gold."
+    text = "" if len(known) else "This split has no gold."
     return Section(f"Split {split}", text, pictures=tuple(drawn), tables=tuple(tables))
 
 
+def read_predictions(connection: Connection, table: str, target: Target) -> Predictions:
+    """Returns the teacher's predictions for the rows of a table that are no variants."""
+    rows = to_arrow(select(connection, f"select label, score, logits from {table} where {ORIGINALS}"))
+    return Predictions("teacher", target, logits_of(rows, target.num_logits), *gold_arrays(target, rows))
+
+
+def _fetch(connection: Connection, sql: str) -> Rows:
+    """Returns the rows of one SELECT, with floats rounded to ten decimals: the last bits of sums depend on threads."""
+    rows: Rows = to_arrow(select(connection, sql)).to_pylist()
+    return [{name: round(v, DECIMALS) if isinstance(v, float) else v for name, v in row.items()} for row in rows]
+
+
 def _hardest(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {
-        "row": "source_row",
-        "gold": "label",
-        "teacher": "teacher",
-        "margin": "margin",
-        **split_charts.text_headings(record),
-    }
+    columns = {"row": "source_row", "gold": "label", "teacher": "teacher", "margin": "margin"}
     if record.target.bins:
         del columns["gold"]
-    rows = queries.hardest(connection, table)
+    rows = _fetch(connection, f"from hardest({table}) where {ORIGINALS} limit {SHOWN_ROWS}")
     caption = "Rows with the smallest margin between the teacher's two most probable classes."
-    return split_charts.row_table("Hardest rows", rows, columns, record.target.names, caption)
+    return row_table("Hardest rows", rows, columns | text_headings(record), record.target.names, caption)
 
 
 def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {
-        "row": "source_row",
-        "gold": "label",
-        "likely": "likely",
-        "p(gold)": "p_label",
-        "p(likely)": "p_class",
-        **split_charts.text_headings(record),
-    }
-    rows, every = queries.label_errors(connection, table)
+    columns = {"row": "source_row", "gold": "label", "likely": "likely", "p(gold)": "p_label", "p(likely)": "p_class"}
+    rows, every = label_errors(connection, table)
     part = "" if every == 1 else f" Only every {every:,}th row was examined."
     caption = (
         "Rows whose gold may be wrong: the teacher's probability of another class exceeds its average for rows "
         f"whose gold is that class (confident learning).{part}"
     )
-    return split_charts.row_table("Likely label errors", rows, columns, record.target.names, caption)
+    return row_table("Likely label errors", rows, columns | text_headings(record), record.target.names, caption)
+
+
+def label_errors(connection: Connection, table: str) -> tuple[Rows, int]:
+    """Returns rows whose gold is likely wrong, and the stride: one of so many rows was examined."""
+    rows = _fetch(connection, f"select count(label) as n from {table}")[0]["n"]
+    # A fixed stride instead of a random sample gives the same report every time.
+    every = -(-rows // MOST_SORTED_ROWS)
+    looked_at = f"with looked_at as (from {table} where source_row % {every} = 0)"
+    return _fetch(connection, f"{looked_at} from label_errors(looked_at) limit {SHOWN_ROWS}"), every
 
 
 def _doubts(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {
-        "row": "source_row",
-        "label": "label",
-        "gold": "gold",
-        "p(label)": "p",
-        **split_charts.text_headings(record),
-    }
-    rows = queries.label_doubts(connection, table)
+    columns = {"row": "source_row", "label": "label", "gold": "gold", "p(label)": "p"}
+    shown = "source_row, label, if(is_gold, 'yes', 'no') as gold, p, sentence1, sentence2"
+    rows = _fetch(connection, f"select {shown} from label_doubts({table}) limit {SHOWN_ROWS}")
     caption = "Labels on which the teacher contradicts gold with the highest confidence. One of the two is wrong."
-    return split_charts.row_table("Likely label errors", rows, columns, record.target.names, caption)
+    return row_table("Likely label errors", rows, columns | text_headings(record), record.target.names, caption)
+
+
+def farthest(connection: Connection, table: str, target: Target) -> Rows:
+    """Returns the rows with the largest distance between predicted and gold score."""
+    return _fetch(
+        connection,
+        f"select source_row, score, {_score_sql(target)} as predicted, sentence1, sentence2 from {table} "
+        f"where score is not null order by abs(predicted - score) desc, source_row limit {SHOWN_ROWS}",
+    )
 
 
 def _farthest(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {"row": "source_row", "gold": "score", "teacher": "predicted", **split_charts.text_headings(record)}
-    rows = queries.farthest(connection, table, record.target)
+    columns = {"row": "source_row", "gold": "score", "teacher": "predicted", **text_headings(record)}
     caption = "Rows with the largest difference between gold and the teacher. One of the two is probably wrong."
-    return split_charts.row_table("Farthest from gold", rows, columns, (), caption)
+    return row_table("Farthest from gold", farthest(connection, table, record.target), columns, (), caption)
 
 
-def variants_section(connection: Connection, table: str, target: Target, record: AugmentationRecord) -> Section:
+def _score_sql(target: Target, logits: str = "logits") -> str:
+    """Returns the SQL expression of the score that logits stand for."""
+    return f"{logits}[1]" if target.bins is None else f"expectation({logits}, {list(target.bins.values)!r})"
+
+
+def _variants(connection: Connection, table: str, target: Target, record: AugmentationRecord) -> Section:
     """Returns counts, the changes of the teacher's prediction by origin, and a few variants."""
-    rows = queries.changed_mind(connection, table, target)
-    draw = {"classes": [_answers], "labels": []}.get(target.kind, [_scores_of_variants])
-    drawn = tuple(picture(connection, table, target) for picture in draw)
-    minds = _minds(rows) if target.has_labels else _moves(rows)
-    tables = (minds, _sample(record)) if record.sample else (minds,)  # text-free sets have no sample
-    return Section(record.title, facts=record.lines(), pictures=drawn, tables=tables)
+    rows = changed_mind(connection, table, target)
+    pictures = () if target.has_label_lists else (_change(connection, table, target),)
+    columns: tuple[str, ...] = ("origin", "variants", "mean distance")
+    title = "How far the teacher's score changes"
+    cells = [tuple(row.values()) for row in rows]
+    if target.has_labels:
+        columns = ("origin", "variants", "prediction changes", "KL divergence (nats)")
+        title = "How often the teacher's prediction changes"
+        cells = [(row["origin"], row["n"], f"{1 - row['agreement']:.2%}", row["kl"]) for row in rows]
+    tables = [Table(title, columns, cells)]
+    if record.sample:  # text-free sets have no sample
+        sample = [
+            (f"{row.source_row}:{row.variant}", row.origin, *(clipped(" ‖ ".join(t)) for t in (row.original, row.text)))
+            for row in record.sample
+        ]
+        tables.append(Table("A few of them", ("row:variant", "origin", "original", "variant"), sample))
+    return Section(record.title, facts=record.lines(), pictures=pictures, tables=tuple(tables))
 
 
-def _minds(rows: Rows) -> Table:
-    columns = ("origin", "variants", "prediction changes", "KL divergence (nats)")
-    cells = [(row["origin"], row["n"], f"{1 - row['agreement']:.2%}", row["kl"]) for row in rows]
-    return Table("How often the teacher's prediction changes", columns, cells)
+def changed_mind(connection: Connection, table: str, target: Target) -> Rows:
+    """Returns the number of variants by origin, and the change of the teacher's outputs."""
+    if target.has_classes:
+        return _fetch(connection, f"from variant_agreement({table})")
+    measures = "avg((likely_labels(a) = likely_labels(b))::int) as agreement, avg(label_kl(a, b)) as kl"
+    if not target.has_label_lists:
+        measures = f"avg(abs({_score_sql(target, 'b')} - {_score_sql(target, 'a')})) as moved"
+    pairs = _originals_and_variants(table)
+    return _fetch(connection, f"select origin, count(*) as n, {measures} {pairs} group by origin order by origin")
 
 
-def _moves(rows: Rows) -> Table:
-    cells = [(row["origin"], row["n"], row["moved"]) for row in rows]
-    return Table("How far the teacher's score changes", ("origin", "variants", "mean distance"), cells)
+def _originals_and_variants(table: str) -> str:
+    """The FROM of the logits of variants, ``b``, and of the rows that they were made from, ``a``."""
+    joined = f"{table} v join {table} o using (split, source_row)"
+    chosen = "where v.variant > 0 and o.variant = 0"
+    return f"from (select v.origin, o.logits as a, v.logits as b from {joined} {chosen}) pairs"
 
 
-def _answers(connection: Connection, table: str, target: Target) -> Picture:
-    caption = "Predictions of the teacher for variants, by its prediction for their original row."
-    counts = queries.variant_answers(connection, table)
-    return split_charts.matrix("Changed predictions", counts, target, AXES, caption)
-
-
-def _scores_of_variants(connection: Connection, table: str, target: Target) -> Picture:
-    pairs = queries.variant_scores_sql(table, target)
-    limits = queries.score_limits(connection, [table], target)
+def _change(connection: Connection, table: str, target: Target) -> Picture:
+    """Draws the teacher's predictions for variants by those for their original rows."""
+    read = to_arrow(select(connection, f"select a, b {_originals_and_variants(table)}"))
+    a_NC, b_NC = (logits_of(read.select([name]).rename_columns(["logits"]), target.num_logits) for name in "ab")
+    if target.has_classes:
+        caption = "Predictions of the teacher for variants, by its prediction for their original row."
+        counts = confusion_of_labels(target, b_NC, a_NC.argmax(axis=1))
+        return predictions.matrix("Changed predictions", counts, target, AXES, caption)
+    a_N, b_N = predicted_scores(target, a_NC), predicted_scores(target, b_NC)
+    limits = predictions.limits_of(a_N, b_N)
     caption = "The teacher's score of each variant by the score of its original row. On the line, both are equal."
-    return split_charts.density(connection, pairs, limits, "Change of the score", AXES, caption)
-
-
-def _sample(record: AugmentationRecord) -> Table:
-    def text(sentences: tuple[str, ...]) -> str:
-        return clipped(" ‖ ".join(sentences))
-
-    rows = [
-        (f"{row.source_row}:{row.variant}", row.origin, text(row.original), text(row.text)) for row in record.sample
-    ]
-    return Table("A few of them", ("row:variant", "origin", "original", "variant"), rows)
+    return predictions.density("Change of the score", a_N, b_N, limits, AXES, caption)

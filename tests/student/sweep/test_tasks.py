@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from distill.apps.app_settings import ReportSettings
+from distill.apps.report.comparison_pages import sweep_page
 from distill.apps.report.page import render
-from distill.apps.report.run_page import sweep_page
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
 from pipeline.flat_settings import as_flags, given
 from pipeline.record_file import read_work_record, write_record

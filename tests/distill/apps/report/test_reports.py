@@ -1,15 +1,15 @@
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from distill.apps.app_settings import ReportSettings
-from distill.apps.report.dev_rows import cascade, certificate_sections
+from distill.apps.report.comparison_pages import sweep_page
 from distill.apps.report.page import Page, Rows, render
-from distill.apps.report.run_page import run_page, sweep_page
+from distill.apps.report.predictions import Predictions, handed_on
+from distill.apps.report.run_page import certificate_sections, run_page
 from pipeline.errors import IntegrityError
 from pipeline.flat_settings import given
 from pipeline.record_file import read_record
@@ -94,8 +94,10 @@ def test_the_surest_rows_are_the_last_that_the_teacher_is_asked(opinion_set: Exa
     is_right_N = np.arange(num_rows) >= num_rows // 2  # the student is right where it is sure
     right_N = np.where(is_right_N, examples.label_N, 1 - examples.label_N)
     logits_NC = (np.eye(2)[right_N] * margin_N[:, None]).astype(np.float32)
-    teacher = replace(examples, teacher_NC=np.eye(2, dtype=np.float32)[examples.label_N])  # is always right
-    accuracy = [row["accuracy"] for row in cascade(logits_NC, teacher.teacher_NC, teacher.label_N).rows]
+    teacher_NC = np.eye(2, dtype=np.float32)[examples.label_N]  # is always right
+    target, gold = opinion_set.record.target, (examples.label_N, examples.score_N)
+    student, teacher = (Predictions("", target, NC, *gold) for NC in (logits_NC, teacher_NC))
+    accuracy = [row["accuracy"] for row in handed_on(student, teacher).rows]
     assert accuracy[0] == 0.5
     assert accuracy[25] == 0.75
     assert set(accuracy[50:]) == {1.0}

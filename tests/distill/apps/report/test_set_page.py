@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.special import softmax
 
-from distill.apps.report import queries, split_charts
+from distill.apps.report import predictions, set_page
 from distill.apps.report.page import Page, Rows, render
-from distill.apps.report.set_page import set_page
+from distill.apps.report.predictions import Predictions, certainty
+from distill.apps.report.set_page import changed_mind, farthest, label_errors
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.record_file import read_record
@@ -22,7 +23,8 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME, changed, read_set_record, write_set_record
 from pipeline.sets.signals.rows import logits_of
 from pipeline.sql.read_only_query import open_files
-from pipeline.tasks.target import Target
+from pipeline.tasks.metrics import confusion_of_labels
+from pipeline.tasks.target import Target, gold_arrays
 from pipeline.tasks.task import Bins
 from tests.helpers.messages import naming
 from tests.helpers.report_pages import Parsed, needs_nothing_else
@@ -51,6 +53,10 @@ def rows_of(logits: list[list[float]], **columns: Sequence[object]) -> pa.Table:
     return pa.table(arrays | {"logits": pa.array(logits, pa.list_(pa.float32()))})
 
 
+def of(rows: pa.Table, target: Target) -> Predictions:
+    return Predictions("teacher", target, logits_of(rows, target.num_logits), *gold_arrays(target, rows))
+
+
 @pytest.fixture
 def connection() -> Iterator[duckdb.DuckDBPyConnection]:
     with open_files({}) as connection:
@@ -61,9 +67,10 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 FOUR = rows_of([[0, log(3)], [0, log(3)], [0, log(3)], [log(9), 0]], label=[1, 1, 0, 0])
 
 
-def test_calibration_and_confusion_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.register("four", FOUR)
-    reliability, confusion = split_charts.against_gold(connection, "four", CLASSES, "teacher")
+def test_calibration_and_confusion_by_hand() -> None:
+    four = of(FOUR, CLASSES)
+    (reliability,) = predictions.against_gold(four)
+    confusion = predictions.confusion(confusion_of_labels(CLASSES, four.logits_NC, four.label_N), CLASSES, "teacher")
     figures = [(row["n"], row["confidence"], row["accuracy"]) for row in reliability.rows]
     assert figures == [(3, pytest.approx(0.75), pytest.approx(2 / 3)), (1, pytest.approx(0.9), 1)]
     error = 3 / 4 * (0.75 - 2 / 3) + 1 / 4 * (1 - 0.9)
@@ -75,39 +82,39 @@ def test_calibration_and_confusion_by_hand(connection: duckdb.DuckDBPyConnection
     ]
 
 
-def test_calibration_of_labels_that_hold_by_themselves(connection: duckdb.DuckDBPyConnection) -> None:
+def test_calibration_of_labels_that_hold_by_themselves() -> None:
     three = rows_of([[log(3), -log(3)], [log(3), log(9)], [0, 0]])  # probabilities 3/4 and 1/4, 3/4 and 9/10, 1/2
     lists = pa.array([[0], [1], None], pa.list_(pa.int32()))
-    connection.register("three", three.set_column(three.schema.get_field_index("label"), "label", lists))
-    target = Target(kind="labels", names=("a", "b"))
-    (reliability,) = split_charts.against_gold(connection, "three", target, "teacher")
+    with_lists = three.set_column(three.schema.get_field_index("label"), "label", lists)
+    predicted = of(with_lists, Target(kind="labels", names=("a", "b")))
+    (reliability,) = predictions.against_gold(predicted.with_gold)
     figures = [(row["n"], row["confidence"], row["accuracy"]) for row in reliability.rows]
     assert figures == [(1, pytest.approx(0.25), 0), (2, pytest.approx(0.75), 0.5), (1, pytest.approx(0.9), 1)]
     assert f"calibration error: {(0.25 + 2 * 0.25 + 0.1) / 4:.4f}." in reliability.caption
-    (probabilities,) = split_charts.certainty(connection, "three", target)
+    (probabilities,) = certainty(predicted)
     counted = {row["from"]: row for row in probabilities.rows}
     assert [counted[0.75][kind] for kind in ("wrong answers", "right answers", "all rows")] == [1, 1, 0]
     assert counted[0.5]["all rows"] == 2
     assert sum(row["right answers"] for row in probabilities.rows) == 3
 
 
-def test_margins_and_entropies_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.register("four", FOUR)
-    margin, entropy = split_charts.certainty(connection, "four", CLASSES)
+def test_margins_and_entropies_by_hand() -> None:
+    margin, entropy = certainty(of(FOUR, CLASSES))
     filled = {
         round(row["from"], 6): (row["wrong answers"], row["right answers"])
         for row in margin.rows
         if row["wrong answers"] or row["right answers"]
     }
-    assert filled == {0.5: (1, 2), 0.8: (0, 1)}  # 3/4 - 1/4, 9/10 - 1/10
+    # 3/4 - 1/4, and 9/10 - 1/10, which is just below 0.8 in float32
+    assert filled == {0.5: (1, 2), 0.75: (0, 1)}
     of_three = 0.75 * log(4 / 3) + 0.25 * log(4)
     assert [row["right answers"] for row in entropy.rows if row["from"] <= of_three < row["to"]] == [2]
     assert entropy.rows[-1]["to"] == pytest.approx(log(2))
 
 
-def test_rows_without_gold_are_one_colour(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.register("bare", FOUR.drop_columns("label").append_column("label", pa.nulls(4, pa.int32())))
-    margin, _ = split_charts.certainty(connection, "bare", CLASSES)
+def test_rows_without_gold_are_one_colour() -> None:
+    bare = FOUR.drop_columns("label").append_column("label", pa.nulls(4, pa.int32()))
+    margin, _ = certainty(of(bare, CLASSES))
     assert sum(row["all rows"] for row in margin.rows) == 4
     assert "right answers" not in margin.rows[0]
 
@@ -117,21 +124,22 @@ def test_rows_without_gold_are_one_colour(connection: duckdb.DuckDBPyConnection)
 )
 def test_scores_by_hand(connection: duckdb.DuckDBPyConnection, target: Target, logits: list[list[float]]) -> None:
     """Said are 1, 3 and 5 where gold is 1, 5 and nothing."""
-    connection.register("three", rows_of(logits, score=[1.0, 5.0, None]))
-    scores, errors = split_charts.against_gold(connection, "three", target, "teacher")
+    three = rows_of(logits, score=[1.0, 5.0, None])
+    connection.register("three", three)
+    scores, errors = predictions.against_gold(of(three, target).with_gold)
     cells = [(row["gold score from"], row["score by the teacher from"], row["n"]) for row in scores.rows]
-    last = 5 - 4 / queries.CELLS
+    last = 5 - 4 / predictions.CELLS
     assert cells == [(1, 1, 1), (pytest.approx(last), pytest.approx(3), 1)]
     filled = {round(row["from"], 6): row["all rows"] for row in errors.rows if row["all rows"]}
     assert filled == {0.0: 1, -2.0: 1}
-    farthest = queries.farthest(connection, "three", target)
-    assert [(row["source_row"], row["predicted"]) for row in farthest] == [(1, pytest.approx(3)), (0, pytest.approx(1))]
+    found = farthest(connection, "three", target)
+    assert [(row["source_row"], row["predicted"]) for row in found] == [(1, pytest.approx(3)), (0, pytest.approx(1))]
 
 
-def test_equal_scores_still_have_room(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.register("same", rows_of([[2.0], [2.0]], score=[2.0, 2.0]))
-    assert queries.score_limits(connection, ["same"], SCORE) == (1.5, 2.5)
-    assert sum(row["n"] for row in split_charts.against_gold(connection, "same", SCORE, "teacher")[0].rows) == 2
+def test_equal_scores_still_have_room() -> None:
+    same = of(rows_of([[2.0], [2.0]], score=[2.0, 2.0]), SCORE)
+    assert predictions.limits_of(same.scores_N, same.score_N) == (1.5, 2.5)
+    assert sum(row["n"] for row in predictions.against_gold(same)[0].rows) == 2
 
 
 def test_changes_of_mind_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
@@ -143,19 +151,13 @@ def test_changes_of_mind_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
         "origin": ["original", "mask", "mask"],
     }
     connection.register("three", rows_of(logits, **kinds))
-    (row,) = queries.changed_mind(connection, "three", CLASSES)
+    (row,) = changed_mind(connection, "three", CLASSES)
     assert (row["origin"], row["n"], row["agreement"]) == ("mask", 2, 0.5)
     assert row["kl"] == pytest.approx(0.5 * log(3) / 2)  # 3/4 log 3 - 1/4 log 3, and 0
-    answers = queries.variant_answers(connection, "three")
-    assert answers == [{"a": 1, "b": 0, "n": 1}, {"a": 1, "b": 1, "n": 1}]
+    answers = set_page._change(connection, "three", CLASSES).rows
+    assert [(row["original row"], row["variant"], row["n"]) for row in answers] == [("yes", "no", 1), ("yes", "yes", 1)]
     connection.register("moved", rows_of([[1.0], [4.0], [2.0]], **kinds))
-    assert queries.changed_mind(connection, "moved", SCORE) == [{"origin": "mask", "n": 2, "moved": 2.0}]
-
-
-def test_the_hardest_rows_are_originals(connection: duckdb.DuckDBPyConnection) -> None:
-    logits = [[0, 2.0], [0, 0.1], [0, 1.0]]
-    connection.register("three", rows_of(logits, source_row=[7, 7, 8], variant=[0, 1, 0]))
-    assert [(row["source_row"], row["variant"]) for row in queries.hardest(connection, "three")] == [(8, 0), (7, 0)]
+    assert changed_mind(connection, "moved", SCORE) == [{"origin": "mask", "n": 2, "moved": 2.0}]
 
 
 def test_label_errors_of_a_large_set_are_looked_for_in_a_part(
@@ -163,22 +165,22 @@ def test_label_errors_of_a_large_set_are_looked_for_in_a_part(
 ) -> None:
     """The third row is the suspect one of four; of every second row it is looked at, of every third it is not."""
     connection.register("four", FOUR)
-    monkeypatch.setattr(queries, "MOST_SORTED_ROWS", 2)
-    found, every = queries.label_errors(connection, "four")
+    monkeypatch.setattr(set_page, "MOST_SORTED_ROWS", 2)
+    found, every = label_errors(connection, "four")
     assert ([row["source_row"] for row in found], every) == ([2], 2)
-    monkeypatch.setattr(queries, "MOST_SORTED_ROWS", 1)
-    found, every = queries.label_errors(connection, "four")
+    monkeypatch.setattr(set_page, "MOST_SORTED_ROWS", 1)
+    found, every = label_errors(connection, "four")
     assert ([row["source_row"] for row in found], every) == ([], 4)
 
 
 @pytest.fixture(scope="module")
 def opinion_page(opinion_set: ExampleSet) -> Page:
-    return set_page(opinion_set.root)
+    return set_page.set_page(opinion_set.root)
 
 
 @pytest.fixture(scope="module")
 def augmented_page(augmented_set: ExampleSet) -> Page:
-    return set_page(augmented_set.root)
+    return set_page.set_page(augmented_set.root)
 
 
 def figures_of(page: Page) -> dict[tuple[str, str], Rows]:
@@ -200,7 +202,7 @@ def test_the_page_of_a_set_says_what_numpy_says(opinion_set: ExampleSet, opinion
     expected = {(names[g], names[a]): int(((label_N == g) & (answer_N == a)).sum()) for g in (0, 1) for a in (0, 1)}
     assert {(row["gold"], row["teacher"]): row["n"] for row in confusion} == {k: n for k, n in expected.items() if n}
     margins = figures["Split validation", "Margin"]
-    heights, _ = np.histogram(abs(p_NC[:, 0] - p_NC[:, 1]), bins=queries.BINS, range=(0, 1))
+    heights, _ = np.histogram(abs(p_NC[:, 0] - p_NC[:, 1]), bins=predictions.BINS, range=(0, 1))
     assert [row.get("wrong answers", 0) + row.get("right answers", 0) for row in margins] == heights.tolist()
     hardest = Parsed(html).tables["Hardest rows"]  # of train, which comes last
     train = softmax(logits_of(opinion_set.read("train", ("logits",)), 2).astype(np.float64), axis=1)
@@ -211,7 +213,7 @@ def test_a_page_needs_nothing_else_and_is_the_same_each_time(augmented_set: Exam
     html = render(augmented_page)
     assert needs_nothing_else(html)
     assert "http" not in html
-    again = set_page(augmented_set.root)
+    again = set_page.set_page(augmented_set.root)
     assert render(again) == html
     assert again.figures() == augmented_page.figures()
 
@@ -228,7 +230,7 @@ def test_variants_are_told_of(augmented_set: ExampleSet, augmented_page: Page) -
 
 
 def test_a_set_of_a_corpus_has_its_record(token_store: Path) -> None:
-    page = set_page(token_store / "topk")
+    page = set_page.set_page(token_store / "topk")
     html = render(page)
     assert page.figures() == []
     assert [row[0] for row in Parsed(html).tables["By split"]] == ["split", "validation", "train"]
@@ -256,7 +258,7 @@ def hostile_set(opinion_set: ExampleSet, folder: Path) -> Path:
 
 
 def test_a_hostile_set_does_no_harm(opinion_set: ExampleSet, opinion_page: Page, tmp_path: Path) -> None:
-    html = render(set_page(hostile_set(opinion_set, tmp_path)))
+    html = render(set_page.set_page(hostile_set(opinion_set, tmp_path)))
     assert needs_nothing_else(html)
     parsed = Parsed(html)
     assert {tag for tag, _ in parsed.tags} == {tag for tag, _ in Parsed(render(opinion_page)).tags}
@@ -269,7 +271,7 @@ def test_a_changed_file_is_refused(opinion_set: ExampleSet, tmp_path: Path) -> N
     path = root / opinion_set.record.shards[0].path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(IntegrityError, match=naming(f"{path.name}: ", "SHA-256")):
-        set_page(root)
+        set_page.set_page(root)
 
 
 def test_only_a_verified_set_unless_that_is_allowed(
@@ -278,8 +280,8 @@ def test_only_a_verified_set_unless_that_is_allowed(
     root = Path(shutil.copytree(opinion_set.root, tmp_path / "opinion"))
     write_set_record(root, changed(read_set_record(root), state="complete"))
     with pytest.raises(IntegrityError, match="--allow-unverified"):
-        set_page(root)
-    assert set_page(root, allow_unverified=True).figures() == opinion_page.figures()
+        set_page.set_page(root)
+    assert set_page.set_page(root, allow_unverified=True).figures() == opinion_page.figures()
 
 
 @pytest.mark.parametrize(
@@ -298,4 +300,4 @@ def test_texts_have_the_names_that_the_files_of_the_task_have(
     texts = None if names is None else tuple(map(tuple, names))
     task = opinion_set.record.task.model_copy(update={"text_columns": texts})
     record = opinion_set.record.model_copy(update={"task": task})
-    assert split_charts.text_headings(record) == dict(zip(headings, ("sentence1", "sentence2"), strict=True))
+    assert predictions.text_headings(record) == dict(zip(headings, ("sentence1", "sentence2"), strict=True))

@@ -1,0 +1,250 @@
+"""The pages that compare students: of a sweep, and of ``distill masked-words``."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from distill.apps.app_settings import ReportSettings
+from distill.apps.bench.timing import processor
+from distill.apps.report import charts
+from distill.apps.report.page import Page, Picture, Section, Table, clipped
+from distill.apps.report.run_page import finished_record, trained_set
+from pipeline.file_names import CONFIG_FILE, RUN_RECORD, SWEEP_RECORD
+from pipeline.record_file import read_work_record
+from pipeline.sets.open import LogitSet
+from pipeline.tasks.metrics import spearmanr
+from student.describe import describe_config
+from student.lessons import KINDS
+from student.model.config_file import read_task_config
+from student.model.student import default_device, load_student
+from student.summary import leading, point_name, point_table, tie
+from student.sweep.grid import run_name
+from student.word_importance import RESULT_COLUMNS, MaskedWords, result_rows
+
+Point = dict[str, Any]
+Groups = list[tuple[str, float, list[float]]]
+NO_SCORES: Point = {"scores": {}}
+MOST_ROWS = 2_000  # that speed is measured on
+TRIES = 3
+
+
+def sweep_page(config: ReportSettings, folder: Path) -> Page:
+    """Returns the page of a finished sweep. A sweep of several tasks has pictures of each.
+
+    Speeds are measured on the dev rows of the set when the page is written. Without the set, they are left out.
+
+    Raises:
+        IntegrityError: if the sweep is damaged or not finished.
+    """
+    record = finished_record(folder / SWEEP_RECORD)
+    result = record["result"]
+    facts = {"command": record["command"]} | {k: v for k, v in record["settings"].items() if v is not None}
+    tables = (_table(result), *_best_of_tasks(result), *_failures(result["failed"]))
+    sections = (
+        Section("Scores", tables=tables),
+        *_drawn(config, folder, result),
+        Section("Settings they share", facts=facts),
+    )
+    return Page("sweep", folder.resolve().name, _lead(result), sections)
+
+
+def _lead(result: dict[str, Any]) -> str:
+    points, metric = result["points"], result["metric"]
+    count = sum(len(point["scores"]) for point in points)
+    if result["best"] is None:
+        return f"{count} runs, of different tasks."
+    what = "runs of several tasks" if "best_by_task" in result else "students"
+    tied = tie(points)
+    if tied is not None:
+        return f"{count} {what}. There is no clear best by {metric}: {tied}."
+    best = point_name(points[0]) or "all are alike"
+    # One seed has no average.
+    average = " on average" if len(points[0]["scores"]) > 1 else ""
+    return f"{count} {what}. The best by {metric}: {best}, {points[0]['mean']:.4f}{average}."
+
+
+def _drawn(config: ReportSettings, folder: Path, result: dict[str, Any]) -> list[Section]:
+    """Returns sections with the cost of the scores and the scores by setting, for each task."""
+    points, metric = result["points"], result["metric"]
+    if "best_by_task" not in result:
+        runs = [_a_run(folder, point) for point in points]
+        return [_costs(config, points, runs, metric), _values("By value", points, metric)]
+    sections = [_values("By value", points, metric)] if result["best"] else []
+    for name, best in result["best_by_task"].items():
+        own = [point | point["by_task"].get(name, NO_SCORES) for point in points]
+        runs = [_a_run(folder, point, name) for point in own]
+        costs = _costs(config, own, runs, best["metric"])
+        sections += [replace(costs, title=f"{costs.title}: {name}")]
+        sections += [_values(f"By value: {name}", [point for point in own if point["scores"]], best["metric"])]
+    return [section for section in sections if section.text or section.pictures]
+
+
+def _a_run(folder: Path, point: Point, task: str = "") -> Path | None:
+    """Returns one student of a point of the grid that still exists. All seeds have the same size and speed."""
+    # Joining an empty task name leaves the path unchanged.
+    runs = [folder / run_name(point["values"] | {"seed": seed}) / task for seed in point["scores"]]
+    return next((run for run in runs if (run / CONFIG_FILE).is_file()), None)
+
+
+def _table(result: dict[str, Any]) -> Table:
+    columns, rows = point_table(result)
+    tried = len(result["points"][0]["values"])
+    numbered = [(number, *map(str, row[:tried]), *row[tried:]) for number, row in enumerate(rows, 1)]
+    caption = "Mean and standard deviation over the seeds. The pictures below use the number of each line."
+    return Table(result["metric"], ("no.", *columns), numbered, caption)
+
+
+def _best_of_tasks(result: dict[str, Any]) -> list[Table]:
+    rows = [(name, *best.values()) for name, best in result.get("best_by_task", {}).items()]
+    return [Table("Best of each task", ("task", "run", "score", "metric"), rows)] if rows else []
+
+
+def _failures(failed: dict[str, str]) -> list[Table]:
+    return [Table("Failed", ("run", "why"), list(failed.items()))] if failed else []
+
+
+def _costs(config: ReportSettings, points: list[Point], runs: list[Path | None], metric: str) -> Section:
+    existing = [run for run in runs if run is not None]
+    if not existing:
+        return Section(
+            "What the scores cost", "The folders of the runs no longer exist, so sizes and speeds are unknown."
+        )
+    logit_set, missing = trained_set(config, read_work_record(existing[0] / RUN_RECORD))
+    caption = (
+        "Each dot is a run. A large dot is the mean over seeds, with its number in the table. Better: up and to the"
+    )
+    sizes = [None if run is None else _num_parameters(run) for run in runs]
+    drawn = [_cost("Score against size", points, sizes, "parameters", metric, f"{caption} left.")]
+    # Speed needs rows to predict. Sizes can be read from the runs alone.
+    if logit_set is not None:
+        test = SpeedTest(logit_set)
+        speeds = [None if run is None else test.measure(run) for run in runs]
+        caption += f" right. Measured on {test.num_rows:,} rows of {test.split}, {_machine()}."
+        drawn.append(_cost("Score against speed", points, speeds, "rows a second", metric, caption))
+    return Section("What the scores cost", missing, pictures=tuple(drawn))
+
+
+def _num_parameters(run: Path) -> float:
+    return float(describe_config(read_task_config(run / CONFIG_FILE))["parameters"]["total"])
+
+
+def _cost(
+    title: str, points: list[Point], costs: list[float | None], xlabel: str, metric: str, caption: str
+) -> Picture:
+    groups: Groups = [
+        (str(number), cost, list(point["scores"].values()))
+        for number, (point, cost) in enumerate(zip(points, costs, strict=True), 1)
+        if cost is not None
+    ]
+    rows = [{"no.": label, xlabel: cost, metric: scores} for label, cost, scores in groups]
+    ahead = leading([point for point in points if point["scores"]])
+    best = {str(number) for number, point in enumerate(points, 1) if point in ahead}
+    which = "The best is blue." if len(best) == 1 else "The best are blue. Their differences may be chance."
+    return Picture(title, charts.points(groups, best, xlabel, metric), f"{caption} {which}", rows)
+
+
+def _values(title: str, points: list[Point], metric: str) -> Section:
+    """One picture per setting that takes more than one value."""
+    drawn = []
+    for name in points[0]["values"]:
+        groups: dict[str, list[float]] = {}
+        for point in sorted(points, key=lambda point: _order(point["values"][name])):
+            groups.setdefault(str(point["values"][name]), []).extend(point["scores"].values())
+        if len(groups) > 1:
+            rows = [{name: value, metric: scores} for value, scores in groups.items()]
+            caption = f"Each dot is a run, the bar the mean of those with this {name.replace('_', ' ')}."
+            drawn.append(Picture(name.replace("_", " "), charts.strips(groups, name, metric), caption, rows))
+    return Section(title, pictures=tuple(drawn))
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    """A key that sorts values: numbers by size, then words."""
+    is_number = isinstance(value, int | float)
+    return (not is_number, float(value) if is_number else 0.0, str(value))
+
+
+class SpeedTest:
+    """The first rows of a set's first dev split, for students to read."""
+
+    def __init__(self, logit_set: LogitSet) -> None:
+        # Chooses the first dev split. False sorts before True, so train is chosen only if there is no other split.
+        self.split = min(logit_set.splits, key=lambda split: split == "train")
+        self._kind = KINDS[logit_set.record.kind]
+        self._rows = self._kind.read_first(logit_set, self.split, MOST_ROWS)
+        self.num_rows = len(self._rows)
+
+    def measure(self, run: Path) -> float:
+        """Measures rows per second in large batches. Returns the best of a few tries after a warm-up."""
+        student = load_student(run).to(default_device())
+        rows = self._kind.as_read(self._rows, student.config)
+        self._kind.student_logits(student, rows)
+        seconds = []
+        for _ in range(TRIES):
+            start = time.perf_counter()
+            self._kind.student_logits(student, rows)
+            seconds.append(time.perf_counter() - start)
+        # The fastest try is the one that other programs disturbed least.
+        return self.num_rows / min(seconds)
+
+
+def _machine() -> str:
+    """Returns a description of the device on which students run."""
+    if default_device().type == "cuda":
+        return f"on a {torch.cuda.get_device_name()}"
+    return f"on {processor()}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
+
+
+MOST_PICTURES = 6
+# Rows with fewer or more words are not drawn.
+FEWEST_WORDS, MOST_WORDS = 4, 30
+HOW_TO_READ = (
+    "Blue: removing the word lowers the confidence of the prediction (regression: changes the score). Orange: "
+    "it raises the confidence. Each column has its own scale."
+)
+
+
+def masked_words_page(compared: MaskedWords) -> Page:
+    """Returns the table of all runs, and rows in the order of the first run's agreement with its teacher."""
+    results = Table("Importance of words", RESULT_COLUMNS, result_rows(compared), _caption())
+    pictures = tuple(_picture(compared, number) for number in _chosen(compared))
+    sections = (Section("Students and their teacher", tables=(results,)), Section("Word by word", pictures=pictures))
+    lead = f"The importance of {compared.amount} to their teacher and to students."
+    return Page("masked words", compared.set_name, lead, sections)
+
+
+def _caption() -> str:
+    return (
+        "Spearman's rank correlation of the importance of words to the student and to its teacher, averaged "
+        "over rows. The last share counts rows where both have the same most important word. Shuffled: the "
+        "same numbers with the teacher's words of each row in random order."
+    )
+
+
+def _chosen(compared: MaskedWords) -> list[int]:
+    """Returns the numbers of rows to draw, spread evenly over the order of the first run's correlation."""
+    drawable = [n for n, row in enumerate(compared.rows) if FEWEST_WORDS <= len(row.words) <= MOST_WORDS]
+    first = next(iter(compared.students.values()))
+    alike = {n: spearmanr(np.stack([compared.rows[n].importance_W, first[n]])[:, None])[0] for n in drawable}
+    # Evenly spread from best to worst agreement: only the best rows would look better than the student is.
+    ordered = sorted(drawable, key=lambda n: -alike[n])
+    places = np.linspace(0, len(ordered) - 1, min(MOST_PICTURES, len(ordered))).round().astype(int)
+    return [ordered[place] for place in places]
+
+
+def _picture(compared: MaskedWords, number: int) -> Picture:
+    row = compared.rows[number]
+    columns = {"teacher": row.importance_W} | {
+        Path(run).resolve().name: of[number] for run, of in compared.students.items()
+    }
+    words = [word.text for word in row.words]
+    drawn = charts.shades(words, {name: values.tolist() for name, values in columns.items()})
+    title = f"Row {row.source_row}: {clipped(' | '.join(row.texts), 60)}"
+    rows = [
+        {"word": word.text, "sentence": word.side + 1} | {name: float(values[n]) for name, values in columns.items()}
+        for n, word in enumerate(row.words)
+    ]
+    return Picture(title, drawn, HOW_TO_READ, rows)
