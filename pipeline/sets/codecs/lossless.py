@@ -50,11 +50,9 @@ class DenseCodec(Codec):
         return [cls(vocabulary_size=source.vocabulary_size)]
 
     def fields(self) -> dict[str, pa.DataType]:
-        """See `Codec`."""
         return {"log_probs": pa.list_(pa.uint16()), "log_z": pa.float32()}
 
     def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
-        """See `Codec`."""
         log_z_P = predictions.log_z_P
         # Log-probabilities near 0 belong to the likely tokens, and there float16 is most precise. Raw logits would not
         # use that.
@@ -66,20 +64,16 @@ class DenseCodec(Codec):
         return columns, log_z_P.new_ones(len(log_z_P))
 
     def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Dense:
-        """See `Codec`."""
         return Dense((_log_probs(columns) / temperature).softmax(dim=1))
 
     def problem(self, columns: Columns) -> str | None:
-        """See `Codec`."""
         return wrong_width(columns["log_probs"], self.vocabulary_size) or not_finite(columns, "log_probs", "log_z")
 
     def num_bytes(self) -> float:
-        """See `Codec`."""
         # Measured: 2 bytes a number compress to about 1.3 with zstd and split bytes.
         return 1.3 * self.vocabulary_size
 
     def candidates_sql(self) -> tuple[str, str]:
-        """See `Codec`."""
         return "range(len(log_probs))", "list_transform(log_probs, lambda x: exp(half(x)))"
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
@@ -121,11 +115,9 @@ class HiddenCodec(Codec):
         return [source] if isinstance(source, cls) else []
 
     def fields(self) -> dict[str, pa.DataType]:
-        """See `Codec`."""
         return {"hidden": pa.list_(pa.uint16())}
 
     def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
-        """See `Codec`."""
         bits_PH = half_bits(predictions.hidden_PH)
         counts_P = np.full(len(bits_PH), bits_PH.shape[1])
         # Nothing is dropped, so the whole probability mass is kept.
@@ -133,16 +125,13 @@ class HiddenCodec(Codec):
         return {"hidden": lists(bits_PH.ravel(), counts_P, pa.uint16())}, mass_P
 
     def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Dense:
-        """See `Codec`."""
         assert decoder is not None, "the set has its decoder"
         return Dense((decoder(_hidden(columns)) / temperature).softmax(dim=1))
 
     def problem(self, columns: Columns) -> str | None:
-        """See `Codec`."""
         return wrong_width(columns["hidden"], self.hidden_size) or not_finite(columns, "hidden")
 
     def num_bytes(self) -> float:
-        """See `Codec`."""
         return 1.4 * self.hidden_size
 
     def candidates_sql(self) -> tuple[str, str]:
@@ -150,19 +139,16 @@ class HiddenCodec(Codec):
         return "[null]", "[null]"
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
-        """See `Codec`."""
         assert decoder is not None, "the set has its decoder"
         hidden_PH = _hidden(columns)
         return Predictions(decoder(hidden_PH), hidden_PH, random_P)
 
     @property
     def decoder_bytes(self) -> int:
-        """See `Codec`."""
         # Weights and biases in float32.
         return 4 * self.vocabulary_size * (self.hidden_size + 1)
 
     def read_decoder(self, path: Path) -> Decoder:
-        """See `Codec`."""
         return read_decoder(path, self.vocabulary_size, self.hidden_size)
 
 

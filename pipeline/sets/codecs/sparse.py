@@ -72,11 +72,9 @@ class SampledCodec(Codec):
         return [cls(vocabulary_size=size, num_samples=n, temperature=1.0) for n in (8, 16, 32, 50, 100)]
 
     def fields(self) -> dict[str, pa.DataType]:
-        """See `Codec`."""
         return {"candidates": pa.list_(id_type(self.vocabulary_size)), "counts": pa.list_(pa.uint8())}
 
     def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
-        """See `Codec`."""
         import torch
 
         # The draws come sorted, so equal tokens are neighbours and counting needs no sort.
@@ -95,7 +93,6 @@ class SampledCodec(Codec):
         return columns, mass_P
 
     def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Sparse:
-        """See `Codec`."""
         import torch
 
         candidates, counts = columns["candidates"], columns["counts"]
@@ -112,7 +109,6 @@ class SampledCodec(Codec):
         )
 
     def problem(self, columns: Columns) -> str | None:
-        """See `Codec`."""
         candidates, counts = columns["candidates"], columns["counts"]
         lengths_P = pc.list_value_length(candidates).to_numpy()
         if not np.array_equal(lengths_P, pc.list_value_length(counts).to_numpy()) or not lengths_P.all():
@@ -125,16 +121,13 @@ class SampledCodec(Codec):
 
     @property
     def stored_temperature(self) -> float:
-        """See `Codec`."""
         return self.temperature
 
     def num_bytes(self) -> float:
-        """See `Codec`."""
         # A fit to measured sizes: likely tokens are drawn repeatedly, so distinct ids grow more slowly than draws.
         return float(3 * self.num_samples**0.73)
 
     def candidates_sql(self) -> tuple[str, str]:
-        """See `Codec`."""
         return "candidates", f"list_transform(counts, lambda x: x / {self.num_samples})"
 
 
@@ -210,12 +203,10 @@ class TopKCodec(Codec):
         return [cls(vocabulary_size=size, top_k=k) for k in (12, 50, 100) if k <= size]
 
     def fields(self) -> dict[str, pa.DataType]:
-        """See `Codec`."""
         ids = pa.list_(id_type(self.vocabulary_size))
         return {"candidates": ids, "log_probs": pa.list_(pa.uint16()), "log_z": pa.float32()}
 
     def encode(self, predictions: Predictions) -> tuple[dict[str, pa.Array], "torch.Tensor"]:
-        """See `Codec`."""
         log_z_P = predictions.log_z_P
         best_PK, token_PK = predictions.logits_PV.topk(self.top_k, dim=1)
         # log Z over the whole vocabulary, not over the K kept tokens: their sum then shows how much mass the tail has.
@@ -229,7 +220,6 @@ class TopKCodec(Codec):
         return columns, log_probs_PK.exp().sum(dim=1)
 
     def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Sparse:
-        """See `Codec`."""
         import torch
 
         probability_PK = from_half_bits(rectangle(columns["log_probs"], np.uint16)).exp()
@@ -240,7 +230,6 @@ class TopKCodec(Codec):
         return Sparse(position_PK.flatten(), token_PK.flatten(), probability_PK.flatten(), rest_P)
 
     def problem(self, columns: Columns) -> str | None:
-        """See `Codec`."""
         return (
             wrong_width(columns["candidates"], self.top_k)
             or wrong_width(columns["log_probs"], self.top_k)
@@ -249,9 +238,7 @@ class TopKCodec(Codec):
         )
 
     def num_bytes(self) -> float:
-        """See `Codec`."""
         return 2.85 * self.top_k + 8
 
     def candidates_sql(self) -> tuple[str, str]:
-        """See `Codec`."""
         return "candidates", "list_transform(log_probs, lambda x: exp(half(x)))"

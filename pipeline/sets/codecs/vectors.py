@@ -186,23 +186,18 @@ class Float32Codec(VectorCodec):
     name: Literal["float32"] = "float32"
 
     def columns(self) -> list[pa.Field]:
-        """See `VectorCodec`."""
         return [pa.field("vector", pa.list_(pa.float32(), self.width), nullable=False)]
 
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
-        """See `VectorCodec`."""
         return {"vector": _fixed(vectors_NH.astype(np.float32, copy=False))}
 
     def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
-        """See `VectorCodec`."""
         return _rectangle(rows, np.float32, self.width)
 
     def problem(self, rows: pa.Table) -> str | None:
-        """See `VectorCodec`."""
         return super().problem(rows) or _finite_problem(self.decode(rows))
 
     def num_bytes(self) -> float:
-        """See `VectorCodec`."""
         return 3.6 * self.width
 
 
@@ -214,24 +209,20 @@ class Float16Codec(VectorCodec):
     name: Literal["float16"] = "float16"
 
     def columns(self) -> list[pa.Field]:
-        """See `VectorCodec`."""
         return [pa.field("vector", pa.list_(pa.uint16(), self.width), nullable=False)]
 
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
-        """See `VectorCodec`. Numbers beyond float16 become Inf, which `problem` finds."""
+        """Numbers beyond float16 become Inf, which `problem` finds."""
         with np.errstate(over="ignore"):
             return {"vector": _fixed(vectors_NH.astype(np.float16).view(np.uint16))}
 
     def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
-        """See `VectorCodec`."""
         return _rectangle(rows, np.uint16, self.width).view(np.float16).astype(np.float32)
 
     def problem(self, rows: pa.Table) -> str | None:
-        """See `VectorCodec`."""
         return super().problem(rows) or _finite_problem(self.decode(rows))
 
     def num_bytes(self) -> float:
-        """See `VectorCodec`."""
         return 1.7 * self.width
 
 
@@ -243,32 +234,28 @@ class Int8Codec(VectorCodec):
     name: Literal["int8"] = "int8"
 
     def columns(self) -> list[pa.Field]:
-        """See `VectorCodec`."""
         vector = pa.field("vector", pa.list_(pa.int8(), self.width), nullable=False)
         return [vector, pa.field("scale", pa.float32(), nullable=False)]
 
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
-        """See `VectorCodec`. The largest number of a vector becomes 127 or -127."""
+        """The largest number of a vector becomes 127 or -127."""
         scale_N = (np.abs(vectors_NH).max(axis=1) / INT8_MAX).astype(np.float32)
         # A vector of zeros has the scale 0 and must not divide by it.
         numbers_NH = np.rint(vectors_NH / np.where(scale_N > 0, scale_N, 1)[:, None])
         return {"vector": _fixed(numbers_NH.astype(np.int8)), "scale": pa.array(scale_N)}
 
     def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
-        """See `VectorCodec`."""
         scale_N = rows.column("scale").to_numpy()
         vectors_NH: Floats = _rectangle(rows, np.int8, self.width).astype(np.float32) * scale_N[:, None]
         return vectors_NH
 
     def problem(self, rows: pa.Table) -> str | None:
-        """See `VectorCodec`."""
         scale = rows.column("scale")
         if scale.null_count or not (np.isfinite(scale.to_numpy()) & (scale.to_numpy() >= 0)).all():
             return "the scale of a vector is null, not finite or below 0"
         return super().problem(rows)
 
     def num_bytes(self) -> float:
-        """See `VectorCodec`."""
         return 0.95 * self.width + 4
 
 
@@ -292,33 +279,27 @@ class PcaCodec(VectorCodec):
 
     @property
     def num_stored(self) -> int:
-        """See `VectorCodec`."""
         return self.dims
 
     @property
     def basis_bytes(self) -> int:
-        """See `VectorCodec`."""
         return 4 * (2 * self.width + self.dims * self.width + self.dims)
 
     def columns(self) -> list[pa.Field]:
-        """See `VectorCodec`."""
         return [pa.field("vector", pa.list_(pa.int8(), self.dims), nullable=False)]
 
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
-        """See `VectorCodec`."""
         assert basis is not None, "the set has its basis"
         # The components are orthonormal, so their transpose projects and their product restores.
         numbers_NK = (vectors_NH - basis.mean_H) @ basis.components_KH.T / basis.scale_K
         return {"vector": _fixed(np.rint(numbers_NK).clip(-INT8_MAX, INT8_MAX).astype(np.int8))}
 
     def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
-        """See `VectorCodec`."""
         assert basis is not None, "the set has its basis"
         numbers_NK = _rectangle(rows, np.int8, self.dims).astype(np.float32) * basis.scale_K
         return (numbers_NK @ basis.components_KH + basis.mean_H).astype(np.float32, copy=False)
 
     def num_bytes(self) -> float:
-        """See `VectorCodec`."""
         return 0.9 * self.dims
 
 

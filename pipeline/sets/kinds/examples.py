@@ -69,21 +69,18 @@ class ExamplesKind(RowKind):
     has_common_view = True
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:
-        """See `RowKind`."""
         return example_encodings(record.arrow_schema().names)
 
     def check(self, record: SetRecord) -> "ExamplesCheck":
-        """See `RowKind`."""
         return ExamplesCheck(self, record)
 
     def batches(self, record: SetRecord, path: Path) -> Iterator[tuple[str, pa.Table]]:
-        """See `RowKind`. Texts are read as a dictionary: one long text that a small file repeats often stays one."""
+        """Texts are read as a dictionary: one long text that a small file repeats often stays one."""
         with pq.ParquetFile(path, read_dictionary=["origin", *(TEXTS if record.has_text else [])]) as file:
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
                 yield "", pa.Table.from_batches([batch])
 
     def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
-        """See `RowKind`."""
         return (
             _origin_problem(record, shard, rows)
             or _gold_problem(record, rows)
@@ -92,7 +89,7 @@ class ExamplesKind(RowKind):
         )
 
     def views(self, root: Path, record: SetRecord) -> list[View]:
-        """See `RowKind`. A second view joins variants with their original rows."""
+        """A second view joins variants with their original rows."""
         views = [*super().views(root, record), *named_views(root.name, record)]
         if record.augmentation:
             name = variants_view_name(root.name)
@@ -100,7 +97,7 @@ class ExamplesKind(RowKind):
         return views
 
     def view_columns(self, record: SetRecord) -> list[str]:
-        """See `RowKind`. The text columns of a set without text are null."""
+        """The text columns of a set without text are null."""
         ids = "usmallint[]" if id_type(record.tokenizer.vocabulary_size) == pa.uint16() else "uinteger[]"
         of_text = {"sentence1": "varchar", "sentence2": "varchar", "ids1": ids, "ids2": ids}
         stored = record.arrow_schema().names
@@ -108,9 +105,7 @@ class ExamplesKind(RowKind):
         return [name if name in stored else f"null::{of_text[name]} as {name}" for name in names if name != "split"]
 
     def common_view(self, sets: Sequence[tuple[str, SetRecord]]) -> View:
-        """See `RowKind`.
-
-        Sets differ in the width of their ids and in the number of their logits. This view gives all of them the same
+        """Sets differ in the width of their ids and in the number of their logits. This view gives all of them the same
         types. The label of multi-label sets is null here, because it is a list.
         """
         labels = ["null::int" if record.target.has_label_lists else "label" for _, record in sets]
@@ -122,13 +117,12 @@ class ExamplesKind(RowKind):
         return View(self.name, f'create view "{self.name}" as {" union all ".join(branches)}')
 
     def summary(self, record: SetRecord) -> str:
-        """See `RowKind`."""
         return (
             f"Predictions of {record.teacher.name} for {record.dataset_name}: {record.num_rows:,} rows with its logits."
         )
 
     def num_truncated(self, path: Path, reader: "TextReader", room: int, by_windows: bool) -> int:
-        """See `RowKind`. Only rows that fill the room are tokenized again."""
+        """Only rows that fill the room are tokenized again."""
         ids = pq.read_table(path, columns=["ids1", "ids2"], partitioning=None)
         # The stored ids are already truncated, so full rows are the only candidates, and few.
         is_full = np.add(*(pc.fill_null(pc.list_value_length(column), 0).to_numpy() for column in ids.columns)) >= room
@@ -139,7 +133,7 @@ class ExamplesKind(RowKind):
         return int(are_truncated([part.lengths for part in parts], room, by_windows).sum())
 
     def training_ids(self, path: Path) -> list[pa.ChunkedArray]:
-        """See `RowKind`. Variants and unlabelled rows are not counted."""
+        """Variants and unlabelled rows are not counted."""
         rows = pq.read_table(path, columns=["origin", "ids1", "ids2"], partitioning=None)
         # Variants would count the words of long sentences several times.
         rows = rows.filter(pc.equal(rows.column("origin"), "original"))
@@ -191,11 +185,9 @@ class ExamplesCheck(RowsCheck):
         self._before = 0  # source rows of the split in earlier shards
 
     def begin(self, shard: Shard) -> None:
-        """See `RowsCheck`."""
         self._before = self._tallies[shard.split].originals
 
     def add(self, shard: Shard, rows: pa.Table) -> None:
-        """See `RowsCheck`."""
         tally, originals = self._tallies[shard.split], rows.filter(pc.equal(rows.column("variant"), 0))
         tally.originals += originals.num_rows
         tally.variants += rows.num_rows - originals.num_rows
@@ -204,7 +196,7 @@ class ExamplesCheck(RowsCheck):
                 hash_rows(tally.digest, batch)
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
-        """See `RowsCheck`. Every source row of a shard has to occur once, unless the split lacks rows."""
+        """Every source row of a shard has to occur once, unless the split lacks rows."""
         described, found = self.record.splits.get(shard.split), self._tallies[shard.split].originals - self._before
         # Keys ascend and lie in the shard's range, so equal numbers mean that each row is there exactly once.
         if described and not described.absent and found != shard.stop - shard.start:
@@ -212,10 +204,7 @@ class ExamplesCheck(RowsCheck):
         return None
 
     def split_problems(self) -> list[str]:
-        """See `RowsCheck`.
-
-        Returns splits without some of the recorded source rows, or sets without some of their variants.
-        """
+        """Returns splits without some of the recorded source rows, or sets without some of their variants."""
         record, problems = self.record, []
         for split, described in record.splits.items():
             tally, expected = self._tallies[split], described.rows - described.absent

@@ -85,11 +85,9 @@ class MaskedWordsKind(RowKind):
     sql_templates = (WORDS_VIEW,)
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:
-        """See `RowKind`."""
         return codec_encodings(record.codec)
 
     def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
-        """See `RowKind`."""
         problem = _list_problem(rows)
         if problem or not rows.num_rows:
             return problem
@@ -100,7 +98,7 @@ class MaskedWordsKind(RowKind):
         )
 
     def views(self, root: Path, record: SetRecord) -> list[View]:
-        """See `RowKind`. A second view has a row per masked position and candidate, in words."""
+        """A second view has a row per masked position and candidate, in words."""
         candidates, probabilities = record.codec.candidates_sql()
         name = words_view_name(root.name)
         sql = WORDS_VIEW.format(
@@ -114,7 +112,6 @@ class MaskedWordsKind(RowKind):
         return [*super().views(root, record), View(name, sql, needs_vocabulary=True)]
 
     def summary(self, record: SetRecord) -> str:
-        """See `RowKind`."""
         return f"Predictions of {record.teacher.name} for masked words: {record.num_rows:,} masked sequences."
 
 

@@ -52,7 +52,6 @@ class SentencesKind(RowKind):
     page_title = "set of sentences"
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:
-        """See `RowKind`."""
         # Parquet has no 8-bit type and stores int8 in four bytes. A dictionary's indices stay at one byte.
         is_small = record.arrow_schema().field("vector").type.value_type == pa.int8()
         return {
@@ -62,11 +61,10 @@ class SentencesKind(RowKind):
         }
 
     def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
-        """See `RowKind`."""
         return ids_problem(record, "ids", rows.column("ids").combine_chunks()) or signals_problem(record, rows)
 
     def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: tuple[int, ...]) -> str | None:
-        """See `RowKind`. A row of a task has sentence 0, and a pair also sentence 1."""
+        """A row of a task has sentence 0, and a pair also sentence 1."""
         problem, most = super().key_problem(record, shard, rows, last), int(record.is_pair)
         piece_R = rows.column("piece").to_numpy()
         if not problem and record.task is not None and ((piece_R < 0) | (piece_R > most)).any():
@@ -74,13 +72,11 @@ class SentencesKind(RowKind):
         return problem
 
     def summary(self, record: SetRecord) -> str:
-        """See `RowKind`."""
         return (
             f"Vectors of {record.teacher.name} for the sentences of {record.dataset_name}: {record.num_rows:,} vectors."
         )
 
     def check(self, record: SetRecord) -> "SentencesCheck":
-        """See `RowKind`."""
         return SentencesCheck(self, record)
 
 
@@ -130,7 +126,6 @@ class SentencesCheck(RowsCheck):
     """Counts the sentences of a task. A document of a corpus may have any number of sentences."""
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
-        """See `RowsCheck`."""
         # Keys ascend and pieces are in range, so the right number means that no sentence is missing.
         expected = (shard.stop - shard.start) * (1 + self.record.is_pair)
         if self.record.task is not None and num_rows != expected:

@@ -134,7 +134,7 @@ class TokenLabelsKind(RowKind):
     sql_templates = (WORDS_VIEW,)
 
     def encodings(self, record: SetRecord) -> dict[str, Any]:
-        """See `RowKind`. Logits are encoded byte by byte, as those of examples."""
+        """Logits are encoded byte by byte, as those of examples."""
         return {
             "use_dictionary": ["split", "words.list.element", "word_ids.list.element", "label.list.element"],
             "use_byte_stream_split": ["ids.list.element", "logits.list.element.list.element"],
@@ -142,33 +142,29 @@ class TokenLabelsKind(RowKind):
         }
 
     def views(self, root: Path, record: SetRecord) -> list[View]:
-        """See `RowKind`. A second view has a row for each word."""
+        """A second view has a row for each word."""
         name, files = words_view_name(root.name), parquet([root / shard.path for shard in record.shards])
         return [*super().views(root, record), View(name, WORDS_VIEW.format(name=name, files=files))]
 
     def summary(self, record: SetRecord) -> str:
-        """See `RowKind`."""
         return (
             f"Predictions of {record.teacher.name} for the words of {record.dataset_name}: "
             f"{record.num_rows:,} sentences."
         )
 
     def check(self, record: SetRecord) -> "TokenLabelsCheck":
-        """See `RowKind`."""
         return TokenLabelsCheck(self, record)
 
     def file_problem(self, path: Path) -> str | None:
-        """See `RowKind`."""
         return words_bomb(path)
 
     def batches(self, record: SetRecord, path: Path) -> Iterator[tuple[str, pa.Table]]:
-        """See `RowKind`."""
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
                 yield "", pa.Table.from_batches([batch])
 
     def key_problem(self, record: SetRecord, shard: Shard, rows: pa.Table, last: tuple[int, ...]) -> str | None:
-        """See `RowKind`. A shard has every source row of its range."""
+        """A shard has every source row of its range."""
         # Stricter than ascending keys: every sentence is stored exactly once, even one without tokens.
         start = max(last[0] + 1, shard.start)
         if not np.array_equal(rows.column("source_row").to_numpy(), np.arange(start, start + rows.num_rows)):
@@ -176,7 +172,6 @@ class TokenLabelsKind(RowKind):
         return None
 
     def problem(self, record: SetRecord, shard: Shard, rows: pa.Table) -> str | None:
-        """See `RowKind`."""
         columns = {name: rows.column(name).combine_chunks() for name in ("words", "ids", "word_ids", "label")}
         for name, column in columns.items():
             if (column.null_count and name != "label") or column.flatten().null_count:
@@ -191,7 +186,7 @@ class TokenLabelsKind(RowKind):
         )
 
     def num_truncated(self, path: Path, reader: "TextReader", room: int, by_windows: bool) -> int:
-        """See `RowKind`. Labelled words are never read by windows: their record does not allow it."""
+        """Labelled words are never read by windows: their record does not allow it."""
         rows = pq.read_table(path, columns=["ids", "words"], partitioning=None)
         full = rows.filter(pc.greater_equal(pc.list_value_length(rows.column("ids")), room))
         return int((read_pieces(reader, full.column("words").to_pylist()).ids.lengths > room).sum())
@@ -233,16 +228,14 @@ class TokenLabelsCheck(RowsCheck):
         self._digests: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
 
     def add(self, shard: Shard, rows: pa.Table) -> None:
-        """See `RowsCheck`."""
         hash_rows(self._digests[shard.split], _as_source_rows(rows))
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
-        """See `RowsCheck`."""
         end = shard.start + num_rows
         return None if end == shard.stop else f"it ends at source row {end:,}, and not at {shard.stop:,}"
 
     def split_problems(self) -> list[str]:
-        """See `RowsCheck`. Returns splits that differ from the record."""
+        """Returns splits that differ from the record."""
         return [
             f"split {split!r}: its words and gold are not those whose hash distill.json gives"
             for split, described in self.record.splits.items()

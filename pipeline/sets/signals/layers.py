@@ -64,7 +64,6 @@ class States(LayerSignal):
 
     @property
     def how(self) -> str:
-        """See `LayerSignal`."""
         return str(self.codec)
 
     @property
@@ -77,46 +76,41 @@ class States(LayerSignal):
         return length_R
 
     def column_types(self) -> dict[str, pa.DataType]:
-        """See `LayerSignal`."""
         types = {column.name: column.type for column in self.codec.columns()}
         scale = {"_scale": types["scale"]} if "scale" in types else {}
         return {"": types["vector"].value_type, **scale}
 
     def sizes(self, length_R: Ints) -> dict[str, Ints]:
-        """See `LayerSignal`."""
         token_R = self.tokens(length_R)
         sizes = {"": token_R * self.codec.num_stored, "_scale": token_R}
         return {end: sizes[end] for end in self.column_types()}
 
     def num_floats(self, length_R: Ints) -> Ints:
-        """See `LayerSignal`."""
         return self.tokens(length_R) * self.codec.width
 
     def encode(self, outputs: Sequence[Floats], basis: Basis | None = None) -> Stored:
-        """See `LayerSignal`. Arrays are [L, H] for each row."""
+        """Arrays are [L, H] for each row."""
         states_TH = np.concatenate([np.empty((0, self.codec.width), dtype=np.float32), *outputs])
         columns = self.codec.encode(states_TH, basis)
         stored = {"": columns["vector"].flatten().to_numpy(zero_copy_only=False)}
         return stored | ({"_scale": columns["scale"].to_numpy(zero_copy_only=False)} if "scale" in columns else {})
 
     def decode(self, stored: Stored, length_R: Ints, basis: Basis | None = None) -> list[Floats]:
-        """See `LayerSignal`. Arrays are [L, H] for each row."""
+        """Arrays are [L, H] for each row."""
         states_TH = self.codec.decode(self._columns(stored), basis)
         return np.split(states_TH, np.cumsum(self.tokens(length_R))[:-1]) if len(length_R) else []
 
     def num_cut_off(self, rows: pa.Table) -> int:
-        """See `LayerSignal`. Numbers exactly at the end of the range are also counted."""
+        """Numbers exactly at the end of the range are also counted."""
         if self.codec.name != "pca":
             return 0
         numbers = (self.stored_in(rows, layer)[""] for layer in self.layers)
         return int(sum((np.abs(part.astype(np.int16)) == INT8_MAX).sum() for part in numbers))
 
     def numbers_problem(self, stored: Stored) -> str | None:
-        """See `LayerSignal`."""
         return self.codec.problem(self._columns(stored))
 
     def num_bytes(self, length_R: Ints) -> float:
-        """See `LayerSignal`."""
         return float(self.tokens(length_R).sum() * self.codec.num_bytes())
 
     def files(self) -> dict[str, int]:
@@ -126,15 +120,12 @@ class States(LayerSignal):
         return super().files() | ({self.basis_path: most} if self.codec.basis_bytes else {})
 
     def hashes(self) -> dict[str, str]:
-        """See `Signal`."""
         return super().hashes() | ({self.basis_path: self.basis_sha256} if self.basis_sha256 else {})
 
     def check_files(self, root: Path) -> None:
-        """See `Signal`."""
         self.read_bases(root)
 
     def read_bases(self, root: Path) -> Mapping[int, Basis]:
-        """See `LayerSignal`."""
         if not self.codec.basis_bytes:
             return {}
         path = root / self.basis_path
@@ -173,7 +164,6 @@ class States(LayerSignal):
         return {layer: read_basis(path, stored, width, f"{layer}.") for layer in self.layers}
 
     def column_meanings(self) -> dict[str, str]:
-        """See `LayerSignal`."""
         text = f"{self.codec.num_stored} {MEANINGS[self.codec.name]}, a token"
         if self.variance_lost is not None:
             shares = ", ".join(f"{share:.1%}" for share in self.variance_lost)
@@ -195,7 +185,6 @@ class Cls(States):
     meaning: ClassVar[str] = "The hidden state of the first token, `[CLS]`."
 
     def tokens(self, length_R: Ints) -> Ints:
-        """See `States`."""
         return np.ones_like(length_R)
 
 
@@ -223,7 +212,6 @@ class Blocks(LayerSignal):
 
     @property
     def how(self) -> str:
-        """See `LayerSignal`."""
         return self.codec
 
     @abstractmethod
@@ -235,11 +223,9 @@ class Blocks(LayerSignal):
         """Returns the squares of the stored numbers, with 0 for the others."""
 
     def column_types(self) -> dict[str, pa.DataType]:
-        """See `LayerSignal`."""
         return {"": pa.float32()} if self.codec == "float32" else dict(zip(ENDS, U8_TYPES, strict=True))
 
     def sizes(self, length_R: Ints) -> dict[str, Ints]:
-        """See `LayerSignal`."""
         sizes = {"": self.heads * self.num_kept(length_R), **dict.fromkeys(ENDS[1:], self.heads * length_R)}
         return {end: sizes[end] for end in self.column_types()}
 
@@ -248,15 +234,13 @@ class Blocks(LayerSignal):
         """Returns how many numbers `kept` selects for rows of so many tokens."""
 
     def num_floats(self, length_R: Ints) -> Ints:
-        """See `LayerSignal`."""
         return self.heads * length_R**2
 
     def num_bytes(self, length_R: Ints) -> float:
-        """See `LayerSignal`."""
         return DISK_SHARE * float(self.stored_bytes(length_R).sum())
 
     def encode(self, outputs: Sequence[Floats], basis: Basis | None = None) -> Stored:
-        """See `LayerSignal`. Arrays are [A, L, L] for each row."""
+        """Arrays are [A, L, L] for each row."""
         kept = [self.kept(block_ALL.shape[1]) for block_ALL in outputs]
         if self.codec == "float32":
             return {"": _joined([block[:, mask] for block, mask in zip(outputs, kept, strict=True)], np.float32)}
@@ -265,7 +249,7 @@ class Blocks(LayerSignal):
         return stored | {end: stored[end].view(np.uint16) for end in ENDS[1:]}
 
     def decode(self, stored: Stored, length_R: Ints, basis: Basis | None = None) -> list[Floats]:
-        """See `LayerSignal`. Arrays are [A, L, L] for each row."""
+        """Arrays are [A, L, L] for each row."""
         sizes = self.sizes(length_R)
         parts = {end: np.split(stored[end], np.cumsum(sizes[end])[:-1]) for end in sizes}
         blocks = []
@@ -281,7 +265,6 @@ class Blocks(LayerSignal):
         return blocks
 
     def numbers_problem(self, stored: Stored) -> str | None:
-        """See `LayerSignal`."""
         if self.codec == "float32":
             return None if np.isfinite(stored[""]).all() else "a number is NaN or Inf"
         low, high = (_halves(stored[end]) for end in ENDS[1:])
@@ -289,7 +272,6 @@ class Blocks(LayerSignal):
         return None if is_sound else "the range of a token's numbers is NaN or Inf, or ends below its beginning"
 
     def column_meanings(self) -> dict[str, str]:
-        """See `LayerSignal`."""
         if self.codec == "float32":
             return {"": self.numbers}
         return {

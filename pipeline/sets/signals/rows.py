@@ -36,22 +36,18 @@ class Logits(Signal):
         return f"{self.target.num_logits} logits"
 
     def columns(self) -> list[pa.Field]:
-        """See `Signal`."""
         return [pa.field("logits", pa.list_(pa.float32(), self.target.num_logits), nullable=False)]
 
     def card_lines(self) -> str:
-        """See `Signal`."""
         names = ", ".join(f"`{code(name)}`" for name in self.target.names).replace("|", "\\|")
         apart = ", each for its own sigmoid" if self.target.has_label_lists else ""
         return f"| `logits` | {self.target.num_logits} float32, in this order: {names}{apart} |"
 
     def facts(self) -> dict[str, Any]:
-        """See `Signal`."""
         names = ", ".join(self.target.names)
         return {"logits": "the score itself" if self.target.is_score else f"{self.target.num_logits}: {names}"}
 
     def problem(self, rows: pa.Table) -> str | None:
-        """See `Signal`."""
         # Nulls become NaN in numpy, but the message should distinguish the two.
         if rows.column("logits").null_count or rows.column("logits").combine_chunks().flatten().null_count:
             return "a logit is null"
@@ -83,20 +79,16 @@ class TokenLogits(Signal):
         return f"{self.target.num_logits} logits per token"
 
     def columns(self) -> list[pa.Field]:
-        """See `Signal`."""
         return [pa.field("logits", pa.list_(pa.list_(pa.float32(), self.target.num_logits)), nullable=False)]
 
     def card_lines(self) -> str:
-        """See `Signal`."""
         names = ", ".join(f"`{code(name)}`" for name in self.target.names).replace("|", "\\|")
         return f"| `logits` | {self.target.num_logits} float32 for each token, in this order: {names} |"
 
     def facts(self) -> dict[str, Any]:
-        """See `Signal`."""
         return {"logits": f"{self.target.num_logits} per token: {', '.join(self.target.names)}"}
 
     def problem(self, rows: pa.Table) -> str | None:
-        """See `Signal`."""
         column = rows.column("logits").combine_chunks()
         each = column.flatten()
         if column.null_count or each.null_count or each.flatten().null_count:
@@ -139,19 +131,15 @@ class Mlm(Signal):
         return f"codec {str(self.codec)!r}"
 
     def columns(self) -> list[pa.Field]:
-        """See `Signal`."""
         return self.codec.columns()
 
     def card_lines(self) -> str:
-        """See `Signal`."""
         return self.codec.card_line
 
     def facts(self) -> dict[str, Any]:
-        """See `Signal`."""
         return {"codec": str(self.codec)}
 
     def problem(self, rows: pa.Table) -> str | None:
-        """See `Signal`."""
         return self.codec.problem({name: rows.column(name).combine_chunks().flatten() for name in self.codec.fields()})
 
     def files(self) -> dict[str, int]:
@@ -159,15 +147,12 @@ class Mlm(Signal):
         return {DECODER_FILE: self.codec.decoder_bytes + HEADER_BYTES} if self.codec.needs_decoder else {}
 
     def hashes(self) -> dict[str, str]:
-        """See `Signal`."""
         return {DECODER_FILE: self.decoder_sha256} if self.decoder_sha256 else {}
 
     def check_files(self, root: Path) -> None:
-        """See `Signal`."""
         self.read_decoder(root)
 
     def measured(self, root: Path) -> Self:
-        """See `Signal`."""
         if not self.codec.needs_decoder:
             return self
         return self.model_copy(update={"decoder_sha256": sha256(root / DECODER_FILE)})
@@ -210,19 +195,15 @@ class Vectors(Signal):
         return f"codec {str(self.codec)!r}, {self.pooling} pooling"
 
     def columns(self) -> list[pa.Field]:
-        """See `Signal`."""
         return self.codec.columns()
 
     def card_lines(self) -> str:
-        """See `Signal`."""
         return self.codec.card_line.format(width=self.codec.width)
 
     def facts(self) -> dict[str, Any]:
-        """See `Signal`."""
         return {"codec": str(self.codec), "vectors": f"{self.codec.width} numbers, {code(self.pooling)} pooling"}
 
     def problem(self, rows: pa.Table) -> str | None:
-        """See `Signal`."""
         return self.codec.problem(rows)
 
     def files(self) -> dict[str, int]:
@@ -230,11 +211,9 @@ class Vectors(Signal):
         return {BASIS_FILE: self.codec.basis_bytes + HEADER_BYTES} if self.codec.basis_bytes else {}
 
     def hashes(self) -> dict[str, str]:
-        """See `Signal`."""
         return {BASIS_FILE: self.basis_sha256} if self.basis_sha256 else {}
 
     def check_files(self, root: Path) -> None:
-        """See `Signal`."""
         self.read_basis(root)
 
     def read_basis(self, root: Path) -> Basis | None:

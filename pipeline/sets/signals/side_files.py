@@ -74,7 +74,6 @@ class TokenVectors(Signal):
         return TokenVectorSource(layer=self.layer, encoder=self.encoder)
 
     def card_section(self) -> str:
-        """See `Signal`."""
         return f"""
 ## Columns of `{VOCABULARY_FILE}`
 
@@ -88,20 +87,16 @@ class TokenVectors(Signal):
 """
 
     def configs(self) -> list[dict[str, Any]]:
-        """See `Signal`."""
         return [{"config_name": "token_vectors", "data_files": VOCABULARY_FILE}]
 
     def facts(self) -> dict[str, Any]:
-        """See `Signal`."""
         whose = f"layer {self.layer}" + (f" of {self.encoder.name}" if self.encoder else "")
         return {"token vectors": f"{self.file.rows:,} of {self.width} numbers, of {whose}"}
 
     def files(self) -> dict[str, int]:
-        """See `Signal`."""
         return {VOCABULARY_FILE: self.file.bytes}
 
     def hashes(self) -> dict[str, str]:
-        """See `Signal`."""
         return {VOCABULARY_FILE: self.file.sha256}
 
     def _origin(self) -> str:
@@ -173,7 +168,6 @@ class InitLayers(Signal):
         return f"weights of layers {', '.join(map(str, self.layers))}"
 
     def card_section(self) -> str:
-        """See `Signal`."""
         layers = ", ".join(map(str, self.layers))
         return f"""
 ## `{INIT_FILE}`
@@ -183,19 +177,15 @@ student that is a BERT can start from them without the teacher (`distill train-s
 """
 
     def facts(self) -> dict[str, Any]:
-        """See `Signal`."""
         return {"init": f"{self}, {self.bytes:,} bytes"}
 
     def files(self) -> dict[str, int]:
-        """See `Signal`."""
         return {INIT_FILE: self.bytes}
 
     def hashes(self) -> dict[str, str]:
-        """See `Signal`."""
         return {INIT_FILE: self.sha256}
 
     def check_files(self, root: Path) -> None:
-        """See `Signal`."""
         # Resolved, because the set's own folder may be a link, but its files may not.
         path = root.resolve() / INIT_FILE
         if not is_plain(path) or path.stat().st_size != self.bytes or sha256(path) != self.sha256:

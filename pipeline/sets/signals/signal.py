@@ -244,22 +244,18 @@ class LayerSignal(Signal):
         return {shard.path: shard.bytes or 0 for shard in self.shards}
 
     def hashes(self) -> dict[str, str]:
-        """See `Signal`."""
         return {shard.path: shard.sha256 or "" for shard in self.shards}
 
     def configs(self) -> list[dict[str, Any]]:
-        """See `Signal`."""
         splits = dict.fromkeys(shard.split for shard in self.shards)
         files = [{"split": split, "path": f"{self.name}/{split}-*.parquet"} for split in splits]
         return [{"config_name": self.name, "data_files": files}]
 
     def facts(self) -> dict[str, Any]:
-        """See `Signal`."""
         size = sum(shard.bytes or 0 for shard in self.shards)
         return {self.name: f"{self}, {sum(shard.rows or 0 for shard in self.shards):,} rows, {size:,} bytes"}
 
     def card_section(self) -> str:
-        """See `Signal`."""
         rows = "\n".join(
             f"| `{self.name}_{self.layers[0]}{end}`, … | {text} |" for end, text in self.column_meanings().items()
         )
