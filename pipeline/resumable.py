@@ -49,10 +49,10 @@ class Processes(Protocol):
     """The processes that share the work, such as `accelerate.PartialState`."""
 
     @property
-    def process_index(self) -> int: ...  # noqa: D102
+    def process_index(self) -> int: ...
     @property
-    def num_processes(self) -> int: ...  # noqa: D102
-    def wait_for_everyone(self) -> None: ...  # noqa: D102
+    def num_processes(self) -> int: ...
+    def wait_for_everyone(self) -> None: ...
 
 
 PartT = TypeVar("PartT", bound=Part)

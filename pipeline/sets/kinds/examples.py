@@ -105,9 +105,8 @@ class ExamplesKind(RowKind):
         return [name if name in stored else f"null::{of_text[name]} as {name}" for name in names if name != "split"]
 
     def common_view(self, sets: Sequence[tuple[str, SetRecord]]) -> View:
-        """Sets differ in the width of their ids and in the number of their logits. This view gives all of them the same
-        types. The label of multi-label sets is null here, because it is a list.
-        """
+        # Sets differ in the width of their ids and in the number of their logits. This view gives all of them the same
+        # types. The label of multi-label sets is null here, because it is a list.
         labels = ["null::int" if record.target.has_label_lists else "label" for _, record in sets]
         # The views of all sets need equal column types for `union all`.
         branches = [
