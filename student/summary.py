@@ -7,23 +7,42 @@ from typing import Any
 from pipeline.console import show, size
 from pipeline.record_file import Record
 
-SCORE_COLUMNS = ("split", "metric", "student", "95 % interval", "teacher", "guessing")
-CALIBRATION_COLUMNS = ("split", "probabilities", "before calibration", "after", "95 % from", "to")
 MOST_NAMED = 3  # points of a sweep in a sentence
 Point = Mapping[str, Any]
 
 
-def score_columns(evaluation: dict[str, Any]) -> list[str]:
-    """The columns of `score_rows`."""
-    return [*SCORE_COLUMNS, *(["n-grams"] if _has_baseline(evaluation) else [])]
-
-
-def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
-    """A row of `score_columns` for each split and metric, and one for their mean where there are several.
+def evaluation_tables(evaluation: dict[str, Any]) -> dict[str, tuple[list[str], list[list[Any]]]]:
+    """Returns the tables of an evaluation, columns and rows by title. Tables without rows are left out.
 
     Args:
         evaluation: what `student.evaluate.evaluate` gives, with the scores of a ``baseline`` or without.
     """
+    n_grams = ["n-grams"] if _has_baseline(evaluation) else []
+    tables = {
+        "Against gold": (
+            ["split", "metric", "student", "95 % interval", "teacher", "guessing", *n_grams],
+            score_rows(evaluation),
+        ),
+        "Other scores": (
+            ["split", "also", "student"],
+            [[split, *row] for split, parts in evaluation.items() for row in _other_scores(parts)],
+        ),
+        # A student without calibration has nothing to compare, and its evaluation still holds the numbers.
+        "Probabilities": (
+            ["split", "probabilities", "before calibration", "after", "95 % from", "to"],
+            [
+                [split, name.replace("_", " "), value.get("before"), value["after"], *value["after_interval"]]
+                for split, parts in evaluation.items()
+                for name, value in parts.get("calibration", {}).items()
+                if "after" in value
+            ],
+        ),
+    }
+    return {title: table for title, table in tables.items() if table[1]}
+
+
+def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
+    """A row for each split and metric, and one for their mean where there are several."""
     rows: list[list[Any]] = []
     with_baseline = _has_baseline(evaluation)
     for split, parts in evaluation.items():
@@ -38,19 +57,15 @@ def score_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
     return rows
 
 
+def _other_scores(parts: dict[str, Any]) -> list[list[Any]]:
+    rows = [[name.replace("_", " "), value] for name, value in parts.get("labels", {}).items()]
+    rows += [[f"{name.replace('_', ' ')} as it decides", value] for name, value in parts.get("decided", {}).items()]
+    rows += [[name, value] for name, value in parts["bins"].items()]
+    return rows + [[f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]
+
+
 def _has_baseline(evaluation: dict[str, Any]) -> bool:
     return any("baseline" in parts for parts in evaluation.values())
-
-
-def calibration_rows(evaluation: dict[str, Any]) -> list[list[Any]]:
-    """A row of `CALIBRATION_COLUMNS` for each split and measure of probabilities, none without a calibration."""
-    rows = [
-        [split, name.replace("_", " "), value.get("before"), value.get("after"), *value.get("after_interval", ())]
-        for split, parts in evaluation.items()
-        for name, value in parts.get("calibration", {}).items()
-    ]
-    # A student without calibration has nothing to compare, and its evaluation still holds the numbers.
-    return [row for row in rows if row[3] is not None]
 
 
 def size_line(record: Record) -> str | None:

@@ -13,15 +13,7 @@ from pipeline.training.run_record import STUDENTS, Entry
 from student.pretrain_settings import FiltersSettings, PretrainSettings
 from student.run_settings import DescribeSettings, EvaluateSettings, MaskedWordsSettings
 from student.settings import SweepSettings, TrainSettings
-from student.summary import (
-    CALIBRATION_COLUMNS,
-    calibration_rows,
-    point_table,
-    score_columns,
-    score_rows,
-    size_line,
-    tie,
-)
+from student.summary import evaluation_tables, point_table, size_line, tie
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,19 +139,8 @@ def _add_evaluation(result: Result, title: str, evaluation: dict[str, Any], with
     """Adds the scores of each split, and those of its labels if there are many, or with a matrix if wanted."""
     if not evaluation:
         return result.note(f"{title}. There is no dev split for scores")
-    others: list[list[Any]] = []
-    for split, parts in evaluation.items():
-        others += [[split, name.replace("_", " "), value] for name, value in parts.get("labels", {}).items()]
-        decided = "as it decides"
-        others += [[split, f"{name.replace('_', ' ')} {decided}", v] for name, v in parts.get("decided", {}).items()]
-        others += [[split, name, value] for name, value in parts["bins"].items()]
-        others += [[split, f"{name} with the teacher", value] for name, value in parts["fidelity"].items()]
-    result.table(score_columns(evaluation), score_rows(evaluation), title)
-    # A file has no teacher, and a task of two classes nothing else.
-    if others:
-        result.table(["split", "also", "student"], others)
-    if calibrated := calibration_rows(evaluation):
-        result.table(CALIBRATION_COLUMNS, calibrated)
+    for columns, rows in evaluation_tables(evaluation).values():
+        result.table(columns, rows, title if "metric" in columns else "")
     for split, parts in evaluation.items():
         by_label = parts.get("by_label", {})
         if len(by_label) > 2 or parts.get("decided") or (with_labels and by_label):

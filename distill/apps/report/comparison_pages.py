@@ -43,9 +43,14 @@ def sweep_page(config: ReportSettings, folder: Path) -> Page:
     record = finished_record(folder / SWEEP_RECORD)
     result = record["result"]
     facts = {"command": record["command"]} | {k: v for k, v in record["settings"].items() if v is not None}
-    tables = (_table(result), *_best_of_tasks(result), *_failures(result["failed"]))
+    best = [(name, *best.values()) for name, best in result.get("best_by_task", {}).items()]
+    tables = (
+        _table(result),
+        Table("Best of each task", ("task", "run", "score", "metric"), best),
+        Table("Failed", ("run", "why"), list(result["failed"].items())),
+    )
     sections = (
-        Section("Scores", tables=tables),
+        Section("Scores", tables=tuple(table for table in tables if table.rows)),
         *_drawn(config, folder, result),
         Section("Settings they share", facts=facts),
     )
@@ -96,15 +101,6 @@ def _table(result: dict[str, Any]) -> Table:
     numbered = [(number, *map(str, row[:tried]), *row[tried:]) for number, row in enumerate(rows, 1)]
     caption = "Mean and standard deviation over the seeds. The pictures below use the number of each line."
     return Table(result["metric"], ("no.", *columns), numbered, caption)
-
-
-def _best_of_tasks(result: dict[str, Any]) -> list[Table]:
-    rows = [(name, *best.values()) for name, best in result.get("best_by_task", {}).items()]
-    return [Table("Best of each task", ("task", "run", "score", "metric"), rows)] if rows else []
-
-
-def _failures(failed: dict[str, str]) -> list[Table]:
-    return [Table("Failed", ("run", "why"), list(failed.items()))] if failed else []
 
 
 def _costs(config: ReportSettings, points: list[Point], runs: list[Path | None], metric: str) -> Section:
@@ -201,6 +197,11 @@ def _machine() -> str:
 MOST_PICTURES = 6
 # Rows with fewer or more words are not drawn.
 FEWEST_WORDS, MOST_WORDS = 4, 30
+RANKS = (
+    "Spearman's rank correlation of the importance of words to the student and to its teacher, averaged over rows. "
+    "The last share counts rows where both have the same most important word. Shuffled: the same numbers with the "
+    "teacher's words of each row in random order."
+)
 HOW_TO_READ = (
     "Blue: removing the word lowers the confidence of the prediction (regression: changes the score). Orange: "
     "it raises the confidence. Each column has its own scale."
@@ -209,19 +210,11 @@ HOW_TO_READ = (
 
 def masked_words_page(compared: MaskedWords) -> Page:
     """Returns the table of all runs, and rows in the order of the first run's agreement with its teacher."""
-    results = Table("Importance of words", RESULT_COLUMNS, result_rows(compared), _caption())
+    results = Table("Importance of words", RESULT_COLUMNS, result_rows(compared), RANKS)
     pictures = tuple(_picture(compared, number) for number in _chosen(compared))
     sections = (Section("Students and their teacher", tables=(results,)), Section("Word by word", pictures=pictures))
     lead = f"The importance of {compared.amount} to their teacher and to students."
     return Page("masked words", compared.set_name, lead, sections)
-
-
-def _caption() -> str:
-    return (
-        "Spearman's rank correlation of the importance of words to the student and to its teacher, averaged "
-        "over rows. The last share counts rows where both have the same most important word. Shuffled: the "
-        "same numbers with the teacher's words of each row in random order."
-    )
 
 
 def _chosen(compared: MaskedWords) -> list[int]:

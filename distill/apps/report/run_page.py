@@ -24,7 +24,7 @@ from pipeline.sets.record_parts import KindName
 from pipeline.tasks.metrics import confusion_of_labels
 from pipeline.tasks.target import NO_LABEL, softmax
 from pipeline.tasks.temperature import calibrated
-from pipeline.training.run_record import STUDENTS
+from pipeline.training.run_record import STUDENTS, Entry
 from student.data import Examples
 from student.describe import describe_config
 from student.evaluate import dev_examples
@@ -34,18 +34,21 @@ from student.lessons.token_labels import logits_of_tokens
 from student.model.config_file import is_pretrained, read_task_config
 from student.model.student import Student, TaskStudent, TokenLabelStudent, default_device, load_student
 from student.predict.certificate import CERTIFICATE_FILE, Certificate, read_certificate
-from student.summary import CALIBRATION_COLUMNS, calibration_rows
+from student.summary import evaluation_tables
 from student.trained_sets import trained_sets
 
-FIDELITY = {
-    "agreement": "answers as its teacher",
-    "kl": "KL divergence from its teacher (nats)",
-    "pearson": "Pearson with its teacher",
-    "rmse": "root mean squared distance from its teacher",
-}
+SHOWN_ELSEWHERE = {"logit_set_fingerprints", "rows", "rows_sha256", "query"}  # settings
+LEVELS = {"teacher": "teacher", "guessing": "majority"}
 VALIDATION = {
     "gold_loss": "words",
     "teacher_loss": "teacher",
+}
+HELD_OUT = {
+    "Masked accuracy": (("masked_accuracy",), "Share of the held-out masked words that the student predicts."),
+    "Held-out vectors": (
+        ("cosine", "cosine_of_mean_vector", "similarity_correlation"),
+        "Cosine with the teacher's vectors, and that of their mean.",
+    ),
 }
 CONTROL = {
     "mean_features_loss": "with the mean features at every position",
@@ -79,7 +82,7 @@ def run_page(config: ReportSettings, folder: Path) -> Page:
         scores_section(evaluation),
         *certificate_sections(folder),
         *(dev_sections(folder, logit_set, evaluation) if logit_set else [Section("Dev splits", missing)]),
-        Section("Settings", facts=_settings(record["settings"])),
+        _settings(record),
     )
     lead = f"A student of {student_config.task}, trained on {record['settings']['rows']:,} rows."
     return Page("run", name, lead, sections)
@@ -126,9 +129,9 @@ def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _settings(settings: dict[str, Any]) -> dict[str, Any]:
-    shown_elsewhere = {"logit_set_fingerprints", "rows", "rows_sha256", "query"}
-    return {name: value for name, value in settings.items() if value is not None and name not in shown_elsewhere}
+def _settings(record: Record) -> Section:
+    shown = {k: v for k, v in record["settings"].items() if v is not None and k not in SHOWN_ELSEWHERE}
+    return Section("Settings", facts=shown)
 
 
 def joint_page(folder: Path, record: Record) -> Page:
@@ -145,7 +148,7 @@ def joint_page(folder: Path, record: Record) -> Page:
         Section("What it is", facts=about),
         training_section(result, {}),
         scores_section(result["evaluation"]),
-        Section("Settings", facts={name: value for name, value in record["settings"].items() if value is not None}),
+        _settings(record),
     )
     lead = f"Students of {', '.join(names)} with one encoder, each with a folder and a page of its own."
     return Page("run of several tasks", folder.resolve().name, lead, sections)
@@ -154,114 +157,76 @@ def joint_page(folder: Path, record: Record) -> Page:
 def pretrained_page(name: str, record: Record) -> Page:
     """Returns the losses by step, and the scores on held-out rows."""
     settings, history = record["settings"], record["result"]["history"]
-    steps = [entry["step"] for entry in history]
     held_out: list[dict[str, float]] = [next(iter(entry["metrics"].values()), {}) for entry in history]
     losses = {"training": [entry["loss"] for entry in history]}
-    losses |= {
-        f"held out: {words}": [scores[key] for scores in held_out]
-        for key, words in VALIDATION.items()
-        if key in held_out[-1]
-    }
+    last, control = held_out[-1], history[-1]["metrics"].get("control", {})
+    losses |= {f"held out: {words}": [one[key] for one in held_out] for key, words in VALIDATION.items() if key in last}
     caption = "Cross-entropy (nats) to the masked words and to the teacher. The training loss combines both."
     if "vector_loss" in settings:
         caption = f"Distance from the teacher's vectors ({settings['vector_loss']})."
-    drawn = [_curves("Loss", steps, losses, caption)]
-    if "masked_accuracy" in held_out[-1]:
-        accuracy = {"masked accuracy": [scores["masked_accuracy"] for scores in held_out]}
-        drawn.append(
-            _curves("Masked accuracy", steps, accuracy, "Share of the held-out masked words that the student predicts.")
-        )
-    if "cosine" in held_out[-1]:
-        names = ("cosine", "cosine_of_mean_vector", "similarity_correlation")
-        close = {
-            name.replace("_", " "): [scores[name] for scores in held_out] for name in names if name in held_out[-1]
-        }
-        drawn.append(
-            _curves("Held-out vectors", steps, close, "Cosine with the teacher's vectors, and that of their mean.")
-        )
-    last = [(key.replace("_", " "), value) for key, value in held_out[-1].items()]
-    end = Table("At the end, on held-out rows", ("", "student"), last)
-    context = _context(held_out[-1], history[-1]["metrics"].get("control", {}))
+    drawn = [_curves("Loss", history, losses, caption)]
+    for title, (names, caption) in HELD_OUT.items():
+        lines = {name.replace("_", " "): [one[name] for one in held_out] for name in names if name in last}
+        if lines:
+            drawn.append(_curves(title, history, lines, caption))
+    end = [(name.replace("_", " "), value) for name, value in last.items()]
+    tables = [Table("At the end, on held-out rows", ("", "student"), end)]
+    if control:
+        rows = [("the student", last["gold_loss"]), *((words, control[key]) for key, words in CONTROL.items())]
+        columns = ("loss of the held-out masked words, nats", "")
+        tables.append(Table("Guessing without the context", columns, rows))
     facts = {"logit set": record["logit_set"], "command": record["command"]}
     facts |= {key: value for key, value in settings.items() if value is not None} | {"codec": settings["codec"]["name"]}
     sections = (
-        Section("Training", pictures=tuple(drawn), tables=(end, *context)),
+        Section("Training", pictures=tuple(drawn), tables=tuple(tables)),
         Section("What it is", facts=facts),
     )
     return Page("pretraining run", name, f"A student pretrained for {settings['steps']:,} steps.", sections)
 
 
-def _context(scores: dict[str, float], control: dict[str, float]) -> list[Table]:
-    """Returns how much the context improves the predictions, if the run recorded it."""
-    if not control:
-        return []
-    lines = [("the student", scores["gold_loss"]), *((words, control[key]) for key, words in CONTROL.items())]
-    return [Table("Guessing without the context", ("loss of the held-out masked words, nats", ""), lines)]
-
-
-def _curves(title: str, steps: list[int], lines: dict[str, list[float]], caption: str) -> Picture:
-    rows = [{"step": step} | {name: values[k] for name, values in lines.items()} for k, step in enumerate(steps)]
-    return Picture(title, charts.curves(steps, lines, "step"), caption, rows)
+def _curves(
+    title: str,
+    history: list[Entry],
+    lines: dict[str, list[float]],
+    caption: str,
+    best: int | None = None,
+    levels: dict[str, float] | None = None,
+) -> Picture:
+    """Lines over the epochs or steps of a history."""
+    unit = next(iter(history[0]))
+    steps = [entry[unit] for entry in history]
+    rows = [{unit: step} | {name: values[k] for name, values in lines.items()} for k, step in enumerate(steps)]
+    return Picture(title, charts.curves(steps, lines, unit, best, levels), caption, rows)
 
 
 def training_section(result: dict[str, Any], evaluation: dict[str, Any]) -> Section:
     """Returns the loss and the dev scores by epoch, with the saved epoch."""
     history, best = result["history"], result["best"]["epoch"]
-    epochs = [entry["epoch"] for entry in history]
-    losses = [entry["loss"] for entry in history]
     caption = f"Mean loss of the training rows. The circle marks the saved epoch, {best}."
-    rows = [{"epoch": epoch, "loss": loss} for epoch, loss in zip(epochs, losses, strict=True)]
-    drawn = [Picture("Loss", charts.curves(epochs, {"training loss": losses}, "epoch", best), caption, rows)]
-    if any(history[0]["metrics"].values()):
-        drawn.append(_dev_scores(history, best, _levels(evaluation), result.get("chosen_by")))
-    return Section("Training", pictures=tuple(drawn))
-
-
-def _dev_scores(history: list[dict[str, Any]], best: int, levels: dict[str, float], chosen_by: str | None) -> Picture:
-    epochs = [entry["epoch"] for entry in history]
+    drawn = [_curves("Loss", history, {"loss": [entry["loss"] for entry in history]}, caption, best)]
     lines = {
         f"{split} {name}".replace("_", " "): [entry["metrics"][split][name] for entry in history]
         for split, metrics in history[0]["metrics"].items()
         for name in metrics
     }
-    rows = [{"epoch": epoch} | {name: line[k] for name, line in lines.items()} for k, epoch in enumerate(epochs)]
-    first = next(iter(lines))
-    caption = f"Scores after each epoch. The circle marks the saved epoch, selected by {chosen_by or first}."
-    if levels:
-        caption += f" Dashed: {first} of the teacher and of guessing."
-    return Picture("Dev scores", charts.curves(epochs, lines, "epoch", best, levels), caption, rows)
-
-
-def _levels(evaluation: dict[str, Any]) -> dict[str, float]:
-    """Returns the scores of the teacher and of guessing by the metric that chooses the epoch."""
-    names = {"teacher": "teacher", "guessing": "majority"}
-    for parts in evaluation.values():
-        return {name: next(iter(parts[key].values())) for name, key in names.items() if parts.get(key)}
-    return {}
+    if lines:
+        first = next(iter(lines))
+        parts: dict[str, Any] = next(iter(evaluation.values()), {})
+        # By the metric that chooses the epoch, which is the first.
+        levels = {name: next(iter(parts[key].values())) for name, key in LEVELS.items() if parts.get(key)}
+        caption = "Scores after each epoch. The circle marks the saved epoch, selected by "
+        caption += f"{result.get('chosen_by') or first}."
+        caption += f" Dashed: {first} of the teacher and of guessing." if levels else ""
+        drawn.append(_curves("Dev scores", history, lines, caption, best, levels))
+    return Section("Training", pictures=tuple(drawn))
 
 
 def scores_section(evaluation: dict[str, Any]) -> Section:
-    """Scores against gold and against the teacher, as `evaluate` gives them."""
-    rows, close = [], []
-    for split, parts in evaluation.items():
-        for name, value in parts["gold"].items():
-            low, high = parts.get("interval", {}).get(name, (None, None))
-            others = (parts["teacher"].get(name), parts.get("majority", {}).get(name))
-            rows.append((split, name.replace("_", " "), value, low, high, *others))
-        close += [(split, FIDELITY.get(name, name), value) for name, value in parts["fidelity"].items()]
-    columns = ("split", "metric", "student", "95 % from", "to", "teacher", "guessing")
-    caption = "95 % from, to: bootstrap interval over dev rows. Guessing: always the same prediction."
-    tables = (
-        Table("Against gold", columns, rows, caption),
-        Table("Against its teacher", ("split", "", "student"), close),
-        Table(
-            "Probabilities",
-            CALIBRATION_COLUMNS,
-            [*map(tuple, calibration_rows(evaluation))],
-            "95 % from, to: bootstrap interval after calibration.",
-        ),
-    )
-    return Section("Scores", tables=tuple(table for table in tables if table.rows))
+    """Scores against gold and against the teacher, as `evaluate` prints them."""
+    caption = "95 % interval: bootstrap over dev rows. Guessing: always the same prediction."
+    tables = evaluation_tables(evaluation).items()
+    drawn = [Table(title, tuple(columns), [*map(tuple, rows)], caption) for title, (columns, rows) in tables]
+    return Section("Scores", tables=tuple(drawn))
 
 
 @dataclass(frozen=True)

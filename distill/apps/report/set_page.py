@@ -1,5 +1,6 @@
 """The page of a logit set: its facts, the quality of its teacher, and rows worth inspecting."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pipeline.tasks.target import Target, gold_arrays, predicted_scores
 
 AXES = ("original row", "variant")
 DECIMALS = 10
-MOST_SORTED_ROWS = 200_000  # limit for `label_errors`, which holds its rows in memory
+MOST_SORTED_ROWS = 200_000  # limit for the macro `label_errors`, which holds its rows in memory
 Connection = duckdb.DuckDBPyConnection
 
 
@@ -121,10 +122,9 @@ def _split(connection: Connection, table: str, split: str, record: SetRecord) ->
     if by_label:
         tables.append(predictions.label_table(by_label, "teacher"))
     if target.kind in ("classes", "bins"):  # only these logits form a distribution over classes
-        tables.insert(0, _hardest(connection, table, record))
+        tables.insert(0, HARDEST.shown(connection, table, record, len(known)))
     if len(known):
-        suspects = {"classes": _likely_errors, "labels": _doubts}.get(target.kind, _farthest)
-        tables.append(suspects(connection, table, record))
+        tables.append(SUSPECTS[target.kind].shown(connection, table, record, len(known)))
     text = "" if len(known) else "This split has no gold."
     return Section(f"Split {split}", text, pictures=tuple(drawn), tables=tuple(tables))
 
@@ -141,56 +141,67 @@ def _fetch(connection: Connection, sql: str) -> Rows:
     return [{name: round(v, DECIMALS) if isinstance(v, float) else v for name, v in row.items()} for row in rows]
 
 
-def _hardest(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {"row": "source_row", "gold": "label", "teacher": "teacher", "margin": "margin"}
-    if record.target.bins:
-        del columns["gold"]
-    rows = _fetch(connection, f"from hardest({table}) where {ORIGINALS} limit {SHOWN_ROWS}")
-    caption = "Rows with the smallest margin between the teacher's two most probable classes."
-    return row_table("Hardest rows", rows, columns | text_headings(record), record.target.names, caption)
+@dataclass(frozen=True)
+class Ranking:
+    """Rows of a split that are worth inspecting.
+
+    Attributes:
+        title: of their table.
+        columns: headings of the columns that SQL returns. Those of the texts are added.
+        sql: the query, with ``{table}``, ``{every}`` and ``{score}``.
+        caption: how to read the table.
+    """
+
+    title: str
+    columns: dict[str, str]
+    sql: str
+    caption: str
+
+    def rows(self, connection: Connection, table: str, target: Target, every: int = 1) -> Rows:
+        """Returns the first rows. ``every`` is the stride of the examined rows, if they are too many."""
+        filled = self.sql.format(table=table, every=every, score=_score_sql(target))
+        return _fetch(connection, f"{filled} limit {SHOWN_ROWS}")
+
+    def shown(self, connection: Connection, table: str, record: SetRecord, num_rows: int) -> Table:
+        """Returns the table for a split with so many rows with gold."""
+        # A fixed stride instead of a random sample gives the same report every time.
+        every = max(1, -(-num_rows // MOST_SORTED_ROWS))
+        is_part = "{every}" in self.sql and every > 1
+        caption = self.caption + (f" Only every {every:,}th row was examined." if is_part else "")
+        rows = self.rows(connection, table, record.target, every)
+        columns = self.columns | text_headings(record)
+        if record.target.bins:
+            columns = {name: column for name, column in columns.items() if column != "label"}
+        return row_table(self.title, rows, columns, record.target.names, caption)
 
 
-def _likely_errors(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {"row": "source_row", "gold": "label", "likely": "likely", "p(gold)": "p_label", "p(likely)": "p_class"}
-    rows, every = label_errors(connection, table)
-    part = "" if every == 1 else f" Only every {every:,}th row was examined."
-    caption = (
-        "Rows whose gold may be wrong: the teacher's probability of another class exceeds its average for rows "
-        f"whose gold is that class (confident learning).{part}"
-    )
-    return row_table("Likely label errors", rows, columns | text_headings(record), record.target.names, caption)
-
-
-def label_errors(connection: Connection, table: str) -> tuple[Rows, int]:
-    """Returns rows whose gold is likely wrong, and the stride: one of so many rows was examined."""
-    rows = _fetch(connection, f"select count(label) as n from {table}")[0]["n"]
-    # A fixed stride instead of a random sample gives the same report every time.
-    every = -(-rows // MOST_SORTED_ROWS)
-    looked_at = f"with looked_at as (from {table} where source_row % {every} = 0)"
-    return _fetch(connection, f"{looked_at} from label_errors(looked_at) limit {SHOWN_ROWS}"), every
-
-
-def _doubts(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {"row": "source_row", "label": "label", "gold": "gold", "p(label)": "p"}
-    shown = "source_row, label, if(is_gold, 'yes', 'no') as gold, p, sentence1, sentence2"
-    rows = _fetch(connection, f"select {shown} from label_doubts({table}) limit {SHOWN_ROWS}")
-    caption = "Labels on which the teacher contradicts gold with the highest confidence. One of the two is wrong."
-    return row_table("Likely label errors", rows, columns | text_headings(record), record.target.names, caption)
-
-
-def farthest(connection: Connection, table: str, target: Target) -> Rows:
-    """Returns the rows with the largest distance between predicted and gold score."""
-    return _fetch(
-        connection,
-        f"select source_row, score, {_score_sql(target)} as predicted, sentence1, sentence2 from {table} "
-        f"where score is not null order by abs(predicted - score) desc, source_row limit {SHOWN_ROWS}",
-    )
-
-
-def _farthest(connection: Connection, table: str, record: SetRecord) -> Table:
-    columns = {"row": "source_row", "gold": "score", "teacher": "predicted", **text_headings(record)}
-    caption = "Rows with the largest difference between gold and the teacher. One of the two is probably wrong."
-    return row_table("Farthest from gold", farthest(connection, table, record.target), columns, (), caption)
+HARDEST = Ranking(
+    "Hardest rows",
+    {"row": "source_row", "gold": "label", "teacher": "teacher", "margin": "margin"},
+    f"from hardest({{table}}) where {ORIGINALS}",
+    "Rows with the smallest margin between the teacher's two most probable classes.",
+)
+LABEL_ERRORS = Ranking(
+    "Likely label errors",
+    {"row": "source_row", "gold": "label", "likely": "likely", "p(gold)": "p_label", "p(likely)": "p_class"},
+    "with looked_at as (from {table} where source_row % {every} = 0) from label_errors(looked_at)",
+    "Rows whose gold may be wrong: the teacher's probability of another class exceeds its average for rows whose gold "
+    "is that class (confident learning).",
+)
+LABEL_DOUBTS = Ranking(
+    "Likely label errors",
+    {"row": "source_row", "label": "label", "gold": "gold", "p(label)": "p"},
+    "select source_row, label, if(is_gold, 'yes', 'no') as gold, p, sentence1, sentence2 from label_doubts({table})",
+    "Labels on which the teacher contradicts gold with the highest confidence. One of the two is wrong.",
+)
+FARTHEST = Ranking(
+    "Farthest from gold",
+    {"row": "source_row", "gold": "score", "teacher": "predicted"},
+    "select source_row, score, {score} as predicted, sentence1, sentence2 from {table} where score is not null "
+    "order by abs(predicted - score) desc, source_row",
+    "Rows with the largest difference between gold and the teacher. One of the two is probably wrong.",
+)
+SUSPECTS = {"classes": LABEL_ERRORS, "labels": LABEL_DOUBTS, "bins": FARTHEST, "score": FARTHEST}
 
 
 def _score_sql(target: Target, logits: str = "logits") -> str:

@@ -70,9 +70,10 @@ def test_a_run_is_compared_with_gold_and_with_its_teacher(
 def test_a_runs_scores_are_those_of_its_record(opinion_page: Page, opinion_run: Path) -> None:
     record = read_record(opinion_run / "run.json")
     parts = record["result"]["evaluation"]["validation"]
-    values = [parts["gold"], *parts["interval"]["accuracy"], parts["teacher"], parts["majority"]]
-    figures = [f"{value['accuracy'] if isinstance(value, dict) else value:.4f}" for value in values]
-    assert Parsed(render(opinion_page)).tables["Against gold"][1:] == [["validation", "accuracy", *figures]]
+    student, *others = [f"{parts[whose]['accuracy']:.4f}" for whose in ("gold", "teacher", "majority")]
+    interval = "{:.3f} to {:.3f}".format(*parts["interval"]["accuracy"])
+    tables = Parsed(render(opinion_page)).tables
+    assert tables["Against gold"][1:] == [["validation", "accuracy", student, interval, *others]]
     curves = figures_of(opinion_page)
     assert curves["Training", "Loss"] == [{"epoch": e["epoch"], "loss": e["loss"]} for e in record["result"]["history"]]
     expected = [e["metrics"]["validation"]["accuracy"] for e in record["result"]["history"]]

@@ -14,7 +14,7 @@ from scipy.special import softmax
 from distill.apps.report import predictions, set_page
 from distill.apps.report.page import Page, Rows, render
 from distill.apps.report.predictions import Predictions, certainty
-from distill.apps.report.set_page import changed_mind, farthest, label_errors
+from distill.apps.report.set_page import FARTHEST, LABEL_ERRORS, changed_mind
 from pipeline.errors import IntegrityError
 from pipeline.files import sha256
 from pipeline.record_file import read_record
@@ -132,7 +132,7 @@ def test_scores_by_hand(connection: duckdb.DuckDBPyConnection, target: Target, l
     assert cells == [(1, 1, 1), (pytest.approx(last), pytest.approx(3), 1)]
     filled = {round(row["from"], 6): row["all rows"] for row in errors.rows if row["all rows"]}
     assert filled == {0.0: 1, -2.0: 1}
-    found = farthest(connection, "three", target)
+    found = FARTHEST.rows(connection, "three", target)
     assert [(row["source_row"], row["predicted"]) for row in found] == [(1, pytest.approx(3)), (0, pytest.approx(1))]
 
 
@@ -160,17 +160,17 @@ def test_changes_of_mind_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
     assert changed_mind(connection, "moved", SCORE) == [{"origin": "mask", "n": 2, "moved": 2.0}]
 
 
-def test_label_errors_of_a_large_set_are_looked_for_in_a_part(
-    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_label_errors_of_a_large_set_are_looked_for_in_a_part(connection: duckdb.DuckDBPyConnection) -> None:
     """The third row is the suspect one of four; of every second row it is looked at, of every third it is not."""
     connection.register("four", FOUR)
-    monkeypatch.setattr(set_page, "MOST_SORTED_ROWS", 2)
-    found, every = label_errors(connection, "four")
-    assert ([row["source_row"] for row in found], every) == ([2], 2)
-    monkeypatch.setattr(set_page, "MOST_SORTED_ROWS", 1)
-    found, every = label_errors(connection, "four")
-    assert ([row["source_row"] for row in found], every) == ([], 4)
+    for every, suspects in ((2, [2]), (3, [])):
+        found = LABEL_ERRORS.rows(connection, "four", CLASSES, every)
+        assert [row["source_row"] for row in found] == suspects
+
+
+def test_a_page_says_that_only_a_part_was_looked_at(opinion_set: ExampleSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(set_page, "MOST_SORTED_ROWS", 20)
+    assert "Only every 2th row" in render(set_page.set_page(opinion_set.root))
 
 
 @pytest.fixture(scope="module")
