@@ -106,7 +106,7 @@ class Epochs(Settings):
     early_stopping_patience: int = Field(
         5, ge=1, description="Number of epochs without improvement after which training stops."
     )
-    warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
+    warmup_steps: float = Field(0, ge=0, description="Steps of linear warm-up. Below 1: ratio of all steps.")
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
 
     def for_rows(self, num_rows: int) -> "Epochs":

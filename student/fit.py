@@ -30,21 +30,13 @@ from student.data import row_weights
 from student.encoders.matrices import matrix_encoder
 from student.encoders.products import IS_COMPILED
 from student.initial_weights.bert import BertStart, copy_layers
-from student.initial_weights.initial_weights import (
-    StartVectors,
-    copy_embeddings,
-    copy_head,
-    frequent_pairs,
-    has_head_for,
-    start_from_vectors,
-    start_from_words,
-    with_bigrams,
-)
+from student.initial_weights.run import copy_embeddings, copy_head, has_head_for
+from student.initial_weights.teacher import StartVectors, start_from_vectors
+from student.initial_weights.words import start_from_words
 from student.layer_stage import LayerTask, end_stage, layer_loss, learn_layers, stage_history
 from student.losses.layer_losses import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import with_default_encoder
-from student.model.flags import FromRun, FromWords
 from student.model.student import Student, TaskStudent, default_device, share_hidden
 from student.row_adam import make_optimizer
 from student.run_result import (
@@ -70,7 +62,7 @@ from student.training_data import (
     source_of,
     task_facts,
 )
-from student.vocabulary_pruning import PrunedStudents, neutralise_untrained
+from student.vocabulary_pruning import PrunedStudents, frequent_pairs, neutralise_untrained, with_bigrams
 
 # Tables are shared by token id, so ids must come from the same tokenizer and the same truncation.
 ONE_ENCODER = {
@@ -380,17 +372,17 @@ def _new_students(
     layers = trainings[0].layers
     if layers is not None:
         copy_layers(layers, students[0].encoder)
-    elif isinstance(start, FromRun):
-        copy_embeddings(start.init_from, students[0].encoder)
+    elif start.folder is not None:
+        copy_embeddings(start.folder, students[0].encoder)
         for student in students:
-            if has_head_for(start.init_from, student.config):
-                copy_head(start.init_from, student)
+            if has_head_for(start.folder, student.config):
+                copy_head(start.folder, student)
     # Unused rows hold noise, which a new text's tokens would multiply into the product. A copied student lacks them.
     else:
         neutralise_untrained(students[0], *trains)
     # Vectors from files and teachers come last, since they give even unused tokens a meaning.
-    if isinstance(start, FromWords):
-        start_from_words(students[0].encoder, start.init_vectors, trainings[0].data.logit_set.tokenizer_json())
+    if start.words is not None:
+        start_from_words(students[0].encoder, start.words, trainings[0].data.logit_set.tokenizer_json())
     if vectors is not None:
         start_from_vectors(students[0].encoder, vectors)
     return students

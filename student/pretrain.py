@@ -30,7 +30,7 @@ from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import B, TrainTask, fit, seed_step
 from pipeline.training.run import Run
 from pipeline.training.schedule import Schedule
-from student.initial_weights.initial_weights import start_from_vectors
+from student.initial_weights.teacher import start_from_vectors
 from student.model.card import CARD_FILE, embedding_summary, filled, used_summary
 from student.model.pretrained import PretrainedStudent
 from student.pretrain_settings import PretrainFlags, PretrainSettings
@@ -52,7 +52,7 @@ def pretrain(config: PretrainSettings, command: str) -> Record:
     """Pretrains the student that ``config`` describes, or resumes it.
 
     The run folder contains ``run.json`` (settings, hashes, losses), the student and its tokenizer. `distill
-    train-student --init-from` starts from it.
+    train-student --init` starts from it.
 
     Returns: The content of ``run.json``. Empty on other ranks than the first.
 
@@ -89,7 +89,7 @@ def pretrain(config: PretrainSettings, command: str) -> Record:
         entry_steps=config.save_steps,
         unit="step",
         seed=config.seed,
-        warmup_steps=int(config.warmup_ratio * total_steps),
+        warmup_steps=config.warmup_steps,
         save_best=False,
     )
     history = fit(run, task, task.optimizer, schedule, config.report_to)

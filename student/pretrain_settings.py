@@ -49,7 +49,12 @@ class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFla
         json_schema_extra={"decides": False},  # counts all steps, so it does not depend on epochs
     )
     learning_rate: float = Field(5e-4, gt=0, description="Peak learning rate of AdamW with linear decay to 0.")
-    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
+    warmup_steps: float = Field(
+        0.05,
+        ge=0,
+        description="Steps of linear warm-up. Below 1: ratio of all steps.",
+        json_schema_extra={"aliases": ["warmup_ratio"]},
+    )
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay of the prediction head.")
     per_device_train_batch_size: int = Field(256, ge=1, description="Masked sequences per step and process.")
     max_grad_norm: float = Field(5.0, gt=0, description="Maximum norm of the gradients.")

@@ -9,8 +9,8 @@ from pipeline.record_file import read_work_record
 from pipeline.sets.open import find_set
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.training.run_record import STUDENTS
+from student.initial_weights.pretrained import read_pretrained
 from student.lessons import kind_of_set
-from student.pretrained.vectors import read_pretrained
 
 
 def reproduce(run: Path, store: Path | None, allow_unverified: bool) -> dict[str, dict[str, Any]]:

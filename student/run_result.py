@@ -29,7 +29,9 @@ from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry
 from student.calibration_rows import FEWEST_CALIBRATED
 from student.export.engine_file import write_engine_file
-from student.initial_weights.initial_weights import FLAG, StartVectors, has_head_for, source_sha256
+from student.initial_weights.run import has_head_for, source_sha256
+from student.initial_weights.teacher import PretrainedVectors, StartVectors
+from student.initial_weights.words import FLAG
 from student.layer_stage import layer_loss_settings
 from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
@@ -38,7 +40,6 @@ from student.model.weights import save_config
 from student.predict.drift import without
 from student.predict.engine_predictor import STUDENT_FILE
 from student.predict.labels import as_logits, best_thresholds
-from student.pretrained.vectors import PretrainedVectors
 from student.settings import Where, num_bigrams
 from student.training_data import StudentTraining, source_of
 from student.vocabulary_pruning import active_ids
@@ -93,9 +94,9 @@ def deciding_settings(training: StudentTraining, vectors: StartVectors | None) -
         "learning_rate": optimizer.rate,
         # Adam is recorded as None, as it was before there was a choice, so that such records stay comparable.
         "optimizer": None if optimizer.optimizer == "adam" else optimizer.optimizer,
-        "init_vectors_sha256": file_sha256(start.init_vectors, FLAG) if start.init_vectors else None,
+        "init_vectors_sha256": file_sha256(start.words, FLAG) if start.words else None,
         "init_layers": list(layers.layers) if layers else None,
-        "init_from_sha256": layers.sha256 if layers else source_sha256(start.init_from, student_config),
+        "init_from_sha256": layers.sha256 if layers else source_sha256(start.folder, student_config),
         "token_vectors_sha256": vectors.sha256 if isinstance(vectors, VocabularyVectors) else None,
         "pretrained_vectors_sha256": vectors.sha256 if isinstance(vectors, PretrainedVectors) else None,
         **layer_loss_settings(settings.layers, student_config, logit_set.sets[0].record),
@@ -240,7 +241,7 @@ def _warn_missing_gold(training: StudentTraining) -> None:
 
 
 def _start_line(training: StudentTraining, vectors: StartVectors | None, giver: LogitSet) -> str:
-    source = training.settings.start.init_from
+    source = training.settings.start.folder
     if training.layers is not None:
         return f"the student starts from {training.layers.words}"
     if source is not None:

@@ -20,12 +20,9 @@ from student.model.flags import (
     Cbow,
     Cmow,
     EncoderSettings,
-    FromWords,
     Hybrid,
     HybridOfTexts,
-    Init,
     Lstm,
-    Start,
     WithVectors,
 )
 
@@ -36,6 +33,7 @@ ClassWeights = Literal["balanced"]
 Weights = Literal["float32", "rounded"]
 LayerLossName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
 LAYER_LOSSES = get_args(LayerLossName)
+INITS = ("pretrained", "teacher", "noise")
 LAYERS = r"^\d+(,\d+)*$"
 FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set
 ROWS_OF_BIGRAMS = 10_000  # with more rows, products learn the order of tokens without bigrams
@@ -184,6 +182,41 @@ class Loss(TokenLoss):
         return self.model_copy(update={"soft": soft, "class_weights": weights})
 
 
+class Start(Settings):
+    """The initial weights of a student."""
+
+    panel: ClassVar = EncoderSettings.panel
+    init: str | None = Field(
+        None,
+        description="Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. "
+        "teacher: the set's token vectors, for a bert its teacher's layers. noise: random. A folder: the encoder of "
+        "this run, with its head if the task is the same, for a bert the layers of a BERT. A file: word vectors as "
+        "text of word2vec or GloVe. Default: the first that exists of pretrained (hybrid, cbow and recurrent of whole "
+        "texts), teacher, pretrained (aligned, labelled words), noise.",
+        json_schema_extra=PLACE | {"aliases": ["init_from", "init_vectors"]},
+    )
+
+    @field_validator("init", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> object:
+        return str(value) if isinstance(value, Path) else value
+
+    @property
+    def path(self) -> Path | None:
+        """The folder or file with the initial weights, if they come from one."""
+        return None if self.init is None or self.init in INITS else Path(self.init)
+
+    @property
+    def words(self) -> Path | None:
+        """The file of word vectors."""
+        return self.path if self.path is not None and self.path.is_file() else None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of a run or of a BERT."""
+        return self.path if self.words is None else None
+
+
 class LayerLosses(Settings):
     """The losses to the teacher's stored layers."""
 
@@ -320,7 +353,7 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
     open_choices: ClassVar = ("embedding",)
     source: OneTask | Sets | SeveralTasks | None = None
     encoder: AnyEncoder = Field(default_factory=HybridOfTexts, discriminator="embedding")
-    start: Start = Field(default_factory=Init)
+    start: Start = Field(default_factory=Start)
     head: Head = Field(default_factory=Head)
     loss: Loss = Field(default_factory=Loss)
     layer_losses: LayerLosses | None = None
@@ -350,12 +383,11 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
     @model_validator(mode="after")
     def _fit(self) -> Self:
         embedding, has_vectors, problems = self.encoder.embedding, isinstance(self.encoder, WithVectors), []
-        if isinstance(self.start, FromWords) and (not has_vectors or embedding == "bert"):
-            problems.append(f"--init-vectors: --embedding {embedding} has no vectors of single words")
+        reads_words = self.start.init == "pretrained" or self.start.words is not None
+        if reads_words and (not has_vectors or embedding == "bert"):
+            problems.append(f"--init {self.start.init}: --embedding {embedding} has no vectors of single words")
         if self.start.init == "teacher" and not has_vectors:
             problems.append(f"--init teacher: --embedding {embedding} has no vectors to start from the teacher's")
-        if self.start.init == "pretrained" and (not has_vectors or embedding == "bert"):
-            problems.append(f"--init pretrained: --embedding {embedding} has no vectors of single words")
         if self.layer_losses is not None and isinstance(self.source, SeveralTasks):
             problems.append("--layer-loss: is not supported with --tasks. Remove one of them")
         if self.layer_losses is not None and isinstance(self.source, Sets) and len(self.source.set) > 1:
@@ -377,7 +409,7 @@ class LabelSettings(RunPlaces, ReportFlags, SeedFlags):
     source: OneName | OneSet
     num_bigrams: Literal[0] | None = Field(None, description="None: a label belongs to one token.")
     encoder: Hybrid | Cmow | Cbow | Lstm = Field(default_factory=Hybrid, discriminator="embedding")
-    start: Start = Field(default_factory=Init)
+    start: Start = Field(default_factory=Start)
     head: LabelHead = Field(default_factory=LabelHead)
     loss: TokenLoss = Field(default_factory=TokenLoss)
     best: BestEpoch = Field(default_factory=BestEpoch)

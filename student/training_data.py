@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import console
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, did_you_mean
 from pipeline.query.mixture import Comparison, Mixture, compare_teachers, comparison_lines
 from pipeline.sets.open import LogitSet, find_set
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import HELD_OUT
 from student.initial_weights.bert import BertStart
-from student.initial_weights.initial_weights import StartVectors, given_vectors
+from student.initial_weights.pretrained import given_vectors, read_pretrained
+from student.initial_weights.teacher import StartVectors
 from student.lessons import KINDS, kind_of_set
 from student.lessons.lesson import TaskLesson
 from student.model.architecture import Facts
-from student.model.flags import EmbeddingKind, FromWords, Start
-from student.pretrained.vectors import read_pretrained
-from student.settings import OneTask, Sets, SeveralTasks, Source, TrainSettings
+from student.model.flags import EmbeddingKind
+from student.settings import INITS, OneTask, Sets, SeveralTasks, Source, Start, TrainSettings
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,8 @@ def build_student_config(settings: TrainSettings, logit_set: LogitSet, facts: Fa
     Errors as in `TaskLesson.build_config`.
     """
     start = settings.start
-    # The file is checked here, because its vectors are read only after the set.
-    if isinstance(start, FromWords) and not start.init_vectors.is_file():
-        raise ConfigError(f"--init-vectors {start.init_vectors}: no such file")
+    if start.path is not None and not start.path.exists():
+        raise ConfigError(f"--init {start.path}: no such folder or file. {did_you_mean(str(start.path), INITS)}")
     return KINDS[logit_set.record.kind].build_config(settings, logit_set, facts)
 
 

@@ -6,6 +6,8 @@ small task. Afterwards its rows are copied back.
 
 The initial noise of an unused row would change the products of new texts, so such rows become neutral. Vectors that
 start from the teacher or a file stay, because they have the token's meaning.
+
+Shapes: K pairs, P pairs of neighbouring tokens of all rows, T tokens.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +22,17 @@ from pipeline.arrays import Ints, Ragged
 from pipeline.sets.token_vectors import VocabularyVectors
 from student.data import Examples, Rows
 from student.encoders.encoder import Encoder
-from student.initial_weights.initial_weights import start_from_vectors
+from student.initial_weights.teacher import start_from_vectors
 from student.model.architecture import EncoderConfig
 from student.model.student import TaskStudent, default_device, share_hidden
 from student.model.weights import save_sharing
 
 C = TypeVar("C", bound=EncoderConfig)
 H = TypeVar("H", bound=TaskStudent)
+# A pair that occurs in one row only would memorise that row.
+FEWEST_ROWS = 2
+# Two ids of 32 bits fit one int64, which numpy sorts much faster than pairs.
+BITS = 32
 
 
 def active_ids(examples: Iterable[Rows], pad_id: int) -> Ints:
@@ -156,3 +162,42 @@ class PrunedStudents:
         else:
             is_rounded = self.students[0].config.weights == "rounded"
             save_sharing({folder: (student.config_json, student) for folder, student in whole.items()}, is_rounded)
+
+
+def frequent_pairs(examples: Iterable[Rows], most: int) -> Ints:
+    """Returns the pairs of neighbouring tokens that occur in the most training rows, at least in two.
+
+    Args:
+        examples: training rows, of several tasks if they share the pairs. Rows of weight 0 do not count.
+        most: the maximum number of pairs.
+
+    Returns: Ids, int64 [K, 2], ascending.
+    """
+    if not most:
+        return np.zeros((0, 2), np.int64)
+    pair_K, count_K = np.unique(np.concatenate([_pairs_of_rows(rows) for rows in examples]), return_counts=True)
+    # Ties are broken by the pair's number, so that the same rows give the same pairs everywhere.
+    kept = np.argsort(-count_K, kind="stable")[:most]
+    pair_K = np.sort(pair_K[kept[count_K[kept] >= FEWEST_ROWS]])
+    return np.stack([pair_K >> BITS, pair_K & (2**BITS - 1)], axis=1)
+
+
+def with_bigrams(config: C, count: int) -> C:
+    """Returns a student's configuration with the number of found pairs."""
+    return config.model_copy(update={"num_bigrams": count, "bigram_size": config.bigram_size if count else 0})
+
+
+def _pairs_of_rows(examples: Rows) -> Ints:
+    """Each row's pairs, each once, as one number, int64 [P]."""
+    # A row of weight 0 trains nothing, so its pairs would keep vectors of 0.
+    counted = np.flatnonzero(examples.weight_N)
+    pairs_P2 = np.concatenate([_pairs(part.take(counted)) for part in examples.sequences])
+    # Counting rows instead of occurrences keeps one long, repetitive text from deciding.
+    return np.unique(pairs_P2, axis=0)[:, 1]
+
+
+def _pairs(ids: Ragged) -> Ints:
+    """Returns the row of each pair, and its two tokens as one number, int64 [P, 2]."""
+    row_T = np.repeat(np.arange(len(ids.lengths)), ids.lengths)
+    first_P = np.flatnonzero(row_T[1:] == row_T[:-1])
+    return np.stack([row_T[first_P], ids.flat[first_P] << BITS | ids.flat[first_P + 1]], axis=1)

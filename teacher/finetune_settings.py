@@ -97,7 +97,7 @@ class StepFlags(SeedFlags):
     """The settings of steps, and between steps."""
 
     per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step and process.")
-    warmup_steps: int = Field(0, ge=0, description="Steps of linear warm-up.")
+    warmup_steps: float = Field(0, ge=0, description="Steps of linear warm-up. Below 1: ratio of all steps.")
     save_steps: int = Field(
         1000,
         ge=1,

@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError
 from pipeline.training.best_epoch import best_of, last_is_best
 from pipeline.training.run import Progress, Run
 from pipeline.training.run_record import Entry, Metrics, tracker
-from pipeline.training.schedule import Schedule, linear_decay, scale_learning_rates
+from pipeline.training.schedule import Schedule, scale_learning_rates
 
 B = TypeVar("B", bound=Sized)
 # `Batches` only returns batches, so its parameter is covariant. mypy requires the distinction.
@@ -173,7 +173,7 @@ def _train_to_next_stop(
     # The last evaluation left the model without dropout.
     task.model.train()
     for step in range(progress.step, schedule.next_stop(progress.step)):
-        scale_learning_rates(optimizer.inner, linear_decay(step, schedule.total_steps, schedule.warmup_steps))
+        scale_learning_rates(optimizer.inner, schedule.learning_rate(step))
         # Step 0 seeds the initial weights, so the numbers of training steps start at 1.
         seed_step(schedule.seed, step + 1, run.rank)
         loss, count = train_step(task, optimizer, step)

@@ -18,7 +18,7 @@ class Schedule:
         entry_steps: steps between two entries of the history. The last step also has an entry.
         unit: the unit of entries. An ``epoch`` has ``entry_steps`` steps.
         seed: the seed of random numbers in a step, mostly for dropout.
-        warmup_steps: steps until the peak of the learning rate.
+        warmup_steps: steps until the peak of the learning rate. Below 1, a ratio of all steps.
         save_steps: steps between two checkpoints. Every entry also has one.
         patience: number of entries without improvement after which the run stops.
         save_best: whether the weights of the best entry are saved, or those of the last one.
@@ -28,7 +28,7 @@ class Schedule:
     entry_steps: int
     unit: Literal["epoch", "step"]
     seed: int
-    warmup_steps: int = 0
+    warmup_steps: float = 0
     save_steps: int | None = None
     patience: int | None = None
     save_best: bool = True
@@ -37,6 +37,11 @@ class Schedule:
     def of_epochs(cls, steps_per_epoch: int, num_epochs: int, seed: int, **others: Any) -> Self:
         """Returns a schedule with an entry and a checkpoint for each epoch."""
         return cls(steps_per_epoch * num_epochs, steps_per_epoch, "epoch", seed, **others)
+
+    def learning_rate(self, step: int) -> float:
+        """Returns the factor on the peak learning rate at a step."""
+        ratio = self.warmup_steps
+        return linear_decay(step, self.total_steps, int(ratio * self.total_steps if ratio < 1 else ratio))
 
     def is_entry(self, step: int) -> bool:
         """Whether the history has an entry after so many steps."""

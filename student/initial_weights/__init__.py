@@ -1,1 +1,1 @@
-"""What the weights of a student are before training."""
+"""The weights of a student before training. README.md is the card of the vectors that come with distill."""

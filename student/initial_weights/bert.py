@@ -32,10 +32,11 @@ from pipeline.untrusted import parse_json
 from student.encoders.bert import BertEncoder
 from student.encoders.bert_shape import NUM_LAYERS, BertShape, Inherited
 from student.encoders.encoder import Encoder
-from student.model.flags import Bert, EncoderSettings, Start
+from student.model.flags import Bert, EncoderSettings
+from student.settings import Start
 
 INDEX_FILE = "model.safetensors.index.json"
-ADVICE = "Give --init-from FOLDER_OF_A_BERT, or --init noise"
+ADVICE = "Give --init FOLDER_OF_A_BERT, or --init noise"
 # Checkpoints from before 2019 use TensorFlow's names, and many on the hub were never converted.
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 LAYER = "encoder.layer."
@@ -100,7 +101,7 @@ def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) ->
     _check_types(first)
     if start.init == "noise":
         return None
-    folder = start.init_from or _teachers_folder(first)
+    folder = start.folder or _teachers_folder(first)
     # A set may contain its teacher's layers, so that a student can start from them without the teacher's folder.
     init = first.record.signals.init
     if init is not None and folder == first.root:
@@ -112,7 +113,7 @@ def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) ->
         sizes, files = _read_sizes(folder), weight_files(folder)
         layers = _layers(encoder, tuple(range(1, sizes.num_hidden_layers + 1)), folder)
         # Only the teacher's own folder must match the record. A BERT that the user names only needs the same tokens.
-        (_check_weights if start.init_from is None else _check_vocabulary)(folder, first)
+        (_check_weights if start.folder is None else _check_vocabulary)(folder, first)
     shape = {name: getattr(sizes, name) for name in BertShape.model_fields} | {"num_hidden_layers": len(layers)}
     return BertStart(folder, files, layers, Inherited(sizes.hidden_size, BertShape(**shape)))
 
@@ -210,7 +211,7 @@ def _check_weights(folder: Path, first: ExampleSet) -> None:
     if actual != first.record.teacher.weights_sha256:
         raise ConfigError(
             f"--embedding bert: starts from its teacher's layers, but the weights in {folder} differ from the "
-            f"record of {first.root}. To use them anyway, give --init-from {folder}"
+            f"record of {first.root}. To use them anyway, give --init {folder}"
         )
 
 
@@ -221,10 +222,10 @@ def _check_vocabulary(folder: Path, first: ExampleSet) -> None:
         there = Tokenizer.from_file(str(path)).get_vocab()
     # The tokenizers library raises plain Exception for every kind of bad file.
     except Exception as error:
-        raise ConfigError(f"--init-from {folder}: its {TOKENIZER_FILE} cannot be read: {error}") from error
+        raise ConfigError(f"--init {folder}: its {TOKENIZER_FILE} cannot be read: {error}") from error
     # Vocabularies are compared and not files, since versions of a library write the same tokenizer differently.
     if there != Tokenizer.from_str(first.tokenizer_json()).get_vocab():
-        raise ConfigError(f"--init-from {folder}: its {TOKENIZER_FILE} has other tokens than {first.root}")
+        raise ConfigError(f"--init {folder}: its {TOKENIZER_FILE} has other tokens than {first.root}")
 
 
 def _plain(name: str) -> str:

@@ -27,7 +27,7 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.tasks.metrics import pearson
 from pipeline.training.run_record import Metrics
-from student.initial_weights.initial_weights import starts_from_teacher
+from student.initial_weights.teacher import starts_from_teacher
 from student.model.pretrained import SentenceStudent, build_sentence_config
 from student.model.student import default_device
 from student.pretrain import GroupBatches, PretrainTask, card_text, first_batches

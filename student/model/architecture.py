@@ -32,7 +32,7 @@ BERT_KEY = "distill"
 # The fields of a StudentConfig that follow from the task and its set, and not from flags.
 Facts = dict[str, Any]
 SpecialIds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-PRETRAINED_ONE = "a pretrained student without a task. Train a student with --init-from it"
+PRETRAINED_ONE = "a pretrained student without a task. Train a student that starts from it (--init)"
 
 
 class EncoderConfig(BaseModel):

@@ -12,13 +12,14 @@ from student.encoders.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inheri
 from student.encoders.kinds import ENCODERS
 from student.model.architecture import MOST_COMPARED, Facts, StudentConfig, TokenLabelConfig
 from student.model.config_file import read_encoder_config
-from student.model.flags import Aligned, AnyEncoder, Bert, EncoderSettings, FromRun, Start
+from student.model.flags import Aligned, AnyEncoder, Bert, EncoderSettings
 from student.model.heads import HEADS, PAIRINGS
 from student.settings import (
     Head,
     LabelSettings,
     Loss,
     PairingKind,
+    Start,
     Storage,
     TokenHead,
     TrainSettings,
@@ -39,7 +40,7 @@ def with_default_encoder(settings: TrainSettings, facts: Facts) -> TrainSettings
         facts: the facts of the task and its set.
 
     Raises:
-        IntegrityError: if the folder of ``--init-from`` holds no student.
+        IntegrityError: if the folder of ``--init`` holds no student.
     """
     head_kind = HEADS[settings.head.head or "mlp"]
     is_settled = (
@@ -49,7 +50,7 @@ def with_default_encoder(settings: TrainSettings, facts: Facts) -> TrainSettings
         or head_kind.reads_tokens
         or head_kind.reads_squares
         # The embeddings of another run belong to its encoder.
-        or (isinstance(settings.start, FromRun) and not _is_aligned(settings.start.init_from))
+        or (settings.start.folder is not None and not _is_aligned(settings.start.folder))
     )
     if is_settled or not facts.get("is_pair") or facts["max_seq_length"] > MOST_COMPARED:
         return settings

@@ -1,20 +1,17 @@
-"""The settings of a student's encoder, one class for each ``--embedding``, and of its initial weights.
+"""The settings of a student's encoder, one class for each ``--embedding``.
 
 The module does not import torch.
 """
 
-from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from pipeline.config import PLACE
 from pipeline.settings import Settings
 
 EmbeddingKind = Literal["hybrid", "cmow", "cbow", "recurrent", "lstm", "biattentive", "aligned", "bert"]
 PoolingKind = Literal["sum", "sum+max"]
 PoolerKind = Literal["mean-cls"]
-InitKind = Literal["pretrained", "teacher", "noise"]
 
 
 class EncoderSettings(Settings):
@@ -170,56 +167,3 @@ class CbowOfTexts(Cbow, _OfTexts):
 
 
 AnyEncoder = HybridOfTexts | CmowOfTexts | CbowOfTexts | Recurrent | Lstm | Biattentive | Aligned | Bert
-
-
-class Init(Settings):
-    """The initial weights of a student: pretrained vectors, the teacher's vectors or layers, or random."""
-
-    panel: ClassVar = EncoderSettings.panel
-    init: InitKind | None = Field(
-        None,
-        description="Initialization. pretrained: vectors that come with distill, for BERT's uncased vocabulary. "
-        "teacher: the set's token vectors, for a bert its teacher's layers. noise: random. Default: the first "
-        "that exists of pretrained (hybrid, cbow and recurrent of whole texts), teacher, pretrained (aligned, labelled "
-        "words), noise.",
-        json_schema_extra=PLACE,
-    )
-    init_from: ClassVar = None
-    init_vectors: ClassVar = None
-
-
-class FromRun(Settings):
-    """The initial weights are those of another run, or of a BERT."""
-
-    chosen_by: ClassVar = "init_from"
-    init_from: Path = Field(
-        description="Run whose encoder is the start, with its head if the task is the same. For a bert: the folder of "
-        "a BERT.",
-        json_schema_extra=PLACE,
-    )
-    init: ClassVar = None
-    init_vectors: ClassVar = None
-
-
-class FromWords(Settings):
-    """The initial vectors of tokens are those of words in a file."""
-
-    chosen_by: ClassVar = "init_vectors"
-    init_vectors: Path = Field(
-        description="Text file of word2vec or GloVe from which token vectors start.",
-        json_schema_extra=PLACE,
-    )
-    init: InitKind | None = None
-    init_from: ClassVar = None
-
-    @model_validator(mode="after")
-    def _no_others(self) -> Self:
-        if self.init in ("pretrained", "teacher"):
-            raise ValueError(
-                f"--init-vectors: cannot be combined with --init {self.init}, which starts from other vectors. "
-                "Remove one of them."
-            )
-        return self
-
-
-Start = Init | FromRun | FromWords

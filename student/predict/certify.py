@@ -163,7 +163,7 @@ def not_trained_on(
     """
     trained = _trained_rows(run, record, store, allow_unverified)
     settings = record["settings"]
-    others = "another run (--init-from)" if settings["init_from_sha256"] and not settings.get("init_layers") else None
+    others = "another run (--init)" if settings["init_from_sha256"] and not settings.get("init_layers") else None
     others = f"the sets of {', '.join(settings['tasks'])}" if settings.get("tasks") else others
     if others is not None:
         console.warn(

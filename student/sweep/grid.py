@@ -20,9 +20,9 @@ from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.settings import flags
 from student.calibration_rows import BestEpoch, CalibrationRows
 from student.fit import build_joint_configs, vectors_source
-from student.initial_weights.initial_weights import given_vectors, has_pretrained, source_sha256
+from student.initial_weights.pretrained import given_vectors, has_pretrained, read_pretrained
+from student.initial_weights.run import source_sha256
 from student.model.architecture import Facts, TaskConfig
-from student.pretrained.vectors import read_pretrained
 from student.recipe import SETS, load_recipe, with_recipe
 from student.settings import (
     OneTask,
@@ -115,7 +115,7 @@ def make_trials(
     trials, problems = [], set()
     for point in points:
         try:
-            source_sha256(point.start.init_from, make(point))
+            source_sha256(point.start.folder, make(point))
         except ConfigError as error:
             problems.add(str(error).removeprefix("wrong flags: "))
             continue
@@ -243,7 +243,7 @@ def is_of_a_task(setting: str) -> bool:
 def _of_set(fixed: Mapping[str, Any], logit_set: LogitSet) -> dict[str, Any]:
     # A set may have gained token vectors since earlier runs, or distill other pretrained ones. Students with
     # another start cannot be compared.
-    first, init = logit_set.sets[0], "init_from" if "init_from" in fixed else fixed.get("init")
+    first, init = logit_set.sets[0], fixed.get("init")
     vectors = read_token_vectors(first.root, first.record) if init in (None, "teacher") else None
     can_be_pretrained = init in (None, "pretrained") and has_pretrained(first)
     return {

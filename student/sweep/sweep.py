@@ -19,9 +19,9 @@ from pipeline.training import best_epoch
 from pipeline.training.best_epoch import quality
 from pipeline.training.joint import entry_of
 from pipeline.training.run_record import STUDENTS, Entry
-from student.initial_weights.initial_weights import FLAG
+from student.initial_weights.words import FLAG
 from student.losses.ted_filters import FILTERS_FILE
-from student.settings import SweepSettings, TrainSettings
+from student.settings import Start, SweepSettings, TrainSettings
 from student.summary import rank
 from student.sweep.grid import (
     Trial,
@@ -103,10 +103,10 @@ def _put_back(path: Path, earlier: Record | None) -> None:
 
 def _contents(fixed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the hashes of the files that all students start from."""
-    run, vectors, filters = (fixed.get(name) for name in ("init_from", "init_vectors", "filters"))
+    start, filters = Start(init=fixed.get("init")), fixed.get("filters")
     return {
-        "init_from_sha256": sha256(Path(run) / WEIGHTS_FILE) if run else None,
-        "init_vectors_sha256": file_sha256(Path(vectors), FLAG) if vectors else None,
+        "init_from_sha256": sha256(start.folder / WEIGHTS_FILE) if start.folder else None,
+        "init_vectors_sha256": file_sha256(start.words, FLAG) if start.words else None,
         "filters_sha256": sha256(Path(filters) / FILTERS_FILE) if filters else None,
     }
 

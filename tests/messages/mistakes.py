@@ -68,7 +68,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(f"{TRAIN} --set joined --mix maen"),
         Mistake(f"{TRAIN} --where 'label = 7'"),
         Mistake(f"{TRAIN} --where 'labell = 1'"),
-        Mistake(f"{TRAIN} --init-vectors words.txt --vector-size 2"),
+        Mistake(f"{TRAIN} --init words.txt --vector-size 2"),
         Mistake("distill sweep --set extended --grid alfa=1 --grid store=x --grid alpha=3"),
         Mistake("distill recode topk --codec dense --name wider"),
         Mistake("distill augment --task sst2 --method mask-pos --masked-lm bert"),

@@ -25,7 +25,7 @@ from tests.helpers.flags import parsed
             "task": "rte",
             "where": "margin(logits) < 0.9 and sentence1 <> 'it''s'",
             "store": Path("a b/c"),
-            "init_from": Path("runs/x"),
+            "init": Path("runs/x"),
         },
         {"task": "rte", "where": "-1 < source_row", "initializer_range": 1 / 3},
         {"where": None, "recipe": None, "set": ("sets/x",)},

@@ -52,7 +52,7 @@ def runs(roles_set: ExampleSet, opinion_set: ExampleSet, deep: Path, tmp_path_fa
     """The runs ``roles`` and ``opinion``, started from layers 2 and 4; read only."""
     folder = tmp_path_factory.mktemp("runs")
     for logit_set in (roles_set, opinion_set):
-        more = {"init_from": deep, "init_layers": "2,4", "num_train_epochs": 1, "learning_rate": 1e-3}
+        more = {"init": deep, "init_layers": "2,4", "num_train_epochs": 1, "learning_rate": 1e-3}
         train(bert_config(logit_set, folder / logit_set.record.dataset_name, **more), "")
     return folder
 
@@ -121,7 +121,7 @@ def test_a_run_starts_from_its_teachers_layers_unless_another_bert_is_named(
 ) -> None:
     still = {"num_train_epochs": 1, "learning_rate": 1e-30}
     record = train(bert_config(roles_set, tmp_path / "teachers", **still), "")
-    chosen = train(bert_config(roles_set, tmp_path / "deep", init_from=deep, init_layers="4,1", **still), "")
+    chosen = train(bert_config(roles_set, tmp_path / "deep", init=deep, init_layers="4,1", **still), "")
     assert (record["settings"]["init_layers"], chosen["settings"]["init_layers"]) == ([1], [4, 1])
     teacher, student = (
         stored(work / "teachers" / "roles"),
@@ -140,7 +140,7 @@ def test_a_run_starts_from_its_teachers_layers_unless_another_bert_is_named(
 
 
 def test_a_bert_run_can_be_started_from_and_trained_on(roles_set: ExampleSet, runs: Path, tmp_path: Path) -> None:
-    shape = {"num_train_epochs": 1, "init_from": runs / "roles"}
+    shape = {"num_train_epochs": 1, "init": runs / "roles"}
     record = train(bert_config(roles_set, tmp_path, **shape), "")
     assert record["settings"]["init_layers"] == [1, 2]
     before, after = stored(runs / "roles"), stored(tmp_path)
@@ -202,7 +202,7 @@ def test_weights_in_several_files_are_those_in_one(roles_set: ExampleSet, work: 
 @pytest.mark.parametrize("name", ["roles", "opinion"])
 def test_the_mean_of_cls_is_our_own(name: str, deep: Path, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     logit_set = request.getfixturevalue(f"{name}_set")
-    flags = {"init_from": deep, "init_layers": "2,4", "pooler": "mean-cls", "head": "plain-mlp", "hidden_size": 8}
+    flags = {"init": deep, "init_layers": "2,4", "pooler": "mean-cls", "head": "plain-mlp", "hidden_size": 8}
     record = train(bert_config(logit_set, tmp_path, num_train_epochs=1, **flags), "")
     assert record["settings"]["pooler"] == "mean-cls"
     student = Student.load(tmp_path)
@@ -237,7 +237,7 @@ def test_layers_are_spread_evenly(count: int, of: int, expected: tuple[int, ...]
     ("changes", "match"),
     [
         ({"init_layers": "2,5"}, naming("--init-layers 2,5: ", "4 layers")),
-        ({"num_hidden_layers": 5}, naming("--num-hidden-layers 5: ", "4", "--init-from")),
+        ({"num_hidden_layers": 5}, naming("--num-hidden-layers 5: ", "4", "--init")),
         ({"num_hidden_layers": 1, "init_layers": "1,2"}, naming("--num-hidden-layers 1: ", "2")),
         ({"vector_size": 64}, naming("--vector-size 64: ", "32")),
         ({"matrix_size": 3}, naming("--matrix-size: ", "--embedding hybrid")),
@@ -248,9 +248,9 @@ def test_layers_are_spread_evenly(count: int, of: int, expected: tuple[int, ...]
         ({"pooler": "mean-cls", "head": "bilstm"}, naming("--head bilstm: ", "--embedding bert", "dense")),
         ({"embedding": "cbow", "pooler": "mean-cls"}, naming("--pooler: ", "--embedding bert")),
         ({"embedding": "cbow"}, naming("--init-layers: ", "--embedding bert")),
-        ({"init": "noise", "init_from": None, "num_attention_heads": 5}, naming("5 heads", "384")),
+        ({"init": "noise", "num_attention_heads": 5}, naming("5 heads", "384")),
         (
-            {"init": "noise", "init_from": None, "intermediate_size": 2**19},
+            {"init": "noise", "intermediate_size": 2**19},
             naming("bert.intermediate_size: ", 262144),
         ),
     ],
@@ -258,15 +258,15 @@ def test_layers_are_spread_evenly(count: int, of: int, expected: tuple[int, ...]
 def test_flags_that_do_not_fit_are_refused_before_the_run(
     roles_set: ExampleSet, deep: Path, tmp_path: Path, changes: dict[str, object], match: str
 ) -> None:
-    settings: dict[str, object] = {"init_from": deep} | ({"init_layers": "1"} if "embedding" in changes else {})
+    settings: dict[str, object] = {"init": deep} | ({"init_layers": "1"} if "embedding" in changes else {})
     with pytest.raises(ConfigError, match=match):
         train(bert_config(roles_set, tmp_path / "run", **settings | changes), "")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_bert_is_no_start_for_sums(opinion_set: ExampleSet, runs: Path, tmp_path: Path) -> None:
-    flags = {"embedding": "cbow", "vector_size": 32, "init_from": runs / "opinion"}
-    with pytest.raises(ConfigError, match=naming(f"--init-from {runs / 'opinion'}: ", "bert is BertShape(")):
+    flags = {"embedding": "cbow", "vector_size": 32, "init": runs / "opinion"}
+    with pytest.raises(ConfigError, match=naming(f"--init {runs / 'opinion'}: ", "bert is BertShape(")):
         train(bert_config(opinion_set, tmp_path / "run", **flags), "")
 
 
@@ -284,15 +284,15 @@ def test_a_teacher_that_is_gone_changed_or_no_bert_is_told(roles_set: ExampleSet
         teacher = roles_set.record.teacher.model_copy(update={"name": str(folder)})
         return replace(roles_set, record=roles_set.record.model_copy(update={"teacher": teacher}))
 
-    with pytest.raises(ConfigError, match=naming("--embedding bert: ", "model.safetensors", "--init-from FOLDER")):
+    with pytest.raises(ConfigError, match=naming("--embedding bert: ", "model.safetensors", "--init FOLDER")):
         start(named(tmp_path / "gone"))
     assert start(named(tmp_path / "gone"), init="noise") is None
-    with pytest.raises(ConfigError, match=naming("--embedding bert: ", "store/roles", "--init-from")):
+    with pytest.raises(ConfigError, match=naming("--embedding bert: ", "store/roles", "--init")):
         start(named(deep))
     shutil.copytree(deep, tmp_path / "other")
     (tmp_path / "other" / "config.json").write_text('{"model_type": "distilbert"}')
-    with pytest.raises(ConfigError, match=naming("other: ", "'distilbert'", "--init-from FOLDER")):
-        start(roles_set, init_from=tmp_path / "other")
+    with pytest.raises(ConfigError, match=naming("other: ", "'distilbert'", "--init FOLDER")):
+        start(roles_set, init=tmp_path / "other")
     create_tiny_bert(tmp_path / "words", ["other words"], hidden_size=32, num_layers=1)
-    with pytest.raises(ConfigError, match=naming("--init-from", "words: ", "tokenizer.json")):
-        start(roles_set, init_from=tmp_path / "words")
+    with pytest.raises(ConfigError, match=naming("--init", "words: ", "tokenizer.json")):
+        start(roles_set, init=tmp_path / "words")

@@ -190,8 +190,8 @@ class TaskPlan:
         flags = ["--set", str(logit_set), "--output-dir", str(folder), "--seed", str(seed)]
         settings = self.parts.students[name]
         # A student that starts from another run depends on its weights, not only on its path.
-        start = weights_of(Path(settings[settings.index("--init-from") + 1])) if "--init-from" in settings else ()
-        reads = [logit_set / FILE_NAME, *start]
+        start = Path(settings[settings.index("--init") + 1]) if "--init" in settings else None
+        reads = [logit_set / FILE_NAME, *(weights_of(start) if start is not None and start.is_dir() else ())]
         return self._command("train-student", [*flags, *settings], folder / RUN_RECORD, reads)
 
     def set_folder(self, name: str) -> Path:

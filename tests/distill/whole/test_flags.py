@@ -20,7 +20,7 @@ from student.settings import TrainSettings
 from teacher.finetune_settings import FinetuneSettings
 
 TRAINING = (
-    "--task --set --tasks --mix --store --output-dir --where --query --recipe --init --init-from --init-vectors "
+    "--task --set --tasks --mix --store --output-dir --where --query --recipe --init "
     "--embedding --lstm-size --channels --num-hidden-layers --num-attention-heads --intermediate-size --init-layers "
     "--pooler --layer-loss --layers --intermediate-epochs --layer-loss-weight --filters --optimizer "
     "--bidirectional --no-bidirectional --matrix-size --vector-size --pooling --initializer-range --window-size "
@@ -65,7 +65,7 @@ FLAGS = {
     "pretrain-student": "--set --store --output-dir --embedding --bidirectional --no-bidirectional --matrix-size "
     "--vector-size --pooling --init --initializer-range --alpha --temperature --vector-loss --vector-map "
     "--num-train-epochs --max-steps --learning-rate "
-    "--warmup-ratio --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed --report-to "
+    "--warmup-steps --weight-decay --per-device-train-batch-size --max-grad-norm --save-steps --seed --report-to "
     "--allow-unverified",
     "filters": "set --layers --dim --store --output-dir --alpha --num-train-epochs --learning-rate "
     "--per-device-train-batch-size --seed --allow-unverified",
@@ -97,7 +97,13 @@ OF_ALL = {"--json", "--log-file"}
 SET_OPTION = ("pretrain-student", "train-student", "sweep", "evaluate", "export", "certify", "masked-words")
 OLD_NAMES = {path: {"--logits"} for path in SET_OPTION}  # accepted, and not in the help
 for trains in ("train-student", "sweep"):
-    OLD_NAMES[trains] = OLD_NAMES.get(trains, set()) | {"--objective", "--objective-weight"}
+    OLD_NAMES[trains] = OLD_NAMES.get(trains, set()) | {
+        "--objective",
+        "--objective-weight",
+        "--init-from",
+        "--init-vectors",
+    }
+OLD_NAMES["pretrain-student"] = OLD_NAMES.get("pretrain-student", set()) | {"--warmup-ratio"}
 MODEL = ["--model-name-or-path", "x", "--output-dir", "y"]
 HUGGING_FACE = {
     "num_train_epochs",
@@ -272,13 +278,13 @@ def test_missing_and_unknown_flags_are_named(arguments: list[str], flag: str) ->
 
 
 @pytest.mark.parametrize(
-    ("value", "suggested"), [("pretraned", "Did you mean pretrained?"), ("layers", None), ("it's", None)]
+    ("value", "suggested"), [("compair", "Did you mean compare?"), ("layers", None), ("it's", None)]
 )
 def test_unknown_values_of_a_flag_are_named_with_a_similar_one(value: str, suggested: str | None) -> None:
-    result = CliRunner().invoke(app, ["train-student", "--set", "x", "--init", value])
+    result = CliRunner().invoke(app, ["train-student", "--set", "x", "--pairing", value])
     assert result.exit_code == 2
     # The words of the library that checks values are not shown.
-    assert re.search(rf"'--init': ['\"]{value}['\"] is not one of", result.stderr)
+    assert re.search(rf"'--pairing': ['\"]{value}['\"] is not one of", result.stderr)
     assert ("Did you mean" in result.stderr) == (suggested is not None)
     assert suggested is None or suggested in result.stderr
 

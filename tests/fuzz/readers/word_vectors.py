@@ -16,4 +16,4 @@ def read(data: bytes) -> None:
     kind, content = of_a_kind(data, KINDS)
     path = written(f"vectors{kind}", content)
     read_vectors(path).neighbours(["the", "of"], 2)
-    read_word_vectors(path, "--init-vectors", wanted={"the", "of it"})
+    read_word_vectors(path, "--init", wanted={"the", "of it"})

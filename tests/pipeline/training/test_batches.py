@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pipeline.errors import DataError
 from pipeline.training.batches import EpochBatches, MixedBatches, TaskBatch, held_out_rows, shuffled_batches
 from pipeline.training.loop import seed_step
-from pipeline.training.schedule import linear_decay, scale_learning_rates
+from pipeline.training.schedule import Schedule, linear_decay, scale_learning_rates
 from tests.helpers.messages import naming
 
 
@@ -41,6 +41,8 @@ def test_linear_decay() -> None:
     assert [linear_decay(step, 6, warmup_steps=2) for step in range(7)] == [0, 0.5, 1, 0.75, 0.5, 0.25, 0]
     assert linear_decay(3, 3, warmup_steps=3) == 0
     assert linear_decay(0, 0) == 0
+    steps, ratio = (Schedule(40, 40, "step", seed=0, warmup_steps=value) for value in (10, 0.25))
+    assert [ratio.learning_rate(step) for step in range(40)] == [steps.learning_rate(step) for step in range(40)]
 
 
 def test_seed_of_a_step() -> None:

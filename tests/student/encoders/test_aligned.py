@@ -226,7 +226,7 @@ def test_it_is_described_by_parts() -> None:
         ("mrpc", {"vector_size": 100}, "hybrid"),
         ("mrpc", {"pairing": "diffcat"}, "hybrid"),
         ("mrpc", {"head": "bilstm"}, "hybrid"),
-        ("mrpc", {"init_from": Path("runs/words")}, "hybrid"),
+        ("mrpc", {"init": Path("runs/words")}, "hybrid"),
         ("mrpc", {"layer_loss": "att-mse"}, "hybrid"),
         ("sst2", {}, "hybrid"),
     ],
@@ -248,5 +248,5 @@ def test_a_run_of_pairs_without_flags_is_aligned(store: Path, tmp_path: Path) ->
     record = train(TrainSettings.from_flags(**flags), "")
     assert (record["settings"]["embedding"], Student.load(tmp_path).config.embedding) == ("aligned", "aligned")
     # A student that starts from it has its encoder.
-    flags |= {"init_from": tmp_path, "output_dir": tmp_path / "next"}
+    flags |= {"init": tmp_path, "output_dir": tmp_path / "next"}
     assert train(TrainSettings.from_flags(**flags), "")["settings"]["embedding"] == "aligned"

@@ -158,7 +158,7 @@ def test_a_trained_run_is_evaluated_and_predicts_what_it_computed(
     np.testing.assert_allclose(actual_NC, softmax(expected_NC), atol=1e-6)
     assert len(np.unique(actual_NC.round(6))) > 20
     # A student that starts from it has the same encoder.
-    again = tiny_config(store / "opinion", tmp_path / "next", **SIZES, init_from=tmp_path)
+    again = tiny_config(store / "opinion", tmp_path / "next", **SIZES, init=tmp_path)
     assert train(again, "")["settings"]["embedding"] == "recurrent"
     with pytest.raises(ConfigError, match=naming("--tables", "--embedding recurrent", "--onnx")):
         export(ExportSettings(run=tmp_path, output_dir=tmp_path / "x", tables="int8"))

@@ -262,7 +262,6 @@ def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> Non
         (("--head", "bilstm"), "--head: "),
         (("--head", "cnn"), "--head: "),
         (("--head", "linear", "--hidden-size", "50"), "--hidden-size: "),
-        (("--init", "noise", "--init-from", "run"), "--init: "),
         (("--where", "true"), "--where: "),
         (("--class-weights", "balanced"), "--class-weights: "),
         (("--window-size", "4"), "--window-size: "),
@@ -461,7 +460,7 @@ def test_a_run_chooses_the_same_rows_today(run: Path) -> None:
 
 def test_vectors_start_from_those_of_words_in_a_file(entities: TokenLabelSet, tmp_path: Path) -> None:
     (tmp_path / "vectors.txt").write_text("met 1.0 0.0\nin 0.0 1.0\n")
-    flags = ("--init-vectors", tmp_path / "vectors.txt", "--embedding", "cbow", "--vector-size", "2", "--alpha", "0")
+    flags = ("--init", tmp_path / "vectors.txt", "--embedding", "cbow", "--vector-size", "2", "--alpha", "0")
     still = ("--learning-rate", "1e-12", "--num-train-epochs", "1", "--output-dir", tmp_path / "run")
     trained = invoke("train-student", "--logits", entities.root, *flags, *still)
     assert trained.exit_code == 0, trained.output
@@ -473,7 +472,7 @@ def test_vectors_start_from_those_of_words_in_a_file(entities: TokenLabelSet, tm
 
 
 def test_a_student_starts_from_another(run: Path, entities: TokenLabelSet, tmp_path: Path) -> None:
-    still = {"vector_size": 20, "init_from": run, "learning_rate": 1e-12, "early_stopping_patience": 1}
+    still = {"vector_size": 20, "init": run, "learning_rate": 1e-12, "early_stopping_patience": 1}
     record = train(tiny_config(entities.root, tmp_path, num_train_epochs=None, **still), "distill train-student")
     assert record["settings"]["num_train_epochs"] == 20
     there, here = (TokenLabelStudent.load(folder).encoder.tables()[0].weight for folder in (run, tmp_path))

@@ -158,7 +158,7 @@ def test_its_recorded_scores_are_those_of_the_rounded_weights(rounded_run: Path)
 
 
 def test_another_student_starts_from_it(rounded_run: Path, store: Path, tmp_path: Path) -> None:
-    settings = tiny_config(store / "opinion", tmp_path, init_from=rounded_run, learning_rate=1e-9, num_train_epochs=1)
+    settings = tiny_config(store / "opinion", tmp_path, init=rounded_run, learning_rate=1e-9, num_train_epochs=1)
     train(settings, "distill train-student --task opinion")
     before, after = read_weights(rounded_run), read_weights(tmp_path)
     torch.testing.assert_close(after[VECTORS], before[VECTORS], rtol=0, atol=1e-6)

@@ -173,10 +173,10 @@ def test_a_set_in_the_place_of_the_one_trained_on_proves_nothing(opinion_set: Ex
 def test_rows_of_the_run_that_the_embeddings_are_from_are_not_looked_at(
     half_run: Path, store: Path, tmp_path: Path
 ) -> None:
-    train(tiny_config(store / "opinion", tmp_path, where=f"not ({HELD_OUT})", init_from=half_run), "")
-    assert "--init-from" in invoke("certify", tmp_path, *FLAGS).stderr
+    train(tiny_config(store / "opinion", tmp_path, where=f"not ({HELD_OUT})", init=half_run), "")
+    assert "--init" in invoke("certify", tmp_path, *FLAGS).stderr
     run = Path(shutil.copytree(half_run, tmp_path / "noise"))
-    assert "--init-from" not in invoke("certify", run, *FLAGS).stderr
+    assert "--init" not in invoke("certify", run, *FLAGS).stderr
 
 
 def test_a_certificate_is_of_these_weights_and_whole(run: Path, opinion_run: Path, ratings_run: Path) -> None:

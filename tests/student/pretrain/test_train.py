@@ -136,7 +136,7 @@ def test_the_first_losses_are_those_of_plain_torch(
 ) -> None:
     """Dense AdamW and autograd on logits of all positions, from a bias counted by hand."""
     monkeypatch.setattr("student.lessons.masked_words.has_fast_bf16", lambda: False)
-    rates = {"learning_rate": 2e-2, "warmup_ratio": 0.0, "max_grad_norm": 0.5}
+    rates = {"learning_rate": 2e-2, "warmup_steps": 0.0, "max_grad_norm": 0.5}
     settings = config(token_store, tmp_path, save_steps=1, max_steps=6, **rates)
     history = pretrain(settings, "x")["result"]["history"]
 
@@ -217,7 +217,7 @@ def _same(settings: PretrainSettings) -> dict[str, Any]:
 def test_it_feeds_a_student_of_a_task(token_store: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     pretrain(config(token_store, tmp_path / "mlm"), "x")
     sizes = {"matrix_size": 4, "vector_size": 8}
-    run = tiny_config(opinion_set.root, tmp_path / "run", init_from=tmp_path / "mlm", learning_rate=1e-30, **sizes)
+    run = tiny_config(opinion_set.root, tmp_path / "run", init=tmp_path / "mlm", learning_rate=1e-30, **sizes)
     train(run, "x")
     pretrained, trained = weights(tmp_path / "mlm"), weights(tmp_path / "run")
     assert "{{" not in (tmp_path / "mlm" / "README.md").read_text()

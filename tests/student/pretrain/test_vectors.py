@@ -18,7 +18,7 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
 from student.fit import train
-from student.initial_weights.initial_weights import start_vectors
+from student.initial_weights.teacher import start_vectors
 from student.lessons.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
 from student.model.architecture import SentenceConfig
 from student.model.pretrained import SentenceStudent
@@ -206,7 +206,7 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(vector_store: Path, tm
 def test_it_feeds_a_student_of_a_task(vector_store: Path, opinion_set: ExampleSet, tmp_path: Path) -> None:
     pretrain(config(vector_store, tmp_path / "vectors"), "x")
     sizes = {"matrix_size": 4, "vector_size": 8}
-    run = tiny_config(opinion_set.root, tmp_path / "run", init_from=tmp_path / "vectors", learning_rate=1e-30, **sizes)
+    run = tiny_config(opinion_set.root, tmp_path / "run", init=tmp_path / "vectors", learning_rate=1e-30, **sizes)
     train(run, "x")
     pretrained, trained = weights(tmp_path / "vectors"), weights(tmp_path / "run")
     tables = [name for name in pretrained if name.startswith("encoder.")]

@@ -20,10 +20,11 @@ from student.data import Examples
 from student.encoders.encoder import without_padding
 from student.encoders.matrices import matrix_encoder
 from student.fit import train
-from student.initial_weights.initial_weights import copy_embeddings, frequent_pairs
+from student.initial_weights.run import copy_embeddings
 from student.model.student import Student
 from student.row_adam import make_optimizer, rows_of_batch
 from student.settings import TrainSettings, num_bigrams
+from student.vocabulary_pruning import frequent_pairs
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import padded, pair_student, student
 
@@ -109,10 +110,8 @@ def test_a_run_starts_with_the_vectors_of_anothers_pairs(tmp_path: Path) -> None
 def test_a_run_with_pairs_starts_from_one_without_and_the_other_way(
     opinion_run: Path, store: Path, tmp_path: Path
 ) -> None:
-    train(
-        tiny_config(store / "opinion", tmp_path / "with", init_from=opinion_run, num_bigrams=3, learning_rate=1e-30), ""
-    )
-    train(tiny_config(store / "opinion", tmp_path / "without", init_from=tmp_path / "with", learning_rate=1e-30), "")
+    train(tiny_config(store / "opinion", tmp_path / "with", init=opinion_run, num_bigrams=3, learning_rate=1e-30), "")
+    train(tiny_config(store / "opinion", tmp_path / "without", init=tmp_path / "with", learning_rate=1e-30), "")
     name = "encoder.vectors.table.weight"
     for folder in ("with", "without"):
         torch.testing.assert_close(weights(tmp_path / folder)[name], weights(opinion_run)[name], rtol=0, atol=1e-20)

@@ -10,7 +10,7 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
 from pipeline.record_file import write_record
 from student.fit import train
-from student.initial_weights.initial_weights import copy_embeddings, source_sha256
+from student.initial_weights.run import copy_embeddings, source_sha256
 from student.model.student import Student
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
@@ -45,7 +45,7 @@ def test_the_copy_can_be_trained_and_the_source_stays(tmp_path: Path) -> None:
 def test_a_run_starts_from_the_tables_of_another(store: Path, opinion_run: Path, tmp_path: Path) -> None:
     started, plain = tmp_path / "started", tmp_path / "plain"
     for folder, source in ((started, opinion_run), (plain, None)):
-        train(tiny_config(store / "roles", folder, init_from=source, learning_rate=STILL, pairing="compare"), "")
+        train(tiny_config(store / "roles", folder, init=source, learning_rate=STILL, pairing="compare"), "")
     source_weights, started_weights, plain_weights = map(weights, (opinion_run, started, plain))
     tables = [name for name in source_weights if name.startswith("encoder.") and "bigrams" not in name]
     assert len(tables) == 3
@@ -57,7 +57,7 @@ def test_a_run_starts_from_the_tables_of_another(store: Path, opinion_run: Path,
 
 
 def test_unused_tokens_keep_what_they_started_from(store: Path, opinion_run: Path, tmp_path: Path) -> None:
-    train(tiny_config(store / "roles", tmp_path, init_from=opinion_run, learning_rate=0.1), "")
+    train(tiny_config(store / "roles", tmp_path, init=opinion_run, learning_rate=0.1), "")
     before, after = (weights(run)["encoder.vectors.table.weight"] for run in (opinion_run, tmp_path))
     same = (before == after).all(dim=1)
     assert same.any()
@@ -67,7 +67,7 @@ def test_unused_tokens_keep_what_they_started_from(store: Path, opinion_run: Pat
 def test_every_difference_is_named(tmp_path: Path) -> None:
     student(tokenizer_sha256="1" * 64, table_dtype="int8").save(tmp_path)
     here = student(matrix_size=2, vector_size=5, bidirectional=False)
-    with pytest.raises(ConfigError, match=naming(f"--init-from {tmp_path}: ")) as caught:
+    with pytest.raises(ConfigError, match=naming(f"--init {tmp_path}: ")) as caught:
         source_sha256(tmp_path, here.config)
     for difference in (
         f"tokenizer_sha256 is '{'1' * 64}'",
@@ -96,13 +96,13 @@ def test_a_run_of_another_pooling_is_a_source(tmp_path: Path) -> None:
 )
 def test_one_difference_is_enough(tmp_path: Path, changes: dict[str, object], named: str) -> None:
     student().save(tmp_path)
-    with pytest.raises(ConfigError, match=naming(f"--init-from {tmp_path}: ", named)):
+    with pytest.raises(ConfigError, match=naming(f"--init {tmp_path}: ", named)):
         source_sha256(tmp_path, student(**changes).config)
 
 
 def test_a_run_does_not_start_from_tables_that_do_not_fit(store: Path, opinion_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=naming("2 problems", "matrix_size is 3", "vector_size is 5")):
-        train(tiny_config(store / "roles", tmp_path, init_from=opinion_run, matrix_size=4, vector_size=6), "")
+        train(tiny_config(store / "roles", tmp_path, init=opinion_run, matrix_size=4, vector_size=6), "")
     assert not list(tmp_path.iterdir())
 
 
@@ -115,8 +115,8 @@ def test_a_folder_without_weights_is_refused(store: Path, tmp_path: Path) -> Non
         (tmp_path, ("model.safetensors",)),
         (tmp_path / "begun", ("\n  distill train-student",)),
     ):
-        with pytest.raises(ConfigError, match=naming(f"--init-from {missing}: ", *named)):
-            train(tiny_config(store / "opinion", tmp_path / "run", init_from=missing), "")
+        with pytest.raises(ConfigError, match=naming(f"--init {missing}: ", *named)):
+            train(tiny_config(store / "opinion", tmp_path / "run", init=missing), "")
     assert not (tmp_path / "run" / "run.json").exists()
 
 
@@ -124,11 +124,11 @@ def test_a_damaged_source_is_refused(store: Path, opinion_run: Path, tmp_path: P
     source = shutil.copytree(opinion_run, tmp_path / "source")
     (source / CONFIG_FILE).unlink()
     with pytest.raises(IntegrityError, match=naming("source: ", "config.json")):
-        train(tiny_config(store / "opinion", tmp_path / "run", init_from=source), "")
+        train(tiny_config(store / "opinion", tmp_path / "run", init=source), "")
 
 
 def test_the_record_names_the_source_by_its_content(store: Path, opinion_run: Path, tmp_path: Path) -> None:
-    record = train(tiny_config(store / "opinion", tmp_path, init_from=opinion_run), "")
+    record = train(tiny_config(store / "opinion", tmp_path, init=opinion_run), "")
     expected = hashlib.sha256((opinion_run / WEIGHTS_FILE).read_bytes()).hexdigest()
     assert record["settings"]["init_from_sha256"] == expected
     assert str(opinion_run) not in json.dumps(record["settings"])
@@ -139,12 +139,12 @@ def test_a_run_resumes_from_the_same_source_wherever_it_lies(
     store: Path, opinion_run: Path, roles_run: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    record = train(tiny_config(store / "opinion", run, init_from=opinion_run), "")
+    record = train(tiny_config(store / "opinion", run, init=opinion_run), "")
     moved = shutil.copytree(opinion_run, tmp_path / "moved")
-    assert train(tiny_config(store / "opinion", run, init_from=moved), "")["result"] == record["result"]
+    assert train(tiny_config(store / "opinion", run, init=moved), "")["result"] == record["result"]
     for other in (roles_run, None):
         with pytest.raises(FingerprintMismatchError, match="init_from_sha256: "):
-            train(tiny_config(store / "opinion", run, init_from=other), "")
+            train(tiny_config(store / "opinion", run, init=other), "")
     shutil.copy(roles_run / WEIGHTS_FILE, moved)  # the same place, other weights
     with pytest.raises(FingerprintMismatchError, match="init_from_sha256: "):
-        train(tiny_config(store / "opinion", run, init_from=moved), "")
+        train(tiny_config(store / "opinion", run, init=moved), "")

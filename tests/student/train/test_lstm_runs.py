@@ -99,7 +99,7 @@ def test_exports_for_matrices_are_refused_by_name(runs: dict[str, Path], flags: 
 def test_a_killed_run_goes_on_to_the_same_student(store: Path, tmp_path: Path) -> None:
     vectors = tmp_path / "v.txt"
     vectors.write_text("the 1 2 3\nanna 3 2 1\nben 0 1 0\n")
-    changes = {"optimizer": "adadelta", "learning_rate": None, "init_vectors": vectors, "num_train_epochs": EPOCHS}
+    changes = {"optimizer": "adadelta", "learning_rate": None, "init": vectors, "num_train_epochs": EPOCHS}
     changes |= {"early_stopping_patience": EPOCHS, "per_device_train_batch_size": 16}
     interrupted = config(store, "roles", tmp_path / "killed", **changes)
     killed = tmp_path / "killed"

@@ -16,12 +16,12 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.open import LogitSet
 from student.encoders.encoder import Encoder
 from student.fit import train
-from student.initial_weights.initial_weights import start_vectors
+from student.initial_weights import pretrained as vectors
+from student.initial_weights.build_pretrained import write_pretrained
+from student.initial_weights.pretrained import pretrained_vocabulary, read_pretrained, vocabulary_sha256
+from student.initial_weights.teacher import start_vectors
 from student.model.architecture import SentenceConfig
 from student.model.pretrained import SentenceStudent
-from student.pretrained import vectors
-from student.pretrained.build import write_pretrained
-from student.pretrained.vectors import pretrained_vocabulary, read_pretrained, vocabulary_sha256
 from student.reproduce import reproduce
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
@@ -178,16 +178,11 @@ def test_another_vocabulary_starts_from_the_teacher(opinion_vectors: ExampleSet,
             {"embedding": "bert", "matrix_size": None, "vector_size": None, "hidden_size": None},
             ("--init pretrained: ",),
         ),
-        ({"init_vectors": "words"}, ("--init-vectors: ", "--init pretrained")),
-        ({"init_from": "run"}, ("--init: ", "--init-from")),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(
-    flags: dict[str, object], named: tuple[str, ...], opinion_vectors: ExampleSet, opinion_run: Path, tmp_path: Path
+    flags: dict[str, object], named: tuple[str, ...], opinion_vectors: ExampleSet, tmp_path: Path
 ) -> None:
-    (tmp_path / "words").write_text("good 1 2\n")
-    places = {"words": tmp_path / "words", "run": opinion_run}
-    flags = {name: places.get(str(value), value) for name, value in flags.items()}
     with pytest.raises(ConfigError, match=naming(*named)):
         train(tiny_config(opinion_vectors.root, tmp_path / "run", init="pretrained", **flags), "")
     assert not (tmp_path / "run").exists()

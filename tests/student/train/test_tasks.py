@@ -141,8 +141,8 @@ def test_a_run_of_several_tasks_names_its_students(together: Path, task_sets: li
     printed = invoke("certify", together, "--where", "label = 0")
     assert printed.exit_code == 2
     assert all(folder in printed.output.replace("\n", "") for folder in students)
-    with pytest.raises(ConfigError, match=naming(f"--init-from {together}: ", *students)):
-        train(tiny_config(task_sets[0], tmp_path / "run", init_from=together), "")
+    with pytest.raises(ConfigError, match=naming(f"--init {together}: ", *students)):
+        train(tiny_config(task_sets[0], tmp_path / "run", init=together), "")
 
 
 def test_the_report_of_a_run_of_several_tasks_tells_each_ones_scores(together: Path) -> None:

@@ -20,7 +20,7 @@ def without_bigrams(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 def test_a_student_goes_on_alone_with_its_encoder_and_its_head(
     together: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = {"init_from": together / "roles", "learning_rate": STILL}
+    start = {"init": together / "roles", "learning_rate": STILL}
     train(tiny_config(store / "roles", tmp_path / "roles", **start), "")
     assert f"{together}/roles" in capsys.readouterr().err
     ours, theirs = (

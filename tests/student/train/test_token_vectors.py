@@ -18,12 +18,7 @@ from student.data import load_examples
 from student.encoders.encoder import Encoder
 from student.export.export import with_small_tables
 from student.fit import train
-from student.initial_weights.initial_weights import (
-    principal_components,
-    sif_weights,
-    start_from_vectors,
-    start_vectors,
-)
+from student.initial_weights.teacher import principal_components, sif_weights, start_from_vectors, start_vectors
 from student.model.student import Student
 from student.reproduce import reproduce
 from student.settings import SweepSettings
@@ -183,26 +178,20 @@ def test_the_first_of_several_sets_gives_them(
     assert hashes == [vectors_of(opinion_vectors).sha256, None]
 
 
-def test_flags_that_do_not_fit_are_refused(
-    store: Path, opinion_vectors: ExampleSet, opinion_run: Path, tmp_path: Path
-) -> None:
-    for changes, named in (
-        ({"init": "teacher", "embedding": "cmow", "vector_size": None}, ("--init teacher: ", "cmow")),
-        ({"init": "teacher", "init_from": opinion_run}, ("--init: ", "--init-from")),
-        ({"init": "noise", "init_from": opinion_run}, ("--init: ", "--init-from")),
-    ):
-        with pytest.raises(ConfigError, match=naming(*named)):
-            train(tiny_config(opinion_vectors.root, tmp_path / "run", **changes), "")
+def test_flags_that_do_not_fit_are_refused(store: Path, opinion_vectors: ExampleSet, tmp_path: Path) -> None:
+    changes = {"init": "teacher", "embedding": "cmow", "vector_size": None}
+    with pytest.raises(ConfigError, match=naming("--init teacher: ", "cmow")):
+        train(tiny_config(opinion_vectors.root, tmp_path / "run", **changes), "")
     with pytest.raises(ConfigError, match=naming("--init teacher: ", "store/opinion", "--init noise")):
         train(tiny_config(store / "opinion", tmp_path / "run", init="teacher"), "")
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("changes", [{"embedding": "cmow", "vector_size": None}, {"init_from": None}])
+@pytest.mark.parametrize("changes", [{"embedding": "cmow", "vector_size": None}, {"init": "run"}])
 def test_without_vectors_or_from_a_run_the_default_is_not_the_teacher(
     changes: dict[str, object], opinion_vectors: ExampleSet, opinion_run: Path, tmp_path: Path
 ) -> None:
-    changes = {name: value if name != "init_from" else opinion_run for name, value in changes.items()}
+    changes = {name: opinion_run if value == "run" else value for name, value in changes.items()}
     record = train(tiny_config(opinion_vectors.root, tmp_path, **changes), "")
     assert record["settings"]["token_vectors_sha256"] is None
 

@@ -139,7 +139,7 @@ def test_a_run_knows_the_tokens_of_its_training_rows(store: Path, opinion_set: E
 
 
 def test_tokens_that_an_earlier_run_has_trained_stay_known(store: Path, opinion_run: Path, tmp_path: Path) -> None:
-    train_run(tiny_config(store / "opinion", tmp_path, init_from=opinion_run, where="source_row < 3"), "")
+    train_run(tiny_config(store / "opinion", tmp_path, init=opinion_run, where="source_row < 3"), "")
     before, after = Student.load(opinion_run), Student.load(tmp_path)
     assert after.encoder.used_ids().tolist() == before.encoder.used_ids().tolist()
     assert after.config.used_rows == before.config.used_rows

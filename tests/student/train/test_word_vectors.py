@@ -12,7 +12,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.sets.kinds.examples import ExampleSet
 from student.encoders.encoder import Encoder
 from student.fit import train
-from student.initial_weights.initial_weights import start_from_words
+from student.initial_weights.words import start_from_words
 from student.model.build_config import build_config
 from student.settings import TrainSettings
 from tests.helpers.messages import naming
@@ -81,7 +81,7 @@ def test_wider_vectors_are_reduced_to_their_principal_components(tmp_path: Path)
 
 def test_a_file_without_any_token_is_refused(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("nobody 1 2\n")
-    with pytest.raises(DataError, match=naming("--init-vectors", "v.txt: ")):
+    with pytest.raises(DataError, match=naming("--init", "v.txt: ")):
         start_from_words(student().encoder, tmp_path / "v.txt", TOKENIZER)
 
 
@@ -91,30 +91,24 @@ def test_the_file_is_a_setting_of_the_run_and_beats_the_teachers_vectors(
     vocabulary = Tokenizer.from_str(opinion_vectors.tokenizer_json()).get_vocab()
     word, unused = next(piece for piece in sorted(vocabulary) if piece.isalpha()), "[MASK]"
     (tmp_path / "v.txt").write_text(f"{word} 1 2 3 4 5\n{unused} 5 4 3 2 1\n")
-    changes = {"num_train_epochs": 1, "learning_rate": 1e-9, "init_vectors": tmp_path / "v.txt"}
+    changes = {"num_train_epochs": 1, "learning_rate": 1e-9, "init": tmp_path / "v.txt"}
     settings = train(tiny_config(opinion_vectors.root, tmp_path / "run", **changes), "")["settings"]
     assert len(settings["init_vectors_sha256"]) == 64
     assert settings["token_vectors_sha256"] is None
-    assert "init_vectors" not in settings
+    assert "init" not in settings
     table_VE = weights(tmp_path / "run")["encoder.vectors.table.weight"]
     rows_25 = table_VE[[vocabulary[word], vocabulary[unused]]]
     expected_25 = torch.tensor([[1.0, 2, 3, 4, 5], [5, 4, 3, 2, 1]]) * 0.1 / 2**0.5
     torch.testing.assert_close(rows_25, expected_25)  # also of a token that no training row has
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"embedding": "cmow"}, naming("--init-vectors: ", "--embedding cmow")),
-        ({"init": "teacher"}, naming("--init-vectors: ", "--init teacher")),
-        ({"init_from": "run"}, "--init-from or --init-vectors"),
-    ],
-)
-def test_flags_that_contradict_it_are_refused(flags: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        build_config(TrainSettings.from_flags(init_vectors="v.txt", **flags), facts("sst2"))
+def test_an_encoder_without_vectors_of_words_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("good 1 2\n")
+    with pytest.raises(ConfigError, match=naming("--init ", "v.txt: ", "--embedding cmow")):
+        build_config(TrainSettings.from_flags(init=tmp_path / "v.txt", embedding="cmow"), facts("sst2"))
 
 
-def test_a_missing_file_is_noticed_before_rows_are_read(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=naming("--init-vectors", "none.txt: ")):
-        train(tiny_config(store / "opinion", tmp_path, init_vectors=tmp_path / "none.txt"), "")
+@pytest.mark.parametrize(("value", "advice"), [("none.txt", "noise"), ("pretraned", "Did you mean 'pretrained'?")])
+def test_an_unknown_start_is_noticed_before_rows_are_read(value: str, advice: str, store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=naming(f"--init {value}: ", advice)):
+        train(tiny_config(store / "opinion", tmp_path, init=value), "")

@@ -1,6 +1,8 @@
 """Makes the file of pretrained vectors from a run of ``distill pretrain-student`` on vectors of sentences.
 
-``python -m student.pretrained.build RUN FILE``. The README.md here has all commands. Shapes: V vocabulary, W width.
+``python -m student.initial_weights.build_pretrained RUN FILE``. The README.md here has all commands.
+
+Shapes: V vocabulary, W width.
 """
 
 import argparse
@@ -11,10 +13,10 @@ import torch
 from pipeline.errors import DataError, DistillError
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.training.checkpoint import write_tensors
-from student.initial_weights.initial_weights import onto_axes
+from student.initial_weights.pretrained import NAME, VOCABULARY, vocabulary_sha256
+from student.initial_weights.teacher import onto_axes
 from student.model.disk_rounding import rounded
 from student.model.pretrained import SentenceStudent
-from student.pretrained.vectors import NAME, VOCABULARY, vocabulary_sha256
 
 
 def write_pretrained(run: Path, path: Path) -> None:
