@@ -19,6 +19,7 @@ from pipeline.untrusted import parse_json
 FOOTER_KEY = b"distill"
 INCOMPLETE = "not a complete Parquet file written by distill"
 Footer = dict[str, Any]
+UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)  # column names may be invalid UTF-8
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def read_metadata(path: Path) -> pq.FileMetaData:
         raise IntegrityError(f"{path}: {INCOMPLETE}: missing, or not a plain file")
     try:
         return pq.read_metadata(path)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # column names may be invalid UTF-8
+    except UNREADABLE as error:
         raise IntegrityError(f"{path}: {INCOMPLETE}: {error}") from error
 
 

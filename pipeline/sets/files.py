@@ -1,7 +1,8 @@
 """Writes and reads a shard's Parquet file, and checks its bytes, footer, columns and sizes without reading its rows."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError, raise_all
 from pipeline.files import is_plain, sha256
-from pipeline.parquet import Footer, footer_in, parquet_writer, read_footer, read_metadata
+from pipeline.parquet import UNREADABLE, Footer, footer_in, parquet_writer, read_footer, read_metadata
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import Shard, fingerprint
+from pipeline.sets.record_parts import FileRecord, Shard, fingerprint
 
 STATISTICS_KEY = b"distill_statistics"
 # Decompression bombs: a run of equal values compresses a millionfold, but real logits and ids only by tens of times.
@@ -65,16 +66,45 @@ def read_statistics(path: Path) -> Statistics:
     return read_footer(path, STATISTICS_KEY)
 
 
-def check_bytes(root: Path, shard: Shard) -> list[str]:
-    """Returns the problem of a shard's file by its presence, size and SHA-256, without its content."""
-    path = root / shard.path
+def bytes_problem(path: Path, file: Shard | FileRecord) -> str | None:
+    """Returns the problem of a file by its presence, size and SHA-256, without its content, or None."""
     if not is_plain(path):
-        return [f"{shard.path}: missing, or not a plain file"]
-    if path.stat().st_size != shard.bytes:
-        return [f"{shard.path}: {path.stat().st_size:,} bytes, but distill.json has {shard.bytes or 0:,}"]
-    if sha256(path) != shard.sha256:
-        return [f"{shard.path}: its SHA-256 is not the one in distill.json. The file was changed or damaged"]
-    return []
+        return "missing, or not a plain file"
+    if path.stat().st_size != file.bytes:
+        return f"{path.stat().st_size:,} bytes, but distill.json has {file.bytes or 0:,}"
+    if sha256(path) != file.sha256:
+        return "its SHA-256 is not the one in distill.json. The file was changed or damaged"
+    return None
+
+
+def found_problem(path: Path, check: Callable[[], str | None]) -> str | None:
+    """Returns the problem that a check of a file finds, or why the file cannot be read."""
+    try:
+        with reading(path):
+            return check()
+    except IntegrityError as error:
+        return str(error).removeprefix(f"{path}: ")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raises IntegrityError, naming the file, where Parquet cannot be read."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise IntegrityError(f"{path}: cannot be read: {error}") from error
+
+
+def require_sound(path: Path, problem: str | None) -> None:
+    """Raises IntegrityError, naming the file, if there is a problem."""
+    if problem:
+        raise IntegrityError(f"{path}: {problem}")
+
+
+def shard_problem(root: Path, shard: Shard, expected: pa.Schema, footer: Footer) -> str | None:
+    """Returns the problem of a shard's file without its rows: its bytes, or its frame. See `frame_problem`."""
+    path = root / shard.path
+    return bytes_problem(path, shard) or found_problem(path, lambda: frame_problem(path, shard, expected, footer))
 
 
 def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer) -> str | None:
@@ -153,30 +183,19 @@ def _columns(metadata: pq.FileMetaData, path: Path) -> Iterator[pq.ColumnChunkMe
             yield from map(group.column, range(metadata.num_columns))
 
 
-def check_shard(root: Path, record: SetRecord, shard: Shard) -> list[str]:
-    """Returns the problem of a shard's bytes, or of its footer, columns and number of rows."""
-    problems = check_bytes(root, shard)
-    if problems:
-        return problems
-    try:
-        problem = frame_problem(root / shard.path, shard, record.arrow_schema(), footer_of(record, shard))
-    except IntegrityError as error:
-        return [str(error)]
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        problem = f"cannot be read: {error}"
-    return [f"{shard.path}: {problem}"] if problem else []
-
-
 def require_shards(root: Path, record: SetRecord, shards: Sequence[Shard]) -> None:
     """Raises IntegrityError, listing every problem, unless shards match the record and have a set's columns."""
-    problems = [problem for shard in shards for problem in check_shard(root, record, shard)]
+    schema, problems = record.arrow_schema(), []
+    for shard in shards:
+        problem = shard_problem(root, shard, schema, footer_of(record, shard))
+        problems += [f"{shard.path}: {problem}"] if problem else []
     raise_all(IntegrityError, f"{root}: cannot be used", problems)
 
 
 def is_done(root: Path, shard: Shard, footer: Footer) -> bool:
     """Whether a shard's file exists, has the right footer, and matches its record if there is one."""
     path = root / shard.path
-    if not path.is_file() or (shard.sha256 is not None and check_bytes(root, shard)):
+    if not path.is_file() or (shard.sha256 is not None and bytes_problem(path, shard)):
         return False
     try:
         # Before completion no checksum is known. The footer is written last, so a right footer means a complete file.

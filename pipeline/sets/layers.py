@@ -26,7 +26,16 @@ from pipeline.files import atomic_path, link_or_copy, make_folder, remove_tempor
 from pipeline.parquet import Footer, parquet_writer, read_footer, read_groups, read_metadata
 from pipeline.sets.card import write_card_and_record
 from pipeline.sets.codecs.vectors import Basis
-from pipeline.sets.files import STATISTICS_KEY, check_bytes, footer_of, frame_problem, is_done, measured
+from pipeline.sets.files import (
+    STATISTICS_KEY,
+    bytes_problem,
+    footer_of,
+    is_done,
+    measured,
+    reading,
+    require_sound,
+    shard_problem,
+)
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, changed, read_set_record, write_set_record
 from pipeline.sets.record_parts import LayersName, Shard
@@ -77,14 +86,10 @@ def share_files(source: Path, root: Path, hashes: Mapping[str, str], recorded: M
     for path, digest in hashes.items():
         if (recorded.get(path) or digest) == digest:
             make_folder((root / path).parent)
-            if not _has_content(root / path, source / path, digest):
-                (root / path).unlink(missing_ok=True)
-                link_or_copy(source / path, root / path)
-
-
-def _has_content(path: Path, source: Path, digest: str) -> bool:
-    """Whether a file exists, and is a link to the source, or has the source's SHA-256."""
-    return path.exists() and (path.samefile(source) or sha256(path) == digest)
+            here, there = root / path, source / path
+            if not here.exists() or not (here.samefile(there) or sha256(here) == digest):
+                here.unlink(missing_ok=True)
+                link_or_copy(there, here)
 
 
 def forget_lost_files(root: Path, names: Container[str] | None = None) -> SetRecord:
@@ -279,13 +284,12 @@ def open_layers(logit_set: ExampleSet, name: LayersName, split: str, layers: tup
             keys.append(np.stack([rows.column(column).to_numpy().astype(np.int64) for column in KEYS]))
             for layer, found in parts.items():
                 found.append(wanted.stored_in(rows, layer))
-    stored_of = {layer: _joined(found) for layer, found in parts.items()}
+    stored_of = {
+        layer: {end: np.concatenate([part[end] for part in found]) for end in found[0]}
+        for layer, found in parts.items()
+    }
     source_row_R, variant_R, length_R = np.concatenate(keys, axis=1)
     return LayerStore(wanted, source_row_R, variant_R, length_R, stored_of, signal.read_bases(root))
-
-
-def _joined(parts: list[Stored]) -> Stored:
-    return {end: np.concatenate([part[end] for part in parts]) for end in parts[0]}
 
 
 def _taken(flat: Numbers, start_B: Ints, size_B: Ints) -> Numbers:
@@ -305,7 +309,7 @@ def without_lost_layers(root: Path, signals: Signals, names: Container[str] | No
     """
     parts: dict[str, LayerSignal] = {}
     for signal in (one for one in signals.layer_signals if names is None or one.name in names):
-        lost = {shard.path for shard in signal.shards if shard.sha256 and check_bytes(root, shard)}
+        lost = {shard.path for shard in signal.shards if shard.sha256 and bytes_problem(root / shard.path, shard)}
         for path in lost:
             # The file has to go: its footer may be right although its bytes are not, and then it would count as done.
             (root / path).unlink(missing_ok=True)
@@ -326,8 +330,7 @@ def check_layers(root: Path, record: SetRecord) -> None:
     """
     if not record.signals.layer_signals:
         return
-    specials = num_specials(root, record)
-    problems = []
+    specials, problems = num_specials(root, record), []
     for signal in record.signals.layer_signals:
         for number, shard in enumerate(signal.shards):
             if record.state == "complete" and shard.sha256 is None:
@@ -349,7 +352,7 @@ def layer_file_problems(root: Path, record: SetRecord, signals: Iterable[LayerSi
         except IntegrityError as error:
             problems.append(str(error).removeprefix(f"{root}/"))
         for shard in signal.shards:
-            problem = layer_file_problem(root, record, signal, shard)
+            problem = shard_problem(root, shard, signal.file_schema(), layer_footer(record, signal, shard))
             problems += [f"{shard.path}: {problem}"] if problem else []
     return problems
 
@@ -370,8 +373,6 @@ def sound_rows(
 ) -> Iterator[pa.Table]:
     """Yields the row groups of a signal's file, each after a check against the record and the examples.
 
-    Before any number is read, their count is compared with the lengths of the examples.
-
     Args:
         root: the set's folder.
         record: its record.
@@ -385,46 +386,30 @@ def sound_rows(
     """
     shard, examples = signal.shards[number], record.shards[number]
     path, wanted = root / shard.path, signal.model_copy(update={"layers": layers or signal.layers})
-    _require(path, layer_file_problem(root, record, signal, shard))
+    require_sound(path, shard_problem(root, shard, signal.file_schema(), layer_footer(record, signal, shard)))
     expected = expected_rows(root / examples.path, signal, specials)
     # The footer's counts are compared before any number is read, so that a hostile file cannot fill the memory.
-    _require(path, _counts_problem(path, wanted, expected.column("length").to_numpy()))
+    require_sound(path, _counts_problem(path, wanted, expected.column("length").to_numpy()))
     start = 0
-    groups = read_groups(path, wanted.file_schema().names)
-    while (rows := _next(path, groups)) is not None:
-        _require(path, _rows_problem(wanted, rows, expected.slice(start, rows.num_rows)))
-        start += rows.num_rows
-        yield rows
-
-
-def layer_file_problem(root: Path, record: SetRecord, signal: LayerSignal, shard: Shard) -> str | None:
-    """Returns the problem of a signal's file, without its rows, or None."""
-    problems = check_bytes(root, shard)
-    if problems:
-        return problems[0].removeprefix(f"{shard.path}: ")
-    try:
-        return frame_problem(root / shard.path, shard, signal.file_schema(), layer_footer(record, signal, shard))
-    except IntegrityError as error:
-        return str(error)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        return f"cannot be read: {error}"
+    with reading(path):
+        for rows in read_groups(path, wanted.file_schema().names):
+            part = expected.slice(start, rows.num_rows)
+            for name in part.column_names:
+                if not np.array_equal(rows.column(name).to_numpy(), part.column(name).to_numpy()):
+                    require_sound(path, f"its column {name} does not match the rows in examples/")
+            require_sound(path, wanted.rows_problem(rows))
+            start += rows.num_rows
+            yield rows
 
 
 def expected_rows(examples: Path, signal: LayerSignal, specials: int) -> pa.Table:
     """Returns ``source_row``, ``variant`` and ``length`` of the rows with a signal in a shard of examples.
 
-    Args:
-        examples: the shard's file.
-        signal: the signal of layers.
-        specials: how many special tokens the teacher adds to a row.
-
     Raises:
         IntegrityError: if the shard is missing or lacks a column.
     """
-    try:
+    with reading(examples):
         rows = pq.read_table(examples, columns=EXAMPLE_COLUMNS, partitioning=None)
-    except (OSError, pa.ArrowException) as error:
-        raise IntegrityError(f"{examples}: cannot be read: {error}") from error
     if signal.of == "originals":
         rows = rows.filter(pc.equal(rows.column("origin"), "original"))
     lengths = [pc.fill_null(pc.list_value_length(rows.column(name)), 0).to_numpy() for name in ("ids1", "ids2")]
@@ -447,22 +432,3 @@ def _counts_problem(path: Path, signal: LayerSignal, length_R: Ints) -> str | No
                 return f"{name} has {counted[name]:,} numbers, but rows of these lengths have {size_R.sum():,}"
         start += group.num_rows
     return None
-
-
-def _rows_problem(signal: LayerSignal, rows: pa.Table, expected: pa.Table) -> str | None:
-    for name in ("source_row", "variant", "length"):
-        if not np.array_equal(rows.column(name).to_numpy(), expected.column(name).to_numpy()):
-            return f"its column {name} does not match the rows in examples/"
-    return signal.rows_problem(rows)
-
-
-def _next(path: Path, groups: Iterator[pa.Table]) -> pa.Table | None:
-    try:
-        return next(groups, None)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise IntegrityError(f"{path}: cannot be read: {error}") from error
-
-
-def _require(path: Path, problem: str | None) -> None:
-    if problem:
-        raise IntegrityError(f"{path}: {problem}")

@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, DataError, IntegrityError, did_you_mean
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.parquet import read_groups, read_metadata
 from pipeline.query_rows import Rows
-from pipeline.sets.files import read_statistics, require_shards
+from pipeline.sets.files import read_statistics, require_shards, require_sound
 from pipeline.sets.record import FILE_NAME, Scores, SetRecord, read_record_of, read_set_record
 from pipeline.sets.record_parts import KindName, Shard, TokenizerRecord
 from pipeline.sets.row_kind import RowKind
@@ -159,9 +159,7 @@ class GroupedSet(LogitSet):
 
     def _sound(self, shard: Shard, table: pa.Table) -> pa.Table:
         """Returns the row group after checking it, because the state ``verified`` of a foreign set may be false."""
-        problem = self.row_kind.problem(self.record, shard, table)
-        if problem:
-            raise IntegrityError(f"{self.root / shard.path}: {problem}")
+        require_sound(self.root / shard.path, self.row_kind.problem(self.record, shard, table))
         return table
 
 

@@ -9,6 +9,7 @@ Shapes: V vocabulary, W width.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,10 @@ import pyarrow.parquet as pq
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import IntegrityError
 from pipeline.file_names import TOKENIZER_FILE
-from pipeline.files import is_plain, make_folder, remove_temporaries, sha256, write_atomically
+from pipeline.files import make_folder, remove_temporaries, sha256, write_atomically
 from pipeline.parquet import Footer, parquet_writer, read_footer, read_metadata
 from pipeline.sets.card import write_card_and_record
-from pipeline.sets.files import bomb_problem
+from pipeline.sets.files import bomb_problem, bytes_problem, found_problem, require_sound
 from pipeline.sets.kinds import kind_of
 from pipeline.sets.record import SetRecord, changed
 from pipeline.sets.record_parts import FileRecord
@@ -124,27 +125,14 @@ def read_token_vectors(root: Path, record: SetRecord) -> VocabularyVectors | Non
 def check_token_vectors(root: Path, record: SetRecord) -> None:
     """Raises IntegrityError if token vectors differ from the record, are not finite, or have other tokens."""
     if record.signals.token_vectors is not None:
-        problem = token_vectors_problem(root, record)
-        if problem:
-            raise IntegrityError(f"{root / VOCABULARY_FILE}: {problem}")
+        require_sound(root / VOCABULARY_FILE, token_vectors_problem(root, record))
 
 
 def token_vectors_problem(root: Path, record: SetRecord) -> str | None:
     """Returns the problem of the token vectors of a set that has them, or None."""
     signal, path = record.signals.token_vectors, root / VOCABULARY_FILE
     assert signal is not None, "only called for a set that has them"
-    if not is_plain(path):
-        return "missing, or not a plain file"
-    if path.stat().st_size != signal.file.bytes:
-        return f"{path.stat().st_size:,} bytes, but distill.json has {signal.file.bytes:,}"
-    if sha256(path) != signal.file.sha256:
-        return "its SHA-256 is not the one in distill.json. The file was changed or damaged"
-    try:
-        return _content_problem(path, record, signal)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        return f"cannot be read: {error}"
-    except IntegrityError as error:
-        return str(error)
+    return bytes_problem(path, signal.file) or found_problem(path, partial(_content_problem, path, record, signal))
 
 
 def _content_problem(path: Path, record: SetRecord, signal: TokenVectors) -> str | None:

@@ -18,7 +18,7 @@ from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import is_plain, link_or_copy, locked, make_folder, require_space, sha256
 from pipeline.query.catalog import CATALOG_FILE
 from pipeline.record_file import MAX_RECORD_BYTES
-from pipeline.sets.files import check_bytes
+from pipeline.sets.files import bytes_problem
 from pipeline.sets.open import load_set_tokenizer
 from pipeline.sets.record import FILE_NAME, SetRecord, parse_set_record, read_set_record
 from pipeline.sets.record_parts import Shard
@@ -90,7 +90,7 @@ def _is_whole(root: Path, record: SetRecord) -> bool:
     others = record.signals.hashes().items()
     has_signals = has_others and all(_is_file(root / name, digest) for name, digest in others)
     has_all = has_signals and is_tokenizer(root / TOKENIZER_FILE, record.tokenizer.sha256)
-    return has_all and not any(check_bytes(root, shard) for shard in record.shards)
+    return has_all and not any(bytes_problem(root / shard.path, shard) for shard in record.shards)
 
 
 def _pull(config: PullSettings, place: Place, record: SetRecord, root: Path) -> Pulled:
@@ -186,9 +186,9 @@ def _clear(staging: Path, record: SetRecord) -> None:
 
 def _is_here(shard: Shard, staging: Path, root: Path) -> bool:
     """Returns whether a shard is in the staging folder. A shard that the local set shares is linked there first."""
-    if not check_bytes(staging, shard):
+    if not bytes_problem(staging / shard.path, shard):
         return True
-    if not check_bytes(root, shard):
+    if not bytes_problem(root / shard.path, shard):
         (staging / shard.path).unlink(missing_ok=True)
         link_or_copy(root / shard.path, staging / shard.path)
         return True

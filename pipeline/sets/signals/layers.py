@@ -17,12 +17,11 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from pipeline.arrays import Bools, Floats, Ints
-from pipeline.errors import IntegrityError
 from pipeline.files import is_plain, sha256
 from pipeline.sets.codecs.vectors import BASIS_FILE, INT8_MAX, AnyStateCodec, Basis, read_basis
 from pipeline.sets.config import BlockCodecName
 from pipeline.sets.record_parts import LayersName, Sha256
-from pipeline.sets.signals.signal import MAX_HEADS, MAX_LAYER, LayerSignal, Numbers, Stored
+from pipeline.sets.signals.signal import MAX_HEADS, MAX_LAYER, LayerSignal, Numbers, Stored, own_file
 
 HEADER_BYTES = 2**20
 MEANINGS = {
@@ -128,10 +127,7 @@ class States(LayerSignal):
     def read_bases(self, root: Path) -> Mapping[int, Basis]:
         if not self.codec.basis_bytes:
             return {}
-        path = root / self.basis_path
-        if not is_plain(path) or sha256(path) != self.basis_sha256:
-            raise IntegrityError(f"{path}: missing, or not the basis that belongs to this set")
-        return self.bases_in(path)
+        return self.bases_in(own_file(root, self.basis_path, self.basis_sha256, "basis"))
 
     def with_basis(self, path: Path) -> Self:
         """Returns the signal with a record's entries of its existing basis.

@@ -8,14 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrays import Floats
-from pipeline.errors import IntegrityError
-from pipeline.files import is_plain, sha256
+from pipeline.files import sha256
 from pipeline.sets.codecs import AnyCodec, Decoder
 from pipeline.sets.codecs.codec import DECODER_FILE
 from pipeline.sets.codecs.vectors import BASIS_FILE, AnyVectorCodec, Basis, read_basis
 from pipeline.sets.config import Pooling
 from pipeline.sets.record_parts import Sha256
-from pipeline.sets.signals.signal import Signal
+from pipeline.sets.signals.signal import Signal, own_file
 from pipeline.tasks.target import Target
 from pipeline.untrusted import code
 
@@ -165,11 +164,7 @@ class Mlm(Signal):
         """
         if not self.codec.needs_decoder:
             return None
-        # Resolved, because the set's own folder may be a link, but its files may not.
-        path = root.resolve() / DECODER_FILE
-        if not is_plain(path) or sha256(path) != self.decoder_sha256:
-            raise IntegrityError(f"{path}: missing, or not the decoder that belongs to this set")
-        return self.codec.read_decoder(path)
+        return self.codec.read_decoder(own_file(root, DECODER_FILE, self.decoder_sha256, "decoder"))
 
 
 HEADER_BYTES = 2**20
@@ -224,10 +219,6 @@ class Vectors(Signal):
         """
         if not self.codec.basis_bytes:
             return None
-        # Resolved, because the set's own folder may be a link, but its files may not.
-        path = root.resolve() / BASIS_FILE
-        # With another basis every vector would decode to plausible but wrong numbers, so the hash is checked at each
-        # reading.
-        if not is_plain(path) or sha256(path) != self.basis_sha256:
-            raise IntegrityError(f"{path}: missing, or not the basis that belongs to this set")
+        # With another basis every vector would decode to plausible but wrong numbers.
+        path = own_file(root, BASIS_FILE, self.basis_sha256, "basis")
         return read_basis(path, self.codec.num_stored, self.codec.width)

@@ -10,9 +10,8 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from pipeline.errors import IntegrityError
-from pipeline.files import is_plain, sha256
 from pipeline.sets.record_parts import Count, FileRecord, Part, Sha256, TeacherRecord
-from pipeline.sets.signals.signal import MAX_HEADS, MAX_LAYER, Signal
+from pipeline.sets.signals.signal import MAX_HEADS, MAX_LAYER, Signal, own_file
 
 VOCABULARY_FILE = "vocabulary/token_vectors.parquet"
 MAX_WIDTH = 2**14
@@ -186,7 +185,6 @@ student that is a BERT can start from them without the teacher (`distill train-s
         return {INIT_FILE: self.sha256}
 
     def check_files(self, root: Path) -> None:
-        # Resolved, because the set's own folder may be a link, but its files may not.
-        path = root.resolve() / INIT_FILE
-        if not is_plain(path) or path.stat().st_size != self.bytes or sha256(path) != self.sha256:
-            raise IntegrityError(f"{path}: missing, or not the weights that belong to this set. Repeat the dump.")
+        path = own_file(root, INIT_FILE, self.sha256, "weights of layers")
+        if path.stat().st_size != self.bytes:
+            raise IntegrityError(f"{path}: {path.stat().st_size:,} bytes, but distill.json has {self.bytes:,}")

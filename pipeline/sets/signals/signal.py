@@ -18,6 +18,8 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from pipeline.arrays import Floats, Ints
+from pipeline.errors import IntegrityError
+from pipeline.files import is_plain, sha256
 from pipeline.sets.codecs.vectors import Basis
 from pipeline.sets.record_parts import LayerRows, LayersName, Part, Shard
 
@@ -77,6 +79,19 @@ class Signal(Part):
     def measured(self, root: Path) -> Self:
         """Returns the signal with the hashes of these files, once they are written."""
         return self
+
+
+def own_file(root: Path, name: str, digest: str | None, title: str) -> Path:
+    """Returns the path of a set's file that is not a shard, after comparing its SHA-256.
+
+    Raises:
+        IntegrityError: if it is missing or was changed.
+    """
+    # Resolved, because the set's own folder may be a link, but its files may not.
+    path = root.resolve() / name
+    if not is_plain(path) or sha256(path) != digest:
+        raise IntegrityError(f"{path}: missing, or not the {title} of this set. Pull it, or repeat the set's command.")
+    return path
 
 
 MAX_LAYER, MAX_HEADS, MAX_LAYER_SHARDS = 999, 2**10, 2**16
