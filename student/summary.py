@@ -68,6 +68,12 @@ def _has_baseline(evaluation: dict[str, Any]) -> bool:
     return any("baseline" in parts for parts in evaluation.values())
 
 
+def mistakes(counts: Mapping[str, Mapping[str, int]]) -> list[tuple[str, str, int, float]]:
+    """Returns the confusions of two labels, the most frequent first: gold, predicted, rows, share of the gold label."""
+    found = [(a, b, n, n / sum(row.values())) for a, row in counts.items() for b, n in row.items() if a != b]
+    return sorted(found, key=lambda one: -one[2])
+
+
 def size_line(record: Record) -> str | None:
     """Returns the size of a student and its teacher in words. None if the run did not record it."""
     sizes = record.get("result", {}).get("size")

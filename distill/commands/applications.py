@@ -98,22 +98,25 @@ def _has_failed(task: dict[str, Any]) -> bool:
 
 
 @command(ReportSettings)
-def report(config: ReportSettings) -> Result:
+def report(settings: ReportSettings) -> Result:
     """Write an HTML report with pictures of a logit set, a run, a sweep or a cascade."""
     needs_libraries("distill report", "report", "matplotlib")
-    from distill.apps.report.page import render
-    from pipeline.files import make_folder, write_text_alone
+    from distill.apps.report.page import write_page
+    from pipeline.sets.open import find_set
 
-    folder = _folder(config)
-    # Part of the file name, because a run often has the same name as its set.
+    folder = Path(settings.set_or_run)
     kind = _kind(folder)
-    name = folder.resolve().name if kind is None else f"{folder.resolve().name}-{kind}"
-    path = config.output or Path(f"{name}-report.html")
+    if kind is None:
+        try:
+            folder = find_set(settings.set_or_run, settings.store)
+        except DataError as error:
+            raise DataError(f"{folder}: not the folder of a run, a sweep or a cascade, and {error}") from error
+    # The kind is part of the file name, because a run often has the same name as its set.
+    path = settings.output or Path("-".join(filter(None, [folder.resolve().name, kind, "report.html"])))
     if path.is_dir():
         raise ConfigError(f"--output {path}: is a folder. Give the name of a file.")
-    make_folder(path.parent)
-    page = _page(config, folder)
-    write_text_alone(path, render(page))
+    page = _page(settings, folder, kind)
+    write_page(path, page)
     result = Result({"path": str(path), "figures": page.figures()})
     return result.pairs(page.title, {page.kind: str(folder), "page": str(path)})
 
@@ -125,21 +128,7 @@ def _kind(folder: Path) -> str | None:
     return "cascade" if (folder / CASCADE_FILE).is_file() else kind_of_folder(folder)
 
 
-def _folder(config: ReportSettings) -> Path:
-    """Returns the folder of a run, a sweep or a cascade, or else of a set."""
-    from pipeline.sets.open import find_set
-
-    path = Path(config.set_or_run)
-    if _kind(path) is not None:
-        return path
-    try:
-        return find_set(config.set_or_run, config.store)
-    except DataError as error:
-        raise DataError(f"{config.set_or_run}: not the folder of a run, a sweep or a cascade, and {error}") from error
-
-
-def _page(config: ReportSettings, folder: Path) -> "Page":
-    kind = _kind(folder)
+def _page(settings: ReportSettings, folder: Path, kind: str | None) -> "Page":
     if kind == "cascade":
         from distill.apps.report.cascade_page import cascade_page
 
@@ -147,14 +136,14 @@ def _page(config: ReportSettings, folder: Path) -> "Page":
     if kind == "sweep":
         from distill.apps.report.comparison_pages import sweep_page
 
-        return sweep_page(config, folder)
+        return sweep_page(settings, folder)
     if kind == "run":
         from distill.apps.report.run_page import run_page
 
-        return run_page(config, folder)
+        return run_page(settings, folder)
     from distill.apps.report.set_page import set_page
 
-    return set_page(folder, config.allow_unverified)
+    return set_page(folder, settings.allow_unverified)
 
 
 @command(BenchSettings)

@@ -13,12 +13,11 @@ from pipeline.training.run_record import STUDENTS, Entry
 from student.pretrain_settings import FiltersSettings, PretrainSettings
 from student.run_settings import DescribeSettings, EvaluateSettings, MaskedWordsSettings
 from student.settings import SweepSettings, TrainSettings
-from student.summary import evaluation_tables, point_table, size_line, tie
+from student.summary import evaluation_tables, mistakes, point_table, size_line, tie
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from student.word_importance import MaskedWords
 
 LABEL_COLUMNS = ("gold", "predicted", "precision", "recall", "f1")
 MOST_LABELS = 20  # labels in the table
@@ -26,22 +25,22 @@ MOST_COLUMNS = 8  # of a matrix of labels, which has to fit a terminal
 
 
 @command(PretrainSettings)
-def pretrain_student(config: PretrainSettings) -> Result:
+def pretrain_student(settings: PretrainSettings) -> Result:
     """Pretrain a student on stored predictions of masked words or on sentence vectors."""
     from student.pretrain import pretrain
 
-    record = pretrain(config, called())
+    record = pretrain(settings, called())
     if not record:
         return Result()
     return _add_history(Result(record), record["result"]["history"], record["logit_set"])
 
 
 @command(FiltersSettings)
-def filters(config: FiltersSettings) -> Result:
+def filters(settings: FiltersSettings) -> Result:
     """Learn task-specific filters of a teacher's stored layers for train-student --filters (TED)."""
     from student.losses.ted_filters import train_filters
 
-    record = train_filters(config, called())
+    record = train_filters(settings, called())
     layers = ", ".join(map(str, record["settings"]["layers"]))
     title = f"filters of layers {layers}, by the head of the last one"
     return _add_history(Result(record), record["result"]["history"], title)
@@ -57,17 +56,17 @@ def _add_history(result: Result, history: list[Entry], title: str) -> Result:
 
 
 @command(TrainSettings)
-def train_student(config: TrainSettings) -> Result:
+def train_student(settings: TrainSettings) -> Result:
     """Train a student from a logit set."""
     from distill.apps.score_advice import judge, judge_rows
     from student.fit import train
 
-    record = train(config, called())
+    record = train(settings, called())
     result = record["result"]
     best = f"best of {len(result['history'])} epochs is epoch {result['best']['epoch']}"
     judgements = {split: judge(parts) for split, parts in result["evaluation"].items()}
     if judgements and STUDENTS not in record:
-        folder = config.output_dir or Path("runs") / "+".join(Path(one).name for one in record["logit_sets"])
+        folder = settings.output_dir or Path("runs") / "+".join(Path(one).name for one in record["logit_sets"])
         next(iter(judgements.values())).extend(judge_rows(folder, record))
     shown = Result(record | {"judgements": judgements})
     _add_evaluation(shown, f"{', '.join(record['logit_sets'])}: {best}", result["evaluation"])
@@ -76,11 +75,11 @@ def train_student(config: TrainSettings) -> Result:
 
 
 @command(SweepSettings)
-def sweep(config: SweepSettings) -> Result:
+def sweep(settings: SweepSettings) -> Result:
     """Train a student for every combination of values and seeds, and compare them."""
     from student.sweep.sweep import sweep as run_sweep
 
-    found = run_sweep(config, called())["result"]
+    found = run_sweep(settings, called())["result"]
     result = Result(found).table(*point_table(found), found["metric"])
     if found["best"]:
         result.pairs("best run", {found["best"]["run"]: found["best"]["score"]})
@@ -93,41 +92,41 @@ def sweep(config: SweepSettings) -> Result:
 
 
 @command(EvaluateSettings)
-def evaluate(config: EvaluateSettings) -> Result:
+def evaluate(settings: EvaluateSettings) -> Result:
     """Score a run against gold labels or masked tokens, and against its teacher."""
     from student.model.config_file import is_pretrained
 
-    if is_pretrained(config.run):
+    if is_pretrained(settings.run):
         from student.evaluate import evaluate_pretrained
 
-        scores = evaluate_pretrained(config)
+        scores = evaluate_pretrained(settings)
         rows = [[split, name, value] for split, values in scores.items() for name, value in values.items()]
-        return Result(scores).table(["", "metric", "student"], rows, str(config.run))
-    if config.baseline:
+        return Result(scores).table(["", "metric", "student"], rows, str(settings.run))
+    if settings.baseline:
         needs_libraries("distill evaluate --baseline", "results", "sklearn")
-    if config.data is not None:
+    if settings.data is not None:
         from student.labelled_file import evaluate_file
 
-        return _evaluated(config, *evaluate_file(config))
+        return _evaluated(settings, *evaluate_file(settings))
     from student.evaluate import evaluate as evaluate_run
 
-    return _evaluated(config, evaluate_run(config), None)
+    return _evaluated(settings, evaluate_run(settings), None)
 
 
-def _evaluated(config: EvaluateSettings, evaluation: dict[str, Any], rows: "pa.Table | None") -> Result:
+def _evaluated(settings: EvaluateSettings, evaluation: dict[str, Any], rows: "pa.Table | None") -> Result:
     from distill.apps.score_advice import judge, judge_texts
 
-    if config.baseline:
+    if settings.baseline:
         from distill.apps.baseline import baseline_scores
 
         names = dict.fromkeys(name for parts in evaluation.values() for name in parts["gold"])
-        scores, num_bytes = baseline_scores(config, tuple(names), rows)
+        scores, num_bytes = baseline_scores(settings, tuple(names), rows)
         for split, values in scores.items():
             evaluation[split]["baseline"] = {"scores": values, "bytes": num_bytes}
     for parts in evaluation.values():
-        parts["judgements"] = judge(parts) + ([] if rows is None else judge_texts(config, rows))
-    result = _add_evaluation(Result(evaluation), str(config.run), evaluation, with_labels=True)
-    return _add_judgements(_add_size(result, read_work_record(config.run / RUN_RECORD)), evaluation)
+        parts["judgements"] = judge(parts) + ([] if rows is None else judge_texts(settings, rows))
+    result = _add_evaluation(Result(evaluation), str(settings.run), evaluation, with_labels=True)
+    return _add_judgements(_add_size(result, read_work_record(settings.run / RUN_RECORD)), evaluation)
 
 
 def _add_size(result: Result, record: Record) -> Result:
@@ -165,10 +164,8 @@ def _add_confusion(result: Result, split: str, counts: dict[str, dict[str, int]]
         rows = [[name, *(counts.get(name, {}).get(other, 0) for other in labels)] for name in labels]
         result.table(["gold \\ predicted", *labels], rows, f"{split}: rows by gold label and prediction")
         return
-    mistakes = [(n, gold, other) for gold, row in counts.items() for other, n in row.items() if gold != other]
-    worst = sorted(mistakes, key=lambda one: -one[0])[:MOST_LABELS]
-    title = f"{split}: the most frequent confusions. --json has all"
-    result.table(["gold", "predicted", "rows"], [[gold, other, n] for n, gold, other in worst], title)
+    worst = [one[:3] for one in mistakes(counts)[:MOST_LABELS]]
+    result.table(["gold", "predicted", "rows"], worst, f"{split}: the most frequent confusions. --json has all")
 
 
 def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]) -> None:
@@ -176,11 +173,8 @@ def add_labels(result: Result, split: str, by_label: dict[str, dict[str, float]]
     # The worst labels show what to improve. --json still contains all of them.
     worst = sorted(by_label, key=lambda name: by_label[name]["f1"])[:MOST_LABELS]
     rows = [[name, *(by_label[name][key] for key in LABEL_COLUMNS)] for name in worst]
-    part = (
-        f"the {MOST_LABELS} worst of {len(by_label)} labels. --json prints all of them"
-        if len(by_label) > len(worst)
-        else "by label"
-    )
+    is_cut = len(by_label) > len(worst)
+    part = f"the {MOST_LABELS} worst of {len(by_label)} labels. --json prints all of them" if is_cut else "by label"
     result.table(["label", *LABEL_COLUMNS], rows, f"{split}: {part}")
 
 
@@ -206,28 +200,22 @@ def describe(settings: DescribeSettings) -> Result:
 
 
 @command(MaskedWordsSettings)
-def masked_words(config: MaskedWordsSettings) -> Result:
+def masked_words(settings: MaskedWordsSettings) -> Result:
     """Compare which words matter to students and to their teacher, by rows with each word masked."""
-    if config.output is not None:
+    if settings.output is not None:
         needs_libraries("distill masked-words --output", "report", "matplotlib")
-        if config.output.is_dir():
-            raise ConfigError(f"--output {config.output}: is a folder. Give the name of a file.")
+        if settings.output.is_dir():
+            raise ConfigError(f"--output {settings.output}: is a folder. Give the name of a file.")
     from student.word_importance import RESULT_COLUMNS, result_rows
     from student.word_importance import masked_words as compare
 
-    compared = compare(config)
+    compared = compare(settings)
     rows, words = len(compared.rows), sum(len(row.words) for row in compared.rows)
     result = Result({"set": compared.set_name, "rows": rows, "words": words, "runs": compared.results})
-    if config.output is not None:
-        _write_page(config.output, compared)
-        result.note(f"{config.output}: written")
+    if settings.output is not None:
+        from distill.apps.report.comparison_pages import masked_words_page
+        from distill.apps.report.page import write_page
+
+        write_page(settings.output, masked_words_page(compared))
+        result.note(f"{settings.output}: written")
     return result.table(RESULT_COLUMNS, result_rows(compared), f"{compared.set_name}: {compared.amount}")
-
-
-def _write_page(output: Path, compared: "MaskedWords") -> None:
-    from distill.apps.report.comparison_pages import masked_words_page
-    from distill.apps.report.page import render
-    from pipeline.files import make_folder, write_text_alone
-
-    make_folder(output.parent)
-    write_text_alone(output, render(masked_words_page(compared)))

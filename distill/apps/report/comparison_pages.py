@@ -32,7 +32,7 @@ MOST_ROWS = 2_000  # that speed is measured on
 TRIES = 3
 
 
-def sweep_page(config: ReportSettings, folder: Path) -> Page:
+def sweep_page(settings: ReportSettings, folder: Path) -> Page:
     """Returns the page of a finished sweep. A sweep of several tasks has pictures of each.
 
     Speeds are measured on the dev rows of the set when the page is written. Without the set, they are left out.
@@ -51,7 +51,7 @@ def sweep_page(config: ReportSettings, folder: Path) -> Page:
     )
     sections = (
         Section("Scores", tables=tuple(table for table in tables if table.rows)),
-        *_drawn(config, folder, result),
+        *_drawn(settings, folder, result),
         Section("Settings they share", facts=facts),
     )
     return Page("sweep", folder.resolve().name, _lead(result), sections)
@@ -72,17 +72,17 @@ def _lead(result: dict[str, Any]) -> str:
     return f"{count} {what}. The best by {metric}: {best}, {points[0]['mean']:.4f}{average}."
 
 
-def _drawn(config: ReportSettings, folder: Path, result: dict[str, Any]) -> list[Section]:
+def _drawn(settings: ReportSettings, folder: Path, result: dict[str, Any]) -> list[Section]:
     """Returns sections with the cost of the scores and the scores by setting, for each task."""
     points, metric = result["points"], result["metric"]
     if "best_by_task" not in result:
         runs = [_a_run(folder, point) for point in points]
-        return [_costs(config, points, runs, metric), _values("By value", points, metric)]
+        return [_costs(settings, points, runs, metric), _values("By value", points, metric)]
     sections = [_values("By value", points, metric)] if result["best"] else []
     for name, best in result["best_by_task"].items():
         own = [point | point["by_task"].get(name, NO_SCORES) for point in points]
         runs = [_a_run(folder, point, name) for point in own]
-        costs = _costs(config, own, runs, best["metric"])
+        costs = _costs(settings, own, runs, best["metric"])
         sections += [replace(costs, title=f"{costs.title}: {name}")]
         sections += [_values(f"By value: {name}", [point for point in own if point["scores"]], best["metric"])]
     return [section for section in sections if section.text or section.pictures]
@@ -103,13 +103,13 @@ def _table(result: dict[str, Any]) -> Table:
     return Table(result["metric"], ("no.", *columns), numbered, caption)
 
 
-def _costs(config: ReportSettings, points: list[Point], runs: list[Path | None], metric: str) -> Section:
+def _costs(settings: ReportSettings, points: list[Point], runs: list[Path | None], metric: str) -> Section:
     existing = [run for run in runs if run is not None]
     if not existing:
         return Section(
             "What the scores cost", "The folders of the runs no longer exist, so sizes and speeds are unknown."
         )
-    logit_set, missing = trained_set(config, read_work_record(existing[0] / RUN_RECORD))
+    logit_set, missing = trained_set(settings, read_work_record(existing[0] / RUN_RECORD))
     caption = (
         "Each dot is a run. A large dot is the mean over seeds, with its number in the table. Better: up and to the"
     )

@@ -1,12 +1,14 @@
 """The parts of a page, and their rendering as one self-contained HTML file."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.console import show
+from pipeline.files import make_folder, write_text_alone
 
 # The figures of a chart, or rows of a table of data.
 Rows = list[dict[str, Any]]
@@ -65,6 +67,16 @@ class Page:
             for section in self.sections
             for picture in section.pictures
         ]
+
+
+def write_page(path: Path, page: Page) -> None:
+    """Writes a page as a file, and makes its folder.
+
+    Raises:
+        DataError: if the file cannot be written.
+    """
+    make_folder(path.parent)
+    write_text_alone(path, render(page))
 
 
 def render(page: Page) -> str:

@@ -19,6 +19,7 @@ from pipeline.arrays import Bools, Floats, Floats64, Ints
 from pipeline.sets.record import SetRecord
 from pipeline.tasks.calibration_error import calibration_bins, calibration_error, confidences
 from pipeline.tasks.target import Target, has_gold, margins, predicted_scores, probabilities, softmax
+from student.summary import mistakes
 
 BINS = 20  # of histograms
 CELLS = 20  # to either side of a density
@@ -115,10 +116,8 @@ def commonest_mistakes(counts: Confusion, target: Target, who: str) -> list[Tabl
     # With few classes the confusion matrix shows all numbers, and a table would repeat them.
     if not target.has_classes or target.num_logits <= charts.MOST_WRITTEN_CLASSES:
         return []
-    rows = [(a, b, n, n / sum(row.values())) for a, row in counts.items() for b, n in row.items() if a != b]
-    most = sorted(rows, key=lambda row: -row[2])[:SHOWN_ROWS]
     columns = ("gold", who, "rows", "share of the class")
-    cells = [(clipped(a), clipped(b), n, share) for a, b, n, share in most]
+    cells = [(clipped(a), clipped(b), n, share) for a, b, n, share in mistakes(counts)[:SHOWN_ROWS]]
     return [Table(f"Commonest mistakes of the {who}", columns, cells, "The most rows first.")]
 
 

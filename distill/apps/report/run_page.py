@@ -58,7 +58,7 @@ CONTROL = {
 }
 
 
-def run_page(config: ReportSettings, folder: Path) -> Page:
+def run_page(settings: ReportSettings, folder: Path) -> Page:
     """Returns the page of a finished run. A run of several tasks has a section for each.
 
     Its set is read again for the pictures of the dev splits. If it no longer exists, the page reports that instead.
@@ -74,7 +74,7 @@ def run_page(config: ReportSettings, folder: Path) -> Page:
     if is_pretrained(folder):
         return pretrained_page(name, record)
     student_config = read_task_config(folder / CONFIG_FILE)
-    logit_set, missing = trained_set(config, record)
+    logit_set, missing = trained_set(settings, record)
     evaluation = record["result"]["evaluation"]
     sections = (
         Section("What it is", facts=_facts(record, describe_config(student_config))),
@@ -101,16 +101,16 @@ def finished_record(path: Path) -> Record:
     return record
 
 
-def trained_set(config: ReportSettings, record: Record) -> tuple[LogitSet | None, str]:
+def trained_set(settings: ReportSettings, record: Record) -> tuple[LogitSet | None, str]:
     """Returns the set or the mixture that a run was trained on.
 
     If a part of it is missing, returns None and the reason.
     """
     try:
-        paths = trained_sets(record, config.store)
+        paths = trained_sets(record, settings.store)
     except (DataError, FingerprintMismatchError) as error:
         return None, f"The page contains only the record of the run: {error}."
-    return kind_of_set(paths[0]).open_sets(paths, record["settings"].get("mix"), config.allow_unverified), ""
+    return kind_of_set(paths[0]).open_sets(paths, record["settings"].get("mix"), settings.allow_unverified), ""
 
 
 def _facts(record: Record, made_of: dict[str, Any]) -> dict[str, Any]:
