@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import console
-from pipeline.errors import DataError
+from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
-from pipeline.flat_settings import narrowed
+from pipeline.flat_settings import given
 from pipeline.record_file import Record, read_work_record
 from pipeline.sets.open import LogitSet
+from pipeline.settings import flag_name
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import STUDENTS
 from student.lessons import KINDS, PRETRAINING
@@ -17,7 +18,7 @@ from student.model.architecture import TaskConfig
 from student.model.config_file import read_encoder_config
 from student.model.student import default_device, load_student
 from student.predict.labels import label_bias, read_costs
-from student.run_settings import EvaluatePretrained, EvaluateSettings
+from student.run_settings import EvaluateSettings
 from student.trained_sets import evaluated_sets
 
 Evaluation = dict[str, Any]
@@ -63,8 +64,12 @@ def evaluate_pretrained(config: EvaluateSettings) -> dict[str, dict[str, float]]
         DataError: if the set is gone.
         FingerprintMismatchError: if another is in its place, or its ids come from another tokenizer.
     """
-    pretrained = narrowed(config, EvaluatePretrained, "applies to labels, but a pretrained student predicts no labels")
-    return PRETRAINING[read_encoder_config(config.run / CONFIG_FILE).rows].evaluate(pretrained)
+    foreign = given(config).keys() - {"run", "set", "store", "allow_unverified", "json_output"}
+    reason = "applies to labels, but a pretrained student predicts no labels"
+    raise_all(ConfigError, str(config.run), [f"{flag_name(name)}: {reason}" for name in sorted(foreign)])
+    root = evaluated_sets(read_work_record(config.run / RUN_RECORD), config.set, config.store)[0]
+    evaluate_run = PRETRAINING[read_encoder_config(config.run / CONFIG_FILE).rows].evaluate
+    return evaluate_run(config.run, root, config.allow_unverified)
 
 
 def open_evaluated(

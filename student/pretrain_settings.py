@@ -1,12 +1,14 @@
 """Settings of pretraining and of filters. The module does not import torch, so that ``--help`` is quick."""
 
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from pipeline.config import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
-from pipeline.settings import Settings
+from pipeline.errors import ConfigError, raise_all
+from pipeline.flat_settings import deciding, given
+from pipeline.settings import flag_name
 from student.model.flags import (
     Cbow,
     Cmow,
@@ -20,10 +22,12 @@ from student.settings import (
 
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
 VectorMap = Literal["linear", "none"]
+# The flags that apply to sets of one kind only.
+OF_KIND: dict[str, set[str]] = {"masked_words": {"alpha"}, "sentences": {"init", "vector_map", "vector_loss"}}
 
 
-class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
-    """The common settings of pretraining.
+class PretrainSettings(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFlags):
+    """Settings of ``distill pretrain-student``. The kind of the set decides which flags apply.
 
     The defaults are the paper's recipe, except for its batches of 512 and 2,048.
     """
@@ -64,34 +68,10 @@ class PretrainFlags(StoreFlags, UnverifiedFlags, SeedFlags, ReportFlags, JsonFla
         description="Steps between two checkpoints to resume from.",
         json_schema_extra={"decides": False},
     )
-
-
-class MaskedWordSettings(PretrainFlags):
-    """The settings of pretraining on masked words."""
-
     alpha: float = Field(
         0.5, ge=0, le=1, description="Weight of the loss of the masked tokens. The loss to the teacher has 1 - alpha."
     )
     temperature: float = Field(1.0, gt=0, description="Temperature of teacher and student in the loss to the teacher.")
-
-
-class Distances(Settings):
-    """Distances of each vector from the teacher's."""
-
-    vector_loss: Literal["cosine-mse", "cosine", "mse"] = "cosine-mse"
-    temperature: ClassVar = 1.0
-
-
-class Gram(Settings):
-    """Divergence of the similarities of a batch's vectors."""
-
-    vector_loss: Literal["gram"] = "gram"
-    temperature: float = Field(1.0, gt=0, description="Temperature of teacher and student.")
-
-
-class SentenceFlags(Settings):
-    """The settings of pretraining on vectors of sentences, without its loss."""
-
     init: Literal["teacher", "noise"] | None = Field(
         None,
         description="Initialization of the token vectors. teacher: from the set's. noise: random. Default: teacher, if "
@@ -101,12 +81,10 @@ class SentenceFlags(Settings):
     vector_map: VectorMap = Field(
         "linear", description="Projection from the representation to the teacher's vector, or none."
     )
-
-
-class SentenceSettings(SentenceFlags, PretrainFlags):
-    """The settings of pretraining on vectors of sentences."""
-
-    loss: Distances | Gram = Field(default_factory=Distances, discriminator="vector_loss")
+    vector_loss: VectorLoss = Field(
+        "cosine-mse",
+        description="Loss of vectors: 1 - cosine, squared error, both, or the divergence of similarities (gram).",
+    )
 
     @model_validator(mode="after")
     def _has_vectors(self) -> Self:
@@ -116,14 +94,26 @@ class SentenceSettings(SentenceFlags, PretrainFlags):
             )
         return self
 
+    def check_kind(self, kind: str) -> None:
+        """Raises ConfigError, naming every given flag that does not apply to a set of this kind."""
+        problems = [
+            f"{flag_name(name)}: applies to a set of {other}, but this is a set of {kind}".replace(
+                "masked_words", "masked words"
+            )
+            for other, names in OF_KIND.items()
+            for name in sorted(names & given(self).keys())
+            if other != kind
+        ]
+        if kind == "sentences" and self.vector_loss != "gram" and "temperature" in given(self):
+            problems.append("--temperature: belongs to --vector-loss gram")
+        raise_all(ConfigError, "wrong flags", problems)
 
-class PretrainSettings(SentenceFlags, MaskedWordSettings):
-    """Settings of ``distill pretrain-student``. The kind of the set decides which use of the command they belong to."""
-
-    vector_loss: VectorLoss = Field(
-        "cosine-mse",
-        description="Loss of vectors: 1 - cosine, squared error, both, or the divergence of similarities (gram).",
-    )
+    def decided(self, kind: str) -> dict[str, Any]:
+        """Returns the values that decide the weights for a set of this kind, as JSON."""
+        others = {name for other, names in OF_KIND.items() if other != kind for name in names}
+        if kind == "sentences" and self.vector_loss != "gram":
+            others.add("temperature")
+        return {name: value for name, value in deciding(self).items() if name not in others}
 
 
 class FiltersSettings(StoreFlags, UnverifiedFlags, SeedFlags, JsonFlags):

@@ -30,17 +30,12 @@ class CostFlags(Config):
     )
 
 
-class EvaluatePretrained(RunFlags, StoreFlags, UnverifiedFlags, JsonFlags):
-    """The settings of ``distill evaluate`` for a pretraining run."""
+class EvaluateSettings(RunFlags, CostFlags, StoreFlags, UnverifiedFlags, JsonFlags):
+    """Flags of ``distill evaluate``."""
 
     set: str | None = Field(
         None, description="Logit set to evaluate on. Default: the run's own.", json_schema_extra=FORMERLY_LOGITS
     )
-
-
-class EvaluateSettings(CostFlags, EvaluatePretrained):
-    """Flags of ``distill evaluate``."""
-
     data: Path | None = Field(
         None,
         description="File of rows with gold to evaluate on: Parquet, CSV, TSV, JSON or JSON lines. Default: --set.",

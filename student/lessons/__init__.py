@@ -10,11 +10,10 @@ from pipeline.training.run_record import Metrics
 from student.lessons.examples import ExampleLesson
 from student.lessons.lesson import TaskLesson
 from student.lessons.masked_words import MaskedWordTask, evaluate_masked_words
+from student.lessons.pretraining import PretrainTask
 from student.lessons.sentences import SentenceTask, evaluate_vector_run
 from student.lessons.token_labels import TokenLabelLesson
-from student.pretrain import PretrainTask
 from student.pretrain_settings import PretrainSettings
-from student.run_settings import EvaluatePretrained
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -25,11 +24,11 @@ class Pretraining(NamedTuple):
 
     Attributes:
         task: makes the task of the training loop from settings, the set's folder, and the processes.
-        evaluate: scores a finished run.
+        evaluate: scores a finished run on a set, given the folders of both and whether the set may be unverified.
     """
 
     task: "Callable[[PretrainSettings, Path, PartialState], PretrainTask[Any, Any]]"
-    evaluate: Callable[[EvaluatePretrained], Metrics]
+    evaluate: Callable[[Path, Path, bool], Metrics]
 
 
 KINDS: dict[KindName, TaskLesson[Any, Any, Any]] = {"examples": ExampleLesson(), "token_labels": TokenLabelLesson()}

@@ -69,11 +69,9 @@ class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
     set_type = ExampleSet
 
     def open_sets(self, paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> ExampleSet:
-        """See `pipeline.query.mixture.open_sets`."""
         return open_sets(paths, mix, allow_unverified)
 
     def task_facts(self, logit_set: ExampleSet) -> Facts:
-        """See `TaskLesson`."""
         record = logit_set.record
         tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
         return super().task_facts(logit_set) | {
@@ -84,7 +82,6 @@ class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
     def build_config(
         self, settings: TrainSettings, logit_set: ExampleSet, facts: Facts
     ) -> tuple[StudentConfig, BertStart | None]:
-        """See `TaskLesson`."""
         layers = bert_start(settings.encoder, settings.start, logit_set)
         student_config = build_config(settings, facts, layers.inherited if layers else None)
         if settings.layers is not None:
@@ -92,32 +89,27 @@ class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
         return student_config, layers
 
     def training_query(self, chosen: Where | Query | None, logit_set: ExampleSet) -> str:
-        """See `TaskLesson`. `load_chosen` reads the same rows again from it."""
+        """Returns the query, from which `load_chosen` reads the same rows again."""
         if isinstance(chosen, Query):
             return chosen.query
         return f"select * {logit_set.query('train', chosen.where if chosen else None)}"
 
     def read(self, logit_set: ExampleSet, split: str) -> Examples:
-        """See `TaskLesson`. Includes variants."""
         return load_examples(logit_set, split)
 
     def read_training_rows(self, chosen: Where | Query | None, logit_set: ExampleSet) -> Examples:
-        """See `TaskLesson`."""
         if isinstance(chosen, Query):
             return load_chosen(logit_set, chosen.query)
         return load_examples(logit_set, "train", chosen.where if chosen else None)
 
     def read_chosen(self, query: str | None, logit_set: ExampleSet) -> Examples:
-        """See `load_chosen`."""
         assert query is not None, "examples are always selected by a query"
         return load_chosen(logit_set, query)
 
     def read_dev(self, logit_set: ExampleSet, split: str) -> Examples:
-        """See `load_dev`."""
         return load_dev(logit_set, split)
 
     def of_source(self, rows: pa.Table, reader: TextReader, config: StudentConfig) -> Examples:
-        """See `TaskLesson`."""
         ids1, *others = reader.read(*sentences(rows), config.max_seq_length)
         number_N = np.arange(rows.num_rows)
         examples = Examples(
@@ -132,31 +124,24 @@ class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
         return as_read(examples, config)
 
     def read_first(self, logit_set: ExampleSet, split: str, number: int) -> Examples:
-        """See `TaskLesson`."""
         return load_examples(logit_set, split, f"source_row < {number} and variant = 0")
 
     def row_hashes(self, logit_set: ExampleSet, rows: Examples) -> dict[str, str]:
-        """See `TaskLesson`."""
         return {"rows_sha256": rows.keys_sha256, "logits_sha256": rows.logits_sha256}
 
     def as_read(self, rows: Examples, config: StudentConfig) -> Examples:
-        """See `TaskLesson`."""
         return as_read(rows, config)
 
     def is_scored(self, rows: Examples, config: TaskConfig) -> Bools:
-        """See `TaskLesson`."""
         return is_scored(rows, config.target)
 
     def hold_out(self, rows: Examples, config: TaskConfig, share: float) -> tuple[Examples, Examples]:
-        """See `student.data.hold_out`."""
         return hold_out(rows, config.target, share)
 
     def renumber(self, rows: Examples, active: Ints) -> Examples:
-        """See `TaskLesson`."""
         return renumber(rows, active)
 
     def num_without_gold(self, rows: Examples, config: TaskConfig) -> int:
-        """See `TaskLesson`."""
         gold = gold_tensor(config.target, rows)
         is_missing = gold.isnan() if gold.is_floating_point() else gold == NO_LABEL
         return int(is_missing.reshape(len(gold), -1).any(dim=1).sum())
@@ -170,25 +155,20 @@ class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
         layers: LayerLoss | None,
         write: Callable[[Path], None] | None,
     ) -> "ExampleTask":
-        """See `TaskLesson`."""
         return ExampleTask(settings, student, splits, optimizer, layers, write)
 
     def check_readable(self, config: StudentConfig, logit_set: ExampleSet) -> None:
-        """See `TaskLesson`."""
         check_readable(config, logit_set)
 
     def student_logits(self, student: Student, rows: Examples) -> Floats:
-        """See `TaskLesson`; [N, C]."""
         return student_logits(student, rows)
 
     def gold(self, rows: Examples) -> tuple[Ints, Floats]:
-        """See `TaskLesson`."""
         return rows.label_N, rows.score_N
 
     def evaluate_split(
         self, student: Student, rows: Examples, bias_C: Floats | None = None, own: Collection[Metric] | None = None
     ) -> dict[str, Any]:
-        """See `TaskLesson`."""
         return evaluate_split(student, rows, bias_C, own)
 
 

@@ -19,21 +19,17 @@ from torch.nn import functional
 from pipeline.arrays import Ints, Ragged
 from pipeline.devices import has_fast_bf16, to_device
 from pipeline.errors import FingerprintMismatchError
-from pipeline.file_names import RUN_RECORD
-from pipeline.flat_settings import narrowed
-from pipeline.record_file import Record, read_work_record
+from pipeline.record_file import Record
 from pipeline.sets.codecs import Decoder, Distribution
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, masked_rows, perplexity, split_table
 from pipeline.sets.open import Group
 from pipeline.training.run_record import Metrics
+from student.lessons.pretraining import GroupBatches, PretrainTask, card_text, first_batches
 from student.losses.masked_words import CHUNK, HeadPass, TeacherOf, cross_entropy
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.model.student import default_device
-from student.pretrain import GroupBatches, PretrainTask, card_text, first_batches
-from student.pretrain_settings import MaskedWordSettings, PretrainSettings
+from student.pretrain_settings import PretrainSettings
 from student.row_adam import rows_of_batch
-from student.run_settings import EvaluatePretrained
-from student.trained_sets import evaluated_sets
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -112,7 +108,7 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
     """A student and its set of masked words for pretraining and scores.
 
     Args:
-        config: the settings.
+        settings: the settings.
         root: the set, with a train split for training and a validation split for scores.
         state: this process and the others.
 
@@ -123,18 +119,17 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
 
     student_type = MaskedWordStudent
 
-    def __init__(self, of_command: PretrainSettings, root: Path, state: "PartialState") -> None:
-        token_set = MaskedWordSet.open(root, of_command.allow_unverified)
-        reason = "applies to a set of sentences, but this is a set of masked words"
-        config = narrowed(of_command, MaskedWordSettings, reason)
-        token_set.check_temperature(config.temperature)
-        student_config = build_masked_word_config(config, token_set.record)
-        sizes = (config.per_device_train_batch_size, config.seed, state.num_processes, state.process_index)
+    def __init__(self, settings: PretrainSettings, root: Path, state: "PartialState") -> None:
+        token_set = MaskedWordSet.open(root, settings.allow_unverified)
+        settings.check_kind(token_set.record.kind)
+        token_set.check_temperature(settings.temperature)
+        student_config = build_masked_word_config(settings.encoder, token_set.record)
+        sizes = (settings.per_device_train_batch_size, settings.seed, state.num_processes, state.process_index)
         batches = masked_batches(token_set, student_config.pad_id, *sizes)
-        super().__init__(config, token_set, student_config, batches, state)
+        super().__init__(settings, token_set, student_config, batches, state)
         self._set, self._decoder = token_set, token_set.decoder()
-        self._alpha, self._temperature = config.alpha, config.temperature
-        self.settings = {
+        self._alpha, self._temperature = settings.alpha, settings.temperature
+        self.of_set = {
             "codec": json.loads(token_set.record.codec.model_dump_json()),
             "precision": "bf16" if has_fast_bf16() else "fp32",
         }
@@ -166,7 +161,6 @@ class MaskedWordTask(PretrainTask[MaskedBatch, MaskedWordStudent]):
         return scores_and_control(self.model, self._set, self._log_frequency_V)
 
     def card(self, record: Record) -> str:
-        """See `PretrainTask`."""
         own = {
             "num_outputs": f"{self.model.config.num_outputs:,}",
             "codec": str(self.opened.record.codec),
@@ -207,19 +201,22 @@ def start_without_context(head: nn.Linear, log_frequency_V: torch.Tensor) -> Non
     head.bias.copy_(log_frequency_V)
 
 
-def evaluate_masked_words(config: EvaluatePretrained) -> dict[str, dict[str, float]]:
-    """Evaluates a run pretrained on masked words on the validation split of a set, by default its own.
+def evaluate_masked_words(run: Path, root: Path, allow_unverified: bool) -> Metrics:
+    """Evaluates a run pretrained on masked words on the validation split of a set.
+
+    Args:
+        run: the folder of the run.
+        root: the folder of the set.
+        allow_unverified: also accept a set that is complete but not verified.
 
     Returns:
         The scores of `evaluate_mlm` under ``validation`` and those of `control` under ``control``.
 
     Raises:
-        DataError: if the set is gone.
-        FingerprintMismatchError: if another set replaced it, or its ids belong to another tokenizer.
+        FingerprintMismatchError: if the set's ids belong to another tokenizer.
     """
-    record = read_work_record(config.run / RUN_RECORD)
-    student = MaskedWordStudent.load(config.run).to(default_device())
-    token_set = MaskedWordSet.open(evaluated_sets(record, config.set, config.store)[0], config.allow_unverified)
+    student = MaskedWordStudent.load(run).to(default_device())
+    token_set = MaskedWordSet.open(root, allow_unverified)
     if token_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(
             f"{token_set.root}: its token ids belong to another tokenizer than the student's"

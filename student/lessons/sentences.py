@@ -18,9 +18,7 @@ from torch.nn import functional
 from pipeline.arrays import Floats, Floats64, Ints, Ragged, ragged
 from pipeline.devices import to_device
 from pipeline.errors import FingerprintMismatchError
-from pipeline.file_names import RUN_RECORD
-from pipeline.flat_settings import narrowed
-from pipeline.record_file import Record, read_work_record
+from pipeline.record_file import Record
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.open import Group
 from pipeline.sets.record import SetRecord
@@ -28,13 +26,11 @@ from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.tasks.metrics import pearson
 from pipeline.training.run_record import Metrics
 from student.initial_weights.teacher import starts_from_teacher
+from student.lessons.pretraining import GroupBatches, PretrainTask, card_text, first_batches
 from student.model.pretrained import SentenceStudent, build_sentence_config
 from student.model.student import default_device
-from student.pretrain import GroupBatches, PretrainTask, card_text, first_batches
-from student.pretrain_settings import PretrainSettings, SentenceSettings, VectorLoss
+from student.pretrain_settings import PretrainSettings, VectorLoss
 from student.row_adam import rows_of_batch
-from student.run_settings import EvaluatePretrained
-from student.trained_sets import evaluated_sets
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -97,7 +93,7 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
     """A student and its set of sentences for pretraining and scores.
 
     Args:
-        config: the settings.
+        settings: the settings.
         root: the set, with a train split for training and a held-out split for scores.
         state: this process and the others.
 
@@ -107,34 +103,31 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
 
     student_type = SentenceStudent
 
-    def __init__(self, of_command: PretrainSettings, root: Path, state: "PartialState") -> None:
-        config = narrowed(
-            of_command, SentenceSettings, "applies to a set of masked words, but this is a set of sentences"
-        )
-        sentence_set = SentenceSet.open(root, config.allow_unverified)
+    def __init__(self, settings: PretrainSettings, root: Path, state: "PartialState") -> None:
+        sentence_set = SentenceSet.open(root, settings.allow_unverified)
+        settings.check_kind(sentence_set.record.kind)
         vectors, record = sentence_set.vectors, sentence_set.record
-        student_config = build_sentence_config(config, record, vectors.codec.width)
-        is_from_teacher = starts_from_teacher(config.encoder.embedding, config.init, root, record)
+        student_config = build_sentence_config(settings, record, vectors.codec.width)
+        is_from_teacher = starts_from_teacher(settings.encoder.embedding, settings.init, root, record)
         start = read_token_vectors(root, record) if is_from_teacher else None
-        sizes = (config.per_device_train_batch_size, config.seed, state.num_processes, state.process_index)
-        super().__init__(config, sentence_set, student_config, vector_batches(sentence_set, *sizes), state, start)
-        self._set, self._loss = sentence_set, config.loss
+        sizes = (settings.per_device_train_batch_size, settings.seed, state.num_processes, state.process_index)
+        super().__init__(settings, sentence_set, student_config, vector_batches(sentence_set, *sizes), state, start)
+        self._set = sentence_set
         begun = {"token_vectors_sha256": start.sha256} if start else {}
-        self.settings = {"codec": json.loads(vectors.codec.model_dump_json()), "pooling": vectors.pooling, **begun}
+        self.of_set = {"codec": json.loads(vectors.codec.model_dump_json()), "pooling": vectors.pooling, **begun}
 
     def loss(self, batch: VectorBatch) -> torch.Tensor:
         """Returns the mean loss of a sentence."""
         parts = (batch.ids_T, batch.starts_S, batch.vectors_BH)
         ids_T, starts_S, stored_BH = (to_device(part, self._state.device) for part in parts)
         vectors_BH = self.model(ids_T, starts_S, rows_of_batch(self.optimizer, self.model.encoder, ids_T))
-        return vector_loss(vectors_BH, stored_BH, self._loss.vector_loss, self._loss.temperature)
+        return vector_loss(vectors_BH, stored_BH, self.settings.vector_loss, self.settings.temperature)
 
     def evaluate(self) -> Metrics:
         """Returns the scores on the sentences of a held-out split. Every process computes all of them."""
         return held_out_scores(self.model, self._set)
 
     def card(self, record: Record) -> str:
-        """See `PretrainTask`."""
         config, of_set = self.model.config, self.opened.record
         own = {
             "made_by": "a linear layer makes" if config.vector_map == "linear" else "it is compared with",
@@ -145,21 +138,22 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
         return card_text("card_sentences.md", "feature-extraction", self.model, record, of_set, own)
 
 
-def evaluate_vector_run(config: EvaluatePretrained) -> Metrics:
-    """Evaluates a run pretrained on vectors on the held-out split of a set of sentences, by default its own.
+def evaluate_vector_run(run: Path, root: Path, allow_unverified: bool) -> Metrics:
+    """Evaluates a run pretrained on vectors on the held-out split of a set of sentences.
+
+    Args:
+        run: the folder of the run.
+        root: the folder of the set.
+        allow_unverified: also accept a set that is complete but not verified.
 
     Returns:
         Per split the scores of `evaluate_vectors`.
 
     Raises:
-        DataError: if the set is gone.
-        FingerprintMismatchError: if another set replaced it, or its ids or vectors have another origin than the
-            student's.
+        FingerprintMismatchError: if the set's ids or vectors have another origin than the student's.
     """
-    record = read_work_record(config.run / RUN_RECORD)
-    student = SentenceStudent.load(config.run).to(default_device())
-    root = evaluated_sets(record, config.set, config.store)[0]
-    sentence_set = SentenceSet.open(root, config.allow_unverified)
+    student = SentenceStudent.load(run).to(default_device())
+    sentence_set = SentenceSet.open(root, allow_unverified)
     if sentence_set.record.tokenizer.sha256 != student.config.tokenizer_sha256:
         raise FingerprintMismatchError(f"{root}: its token ids belong to another tokenizer than the student's")
     width = sentence_set.vectors.codec.width

@@ -55,27 +55,23 @@ class TokenLabelLesson(TaskLesson[TokenLabelSet, LabelledWords, TokenLabelStuden
     def build_config(
         self, settings: TrainSettings, logit_set: TokenLabelSet, facts: Facts
     ) -> tuple[TokenLabelConfig, BertStart | None]:
-        """See `TaskLesson`. No bert labels words."""
+        """Returns the architecture, without layers, because no bert labels words."""
         return build_token_label_config(narrowed(settings, LabelSettings, NOT_FOR_WORDS), facts), None
 
     def read(self, logit_set: TokenLabelSet, split: str) -> LabelledWords:
-        """See `TaskLesson`."""
         return logit_set.read(split)
 
     def of_source(self, rows: pa.Table, reader: TextReader, config: TokenLabelConfig) -> LabelledWords:
-        """See `TaskLesson`."""
         words, target = rows.column("sentence1"), config.target
         pieces = read_pieces(reader, words.to_pylist())
         no_teacher = np.empty((0, target.num_logits), dtype=np.float32)
         return LabelledWords.of(target.names, words, rows.column("label"), pieces, no_teacher)
 
     def read_first(self, logit_set: TokenLabelSet, split: str, number: int) -> LabelledWords:
-        """See `TaskLesson`."""
         rows = logit_set.read(split)
         return _taken(rows, np.arange(len(rows)) < number)
 
     def row_hashes(self, logit_set: TokenLabelSet, rows: LabelledWords) -> dict[str, str]:
-        """See `TaskLesson`."""
         logits = np.ascontiguousarray(rows.teacher_TC).tobytes()
         return {
             "rows_sha256": logit_set.record.splits[TRAIN].rows_sha256 or "",
@@ -83,21 +79,18 @@ class TokenLabelLesson(TaskLesson[TokenLabelSet, LabelledWords, TokenLabelStuden
         }
 
     def is_scored(self, rows: LabelledWords, config: TaskConfig) -> Bools:
-        """See `TaskLesson`."""
         return rows.has_gold_N
 
     def hold_out(self, rows: LabelledWords, config: TaskConfig, share: float) -> tuple[LabelledWords, LabelledWords]:
-        """See `TaskLesson`."""
         scored = np.flatnonzero(rows.has_gold_N)
         is_held_N = np.isin(np.arange(len(rows)), scored[held_out_rows(len(scored), share)])
         return _taken(rows, ~is_held_N), _taken(rows, is_held_N)
 
     def renumber(self, rows: LabelledWords, active: Ints) -> LabelledWords:
-        """See `TaskLesson`."""
         return replace(rows, pieces=Pieces(renumbered(rows.pieces.ids, active), rows.pieces.word_ids))
 
     def num_without_gold(self, rows: LabelledWords, config: TaskConfig) -> int:
-        """See `TaskLesson`. With --alpha 1, tokens without gold have no weight."""
+        """Returns 0: with --alpha 1, tokens without gold have no weight."""
         return 0
 
     def task(
@@ -109,16 +102,14 @@ class TokenLabelLesson(TaskLesson[TokenLabelSet, LabelledWords, TokenLabelStuden
         layers: LayerLoss | None,
         write: Callable[[Path], None] | None,
     ) -> "TokenLabelTask":
-        """See `TaskLesson`."""
         assert layers is None, "refused by the flags"
         return TokenLabelTask(settings, student, splits, optimizer, write)
 
     def student_logits(self, student: TokenLabelStudent, rows: LabelledWords) -> Floats:
-        """See `TaskLesson`; [T, C]."""
         return logits_of_tokens(student, rows.pieces.ids)
 
     def gold(self, rows: LabelledWords) -> tuple[Ints, Floats]:
-        """See `TaskLesson`. The first token of a word has that of its word."""
+        """Returns the gold, where the first token of a word has that of its word."""
         return rows.gold_T, np.empty(0, dtype=np.float32)
 
     def evaluate_split(
@@ -128,7 +119,6 @@ class TokenLabelLesson(TaskLesson[TokenLabelSet, LabelledWords, TokenLabelStuden
         bias_C: Floats | None = None,
         own: Collection[Metric] | None = None,
     ) -> dict[str, Any]:
-        """See `TaskLesson`. GLUE has no task of labelled words."""
         return evaluate_split(student, rows, bias_C)
 
 

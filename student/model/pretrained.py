@@ -20,7 +20,7 @@ from student.model.build_config import reader_problems
 from student.model.config_file import read_encoder_config
 from student.model.flags import Cbow, Cmow, Hybrid
 from student.model.weights import check_room, load_weights, save_weights
-from student.pretrain_settings import MaskedWordSettings, SentenceSettings
+from student.pretrain_settings import PretrainSettings
 
 C = TypeVar("C", MaskedWordConfig, SentenceConfig)
 
@@ -122,21 +122,21 @@ class SentenceStudent(PretrainedStudent[SentenceConfig]):
         return vectors_NH
 
 
-def build_masked_word_config(settings: MaskedWordSettings, record: SetRecord) -> MaskedWordConfig:
-    """Returns the architecture that the settings describe, for a set of tokens.
+def build_masked_word_config(encoder: Hybrid | Cmow | Cbow, record: SetRecord) -> MaskedWordConfig:
+    """Returns the architecture of a student with an encoder, for a set of tokens.
 
     Raises:
         ConfigError: naming every flag that does not fit.
     """
-    raise_all(ConfigError, "wrong flags", reader_problems(settings.encoder, "pretraining"))
+    raise_all(ConfigError, "wrong flags", reader_problems(encoder, "pretraining"))
     return MaskedWordConfig(
         corpus=record.dataset_name,
         num_outputs=record.codec.vocabulary_size,
-        **encoder_fields(settings.encoder, record),
+        **encoder_fields(encoder, record),
     )
 
 
-def build_sentence_config(settings: SentenceSettings, record: SetRecord, width: int) -> SentenceConfig:
+def build_sentence_config(settings: PretrainSettings, record: SetRecord, width: int) -> SentenceConfig:
     """Returns the architecture that the settings describe, for a set of sentences whose vectors have this width.
 
     Raises:

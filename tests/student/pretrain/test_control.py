@@ -17,8 +17,8 @@ from student.lessons.masked_words import (
     read_pool,
     start_without_context,
 )
+from student.lessons.pretraining import new_student
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
-from student.pretrain import new_student
 from student.pretrain_settings import PretrainSettings
 
 
@@ -29,7 +29,7 @@ def token_set(token_store: Path) -> MaskedWordSet:
 
 def a_student(token_set: MaskedWordSet) -> MaskedWordStudent:
     flags = PretrainSettings.from_flags(set="sampled", matrix_size=3, vector_size=5, initializer_range=0.3)
-    return new_student(MaskedWordStudent, build_masked_word_config(flags, token_set.record), flags.seed)
+    return new_student(MaskedWordStudent, build_masked_word_config(flags.encoder, token_set.record), flags.seed)
 
 
 def masked_words(token_set: MaskedWordSet, split: str) -> list[int]:

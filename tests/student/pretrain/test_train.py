@@ -22,10 +22,11 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet
 from student.fit import train
 from student.lessons.masked_words import evaluate_mlm, masked_batches, read_pool
+from student.lessons.pretraining import BETAS, EPS, new_student
 from student.model.architecture import MaskedWordConfig
 from student.model.config_file import read_encoder_config
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
-from student.pretrain import BETAS, EPS, new_student, pretrain
+from student.pretrain import pretrain
 from student.pretrain_settings import PretrainSettings
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.messages import naming
@@ -75,7 +76,7 @@ def test_a_position_sees_its_prefix_and_suffix_alone(sentence: list[int], place:
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_an_epoch_has_every_row_once(token_store: Path, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("student.pretrain.POOL_ROWS", 40)
+    monkeypatch.setattr("student.lessons.pretraining.POOL_ROWS", 40)
     batches = [
         masked_batches(MaskedWordSet.open(token_store / "sampled"), 0, 7, 3, processes, k) for k in range(processes)
     ]
@@ -142,7 +143,9 @@ def test_the_first_losses_are_those_of_plain_torch(
 
     token_set = MaskedWordSet.open(token_store / "sampled")
     rows = read_pool(token_set, 0, [group for group, _ in token_set.groups("train")]).rows
-    student = new_student(MaskedWordStudent, build_masked_word_config(settings, token_set.record), settings.seed)
+    student = new_student(
+        MaskedWordStudent, build_masked_word_config(settings.encoder, token_set.record), settings.seed
+    )
     count_V = torch.bincount(torch.from_numpy(rows.targets.flat), minlength=student.config.num_outputs) + 1
     with torch.no_grad():
         student.head.weight.zero_()

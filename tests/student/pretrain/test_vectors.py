@@ -19,10 +19,11 @@ from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
 from student.fit import train
 from student.initial_weights.teacher import start_vectors
+from student.lessons.pretraining import first_batches
 from student.lessons.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
 from student.model.architecture import SentenceConfig
 from student.model.pretrained import SentenceStudent
-from student.pretrain import first_batches, pretrain
+from student.pretrain import pretrain
 from student.pretrain_settings import PretrainSettings
 from teacher.dumps import dump
 from tests.helpers.commands import distill, invoke, kill_when
