@@ -136,11 +136,10 @@ def _cost(
         for number, (point, cost) in enumerate(zip(points, costs, strict=True), 1)
         if cost is not None
     ]
-    rows = [{"no.": label, xlabel: cost, metric: scores} for label, cost, scores in groups]
     ahead = leading([point for point in points if point["scores"]])
     best = {str(number) for number, point in enumerate(points, 1) if point in ahead}
     which = "The best is blue." if len(best) == 1 else "The best are blue. Their differences may be chance."
-    return Picture(title, charts.points(groups, best, xlabel, metric), f"{caption} {which}", rows)
+    return charts.points(title, groups, best, (xlabel, metric), f"{caption} {which}")
 
 
 def _values(title: str, points: list[Point], metric: str) -> Section:
@@ -151,9 +150,9 @@ def _values(title: str, points: list[Point], metric: str) -> Section:
         for point in sorted(points, key=lambda point: _order(point["values"][name])):
             groups.setdefault(str(point["values"][name]), []).extend(point["scores"].values())
         if len(groups) > 1:
-            rows = [{name: value, metric: scores} for value, scores in groups.items()]
-            caption = f"Each dot is a run, the bar the mean of those with this {name.replace('_', ' ')}."
-            drawn.append(Picture(name.replace("_", " "), charts.strips(groups, name, metric), caption, rows))
+            setting = name.replace("_", " ")
+            caption = f"Each dot is a run, the bar the mean of those with this {setting}."
+            drawn.append(charts.strips(setting, groups, (name, metric), caption))
     return Section(title, pictures=tuple(drawn))
 
 
@@ -233,11 +232,6 @@ def _picture(compared: MaskedWords, number: int) -> Picture:
     columns = {"teacher": row.importance_W} | {
         Path(run).resolve().name: of[number] for run, of in compared.students.items()
     }
-    words = [word.text for word in row.words]
-    drawn = charts.shades(words, {name: values.tolist() for name, values in columns.items()})
     title = f"Row {row.source_row}: {clipped(' | '.join(row.texts), 60)}"
-    rows = [
-        {"word": word.text, "sentence": word.side + 1} | {name: float(values[n]) for name, values in columns.items()}
-        for n, word in enumerate(row.words)
-    ]
-    return Picture(title, drawn, HOW_TO_READ, rows)
+    values = {name: importance_W.tolist() for name, importance_W in columns.items()}
+    return charts.shades(title, [word.text for word in row.words], values, HOW_TO_READ)

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from distill.apps.report import charts
+from distill.apps.report.charts import Confusion
 from distill.apps.report.page import Picture, Rows, Table, clipped, name_of
 from distill.apps.svg import BLUE, RED
-from pipeline.arrays import Bools, Floats, Floats64, Ints
+from pipeline.arrays import Bools, Floats, Ints
 from pipeline.sets.record import SetRecord
 from pipeline.tasks.calibration_error import calibration_bins, calibration_error, confidences
 from pipeline.tasks.target import Target, has_gold, margins, predicted_scores, probabilities, softmax
 from student.summary import mistakes
 
 BINS = 20  # of histograms
-CELLS = 20  # to either side of a density
 SHOWN_ROWS = 8
 # Drawn from the bottom up: the few wrong answers are easiest to compare at the baseline.
 COLOURS = {"wrong answers": RED, "right answers": BLUE, "all rows": BLUE}
@@ -30,7 +30,6 @@ CLASSES = {"label", "teacher", "student", "likely"}  # columns of rows that cont
 TEXTS = {"sentence 1": "sentence1", "sentence 2": "sentence2"}
 TAKEN = CLASSES | {"row", "gold", "predicted", "margin", "confidence", "p(gold)", "p(likely)", "p(label)", *TEXTS}
 LABEL_COLUMNS = ("gold", "predicted", "precision", "recall", "f1")
-Confusion = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -93,22 +92,13 @@ def reliability(of: Predictions) -> Picture:
             "are overconfident. The size of a point is its share of the rows."
         )
     caption += f" Expected calibration error: {error:.4f}."
-    return Picture(f"Reliability of the {of.who}", charts.reliability(bins, *axes), caption, bins)
+    return charts.reliability(f"Reliability of the {of.who}", bins, axes, caption)
 
 
 def confusion(counts: Confusion, target: Target, who: str) -> Picture:
     """Gold classes against predicted classes."""
     caption = f"Predictions of the {who} for the rows of each gold class: number of rows, and share of the class."
-    return matrix(f"Confusion of the {who}", counts, target, ("gold", who), caption)
-
-
-def matrix(title: str, counts: Confusion, target: Target, axes: tuple[str, str], caption: str) -> Picture:
-    """Two answers: names down, for each of which the rows by names across are counted."""
-    place = {name: number for number, name in enumerate(target.names)}
-    cells = {(place[a], place[b]): n for a, row in counts.items() for b, n in row.items()}
-    down, across = axes
-    named = [{down: a, across: b, "n": n} for a, row in counts.items() for b, n in row.items()]
-    return Picture(title, charts.matrix(target.names, cells, *axes), caption, named)
+    return charts.matrix(f"Confusion of the {who}", counts, target.names, ("gold", who), caption)
 
 
 def commonest_mistakes(counts: Confusion, target: Target, who: str) -> list[Table]:
@@ -140,23 +130,7 @@ def scores(of: Predictions, limits: charts.Limits) -> Picture:
     """Gold scores against predicted ones."""
     caption = "Darker cells contain more rows. On the dashed line, the predicted score equals gold."
     axes = ("gold score", f"score by the {of.who}")
-    return density(f"Scores of the {of.who}", of.score_N, of.scores_N, limits, axes, caption)
-
-
-def density(
-    title: str, a_N: Floats, b_N: Floats, limits: charts.Limits, axes: tuple[str, str], caption: str
-) -> Picture:
-    """How many rows lie where, by two scores of each row."""
-    cells, counts = np.unique(
-        np.stack([_place(a_N, limits, CELLS), _place(b_N, limits, CELLS)]), axis=1, return_counts=True
-    )
-    found = {(int(a), int(b)): int(n) for (a, b), n in zip(cells.T, counts, strict=True)}
-    step = (limits[1] - limits[0]) / CELLS
-    figures = [
-        {f"{axis} from": limits[0] + place * step for axis, place in zip(axes, cell, strict=True)} | {"n": n}
-        for cell, n in found.items()
-    ]
-    return Picture(title, charts.density(found, CELLS, limits, *axes), caption, figures)
+    return charts.density(f"Scores of the {of.who}", of.score_N, of.scores_N, limits, axes, caption)
 
 
 def residuals(of: Predictions, limits: charts.Limits) -> Picture:
@@ -205,34 +179,14 @@ def histogram(
     caption: str,
     ylabel: str = "rows",
 ) -> Picture:
-    """Counts of values over bins of one width.
-
-    Args:
-        title: of the picture.
-        values_N: the values.
-        right_N: 1 for a right answer, 0 for a wrong one, -1 where that is unknown. None: of all rows.
-        limits: the lowest and the highest edge.
-        xlabel: of the values.
-        caption: how to read the picture.
-        ylabel: what is counted.
-    """
-    low, high = limits
-    edges = [low + k * (high - low) / BINS for k in range(BINS + 1)]
-    places_N, right_N = _place(values_N, limits, BINS), np.full(len(values_N), -1) if right_N is None else right_N
+    """Draws how often values occur, apart by ``right_N``: 1 for a right answer, 0 for a wrong one, -1 if unknown."""
+    places_N = charts.bins_of(values_N, limits, BINS)
+    right_N = np.full(len(values_N), -1) if right_N is None else right_N
     parts: dict[str, Bools] = dict(zip(COLOURS, (right_N == 0, right_N == 1, right_N == -1), strict=True))
     counts = {
-        name: np.bincount(places_N[chosen_N], minlength=BINS).tolist()
-        for name, chosen_N in parts.items()
-        if chosen_N.any()
+        name: np.bincount(places_N[one_N], minlength=BINS).tolist() for name, one_N in parts.items() if one_N.any()
     }
-    figures = [{"from": edges[k], "to": edges[k + 1]} | {name: n[k] for name, n in counts.items()} for k in range(BINS)]
-    return Picture(title, charts.histogram(edges, counts, COLOURS, xlabel, ylabel), caption, figures)
-
-
-def _place(values_N: Floats | Floats64, limits: charts.Limits, count: int) -> Ints:
-    """Returns the bin of each value. Those beyond the limits are in the outermost bins."""
-    low, high = limits
-    return np.clip((values_N.astype(np.float64) - low) / (high - low) * count, 0, count - 1).astype(np.int64)
+    return charts.histogram(title, counts, COLOURS, limits, (xlabel, ylabel), caption)
 
 
 def handed_on(student: Predictions, teacher: Predictions) -> Picture:
@@ -240,19 +194,16 @@ def handed_on(student: Predictions, teacher: Predictions) -> Picture:
     order_N = np.argsort(-margins(softmax(student.logits_NC)), kind="stable")
     right = [(of.logits_NC.argmax(axis=1) == of.label_N)[order_N] for of in (student, teacher)]
     student_S, teacher_S = (np.concatenate([[0], np.cumsum(right_N)]) for right_N in right)
-    num_rows, figures = len(order_N), []
-    for percent in range(101):  # of the rows go to the teacher
-        own = round(num_rows * (100 - percent) / 100)
-        is_right = float(student_S[own] + teacher_S[num_rows] - teacher_S[own])
-        figures.append({"percent": percent, "accuracy": is_right / num_rows})
-    accuracy = [figure["accuracy"] for figure in figures]
+    num_rows, percent = len(order_N), range(101)  # of the rows go to the teacher
+    own = [round(num_rows * (100 - share) / 100) for share in percent]
+    accuracy = ((student_S[own] + teacher_S[num_rows] - teacher_S[own]) / num_rows).tolist()
     levels = {"teacher alone": accuracy[-1], "student alone": accuracy[0]}
     caption = (
         "Accuracy if the teacher predicts the rows with the student's lowest confidence. The cost is about that share "
         "of the teacher's time."
     )
-    drawn = charts.curves(range(101), {"accuracy": accuracy}, "% predicted by the teacher", levels=levels)
-    return Picture("Student and teacher together", drawn, caption, figures)
+    title, axis = "Student and teacher together", "% predicted by the teacher"
+    return charts.curves(title, percent, {"accuracy": accuracy}, axis, caption, levels=levels)
 
 
 def text_headings(record: SetRecord) -> dict[str, str]:

@@ -194,9 +194,7 @@ def _curves(
 ) -> Picture:
     """Lines over the epochs or steps of a history."""
     unit = next(iter(history[0]))
-    steps = [entry[unit] for entry in history]
-    rows = [{unit: step} | {name: values[k] for name, values in lines.items()} for k, step in enumerate(steps)]
-    return Picture(title, charts.curves(steps, lines, unit, best, levels), caption, rows)
+    return charts.curves(title, [entry[unit] for entry in history], lines, unit, caption, best, levels)
 
 
 def training_section(result: dict[str, Any], evaluation: dict[str, Any]) -> Section:
@@ -320,7 +318,7 @@ def _dev_section(split: str, rows: DevRows, parts: dict[str, Any], texts: dict[s
         counts = confusion_of_labels(target, rows.student.logits_NC, answers)
         caption = "Predictions of the student for each prediction of the teacher: number of rows, and share."
         axes = ("teacher", "student")
-        drawn.append(predictions.matrix("Student against teacher", counts, target, axes, caption))
+        drawn.append(charts.matrix("Student against teacher", counts, target.names, axes, caption))
     if not target.has_labels:
         drawn += _score_pictures(rows)
     for who, name in (("student", "by_label"), ("teacher", "teacher_by_label")):
@@ -339,7 +337,7 @@ def _score_pictures(rows: DevRows) -> list[Picture]:
     axes = ("score by the teacher", "score by the student")
     caption = "Darker cells contain more rows. On the dashed line, both predict the same."
     pair = (teacher.scores_N, student.scores_N)
-    both = predictions.density("Student against teacher", *pair, limits, axes, caption)
+    both = charts.density("Student against teacher", *pair, limits, axes, caption)
     known = student.with_gold
     if not len(known):
         return [both]
@@ -398,7 +396,7 @@ def _risk(certificate: Certificate) -> Picture:
     risk = [trial.disagreements / trial.answered if trial.answered else 0.0 for trial in trials]
     # Clips the bounds of the first trials, which are far higher.
     highest = max(*risk, 2 * certificate.disagreement)
-    lines = {"differ": risk, "upper bound": [min(trial.bound, highest) for trial in trials]}
+    bounds = [min(trial.bound, highest) for trial in trials]
     best = certificate.certified.percent if certificate.certified else None
     limit = {f"target: {certificate.disagreement:g}": certificate.disagreement}
     caption = (
@@ -406,6 +404,5 @@ def _risk(certificate: Certificate) -> Picture:
         f"and the upper bound of this share with {certificate.confidence:.0%} confidence. The circle is the "
         "certified threshold."
     )
-    rows = [trial.model_dump() for trial in trials]
-    percent = [trial.percent for trial in trials]
-    return Picture("Risk against coverage", charts.curves(percent, lines, "% answered", best, limit), caption, rows)
+    percent, lines = [trial.percent for trial in trials], {"differ": risk, "upper bound": bounds}
+    return charts.curves("Risk against coverage", percent, lines, "% answered", caption, best, limit)

@@ -6,7 +6,7 @@ from typing import Any
 
 import duckdb
 
-from distill.apps.report import predictions
+from distill.apps.report import charts, predictions
 from distill.apps.report.page import Page, Picture, Rows, Section, Table, clipped
 from distill.apps.report.predictions import SHOWN_ROWS, Predictions, row_table, text_headings
 from pipeline.console import size
@@ -255,8 +255,8 @@ def _change(connection: Connection, table: str, target: Target) -> Picture:
     if target.has_classes:
         caption = "Predictions of the teacher for variants, by its prediction for their original row."
         counts = confusion_of_labels(target, b_NC, a_NC.argmax(axis=1))
-        return predictions.matrix("Changed predictions", counts, target, AXES, caption)
+        return charts.matrix("Changed predictions", counts, target.names, AXES, caption)
     a_N, b_N = predicted_scores(target, a_NC), predicted_scores(target, b_NC)
     limits = predictions.limits_of(a_N, b_N)
     caption = "The teacher's score of each variant by the score of its original row. On the line, both are equal."
-    return predictions.density("Change of the score", a_N, b_N, limits, AXES, caption)
+    return charts.density("Change of the score", a_N, b_N, limits, AXES, caption)

@@ -10,7 +10,16 @@ from distill.apps.report.page import TEXT_LENGTH, Page, Picture, Section, Table,
 from tests.helpers.report_pages import Parsed, needs_nothing_else
 
 HOSTILE = ["<script>alert(1)</script>", r"$\frac{1}{2}$", '"><img src=x onerror=alert(1)>', "</svg><b>&amp;", "#0072b2"]
-COUNTS = {(0, 0): 3, (0, 1): 1, (1, 1): 4}
+
+
+def matrix(*names: str) -> str:
+    first, second = names[:2]
+    counts = {first: {first: 3, second: 1}, second: {second: 4}}
+    return charts.matrix("", counts, names, ("gold", "teacher"), "").svg
+
+
+def loss(*values: float) -> str:
+    return charts.curves("", [1, 2, 3], {"loss": values}, "epoch", "", 3).svg
 
 
 def page_of(text: str, svg: str = "<svg></svg>") -> Page:
@@ -29,8 +38,8 @@ def test_every_text_stays_text(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_label_in_a_drawing_stays_text(text: str) -> None:
-    svg = charts.matrix([text, "plain"], COUNTS, "gold", "teacher")
-    harmless = charts.matrix(["harmless", "plain"], COUNTS, "gold", "teacher")
+    svg = matrix(text, "plain")
+    harmless = matrix("harmless", "plain")
     parsed = Parsed(render(page_of("x", svg)))
     assert [tag for tag, _ in parsed.tags] == [tag for tag, _ in Parsed(render(page_of("x", harmless))).tags]
     assert parsed.drawn.count(clipped(text, 18)) == 2  # beside its row and under its column
@@ -38,21 +47,21 @@ def test_a_label_in_a_drawing_stays_text(text: str) -> None:
 
 
 def test_a_label_in_letters_that_matplotlib_lacks_makes_no_noise(recwarn: pytest.WarningsRecorder) -> None:
-    svg = charts.matrix(["好", "悪い\x00\n"], COUNTS, "gold", "teacher")
+    svg = matrix("好", "悪い\x00\n")
     assert {"好", "悪い"} <= set(Parsed(svg).drawn)
     assert not recwarn.list
 
 
 def test_same_figures_same_bytes_in_any_style() -> None:
-    drawn = charts.curves([1, 2, 3], {"loss": [3.0, 2.0, 1.0]}, "epoch", 3)
+    drawn = loss(3.0, 2.0, 1.0)
     with matplotlib.rc_context({"font.size": 20, "axes.linewidth": 9, "svg.fonttype": "path"}):
-        assert charts.curves([1, 2, 3], {"loss": [3.0, 2.0, 1.0]}, "epoch", 3) == drawn
+        assert loss(3.0, 2.0, 1.0) == drawn
         assert matplotlib.rcParams["font.size"] == 20
-    assert charts.curves([1, 2, 3], {"loss": [3.0, 2.0, 1.5]}, "epoch", 3) != drawn
+    assert loss(3.0, 2.0, 1.5) != drawn
 
 
 def test_drawings_take_their_colours_from_the_page() -> None:
-    svg = charts.histogram([0, 1, 2], {"a": [1, 2]}, {"a": "#0072b2"}, "x")
+    svg = charts.histogram("", {"a": [1, 2]}, {"a": "#0072b2"}, (0, 2), ("x", "y"), "").svg
     assert "var(--blue)" in svg
     assert "currentColor" in svg
     assert "#0072b2" not in svg
@@ -63,7 +72,7 @@ def test_drawings_take_their_colours_from_the_page() -> None:
 
 
 def test_what_a_matrix_writes() -> None:
-    texts = Parsed(charts.matrix(["no", "yes"], COUNTS, "gold", "teacher")).drawn
+    texts = Parsed(matrix("no", "yes")).drawn
     assert {"no", "yes", "gold", "teacher"} <= set(texts)
     written = ["3", "75%", "1", "25%", "4", "100%"]
     assert [text for text in texts if text in written] == written
@@ -71,7 +80,7 @@ def test_what_a_matrix_writes() -> None:
 
 def test_a_large_confusion_matrix_stays_readable() -> None:
     names = [f"class {number}" for number in range(charts.MOST_NAMED_CLASSES + 1)]
-    texts = Parsed(charts.matrix(names, COUNTS, "gold", "teacher")).drawn
+    texts = Parsed(matrix(*names)).drawn
     assert {"gold", "teacher"} <= set(texts)
     assert not [text for text in texts if text.startswith("class") or text.endswith("%")]
 

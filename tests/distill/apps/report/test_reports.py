@@ -83,7 +83,7 @@ def test_a_runs_scores_are_those_of_its_record(opinion_page: Page, opinion_run: 
 def test_student_and_teacher_together_go_from_the_one_to_the_other(opinion_page: Page, opinion_run: Path) -> None:
     parts = read_record(opinion_run / "run.json")["result"]["evaluation"]["validation"]
     figures = figures_of(opinion_page)["Split validation", "Student and teacher together"]
-    assert (figures[0]["percent"], figures[-1]["percent"]) == (0, 100)
+    assert tuple(figures[k]["% predicted by the teacher"] for k in (0, -1)) == (0, 100)
     assert figures[0]["accuracy"] == pytest.approx(parts["gold"]["accuracy"])
     assert figures[-1]["accuracy"] == pytest.approx(parts["teacher"]["accuracy"])
 
@@ -125,7 +125,7 @@ def test_a_certificate_is_drawn(opinion_run: Path, store: Path, tmp_path: Path) 
     write_certificate(run, certificate)
     page = run_page(config_for(run, store), run)
     figures = figures_of(page)["Answers or abstains", "Risk against coverage"]
-    assert [row["disagreements"] for row in figures] == [k // 20 for k in range(1, 101)]
+    assert [row["differ"] for row in figures] == [k // 20 / k for k in range(1, 101)]
     assert "source_row % 7 = 0" in render(page)
     shutil.copy(run / "config.json", run / "model.safetensors")
     assert certificate_sections(run)[0].text.startswith(f"{run}")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.special import softmax
 
-from distill.apps.report import predictions, set_page
+from distill.apps.report import charts, predictions, set_page
 from distill.apps.report.page import Page, Rows, render
 from distill.apps.report.predictions import Predictions, certainty
 from distill.apps.report.set_page import FARTHEST, LABEL_ERRORS, changed_mind
@@ -128,7 +128,7 @@ def test_scores_by_hand(connection: duckdb.DuckDBPyConnection, target: Target, l
     connection.register("three", three)
     scores, errors = predictions.against_gold(of(three, target).with_gold)
     cells = [(row["gold score from"], row["score by the teacher from"], row["n"]) for row in scores.rows]
-    last = 5 - 4 / predictions.CELLS
+    last = 5 - 4 / charts.CELLS
     assert cells == [(1, 1, 1), (pytest.approx(last), pytest.approx(3), 1)]
     filled = {round(row["from"], 6): row["all rows"] for row in errors.rows if row["all rows"]}
     assert filled == {0.0: 1, -2.0: 1}
