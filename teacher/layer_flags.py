@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from pipeline.errors import ConfigError
-from pipeline.sets.config import STATE_CODEC, BlockCodecName
+from pipeline.sets.codec_text import BlockCodecName
 from pipeline.sets.record_parts import LayerRows, LayersName
 from pipeline.settings import Settings, flag_name
 
+STATE_CODEC = r"^(float32|float16|int8|pca-[1-9]\d{0,3})$"
 LAYERS = r"^(all|\d{1,3}(,\d{1,3})*)$"
 
 

@@ -23,7 +23,7 @@ from pipeline.config import (
     names_of,
 )
 from pipeline.errors import ConfigError
-from pipeline.sets.config import AnyCodecFlags, AnyVectorCodecFlags, Int8Flags, Pooling, SampledFlags
+from pipeline.sets.codec_text import DistributionCodec, Pooling, VectorCodecText
 from pipeline.sets.record_parts import SET_NAME, UNLABELLED, WindowsRecord
 from pipeline.settings import Settings
 from pipeline.tasks.task import TRAIN, load_task
@@ -272,7 +272,7 @@ class VectorFlags(Settings):
         description="Pooling of a sentence's vector: the mean of its tokens' states, or the first one. Default: from "
         "the sentence-transformers folder, else mean.",
     )
-    codec: AnyVectorCodecFlags = Field(default_factory=Int8Flags, discriminator="vector_codec")
+    codec: VectorCodecText = Field("int8", description="Codec of vectors: int8, float16, or pca-K (K numbers).")
     token_vectors: TokenVectors = Field(default_factory=TokenVectors)
 
     def set_name(self, subject: str) -> str:
@@ -284,7 +284,7 @@ class MaskedWordFlags(MaskedCopies):
     """A masked LM's predictions at masked positions."""
 
     signal: Literal["mlm"] = "mlm"
-    codec: AnyCodecFlags = Field(default_factory=SampledFlags, discriminator="codec")
+    codec: DistributionCodec = Field("sampled-50", description="Codec of distributions.")
 
     def set_name(self, corpus: str) -> str:
         """The default name of a set."""
@@ -389,6 +389,8 @@ class DumpSettings(DumpCommon):
         "precision": "Precision of the teacher's forward pass. Logits are stored in fp32.",
         "seed": "Seed of masking, samples, variants and unlabelled rows.",
         "splits": "Comma-separated splits. Default: all splits of the task.",
+        "codec": "Codec. Of distributions (--signal mlm): sampled-N, sampled-N@T (temperature T), topk-K, hidden or "
+        "dense. Default: sampled-50. Of vectors (--signal vectors): int8, float16, or pca-K. Default: int8.",
     }
     rows: DumpTask | DumpCorpus
 

@@ -252,8 +252,8 @@ def masked_lm(work: Path) -> Path:
 def token_store(work: Path, corpus_file: Path, masked_lm: Path) -> Path:
     """A store with verified sets of tokens: ``hidden``, ``sampled``, ``topk`` and ``dense``; read only."""
     for codec in ("hidden", "sampled", "topk", "dense"):
-        own = {"top_k": 10} if codec == "topk" else {}
-        dump(corpus_config(work, work / "tokens", name=codec, codec=codec, **own), "distill teacher-dump")
+        text = "topk-10" if codec == "topk" else codec
+        dump(corpus_config(work, work / "tokens", name=codec, codec=text), "distill teacher-dump")
     return work / "tokens"
 
 
@@ -261,8 +261,8 @@ def token_store(work: Path, corpus_file: Path, masked_lm: Path) -> Path:
 def vector_store(work: Path, corpus_file: Path) -> Path:
     """A store with verified sets of sentences of the corpus: ``float16``, ``int8`` and ``pca``; read only."""
     for codec in ("float16", "int8", "pca"):
-        dims = {"pca_dims": 12} if codec == "pca" else {}
-        dump(vectors_config(work, work / "vectors", name=codec, vector_codec=codec, **dims), "teacher-dump")
+        text = "pca-12" if codec == "pca" else codec
+        dump(vectors_config(work, work / "vectors", name=codec, codec=text), "teacher-dump")
     return work / "vectors"
 
 

@@ -14,8 +14,8 @@ import pytest
 from pipeline.query.catalog import open_catalog
 from pipeline.record_file import without_checksum
 from pipeline.sets.card import card_text
+from pipeline.sets.codec_text import CodecName
 from pipeline.sets.codecs import Sparse
-from pipeline.sets.config import CodecName
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
 from pipeline.sets.record import FILE_NAME, FORMAT_VERSION, SetRecord, read_set_record, to_json

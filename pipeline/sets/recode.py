@@ -20,7 +20,7 @@ from pipeline.files import make_folder, require_space, write_once
 from pipeline.parquet import read_groups
 from pipeline.sets.codec_text import parse_recoded
 from pipeline.sets.codecs import CODECS, AnyCodec, BeyondHalfError, Decoder, codec_for
-from pipeline.sets.codecs.vectors import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, state_codec
+from pipeline.sets.codecs.vectors import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, vector_codec
 from pipeline.sets.files import Statistics, require_shards
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import (
@@ -188,7 +188,7 @@ def _wanted(old: LayerSignal, codec: str) -> LayerSignal | None:
         is_smaller = (old.how, codec) == ("float32", "u8")
         return old.model_copy(update={"codec": codec, "shards": ()}) if is_smaller else None
     # Only from larger to smaller: recoding a lossy codec again would add up errors that no record mentions.
-    wanted = state_codec(codec, old.codec.width)
+    wanted = vector_codec(codec, old.codec.width)
     is_prefix = old.codec.name == wanted.name == "pca" and wanted.num_stored < old.codec.num_stored
     is_smaller = old.codec.name in KEPT_WHOLE and wanted.name not in ("float32", old.codec.name)
     bare = {"codec": wanted, "basis_sha256": None, "variance_lost": None, "shards": ()}

@@ -18,7 +18,7 @@ from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError
 from pipeline.sets.codecs import CODECS, BeyondHalfError, Codec, Decoder, Dense, Distribution, Predictions
-from pipeline.sets.codecs.vectors import ROUNDING, fit_basis, state_codec
+from pipeline.sets.codecs.vectors import ROUNDING, fit_basis, vector_codec
 from pipeline.sets.files import write_rows
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import (
@@ -272,7 +272,7 @@ def candidates(signal: LayerSignal) -> Iterator[LayerSignal]:
         pca = [f"pca-{dims}" for dims in DIMS if 2 * dims <= width]
         # What float16 has lost would not count as a loss.
         exact = ["float32"] if signal.how == "float32" else []
-        codecs: list[Any] = [state_codec(text, width) for text in (*exact, "float16", "int8", *reversed(pca))]
+        codecs: list[Any] = [vector_codec(text, width) for text in (*exact, "float16", "int8", *reversed(pca))]
     else:
         codecs = ["float32", "u8"]
     for codec in codecs:

@@ -20,7 +20,7 @@ from pipeline.arrays import Ints
 from pipeline.errors import IntegrityError, TeacherError
 from pipeline.files import make_folder, write_once
 from pipeline.interrupts import stop_between
-from pipeline.sets.codecs.vectors import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, state_codec
+from pipeline.sets.codecs.vectors import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, vector_codec
 from pipeline.sets.layers import (
     check_same_layers,
     forget_basis,
@@ -82,7 +82,7 @@ def wanted_layers(wanted: StoredLayers, name: str, shape: Any) -> list[LayerSign
     for one in wanted.signals:
         layers = one.numbers(int(shape.num_hidden_layers))
         if one.name in STATES:
-            codec = state_codec(one.codec, int(shape.hidden_size))
+            codec = vector_codec(one.codec, int(shape.hidden_size))
             signals.append(STATES[one.name](layers=layers, of=one.layers_of, codec=codec))
         else:
             heads = int(shape.num_attention_heads)

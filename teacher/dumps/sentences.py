@@ -16,7 +16,7 @@ from pipeline.arrays import Floats
 from pipeline.devices import processes
 from pipeline.errors import DataError, TeacherError
 from pipeline.files import require_space, sha256, write_atomically
-from pipeline.sets.codecs.vectors import BASIS_FILE, AnyVectorCodec, Basis, fit_basis, read_basis, vector_codec_for
+from pipeline.sets.codecs.vectors import BASIS_FILE, AnyVectorCodec, Basis, fit_basis, read_basis, vector_codec
 from pipeline.sets.files import Statistics
 from pipeline.sets.kinds.sentences import (
     SENTENCES_PER_GROUP,
@@ -68,7 +68,8 @@ class SentencesDump(TeacherDump):
     @cached_property
     def codec(self) -> AnyVectorCodec:
         """The codec of the vectors."""
-        return vector_codec_for(self.wanted.codec, self.model.width)
+        codec: AnyVectorCodec = vector_codec(self.wanted.codec, self.model.width)
+        return codec
 
     @cached_property
     def sample(self) -> Sample:
@@ -158,7 +159,7 @@ class SentencesDump(TeacherDump):
             seconds = classifier_seconds(shape, lengths, self.max_tokens, self.device, forward.precision)
         of_rows = sum(lengths) * sample.multiplier
         alone = shape.vocab_size * TOKENS_ALONE if self.wanted.token_vectors.token_vectors else 0
-        disk_bytes = estimated_bytes(sample, vector_codec_for(self.wanted.codec, shape.hidden_size))
+        disk_bytes = estimated_bytes(sample, vector_codec(self.wanted.codec, shape.hidden_size))
         return Plan(
             rows={"sentences": round(len(lengths) * sample.multiplier)},
             shards=len(rows.shards(self.rows_per_shard)),
@@ -243,7 +244,7 @@ def _check_finite(encoder: SentenceEncoder, split: str, rows: Sentences, stored_
         text = encoder.tokenizer.decode(rows.ids[row].tolist(), skip_special_tokens=False)
         raise TeacherError(
             f"{split}, row {rows.source_row_R[row]}, {text[:LONGEST_SHOWN]!r}: teacher {encoder.name}: its "
-            "vector has a number beyond float16. Use --vector-codec int8."
+            "vector has a number beyond float16. Use --codec int8."
         )
 
 

@@ -22,7 +22,7 @@ from pipeline import console
 from pipeline.arrays import Floats, Ragged, side_by_side
 from pipeline.devices import to_device
 from pipeline.errors import DataError, TeacherError
-from pipeline.sets.config import Pooling
+from pipeline.sets.codec_text import Pooling
 from pipeline.sets.signals.side_files import EMBEDDINGS
 from pipeline.text.tokenizer import Tokenized, reported
 from pipeline.untrusted import parse_json

@@ -41,10 +41,10 @@ CASES = {
         dump_config, {"task": "roles", **LAYERS}, {"logits": FLOAT, "states_1": FLOAT, "attention_1": FLOAT}
     ),
     "labelled words": Case(dump_config, {"task": "entities", "data": "."}, {"logits": FLOAT}),
-    "vectors": Case(vectors_config, {"vector_codec": "float16"}, {"vector": HALF}),
+    "vectors": Case(vectors_config, {"codec": "float16"}, {"vector": HALF}),
     "masked words, dense": Case(corpus_config, {"codec": "dense"}, {"log_probs": HALF, "log_z": FLOAT}),
     "masked words, hidden": Case(corpus_config, {"codec": "hidden"}, {"hidden": HALF}),
-    "masked words, topk": Case(corpus_config, {"codec": "topk", "top_k": 10}, {"log_z": FLOAT}),
+    "masked words, topk": Case(corpus_config, {"codec": "topk-10"}, {"log_z": FLOAT}),
     "masked words, sampled": Case(corpus_config, {"codec": "sampled"}, {}),
 }
 

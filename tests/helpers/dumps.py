@@ -35,9 +35,9 @@ def corpus_config(work: Path, store: Path, **changes: object) -> DumpSettings:
         "rows_per_shard": 25,
         "num_copies": 2,
     }
-    if changes.get("codec", "sampled") == "sampled":
-        settings["num_samples"] = 20
-    return DumpSettings.from_flags(**settings | changes)
+    codec = changes.get("codec", "sampled")
+    named = {"codec": "sampled-20"} if codec == "sampled" else {}
+    return DumpSettings.from_flags(**settings | changes | named)
 
 
 def vectors_config(work: Path, store: Path, **changes: object) -> DumpSettings:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.files import make_folder, sha256
-from pipeline.sets.codecs.vectors import state_codec
+from pipeline.sets.codecs.vectors import vector_codec
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.layers import expected_rows, layer_file, num_specials, record_layers
 from pipeline.sets.record import changed, write_set_record
@@ -18,7 +18,7 @@ WIDTH = 4
 def with_states(logit_set: ExampleSet) -> ExampleSet:
     """Gives a set states of layer 1, numbers drawn at random."""
     root, record, draw = logit_set.root, logit_set.record, np.random.default_rng(1)
-    signal, specials = States(layers=(1,), codec=state_codec("float32", WIDTH)), num_specials(root, record)
+    signal, specials = States(layers=(1,), codec=vector_codec("float32", WIDTH)), num_specials(root, record)
     make_folder(root / signal.name)
     for shard in record.shards:
         rows = expected_rows(root / shard.path, signal, specials)

@@ -56,7 +56,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("distill teacher-dump --task sst2 --name ../x --max-seq-length 3 --rows-per-shard 0 --shard-index -1"),
         Mistake("distill teacher-dump --task sst2 --signal mlm"),
         Mistake("distill teacher-dump --task sst2 --shard-index 3 --num-shards 3"),
-        Mistake("distill teacher-dump --task sst2 --codec topk --top-k 5"),
+        Mistake("distill teacher-dump --task sst2 --codec topk-5"),
         Mistake("distill train-student"),
         Mistake("distill train-student --tsk opinion"),
         Mistake("distill train-student --task opinion"),

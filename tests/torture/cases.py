@@ -58,9 +58,9 @@ CASES = {
         f"teacher-dump {DUMP} --data W/fewer --store O --no-token-vectors --values 1", before="short"
     ),
     "teacher-dump --augment mask-each": Case(f"{PLAIN} --augment mask-each --sentences 6"),
-    "teacher-dump --corpus": Case(f"teacher-dump {TOKENS} --signal mlm --num-samples 5 --store O"),
+    "teacher-dump --corpus": Case(f"teacher-dump {TOKENS} --signal mlm --codec sampled-5 --store O"),
     "teacher-dump --signal vectors": Case(
-        f"teacher-dump {CORPUS} --signal vectors --vector-codec pca --pca-dims 8 --rows-per-shard 12 "
+        f"teacher-dump {CORPUS} --signal vectors --codec pca-8 --rows-per-shard 12 "
         "--model-name-or-path W/bert --store O"
     ),
     "augment": Case(AUGMENT, is_short=True),

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save
 
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.sets.config import AnyVectorCodecFlags, Int8Flags, PcaFlags, StateCodecName
+from pipeline.sets.codec_text import STATE_CODECS, StateCodecName, parse_codec
 from pipeline.sets.record_parts import Part
 
 BASIS_FILE = "basis.safetensors"
@@ -128,15 +128,19 @@ def read_basis(path: Path, num_components: int, width: int, prefix: str = "") ->
 
 
 class VectorCodec(Part):
-    """The codec of vectors with its settings, as in a set's record.
+    """The codec of vectors with its settings, as in a set's record. Its column ``vector`` has K numbers per vector.
 
     Attributes:
         card_line: its columns, as rows of the card's table.
+        dtype: the type of the stored numbers.
+        bytes_per_number: their approximate size on disk.
         name: of the codec.
         width: H.
     """
 
     card_line: ClassVar[str]
+    dtype: ClassVar[Any]
+    bytes_per_number: ClassVar[float]
 
     name: StateCodecName
     width: int = Field(ge=1, le=MAX_WIDTH)
@@ -154,9 +158,10 @@ class VectorCodec(Part):
         """Returns the size of its basis, or 0 if it needs none."""
         return 0
 
-    @abstractmethod
     def columns(self) -> list[pa.Field]:
         """Returns the columns of a file, one entry per vector."""
+        kind = pa.list_(pa.from_numpy_dtype(self.dtype), self.num_stored)
+        return [pa.field("vector", kind, nullable=False)]
 
     @abstractmethod
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
@@ -171,82 +176,75 @@ class VectorCodec(Part):
         column = rows.column("vector").combine_chunks()
         if column.null_count or column.flatten().null_count:
             return "a number of a vector is null"
-        return None
+        is_exact = self.dtype != np.int8  # rounded numbers are always finite
+        return "a number of a vector is NaN or Inf" if is_exact and not np.isfinite(self.decode(rows)).all() else None
 
-    @abstractmethod
     def num_bytes(self) -> float:
         """Returns the approximate size of a vector on disk."""
+        return self.bytes_per_number * self.num_stored
+
+    def _stored(self, numbers_NK: npt.NDArray[Any]) -> Arrays:
+        return {"vector": pa.FixedSizeListArray.from_arrays(pa.array(numbers_NK.ravel()), self.num_stored)}
+
+    def _numbers(self, rows: pa.Table) -> npt.NDArray[Any]:
+        """Returns the stored numbers of some rows, [N, K]."""
+        flat: npt.NDArray[Any] = rows.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        return flat.astype(self.dtype, copy=False).reshape(-1, self.num_stored)
 
 
 class Float32Codec(VectorCodec):
-    """Column ``vector``: float32, as the teacher outputs them."""
+    """float32, as the teacher outputs them."""
 
     card_line: ClassVar[str] = "| `vector` | {width} numbers |"
+    dtype: ClassVar[Any] = np.float32
+    bytes_per_number: ClassVar[float] = 3.6
 
     name: Literal["float32"] = "float32"
 
-    def columns(self) -> list[pa.Field]:
-        return [pa.field("vector", pa.list_(pa.float32(), self.width), nullable=False)]
-
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
-        return {"vector": _fixed(vectors_NH.astype(np.float32, copy=False))}
+        return self._stored(vectors_NH.astype(np.float32, copy=False))
 
     def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
-        return _rectangle(rows, np.float32, self.width)
-
-    def problem(self, rows: pa.Table) -> str | None:
-        return super().problem(rows) or _finite_problem(self.decode(rows))
-
-    def num_bytes(self) -> float:
-        return 3.6 * self.width
+        return self._numbers(rows)
 
 
 class Float16Codec(VectorCodec):
-    """Column ``vector``: bits of float16."""
+    """Bits of float16. Numbers beyond float16 become Inf, which `problem` finds."""
 
     card_line: ClassVar[str] = "| `vector` | {width} numbers, bits of float16 |"
+    dtype: ClassVar[Any] = np.uint16
+    bytes_per_number: ClassVar[float] = 1.7
 
     name: Literal["float16"] = "float16"
 
-    def columns(self) -> list[pa.Field]:
-        return [pa.field("vector", pa.list_(pa.uint16(), self.width), nullable=False)]
-
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
-        """Numbers beyond float16 become Inf, which `problem` finds."""
         with np.errstate(over="ignore"):
-            return {"vector": _fixed(vectors_NH.astype(np.float16).view(np.uint16))}
+            return self._stored(vectors_NH.astype(np.float16).view(np.uint16))
 
     def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
-        return _rectangle(rows, np.uint16, self.width).view(np.float16).astype(np.float32)
-
-    def problem(self, rows: pa.Table) -> str | None:
-        return super().problem(rows) or _finite_problem(self.decode(rows))
-
-    def num_bytes(self) -> float:
-        return 1.7 * self.width
+        return self._numbers(rows).view(np.float16).astype(np.float32)
 
 
 class Int8Codec(VectorCodec):
-    """Columns ``vector`` and ``scale``: integers, and their factor, one per vector."""
+    """Integers, and their factor in the column ``scale``. The largest number of a vector becomes 127 or -127."""
 
     card_line: ClassVar[str] = "| `vector`, `scale` | {width} integers, to be multiplied by the scale |"
+    dtype: ClassVar[Any] = np.int8
+    bytes_per_number: ClassVar[float] = 0.95
 
     name: Literal["int8"] = "int8"
 
     def columns(self) -> list[pa.Field]:
-        vector = pa.field("vector", pa.list_(pa.int8(), self.width), nullable=False)
-        return [vector, pa.field("scale", pa.float32(), nullable=False)]
+        return [*super().columns(), pa.field("scale", pa.float32(), nullable=False)]
 
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
-        """The largest number of a vector becomes 127 or -127."""
         scale_N = (np.abs(vectors_NH).max(axis=1) / INT8_MAX).astype(np.float32)
         # A vector of zeros has the scale 0 and must not divide by it.
         numbers_NH = np.rint(vectors_NH / np.where(scale_N > 0, scale_N, 1)[:, None])
-        return {"vector": _fixed(numbers_NH.astype(np.int8)), "scale": pa.array(scale_N)}
+        return self._stored(numbers_NH.astype(np.int8)) | {"scale": pa.array(scale_N)}
 
     def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
-        scale_N = rows.column("scale").to_numpy()
-        vectors_NH: Floats = _rectangle(rows, np.int8, self.width).astype(np.float32) * scale_N[:, None]
+        vectors_NH: Floats = self._numbers(rows).astype(np.float32) * rows.column("scale").to_numpy()[:, None]
         return vectors_NH
 
     def problem(self, rows: pa.Table) -> str | None:
@@ -256,11 +254,11 @@ class Int8Codec(VectorCodec):
         return super().problem(rows)
 
     def num_bytes(self) -> float:
-        return 0.95 * self.width + 4
+        return super().num_bytes() + 4
 
 
 class PcaCodec(VectorCodec):
-    """Column ``vector``: integers along the first components of the set's basis.
+    """Integers along the first components of the set's basis.
 
     Attributes:
         dims: K.
@@ -270,6 +268,8 @@ class PcaCodec(VectorCodec):
         "| `vector` | integers along the components of `basis.safetensors`, the largest first. Times `scale`, "
         "times `components`, plus `mean`, they give the vector of {width} numbers |"
     )
+    dtype: ClassVar[Any] = np.int8
+    bytes_per_number: ClassVar[float] = 0.9
 
     name: Literal["pca"] = "pca"
     dims: int = Field(ge=1, le=MAX_WIDTH)
@@ -285,72 +285,32 @@ class PcaCodec(VectorCodec):
     def basis_bytes(self) -> int:
         return 4 * (2 * self.width + self.dims * self.width + self.dims)
 
-    def columns(self) -> list[pa.Field]:
-        return [pa.field("vector", pa.list_(pa.int8(), self.dims), nullable=False)]
-
     def encode(self, vectors_NH: Floats, basis: Basis | None = None) -> Arrays:
         assert basis is not None, "the set has its basis"
         # The components are orthonormal, so their transpose projects and their product restores.
         numbers_NK = (vectors_NH - basis.mean_H) @ basis.components_KH.T / basis.scale_K
-        return {"vector": _fixed(np.rint(numbers_NK).clip(-INT8_MAX, INT8_MAX).astype(np.int8))}
+        return self._stored(np.rint(numbers_NK).clip(-INT8_MAX, INT8_MAX).astype(np.int8))
 
     def decode(self, rows: pa.Table, basis: Basis | None = None) -> Floats:
         assert basis is not None, "the set has its basis"
-        numbers_NK = _rectangle(rows, np.int8, self.dims).astype(np.float32) * basis.scale_K
+        numbers_NK = self._numbers(rows).astype(np.float32) * basis.scale_K
         return (numbers_NK @ basis.components_KH + basis.mean_H).astype(np.float32, copy=False)
-
-    def num_bytes(self) -> float:
-        return 0.9 * self.dims
 
 
 AnyVectorCodec = Annotated[Float16Codec | Int8Codec | PcaCodec, Field(discriminator="name")]
 AnyStateCodec = Annotated[Float32Codec | Float16Codec | Int8Codec | PcaCodec, Field(discriminator="name")]
 
 
-def vector_codec_for(flags: AnyVectorCodecFlags | str, width: int) -> Float16Codec | Int8Codec | PcaCodec:
+def vector_codec(text: str, width: int) -> Any:
     """Returns the codec of a text such as ``pca-64``, for vectors of so many numbers.
 
     Raises:
         ConfigError: if more components are requested than exist.
     """
-    if isinstance(flags, str):
-        codec = state_codec(flags, width)
-        assert not isinstance(codec, Float32Codec), "sentences are not stored in float32"
-        return codec
-    if isinstance(flags, PcaFlags):
-        if flags.pca_dims > width:
-            raise ConfigError(f"--pca-dims: {flags.pca_dims}, but the teacher's vectors have {width} numbers")
-        return PcaCodec(width=width, dims=flags.pca_dims)
-    return Int8Codec(width=width) if isinstance(flags, Int8Flags) else Float16Codec(width=width)
-
-
-def state_codec(text: str, width: int) -> Float32Codec | Float16Codec | Int8Codec | PcaCodec:
-    """The codec of a name such as ``float16`` or ``pca-64``, for states of so many numbers.
-
-    Raises:
-        ConfigError: if more components are requested than exist.
-    """
-    name, _, dims = text.partition("-")
-    if name == "pca":
-        if int(dims) > width:
-            raise ConfigError(f"codec {text}: but the teacher's states have {width} numbers")
-        return PcaCodec(width=width, dims=int(dims))
-    kinds: dict[str, type[Float32Codec | Float16Codec | Int8Codec]] = {
-        "float32": Float32Codec,
-        "float16": Float16Codec,
-        "int8": Int8Codec,
-    }
-    return kinds[name](width=width)
-
-
-def _finite_problem(vectors_NH: Floats) -> str | None:
-    return None if np.isfinite(vectors_NH).all() else "a number of a vector is NaN or Inf"
-
-
-def _fixed(array_NK: npt.NDArray[Any]) -> pa.FixedSizeListArray:
-    return pa.FixedSizeListArray.from_arrays(pa.array(array_NK.ravel()), array_NK.shape[1])
-
-
-def _rectangle(rows: pa.Table, dtype: Any, width: int) -> npt.NDArray[Any]:
-    flat: npt.NDArray[Any] = rows.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return flat.astype(dtype, copy=False).reshape(-1, width)
+    asked = parse_codec(text, STATE_CODECS)
+    if asked.number is not None:
+        if asked.number > width:
+            raise ConfigError(f"codec {text}: the teacher's vectors have only {width} numbers")
+        return PcaCodec(width=width, dims=asked.number)
+    plain: dict[str, Any] = {"float32": Float32Codec, "float16": Float16Codec, "int8": Int8Codec}
+    return plain[asked.name](width=width)

@@ -18,8 +18,8 @@ from pydantic import Field, model_validator
 
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.files import is_plain, sha256
+from pipeline.sets.codec_text import BlockCodecName
 from pipeline.sets.codecs.vectors import BASIS_FILE, INT8_MAX, AnyStateCodec, Basis, read_basis
-from pipeline.sets.config import BlockCodecName
 from pipeline.sets.record_parts import LayersName, Sha256
 from pipeline.sets.signals.signal import MAX_HEADS, MAX_LAYER, LayerSignal, Numbers, Stored, own_file
 

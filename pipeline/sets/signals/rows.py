@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 from pipeline.arrays import Floats
 from pipeline.files import sha256
+from pipeline.sets.codec_text import Pooling
 from pipeline.sets.codecs import AnyCodec, Decoder
 from pipeline.sets.codecs.codec import DECODER_FILE
 from pipeline.sets.codecs.vectors import BASIS_FILE, AnyVectorCodec, Basis, read_basis
-from pipeline.sets.config import Pooling
 from pipeline.sets.record_parts import Sha256
 from pipeline.sets.signals.signal import Signal, own_file
 from pipeline.tasks.target import Target

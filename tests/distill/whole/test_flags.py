@@ -29,7 +29,7 @@ TRAINING = (
     "--early-stopping-patience --learning-rate "
     "--warmup-steps --per-device-train-batch-size --max-grad-norm --seed --report-to --allow-unverified --weights"
 )
-CODEC = "--codec --num-samples --temperature --top-k"
+CODEC = "--codec"
 CORPUS = (
     "--corpus --max-documents --packing --min-seq-length --validation-every --masking --mlm-probability --manifest "
     "--data --model-name-or-path --model-revision --max-seq-length --seed"
@@ -47,7 +47,7 @@ FLAGS = {
     "augment": f"{AUGMENT} {RAY} --task --method --splits --manifest --data --store --name --precision "
     "--max-seq-length --seed",
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --ray-write --augment --extend --variants --task --signal "
-    "--teacher-labels --token-vectors --no-token-vectors --token-vectors-from --pooling --vector-codec --pca-dims "
+    "--teacher-labels --token-vectors --no-token-vectors --token-vectors-from --pooling "
     "--states --states-codec --cls --cls-codec --attention --attention-codec --values --values-codec --layers-of "
     "--init-layers --doc-stride --unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision "
     "--num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan",
@@ -204,10 +204,9 @@ def test_all_wrong_flags_are_told_at_once() -> None:
     ("arguments", "problems"),
     [
         (
-            ["teacher-dump", "--task", "sst2", "--codec", "topk", "--top-k", "5", "--rows-per-shard", "0"],
+            ["teacher-dump", "--task", "sst2", "--codec", "topk-5", "--rows-per-shard", "0"],
             {
                 "--codec: ",
-                "--top-k: ",
                 "--rows-per-shard",
             },
         ),

@@ -12,7 +12,7 @@ import pytest
 from pipeline.errors import DataError, QueryError
 from pipeline.query.catalog import build_catalog, open_catalog
 from pipeline.record_file import read_record
-from pipeline.sets.config import CodecName
+from pipeline.sets.codec_text import CodecName
 from pipeline.sets.kinds.masked_words import MaskedWordSet
 from pipeline.sets.record import FILE_NAME, write_set_record
 from pipeline.sets.signals import Mlm, Signals

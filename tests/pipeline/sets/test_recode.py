@@ -18,7 +18,7 @@ from pipeline.files import sha256
 from pipeline.sets.codecs import Dense, codec_for
 from pipeline.sets.codecs.codec import DECODER_FILE
 from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
-from pipeline.sets.codecs.vectors import state_codec
+from pipeline.sets.codecs.vectors import vector_codec
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
 from pipeline.sets.recode import recode
@@ -220,8 +220,8 @@ def test_random_numbers_cost_what_they_are() -> None:
     states = [draw.normal(size=(20, 64)).astype(np.float32) for _ in length_R]
     blocks = [draw.normal(size=(4, 20, 20)).astype(np.float32) for _ in length_R]
     tried = {
-        States(layers=(1,), codec=state_codec("float32", 64)): (20 * 64 * 3.7, states),
-        States(layers=(1,), codec=state_codec("pca-16", 64)): (20 * 16, states),
+        States(layers=(1,), codec=vector_codec("float32", 64)): (20 * 64 * 3.7, states),
+        States(layers=(1,), codec=vector_codec("pca-16", 64)): (20 * 16, states),
         Attention(layers=(1,), heads=4): (4 * 20 * (20 + 4), blocks),
     }
     for signal, (size, said) in tried.items():
@@ -229,14 +229,14 @@ def test_random_numbers_cost_what_they_are() -> None:
         assert line.bytes_per_row == pytest.approx(size, rel=0.12), signal
         assert line.set_bytes == 1000 * line.bytes_per_row
         assert signal.num_bytes(length_R) / len(length_R) == pytest.approx(size, rel=0.15)
-    pca = measured_line(States(layers=(1,), codec=state_codec("pca-16", 64)), states, length_R, 1000)
+    pca = measured_line(States(layers=(1,), codec=vector_codec("pca-16", 64)), states, length_R, 1000)
     assert pca.lost == pytest.approx(1 - 16 / 64, abs=0.1)  # of noise every component explains as much
 
 
 def test_of_what_is_the_same_everywhere_nothing_is_lost() -> None:
     same = [np.linspace(-3, 3, 64, dtype=np.float32)[None]] * 20  # as [CLS] in layer 0
     for codec in ("float16", "int8", "pca-16"):
-        signal = Cls(layers=(0,), codec=state_codec(codec, 64))
+        signal = Cls(layers=(0,), codec=vector_codec(codec, 64))
         assert measured_line(signal, same, np.full(20, 7), 1000).lost is None
 
 

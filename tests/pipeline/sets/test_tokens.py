@@ -20,8 +20,8 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.parquet import read_footer, read_groups
 from pipeline.record_file import read_record
 from pipeline.sets.card import card_text
+from pipeline.sets.codec_text import CodecName
 from pipeline.sets.codecs.codec import DECODER_FILE, write_decoder
-from pipeline.sets.config import CodecName
 from pipeline.sets.files import footer_of
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table, tokens_schema

@@ -23,9 +23,8 @@ from pipeline.sets.codecs.vectors import (
     VectorCodec,
     fit_basis,
     read_basis,
-    vector_codec_for,
+    vector_codec,
 )
-from pipeline.sets.config import PcaFlags
 from tests.helpers.messages import naming
 
 WIDTH = 6
@@ -153,6 +152,6 @@ def test_a_damaged_basis_is_refused(tmp_path: Path) -> None:
 
 
 def test_more_components_than_numbers_are_refused() -> None:
-    assert str(vector_codec_for(PcaFlags(pca_dims=6), 6)) == "pca-6"
-    with pytest.raises(ConfigError, match=naming("--pca-dims: 7", 6)):
-        vector_codec_for(PcaFlags(pca_dims=7), 6)
+    assert str(vector_codec("pca-6", 6)) == "pca-6"
+    with pytest.raises(ConfigError, match=naming("codec pca-7", 6)):
+        vector_codec("pca-7", 6)

@@ -10,8 +10,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pipeline.sets.codec_text import CodecName
 from pipeline.sets.codecs import CODECS, Decoder, Dense, Distribution, Predictions, Sparse
-from pipeline.sets.config import CodecName
 from student.losses import masked_words as head_module
 from student.losses.masked_words import HeadPass, cross_entropy, position_loss
 

@@ -83,7 +83,7 @@ def test_tokens_and_vectors_are_those_of_one_process(
 ) -> None:
     dump(corpus_config(work, tmp_path, name="sampled", codec="sampled", **RAY), "ray")
     assert files(tmp_path / "sampled") == files(token_store / "sampled")
-    pca = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
+    pca = {"name": "pca", "codec": "pca-12"}
     dump(vectors_config(work, tmp_path, **pca, **RAY), "ray")
     assert files(tmp_path / "pca") == files(vector_store / "pca")
 

@@ -23,7 +23,7 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.files import sha256
 from pipeline.record_file import without_checksum
 from pipeline.sets.card import card_text
-from pipeline.sets.codecs.vectors import Basis, fit_basis, state_codec
+from pipeline.sets.codecs.vectors import Basis, fit_basis, vector_codec
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.layers import check_layers, group_writer, layer_footer, open_layers
 from pipeline.sets.record import FILE_NAME, SetRecord, changed, read_set_record, write_set_record
@@ -366,7 +366,7 @@ def test_missing_examples_are_named(own: ExampleSet) -> None:
 
 def test_a_basis_that_no_codec_needs_is_refused() -> None:
     with pytest.raises(ValueError, match="basis_sha256: "):
-        States(layers=(1,), codec=state_codec("float32", 8), basis_sha256="0" * 64)
+        States(layers=(1,), codec=vector_codec("float32", 8), basis_sha256="0" * 64)
 
 
 def test_a_flipped_byte_is_found(own: ExampleSet) -> None:
@@ -415,7 +415,7 @@ def test_numbers_that_a_codec_cannot_hold_name_the_way_out(
 
 
 def test_row_groups_are_small_and_hold_every_row_once() -> None:
-    signal = States(layers=(1, 2, 3), codec=state_codec("float32", 768))
+    signal = States(layers=(1, 2, 3), codec=vector_codec("float32", 768))
     length_R = np.full(300, 128)
     cuts = list(row_groups(length_R, [signal]))
     assert [start for start, _ in cuts] == [0, *(stop for _, stop in cuts[:-1])]

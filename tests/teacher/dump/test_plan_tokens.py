@@ -13,7 +13,7 @@ from tests.helpers.dumps import corpus_config
 
 
 def test_a_plan_of_a_corpus_smaller_than_the_sample_counts_it(work: Path, token_store: Path) -> None:
-    plan = open_dump(corpus_config(work, token_store, codec="topk", top_k=10), "plan").plan()
+    plan = open_dump(corpus_config(work, token_store, codec="topk-10"), "plan").plan()
     there = MaskedWordSet.open(token_store / "topk").record
     assert plan.rows["documents"] == 60
     assert plan.rows["masked sequences"] == there.num_rows

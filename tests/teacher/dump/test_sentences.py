@@ -41,7 +41,7 @@ def write(work: Path, store: Path, **changes: Any) -> SetRecord:
 
 
 def write_task(work: Path, task: str, store: Path, **changes: Any) -> SetRecord:
-    settings = {"signal": "vectors", "model_name_or_path": str(work / "bert"), "vector_codec": "float16"}
+    settings = {"signal": "vectors", "model_name_or_path": str(work / "bert"), "codec": "float16"}
     values = given(dump_config(work, task, store, **settings | changes))
     record = dump(DumpSettings.from_flags(**values), "distill teacher-dump")
     assert record is not None
@@ -86,7 +86,7 @@ def test_a_folder_of_sentence_transformers_says_how_to_pool(work: Path, corpus_f
 
 
 def test_cls_pooling_takes_the_first_state(work: Path, corpus_file: Path, tmp_path: Path) -> None:
-    record = write(work, tmp_path, vector_codec="float16", pooling="cls")
+    record = write(work, tmp_path, codec="float16", pooling="cls")
     rows = rows_of(tmp_path / record.name, "validation")
     expected_NH = asked(work / "bert", rows.column("ids").to_pylist(), "cls")
     np.testing.assert_allclose(SentenceSet.open(tmp_path / record.name).decode(rows), expected_NH, atol=2e-3)
@@ -181,8 +181,8 @@ def test_what_float16_cannot_hold_is_refused_by_its_row(work: Path, corpus_file:
     with torch.no_grad():
         model.encoder.layer[-1].output.LayerNorm.bias[3] = 70_000
     model.save_pretrained(folder)
-    with pytest.raises(TeacherError, match=naming("validation, row 0, '", "bert: ", "--vector-codec int8")):
-        write(work, tmp_path / "store", model_name_or_path=str(folder), vector_codec="float16")
+    with pytest.raises(TeacherError, match=naming("validation, row 0, '", "bert: ", "--codec int8")):
+        write(work, tmp_path / "store", model_name_or_path=str(folder), codec="float16")
     assert write(work, tmp_path / "int8", model_name_or_path=str(folder)).state == "verified"
 
 
@@ -190,9 +190,9 @@ def test_what_float16_cannot_hold_is_refused_by_its_row(work: Path, corpus_file:
     ("changes", "message"),
     [
         ({"packing": "blocks"}, "--packing blocks"),
-        ({"codec": "topk", "num_copies": 2}, naming("--codec: ", "--num-copies: ", "--signal mlm")),
-        ({"pca_dims": 3}, naming("--pca-dims: ", "--vector-codec pca")),
-        ({"vector_codec": "pca", "pca_dims": 33}, naming("--pca-dims: 33", "32 numbers")),
+        ({"num_copies": 2}, naming("--num-copies: ", "--signal mlm")),
+        ({"codec": "topk-50"}, naming("--codec: ", "'topk-50'", "pca-K")),
+        ({"codec": "pca-33"}, naming("codec pca-33", "32 numbers")),
         ({"signal": "mlm", "pooling": "cls"}, naming("--pooling: ", "--signal vectors")),
         ({"model_name_or_path": None}, naming("--model-name-or-path: ", "'tiny'")),
     ],
@@ -225,7 +225,7 @@ def test_another_setting_is_another_set(work: Path, corpus_file: Path, tmp_path:
 
 
 def test_jobs_share_a_set_and_its_basis(work: Path, vector_store: Path, tmp_path: Path) -> None:
-    codec = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
+    codec = {"name": "pca", "codec": "pca-12"}
     assert write(work, tmp_path, **codec, shard_index=1, num_shards=2).state == "staged"
     basis = (tmp_path / "pca" / BASIS_FILE).read_bytes()
     assert write(work, tmp_path, **codec, shard_index=0, num_shards=2).state == "verified"
@@ -234,7 +234,7 @@ def test_jobs_share_a_set_and_its_basis(work: Path, vector_store: Path, tmp_path
 
 
 def test_a_damaged_basis_comes_back(work: Path, vector_store: Path, tmp_path: Path) -> None:
-    codec = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
+    codec = {"name": "pca", "codec": "pca-12"}
     write(work, tmp_path, **codec, shard_index=0, num_shards=2)
     damage(tmp_path / "pca" / BASIS_FILE)
     assert write(work, tmp_path, **codec).state == "verified"
@@ -244,7 +244,7 @@ def test_a_damaged_basis_comes_back(work: Path, vector_store: Path, tmp_path: Pa
 def test_another_basis_is_never_mixed_in(
     work: Path, vector_store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    codec = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
+    codec = {"name": "pca", "codec": "pca-12"}
     write(work, tmp_path, **codec, shard_index=0, num_shards=2)
     sentence_set = (tmp_path / "pca" / "distill.json").read_text()
 
@@ -260,7 +260,7 @@ def test_another_basis_is_never_mixed_in(
 
 
 def test_the_plan_counts_what_the_dump_writes(work: Path, vector_store: Path, tmp_path: Path) -> None:
-    plan = open_dump(vectors_config(work, tmp_path, vector_codec="float16"), "plan").plan()
+    plan = open_dump(vectors_config(work, tmp_path, codec="float16"), "plan").plan()
     record = SentenceSet.open(vector_store / "float16").record
     assert plan.rows["sentences"] == pytest.approx(record.num_rows, rel=0.15)
     assert plan.shards == len(record.shards)
@@ -302,7 +302,7 @@ def test_a_job_without_the_last_file_has_no_scores_to_show(work: Path, tmp_path:
 @pytest.mark.parametrize("shards", [1, 3])
 def test_killed_and_repeated_is_as_if_never_killed(work: Path, vector_store: Path, tmp_path: Path, shards: int) -> None:
     root = tmp_path / "pca"
-    changes = {"name": "pca", "vector_codec": "pca", "pca_dims": 12}
+    changes = {"name": "pca", "codec": "pca-12"}
     values = given(vectors_config(work, tmp_path, **changes))
     del values["token_vectors"]
     named = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())

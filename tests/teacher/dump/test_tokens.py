@@ -112,7 +112,7 @@ def test_scores_are_the_teachers_on_the_masked_tokens(token_store: Path) -> None
 
 @pytest.mark.parametrize("max_tokens", [8, 100_000])
 def test_batches_have_no_say_in_what_is_stored(work: Path, token_store: Path, tmp_path: Path, max_tokens: int) -> None:
-    write(work, tmp_path, name="topk", codec="topk", top_k=10, max_tokens_per_batch=max_tokens)
+    write(work, tmp_path, name="topk", codec="topk-10", max_tokens_per_batch=max_tokens)
     for split in SPLITS:
         one, other = (table(MaskedWordSet.open(store / "topk"), split) for store in (token_store, tmp_path))
         for name in ("source_row", "piece", "copy", "ids", "positions", "targets"):
@@ -141,8 +141,8 @@ def test_a_lost_shard_is_written_again_and_nothing_else(work: Path, token_store:
         ({"masking": "frequency"}, "masking"),
         ({"min_seq_length": 6}, "corpus"),
         ({"packing": "blocks"}, "corpus"),
-        ({"num_samples": 9}, "codec"),
-        ({"codec": "topk", "top_k": 5}, "codec"),
+        ({"codec": "sampled-9"}, "codec"),
+        ({"codec": "topk-5"}, "codec"),
         ({"max_documents": 50}, "documents"),
         ({"precision": "bf16"}, "precision"),
     ],
@@ -169,7 +169,7 @@ def test_enough_copies_of_packed_blocks_mask_every_word_once(
     work: Path, masked_lm: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
     # 16 tokens, of which one or two are separators: 2 are masked in each copy
-    record = write(work, tmp_path, packing="blocks", max_seq_length=18, num_copies=8, codec="topk", top_k=2)
+    record = write(work, tmp_path, packing="blocks", max_seq_length=18, num_copies=8, codec="topk-2")
     rows, _ = rows_of(MaskedWordSet.open(tmp_path / record.name), "train")
     separator = AutoTokenizer.from_pretrained(masked_lm).sep_token_id
     blocks: dict[tuple[int, int], list[int]] = {}
@@ -210,10 +210,10 @@ def test_what_float16_cannot_hold_is_refused_by_its_document(
         else:
             model.cls.predictions.decoder.bias[7] = 70_000
     model.save_pretrained(folder)
-    own = {"top_k": 3} if codec == "topk" else {}
+    text = "topk-3" if codec == "topk" else codec
     named = rf"document \d+, '.*\[MASK\].*': teacher .*mlm, codec {codec}.*: -?(70|69),\d+"
     with pytest.raises(TeacherError, match=rf"{named}.*65,504.*--codec sampled"):
-        write(work, tmp_path / "store", model_name_or_path=str(folder), codec=codec, **own)
+        write(work, tmp_path / "store", model_name_or_path=str(folder), codec=text)
     assert write(work, tmp_path / "sampled", model_name_or_path=str(folder), codec="sampled").state == "verified"
 
 
@@ -304,7 +304,7 @@ def test_a_strange_document_at_the_start_is_no_strange_corpus(work: Path, masked
     [
         ({"signal": "logits"}, naming("--signal logits: ", "mlm", "vectors")),
         ({"min_seq_length": 40}, naming("--min-seq-length: 40", "--max-seq-length 32")),
-        ({"codec": "topk", "top_k": 100_000}, "--top-k: 100000"),
+        ({"codec": "topk-100000"}, "--codec topk-100000"),
         ({"model_name_or_path": None}, naming("--model-name-or-path: ", "'tiny'")),
         ({"shard_index": 3}, naming("--shard-index: 3", "--num-shards 1")),
     ],

@@ -14,6 +14,7 @@ from scipy.special import softmax
 from pipeline.arrays import Ragged
 from pipeline.errors import IntegrityError
 from pipeline.parquet import read_groups
+from pipeline.sets.codec_text import CodecName
 from pipeline.sets.codecs import (
     CODECS,
     AnyCodec,
@@ -26,7 +27,6 @@ from pipeline.sets.codecs import (
     read_decoder,
 )
 from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
-from pipeline.sets.config import CodecName
 from pipeline.sets.kinds.masked_words import MaskedRows, split_table, tokens_schema, tokens_table
 from tests.helpers.messages import naming
 from tests.helpers.shards import write_tokens
