@@ -26,6 +26,8 @@ STUDENT_ADVICE = (
     "--unlabelled) help students most."
 )
 LONGER = "Train it on more rows, or for more epochs (--num-train-epochs)."
+# The settings of students that may be compared.
+SHAPE = ("seed", "embedding", "matrix_size", "vector_size", "head", "hidden_size", "pairing", "learning_rate")
 Scores = Mapping[str, float]
 
 
@@ -57,18 +59,19 @@ def judge_rows(run: Path, record: Record) -> list[str]:
         run: the folder of the run.
         record: its record.
     """
-    rows, own = record["settings"].get("rows"), _first_score(record)
-    if own is None or rows is None:
+    own = _comparable(record)
+    if own is None:
         return []
-    name, score = own
+    same, rows, name, score = own
     found = []
     for path in sorted(run.resolve().parent.glob(f"*/{RUN_RECORD}")):
-        if path.parent == run.resolve() or (other := _finished(path)) is None:
+        try:
+            other = read_work_record(path)
+        except IntegrityError:
             continue
-        theirs = _first_score(other)
-        is_same = _gold_of(other) == _gold_of(record) and _shape(other) == _shape(record)
-        if is_same and theirs is not None and other["settings"].get("rows", rows) < rows and theirs[1] > score:
-            found.append((theirs[1], other["settings"]["rows"], path.parent.name))
+        theirs = _comparable(other) if other["state"] == "finished" else None
+        if theirs is not None and theirs[0] == same and theirs[1] < rows and theirs[3] > score:
+            found.append((theirs[3], theirs[1], path.parent.name))
     if not found:
         return []
     best, fewer, where = max(found)
@@ -172,35 +175,16 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _finished(path: Path) -> Record | None:
-    try:
-        record = read_work_record(path)
-    except IntegrityError:
-        return None
-    return record if record["state"] == "finished" else None
+def _comparable(record: Record) -> tuple[Any, int, str, float] | None:
+    """Returns what two runs have in common if their rows explain a difference, the number of rows, and the score.
 
-
-def _first_split(record: Record) -> Mapping[str, Any] | None:
+    The score is that of the first metric on the first dev split, after the metric's name.
+    """
     evaluation = record.get("result", {}).get("evaluation") or {}
-    first: Mapping[str, Any] | None = next(iter(evaluation.values()), None)
-    return first
-
-
-def _first_score(record: Record) -> tuple[str, float] | None:
-    """The first metric of the first dev split, by its name."""
-    parts = _first_split(record)
-    return next(iter(parts["gold"].items()), None) if parts is not None else None
-
-
-def _gold_of(record: Record) -> Any:
-    """What two runs that were scored on the same rows have in common."""
-    parts = _first_split(record)
-    if parts is None:
+    parts: dict[str, Any] = next(iter(evaluation.values()), {"gold": {}})
+    rows = record["settings"].get("rows")
+    name, score = next(iter(parts["gold"].items()), ("", 0.0))
+    if not name or rows is None:
         return None
-    return parts["majority"], {name: one["gold"] for name, one in parts.get("by_label", {}).items() if one["gold"]}
-
-
-def _shape(record: Record) -> Any:
-    """The settings of the student, which have to be equal if the rows are to explain a difference."""
-    keys = ("seed", "embedding", "matrix_size", "vector_size", "head", "hidden_size", "pairing", "learning_rate")
-    return [record["settings"].get(key) for key in keys]
+    gold = {label: one["gold"] for label, one in parts.get("by_label", {}).items() if one["gold"]}
+    return (parts["majority"], gold, [record["settings"].get(key) for key in SHAPE]), rows, name, score

@@ -60,8 +60,9 @@ def option(flag: Flag) -> inspect.Parameter:
     if flag.is_argument:
         info = typer.Argument(help=flag.help, show_default=not flag.is_required, autocompletion=complete)
     else:
+        name = flag_name(flag.name)
         info = typer.Option(
-            _spelling(flag),
+            f"{name}/--no-{name.removeprefix('--')}" if flag.field.default is True else name,
             *(flag_name(alias) for alias in flag.aliases),
             help=flag.help,
             rich_help_panel=flag.panel,
@@ -81,11 +82,6 @@ def keyword(flag: Flag) -> inspect.Parameter:
     """Returns the parameter of a Python function for a flag or an argument."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if flag.is_argument else inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(flag.name, kind, default=_default(flag), annotation=flag.annotation)
-
-
-def _spelling(flag: Flag) -> str:
-    name = flag_name(flag.name)
-    return f"{name}/--no-{name.removeprefix('--')}" if flag.field.default is True else name
 
 
 def _default(flag: Flag) -> Any:
@@ -136,7 +132,8 @@ def command(kind: type[S], /) -> Callable[[Callable[[S], Result]], Function]:
             given = signature.bind(*arguments, **keywords).arguments
             for name in several & given.keys():
                 given[name] = (given[name],) if isinstance(given[name], str) else given[name]
-            with _called(Call(_as_call(function.__name__, given))):
+            text = ", ".join(f"{key}={value!r}" for key, value in given.items())
+            with _called(Call(f"{function.__name__}({text})")):
                 return function(build(kind, given))
 
         def from_shell(context: typer.Context, json_output: bool, **values: Any) -> None:
@@ -144,7 +141,8 @@ def command(kind: type[S], /) -> Callable[[Callable[[S], Result]], Function]:
             if context.invoked_subcommand is not None:
                 return
             # Defaults are left out, because a recipe or a task may set what the user did not.
-            typed = {name: value for name, value in values.items() if _is_typed(context, name)}
+            sources = {name: context.get_parameter_source(name) for name in values}
+            typed = {name: values[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
             with _called(Call(shlex.join(["distill", *sys.argv[1:]]), json_output)):
                 result = function(build(kind, typed))
             result.print(json_output)
@@ -261,12 +259,3 @@ def _called(call: Call) -> Iterator[None]:
         yield
     finally:
         _call.reset(token)
-
-
-def _as_call(name: str, given: dict[str, Any]) -> str:
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
-
-
-def _is_typed(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"

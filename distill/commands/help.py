@@ -60,20 +60,24 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, given)
         except Exception as error:
-            # click lists all similar names by alphabet, older ones included. typer's versions have different clicks,
-            # so its error is recognised by its attribute.
-            if getattr(error, "possibilities", None):
-                self._suggest(ctx, error)
-            elif " is not one of " in getattr(error, "message", ""):
-                _suggest_value(error)
+            self._suggest(ctx, error)
             raise
 
     def _suggest(self, ctx: Any, error: Any) -> None:
-        """Changes the message about an unknown flag to suggest the most similar one."""
-        shown = [_without_aliases(parameter) for parameter in self.get_params(ctx)]
-        names = [name for parameter in shown for name in (*parameter.opts, *parameter.secondary_opts)]
-        suggestion = "".join(f". Did you mean {name}?" for name in get_close_matches(error.option_name, names, n=1))
-        error.message, error.possibilities = f"No such option: {error.option_name}{suggestion}", None
+        """Changes the message about an unknown flag, or value of a flag, to suggest the most similar one."""
+        # click lists all similar names by alphabet, older ones included. typer's versions have different clicks, so
+        # their errors are recognised by attributes.
+        if getattr(error, "possibilities", None):
+            shown = [_without_aliases(parameter) for parameter in self.get_params(ctx)]
+            names = [name for parameter in shown for name in (*parameter.opts, *parameter.secondary_opts)]
+            similar = get_close_matches(error.option_name, names, n=1)
+            error.message = f"No such option: {error.option_name}" + "".join(f". Did you mean {n}?" for n in similar)
+            error.possibilities = None
+        elif " is not one of " in getattr(error, "message", ""):
+            message = own_words(error.message)  # typer checks values by pydantic
+            value, *known = re.findall(r"'([^']*)'", message)
+            similar = get_close_matches(value, known, n=1)
+            error.message = message + "".join(f" Did you mean {name}?" for name in similar)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes the examples, then arguments and flags, those of a panel together."""
@@ -92,13 +96,6 @@ class Command(TyperCommand):
         for title, records in panels.items():
             with formatter.section(title):
                 formatter.write_dl(records)
-
-
-def _suggest_value(error: Any) -> None:
-    """Changes the message about an unknown value of a flag to suggest the most similar one."""
-    message = own_words(error.message)  # typer checks values by pydantic
-    value, *known = re.findall(r"'([^']*)'", message)
-    error.message = message + "".join(f" Did you mean {name}?" for name in get_close_matches(value, known, n=1))
 
 
 def _without_aliases(parameter: Any) -> Any:

@@ -72,17 +72,15 @@ class TargetMacros(NamedTuple):
         answer: the macro for the prediction of a row of logits.
         kl: the macro for the divergence of two rows of logits.
         mix: the macro for the mixture of several teachers' logits.
-        label_scores: of a table.
     """
 
     answer: str = "argmax"
     kl: str = "kl"
     mix: str = "mix"
-    label_scores: str = "class_scores"
 
 
 MACROS: dict[TargetKind, TargetMacros] = {
-    "labels": TargetMacros("likely_labels", "label_kl", "mix_labels", "label_scores"),
+    "labels": TargetMacros("likely_labels", "label_kl", "mix_labels"),
 }
 
 
