@@ -1,8 +1,9 @@
 """The pages that compare students: of a sweep, and of ``distill masked-words``."""
 
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from student.sweep.grid import run_name
 from student.word_importance import RESULT_COLUMNS, MaskedWords, result_rows
 
 Point = dict[str, Any]
-Groups = list[tuple[str, float, list[float]]]
 NO_SCORES: Point = {"scores": {}}
 MOST_ROWS = 2_000  # that speed is measured on
 TRIES = 3
@@ -104,42 +104,50 @@ def _table(result: dict[str, Any]) -> Table:
 
 
 def _costs(settings: ReportSettings, points: list[Point], runs: list[Path | None], metric: str) -> Section:
-    existing = [run for run in runs if run is not None]
+    title, existing = "What the scores cost", [run for run in runs if run is not None]
     if not existing:
-        return Section(
-            "What the scores cost", "The folders of the runs no longer exist, so sizes and speeds are unknown."
-        )
+        return Section(title, "The folders of the runs no longer exist, so sizes and speeds are unknown.")
     logit_set, missing = trained_set(settings, read_work_record(existing[0] / RUN_RECORD))
-    caption = (
-        "Each dot is a run. A large dot is the mean over seeds, with its number in the table. Better: up and to the"
-    )
-    sizes = [None if run is None else _num_parameters(run) for run in runs]
-    drawn = [_cost("Score against size", points, sizes, "parameters", metric, f"{caption} left.")]
+    sizes = {run: describe_config(read_task_config(run / CONFIG_FILE))["parameters"]["total"] for run in existing}
+    costs = {"Score against size": ("parameters", sizes, "left.")}
     # Speed needs rows to predict. Sizes can be read from the runs alone.
     if logit_set is not None:
-        test = SpeedTest(logit_set)
-        speeds = [None if run is None else test.measure(run) for run in runs]
-        caption += f" right. Measured on {test.num_rows:,} rows of {test.split}, {_machine()}."
-        drawn.append(_cost("Score against speed", points, speeds, "rows a second", metric, caption))
-    return Section("What the scores cost", missing, pictures=tuple(drawn))
-
-
-def _num_parameters(run: Path) -> float:
-    return float(describe_config(read_task_config(run / CONFIG_FILE))["parameters"]["total"])
-
-
-def _cost(
-    title: str, points: list[Point], costs: list[float | None], xlabel: str, metric: str, caption: str
-) -> Picture:
-    groups: Groups = [
-        (str(number), cost, list(point["scores"].values()))
-        for number, (point, cost) in enumerate(zip(points, costs, strict=True), 1)
-        if cost is not None
-    ]
+        speeds, where = _speeds(logit_set, existing)
+        costs["Score against speed"] = ("rows a second", speeds, f"right. Measured on {where}.")
     ahead = leading([point for point in points if point["scores"]])
     best = {str(number) for number, point in enumerate(points, 1) if point in ahead}
+    how = "Each dot is a run. A large dot is the mean over seeds, with its number in the table. Better: up and to the"
     which = "The best is blue." if len(best) == 1 else "The best are blue. Their differences may be chance."
-    return charts.points(title, groups, best, (xlabel, metric), f"{caption} {which}")
+    drawn = []
+    for name, (axis, values, better) in costs.items():
+        groups = [
+            (str(number), float(values[run]), list(point["scores"].values()))
+            for number, (point, run) in enumerate(zip(points, runs, strict=True), 1)
+            if run is not None
+        ]
+        drawn.append(charts.points(name, groups, best, (axis, metric), f"{how} {better} {which}"))
+    return Section(title, missing, pictures=tuple(drawn))
+
+
+def _speeds(logit_set: LogitSet, runs: list[Path]) -> tuple[dict[Path, float], str]:
+    """Measures rows a second in large batches, on the first rows of the first dev split.
+
+    Returns:
+        The best of a few tries after a warm-up, which other programs disturbed least, and what was measured where.
+    """
+    # False sorts before True, so train is chosen only if there is no other split.
+    split, device = min(logit_set.splits, key=lambda split: split == "train"), default_device()
+    kind = KINDS[logit_set.record.kind]
+    rows, speeds = kind.read_first(logit_set, split, MOST_ROWS), {}
+    for run in runs:
+        student = load_student(run).to(device)
+        predict = partial(kind.student_logits, student, kind.as_read(rows, student.config))
+        predict()
+        speeds[run] = len(rows) / min(repeat(predict, number=1, repeat=TRIES))
+    machine = f"{processor()}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
+    if device.type == "cuda":
+        machine = f"a {torch.cuda.get_device_name()}"
+    return speeds, f"{len(rows):,} rows of {split}, on {machine}"
 
 
 def _values(title: str, points: list[Point], metric: str) -> Section:
@@ -160,37 +168,6 @@ def _order(value: Any) -> tuple[bool, float, str]:
     """A key that sorts values: numbers by size, then words."""
     is_number = isinstance(value, int | float)
     return (not is_number, float(value) if is_number else 0.0, str(value))
-
-
-class SpeedTest:
-    """The first rows of a set's first dev split, for students to read."""
-
-    def __init__(self, logit_set: LogitSet) -> None:
-        # Chooses the first dev split. False sorts before True, so train is chosen only if there is no other split.
-        self.split = min(logit_set.splits, key=lambda split: split == "train")
-        self._kind = KINDS[logit_set.record.kind]
-        self._rows = self._kind.read_first(logit_set, self.split, MOST_ROWS)
-        self.num_rows = len(self._rows)
-
-    def measure(self, run: Path) -> float:
-        """Measures rows per second in large batches. Returns the best of a few tries after a warm-up."""
-        student = load_student(run).to(default_device())
-        rows = self._kind.as_read(self._rows, student.config)
-        self._kind.student_logits(student, rows)
-        seconds = []
-        for _ in range(TRIES):
-            start = time.perf_counter()
-            self._kind.student_logits(student, rows)
-            seconds.append(time.perf_counter() - start)
-        # The fastest try is the one that other programs disturbed least.
-        return self.num_rows / min(seconds)
-
-
-def _machine() -> str:
-    """Returns a description of the device on which students run."""
-    if default_device().type == "cuda":
-        return f"on a {torch.cuda.get_device_name()}"
-    return f"on {processor()}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
 
 
 MOST_PICTURES = 6
