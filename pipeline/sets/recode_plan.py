@@ -17,7 +17,7 @@ from scipy.special import log_softmax
 from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError
-from pipeline.sets.codecs import CODECS, BeyondHalfError, Codec, Decoder, Dense, Distribution, Predictions
+from pipeline.sets.codecs import BeyondHalfError, Codec, Decoder, Dense, Distribution, Predictions, codec_for
 from pipeline.sets.codecs.vectors import ROUNDING, fit_basis, vector_codec
 from pipeline.sets.files import write_rows
 from pipeline.sets.kinds.examples import ExampleSet
@@ -46,6 +46,11 @@ DIMS = (16, 32, 64, 128, 256)  # of pca, up to half of the hidden size
 EVERY = 5
 
 
+TRIED = (
+    "dense",
+    *(f"topk-{k}" for k in (12, 50, 100)),
+    *(f"sampled-{n}" for n in (8, 16, 32, 50, 100)),
+)
 MOST_POSITIONS, MOST_ROWS = 2000, 512  # of a sample
 
 
@@ -112,7 +117,9 @@ def compared_word_codecs(control: MaskedWordSet, max_positions: int) -> list[Lin
     table, decoder = _sample(control, max_positions), control.decoder()
     source = control.record.codec
     all_positions = sum(scores.get("positions", 0) for scores in control.record.scores.values())
-    codecs = [codec for kind in CODECS.values() for codec in kind.worth_trying(source)]
+    size = source.vocabulary_size
+    codecs = [codec_for(text, size, None) for text in TRIED if not text.startswith("topk") or int(text[5:]) <= size]
+    codecs[1:1] = [source] if source.needs_decoder else []
     lines = []
     with console.progress(len(codecs), "codecs") as steps:
         for codec in codecs:

@@ -6,7 +6,8 @@ kind needs no change outside its file and the table of formats.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +23,7 @@ from pipeline.parquet import read_groups
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.registry import FORMATS, TEXT_HASH_BYTES
+from pipeline.sources.source import hash_rows
 from pipeline.sql.database import view_name
 from pipeline.sql.read_only_query import parquet, quoted
 
@@ -83,8 +85,20 @@ class RowKind(ABC):
         """Returns the problem of some rows of a shard apart from their keys, or None."""
 
     def check(self, record: SetRecord) -> "RowsCheck":
-        """Returns a check of all rows of a set. A kind with sums over several shards has its own class."""
+        """Returns a check of all rows of a set. A kind with further sums over shards has its own class."""
         return RowsCheck(self, record)
+
+    def is_hashed(self, record: SetRecord) -> bool:
+        """Whether the hash of the source rows in the record can be compared with the set's rows."""
+        return False
+
+    def hashed_rows(self, rows: pa.Table) -> Iterable[pa.RecordBatch]:
+        """Returns the source rows among some rows, with the columns of `rows_sha256`."""
+        return ()
+
+    def end_problem(self, record: SetRecord, shard: Shard, num_rows: int) -> str | None:
+        """Returns the problem of a shard as a whole, once its rows are sound, or None."""
+        return None
 
     def file_problem(self, path: Path) -> str | None:
         """Returns the problem of a shard's file as a whole, without its rows, or None."""
@@ -149,24 +163,35 @@ class RowKind(ABC):
 
 
 class RowsCheck:
-    """Checks the rows of a set, shard by shard."""
+    """Checks the rows of a set, shard by shard, and hashes those that its record has a hash of."""
 
     def __init__(self, kind: RowKind, record: SetRecord) -> None:
         self._kind, self.record = kind, record
+        self.digests: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
 
     def begin(self, shard: Shard) -> None:
         """Starts a shard, before its first row."""
 
     def add(self, shard: Shard, rows: pa.Table) -> None:
         """Adds up sound rows of a shard."""
+        if self._kind.is_hashed(self.record):
+            for batch in self._kind.hashed_rows(rows):
+                hash_rows(self.digests[shard.split], batch)
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
         """Returns the problem of a shard as a whole, once its rows are sound, or None."""
-        return None
+        return self._kind.end_problem(self.record, shard, num_rows)
 
     def split_problems(self) -> list[str]:
         """Returns the problems of whole splits, once every shard is sound."""
-        return []
+        return [
+            f"split {split!r}: its texts and gold are not those whose hash distill.json gives"
+            for split, described in self.record.splits.items()
+            # The hash covers all rows in order, so with absent rows it cannot be computed.
+            if self._kind.is_hashed(self.record)
+            and not described.absent
+            and self.digests[split].hexdigest() != described.rows_sha256
+        ]
 
     def shard_problem(self, shard: Shard, path: Path) -> str | None:
         """Returns the problem of the first wrong batch of rows in a shard, or None."""

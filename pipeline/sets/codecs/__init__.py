@@ -14,7 +14,6 @@ from pipeline.sets.codecs.codec import (
     Distribution,
     Predictions,
     Sparse,
-    read_decoder,
 )
 from pipeline.sets.codecs.lossless import DenseCodec, HiddenCodec
 from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
@@ -65,5 +64,4 @@ __all__ = [
     "Predictions",
     "Sparse",
     "codec_for",
-    "read_decoder",
 ]

@@ -6,7 +6,7 @@ Shapes: P positions, V vocabulary, H hidden size, E kept entries of all position
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -184,11 +184,11 @@ def half_bits(values_PK: torch.Tensor) -> np.ndarray[Any, Any]:
     return values_PK.half().cpu().contiguous().numpy().view(np.uint16)
 
 
-def from_half_bits(bits: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Returns the output of `half_bits` as float32."""
+def from_half_bits(column: pa.Array) -> torch.Tensor:
+    """Returns a column of the output of `half_bits` as float32, [P, W]."""
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(bits).view(np.float16).astype(np.float32))
+    return torch.from_numpy(np.ascontiguousarray(rectangle(column, np.uint16)).view(np.float16).astype(np.float32))
 
 
 def wrong_width(column: pa.Array, width: int) -> str | None:
@@ -238,11 +238,6 @@ class Codec(Part):
     def __str__(self) -> str:
         return self.name
 
-    @classmethod
-    @abstractmethod
-    def worth_trying(cls, source: Codec) -> Sequence[Codec]:
-        """Returns the codecs of this kind that `recode --plan` compares on the data of a lossless codec."""
-
     @abstractmethod
     def fields(self) -> dict[str, pa.DataType]:
         """The columns' names, with the type of one position's entry."""
@@ -288,16 +283,3 @@ class Codec(Part):
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: torch.Tensor) -> Predictions:
         """Returns the teacher's predictions from the columns of a lossless codec. ``random_P`` is used for sampling."""
         raise AssertionError(f"codec {self} is not lossless. Callers check `is_lossless` first")
-
-    @property
-    def decoder_bytes(self) -> int:
-        """Bytes of the numbers of its decoder."""
-        return 0
-
-    def read_decoder(self, path: Path) -> Decoder | None:
-        """Reads the teacher's last layer, if the codec needs it.
-
-        Raises:
-            IntegrityError: if the file is missing or damaged, or has another size.
-        """
-        return None

@@ -7,8 +7,6 @@ teacher. It takes about 1.4 bytes per number, which is 530 per position with 384
 Shapes: P positions, V vocabulary, H hidden size.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -25,8 +23,6 @@ from pipeline.sets.codecs.codec import (
     half_bits,
     lists,
     not_finite,
-    read_decoder,
-    rectangle,
     wrong_width,
 )
 
@@ -44,11 +40,6 @@ class DenseCodec(Codec):
 
     name: Literal["dense"] = "dense"
 
-    @classmethod
-    def worth_trying(cls, source: Codec) -> Sequence[Codec]:
-        """The one codec of this kind."""
-        return [cls(vocabulary_size=source.vocabulary_size)]
-
     def fields(self) -> dict[str, pa.DataType]:
         return {"log_probs": pa.list_(pa.uint16()), "log_z": pa.float32()}
 
@@ -64,7 +55,7 @@ class DenseCodec(Codec):
         return columns, log_z_P.new_ones(len(log_z_P))
 
     def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Dense:
-        return Dense((_log_probs(columns) / temperature).softmax(dim=1))
+        return Dense((from_half_bits(columns["log_probs"]) / temperature).softmax(dim=1))
 
     def problem(self, columns: Columns) -> str | None:
         return wrong_width(columns["log_probs"], self.vocabulary_size) or not_finite(columns, "log_probs", "log_z")
@@ -81,13 +72,8 @@ class DenseCodec(Codec):
         import torch
 
         log_z_P = torch.from_numpy(columns["log_z"].to_numpy(zero_copy_only=False).copy())
-        logits_PV = _log_probs(columns) + log_z_P[:, None]
+        logits_PV = from_half_bits(columns["log_probs"]) + log_z_P[:, None]
         return Predictions(logits_PV, logits_PV[:, :0], random_P)
-
-
-def _log_probs(columns: Columns) -> "torch.Tensor":
-    """Returns log_probs_PV, float32."""
-    return from_half_bits(rectangle(columns["log_probs"], np.uint16))
 
 
 MAX_HIDDEN_SIZE = 2**16
@@ -109,11 +95,6 @@ class HiddenCodec(Codec):
     name: Literal["hidden"] = "hidden"
     hidden_size: int = Field(ge=1, le=MAX_HIDDEN_SIZE)
 
-    @classmethod
-    def worth_trying(cls, source: Codec) -> Sequence[Codec]:
-        """Returns the source itself if it has a decoder."""
-        return [source] if isinstance(source, cls) else []
-
     def fields(self) -> dict[str, pa.DataType]:
         return {"hidden": pa.list_(pa.uint16())}
 
@@ -121,12 +102,11 @@ class HiddenCodec(Codec):
         bits_PH = half_bits(predictions.hidden_PH)
         counts_P = np.full(len(bits_PH), bits_PH.shape[1])
         # Nothing is dropped, so the whole probability mass is kept.
-        mass_P = predictions.logits_PV.new_ones(len(bits_PH))
-        return {"hidden": lists(bits_PH.ravel(), counts_P, pa.uint16())}, mass_P
+        return {"hidden": lists(bits_PH.ravel(), counts_P, pa.uint16())}, predictions.logits_PV.new_ones(len(bits_PH))
 
     def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Dense:
         assert decoder is not None, "the set has its decoder"
-        return Dense((decoder(_hidden(columns)) / temperature).softmax(dim=1))
+        return Dense((decoder(from_half_bits(columns["hidden"])) / temperature).softmax(dim=1))
 
     def problem(self, columns: Columns) -> str | None:
         return wrong_width(columns["hidden"], self.hidden_size) or not_finite(columns, "hidden")
@@ -140,18 +120,5 @@ class HiddenCodec(Codec):
 
     def predictions(self, columns: Columns, decoder: Decoder | None, random_P: "torch.Tensor") -> Predictions:
         assert decoder is not None, "the set has its decoder"
-        hidden_PH = _hidden(columns)
+        hidden_PH = from_half_bits(columns["hidden"])
         return Predictions(decoder(hidden_PH), hidden_PH, random_P)
-
-    @property
-    def decoder_bytes(self) -> int:
-        # Weights and biases in float32.
-        return 4 * self.vocabulary_size * (self.hidden_size + 1)
-
-    def read_decoder(self, path: Path) -> Decoder:
-        return read_decoder(path, self.vocabulary_size, self.hidden_size)
-
-
-def _hidden(columns: Columns) -> "torch.Tensor":
-    """Returns hidden_PH, float32."""
-    return from_half_bits(rectangle(columns["hidden"], np.uint16))

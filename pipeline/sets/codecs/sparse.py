@@ -13,7 +13,6 @@ learn to be overconfident.
 Shapes: P positions, V vocabulary, N draws, G groups of W tokens, E distinct tokens drawn, K candidates.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -64,12 +63,6 @@ class SampledCodec(Codec):
 
     def __str__(self) -> str:
         return f"{self.name}-{self.num_samples}" + (f" at T={self.temperature:g}" if self.temperature != 1 else "")
-
-    @classmethod
-    def worth_trying(cls, source: Codec) -> Sequence[Codec]:
-        """Codecs of a few N at temperature 1."""
-        size = source.vocabulary_size
-        return [cls(vocabulary_size=size, num_samples=n, temperature=1.0) for n in (8, 16, 32, 50, 100)]
 
     def fields(self) -> dict[str, pa.DataType]:
         return {"candidates": pa.list_(id_type(self.vocabulary_size)), "counts": pa.list_(pa.uint8())}
@@ -196,12 +189,6 @@ class TopKCodec(Codec):
     def __str__(self) -> str:
         return f"{self.name}-{self.top_k}"
 
-    @classmethod
-    def worth_trying(cls, source: Codec) -> Sequence[Codec]:
-        """Returns codecs with a few values of K, up to the size of the vocabulary."""
-        size = source.vocabulary_size
-        return [cls(vocabulary_size=size, top_k=k) for k in (12, 50, 100) if k <= size]
-
     def fields(self) -> dict[str, pa.DataType]:
         ids = pa.list_(id_type(self.vocabulary_size))
         return {"candidates": ids, "log_probs": pa.list_(pa.uint16()), "log_z": pa.float32()}
@@ -222,7 +209,7 @@ class TopKCodec(Codec):
     def decode(self, columns: Columns, temperature: float, decoder: Decoder | None = None) -> Sparse:
         import torch
 
-        probability_PK = from_half_bits(rectangle(columns["log_probs"], np.uint16)).exp()
+        probability_PK = from_half_bits(columns["log_probs"]).exp()
         token_PK = torch.from_numpy(rectangle(columns["candidates"], np.int64))
         position_PK = torch.arange(len(token_PK))[:, None].expand_as(token_PK)
         # Rounding to float16 can push the sum of the kept probabilities slightly above 1.

@@ -1,10 +1,10 @@
 """Examples of a task: a row per input and variant, with text, token ids, gold label and the teacher's logits."""
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -25,7 +25,7 @@ from pipeline.sets.registry import FORMATS
 from pipeline.sets.row_kind import RowKind, RowsCheck, View, hash_of_texts, ids_problem, signals_problem
 from pipeline.sets.signals.rows import logits_of
 from pipeline.sources import sentences
-from pipeline.sources.source import HASHED_COLUMNS, hash_rows
+from pipeline.sources.source import HASHED_COLUMNS
 from pipeline.sql.database import variants_view_name, view_name
 from pipeline.sql.read_only_query import check_condition, open_files, quoted, select, to_arrow
 from pipeline.tasks.metrics import score_logits
@@ -73,6 +73,12 @@ class ExamplesKind(RowKind):
 
     def check(self, record: SetRecord) -> "ExamplesCheck":
         return ExamplesCheck(self, record)
+
+    def is_hashed(self, record: SetRecord) -> bool:
+        return record.has_text
+
+    def hashed_rows(self, rows: pa.Table) -> Iterable[pa.RecordBatch]:
+        yield from rows.filter(pc.equal(rows.column("variant"), 0)).select(HASHED_COLUMNS).to_batches()
 
     def batches(self, record: SetRecord, path: Path) -> Iterator[tuple[str, pa.Table]]:
         """Texts are read as a dictionary: one long text that a small file repeats often stays one."""
@@ -161,42 +167,27 @@ def example_encodings(names: Container[str]) -> dict[str, Any]:
     }
 
 
-@dataclass
-class Tally:
-    """Counts over all shards of a split: source rows, variants, and the hash of texts and gold."""
-
-    originals: int = 0
-    variants: int = 0
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-
-    @property
-    def rows_sha256(self) -> str:
-        """Returns the value of `pipeline.sources.rows_sha256` for the source rows."""
-        return self.digest.hexdigest()
-
-
 class ExamplesCheck(RowsCheck):
-    """Counts source rows and variants of each split, and hashes the texts and gold of the former."""
+    """Counts source rows and variants of each split, too."""
 
     def __init__(self, kind: RowKind, record: SetRecord) -> None:
         super().__init__(kind, record)
-        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
+        self._originals: Counter[str] = Counter()
+        self._variants = 0
         self._before = 0  # source rows of the split in earlier shards
 
     def begin(self, shard: Shard) -> None:
-        self._before = self._tallies[shard.split].originals
+        self._before = self._originals[shard.split]
 
     def add(self, shard: Shard, rows: pa.Table) -> None:
-        tally, originals = self._tallies[shard.split], rows.filter(pc.equal(rows.column("variant"), 0))
-        tally.originals += originals.num_rows
-        tally.variants += rows.num_rows - originals.num_rows
-        if self.record.has_text:
-            for batch in originals.select(HASHED_COLUMNS).to_batches():
-                hash_rows(tally.digest, batch)
+        super().add(shard, rows)
+        originals = pc.sum(pc.equal(rows.column("variant"), 0)).as_py() or 0
+        self._originals[shard.split] += originals
+        self._variants += rows.num_rows - originals
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
         """Every source row of a shard has to occur once, unless the split lacks rows."""
-        described, found = self.record.splits.get(shard.split), self._tallies[shard.split].originals - self._before
+        described, found = self.record.splits.get(shard.split), self._originals[shard.split] - self._before
         # Keys ascend and lie in the shard's range, so equal numbers mean that each row is there exactly once.
         if described and not described.absent and found != shard.stop - shard.start:
             return f"the source rows {shard.start:,} to {shard.stop:,} do not occur exactly once"
@@ -206,16 +197,12 @@ class ExamplesCheck(RowsCheck):
         """Returns splits without some of the recorded source rows, or sets without some of their variants."""
         record, problems = self.record, []
         for split, described in record.splits.items():
-            tally, expected = self._tallies[split], described.rows - described.absent
-            if tally.originals != expected:
-                problems.append(f"split {split!r}: {tally.originals:,} source rows, but distill.json has {expected:,}")
-            # The hash covers all rows in order. With absent rows or without text it cannot be computed.
-            elif not described.absent and record.has_text and tally.rows_sha256 != described.rows_sha256:
-                problems.append(f"split {split!r}: its texts and gold are not those whose hash distill.json gives")
-        variants = sum(tally.variants for tally in self._tallies.values())
-        if record.augmentation is not None and variants != record.augmentation.rows:
-            problems.append(f"{variants:,} variants, but distill.json has {record.augmentation.rows:,}")
-        return problems
+            found, expected = self._originals[split], described.rows - described.absent
+            if found != expected:
+                problems.append(f"split {split!r}: {found:,} source rows, but distill.json has {expected:,}")
+        if record.augmentation is not None and self._variants != record.augmentation.rows:
+            problems.append(f"{self._variants:,} variants, but distill.json has {record.augmentation.rows:,}")
+        return problems or super().split_problems()
 
 
 @dataclass(frozen=True)

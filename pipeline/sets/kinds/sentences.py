@@ -16,7 +16,7 @@ from pipeline.sets.files import Statistics
 from pipeline.sets.open import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.row_kind import RowKind, RowsCheck, ids_problem, signals_problem
+from pipeline.sets.row_kind import RowKind, ids_problem, signals_problem
 from pipeline.sets.signals import Vectors
 
 VECTOR_LEAF = "vector.list.element"
@@ -76,8 +76,13 @@ class SentencesKind(RowKind):
             f"Vectors of {record.teacher.name} for the sentences of {record.dataset_name}: {record.num_rows:,} vectors."
         )
 
-    def check(self, record: SetRecord) -> "SentencesCheck":
-        return SentencesCheck(self, record)
+    def end_problem(self, record: SetRecord, shard: Shard, num_rows: int) -> str | None:
+        # Keys ascend and pieces are in range, so the right number means that no sentence is missing. A document of a
+        # corpus may have any number of sentences.
+        expected = (shard.stop - shard.start) * (1 + record.is_pair)
+        if record.task is not None and num_rows != expected:
+            return f"{num_rows:,} sentences, but the source rows {shard.start:,} to {shard.stop:,} have {expected:,}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -120,17 +125,6 @@ class SentenceSet(GroupedSet):
                     "bytes_per_sentence": total["bytes"] / total["sentences"],
                 }
         return scores
-
-
-class SentencesCheck(RowsCheck):
-    """Counts the sentences of a task. A document of a corpus may have any number of sentences."""
-
-    def end_problem(self, shard: Shard, num_rows: int) -> str | None:
-        # Keys ascend and pieces are in range, so the right number means that no sentence is missing.
-        expected = (shard.stop - shard.start) * (1 + self.record.is_pair)
-        if self.record.task is not None and num_rows != expected:
-            return f"{num_rows:,} sentences, but the source rows {shard.start:,} to {shard.stop:,} have {expected:,}"
-        return None
 
 
 def sentences_table(record: SetRecord, split: str, rows: Sentences, vectors: Mapping[str, pa.Array]) -> pa.Table:

@@ -3,9 +3,7 @@
 Shapes: N sentences, T tokens of all of them, C logits.
 """
 
-import hashlib
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,9 +17,9 @@ from pipeline.arrays import Bools, Floats, Ints, Ragged, ragged
 from pipeline.sets.open import GroupedSet
 from pipeline.sets.record import Scores, SetRecord
 from pipeline.sets.record_parts import Shard
-from pipeline.sets.row_kind import RowKind, RowsCheck, View, hash_of_texts, ids_problem, signals_problem
+from pipeline.sets.row_kind import RowKind, View, hash_of_texts, ids_problem, signals_problem
 from pipeline.sets.signals.rows import token_logits_of
-from pipeline.sources.source import hash_rows
+from pipeline.sources.source import HASHED_COLUMNS
 from pipeline.sql.database import words_view_name
 from pipeline.sql.read_only_query import parquet
 from pipeline.tasks.metrics import confusion, confusion_by_name
@@ -152,11 +150,31 @@ class TokenLabelsKind(RowKind):
             f"{record.num_rows:,} sentences."
         )
 
-    def check(self, record: SetRecord) -> "TokenLabelsCheck":
-        return TokenLabelsCheck(self, record)
+    def is_hashed(self, record: SetRecord) -> bool:
+        return True
+
+    def hashed_rows(self, rows: pa.Table) -> Iterable[pa.RecordBatch]:
+        # Source rows have two more columns, which are null for labelled words.
+        nothing = pa.nulls(rows.num_rows)
+        columns = [rows.column("words").combine_chunks(), nothing, rows.column("label").combine_chunks(), nothing]
+        yield pa.RecordBatch.from_arrays(columns, names=HASHED_COLUMNS)
+
+    def end_problem(self, record: SetRecord, shard: Shard, num_rows: int) -> str | None:
+        end = shard.start + num_rows
+        return None if end == shard.stop else f"it ends at source row {end:,}, and not at {shard.stop:,}"
 
     def file_problem(self, path: Path) -> str | None:
-        return words_bomb(path)
+        """One word may be so long, or so frequent, that the words fill the memory. A dictionary hides that."""
+        with pq.ParquetFile(path, read_dictionary=["words.list.element"]) as file:
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=["words.list.element"]):
+                words = batch.column(0).flatten()
+                # pyarrow returns plain strings for pages without a dictionary, whose bytes the file's size limits.
+                if not pa.types.is_dictionary(words.type):
+                    continue
+                num_bytes = pc.sum(pc.binary_length(words.dictionary).take(words.indices)).as_py() or 0
+                if num_bytes > MAX_TEXT_BYTES:
+                    return f"the words of {batch.num_rows:,} rows have more than {MAX_TEXT_BYTES:,} bytes"
+        return None
 
     def batches(self, record: SetRecord, path: Path) -> Iterator[tuple[str, pa.Table]]:
         with pq.ParquetFile(path) as file:
@@ -220,46 +238,6 @@ class TokenLabelSet(GroupedSet):
         }
 
 
-class TokenLabelsCheck(RowsCheck):
-    """Hashes the words and gold of each split."""
-
-    def __init__(self, kind: RowKind, record: SetRecord) -> None:
-        super().__init__(kind, record)
-        self._digests: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
-
-    def add(self, shard: Shard, rows: pa.Table) -> None:
-        hash_rows(self._digests[shard.split], _as_source_rows(rows))
-
-    def end_problem(self, shard: Shard, num_rows: int) -> str | None:
-        end = shard.start + num_rows
-        return None if end == shard.stop else f"it ends at source row {end:,}, and not at {shard.stop:,}"
-
-    def split_problems(self) -> list[str]:
-        """Returns splits that differ from the record."""
-        return [
-            f"split {split!r}: its words and gold are not those whose hash distill.json gives"
-            for split, described in self.record.splits.items()
-            if self._digests[split].hexdigest() != described.rows_sha256
-        ]
-
-
-def words_bomb(path: Path) -> str | None:
-    """Returns a problem if one word is so long, or so frequent, that the words fill the memory.
-
-    A dictionary hides that.
-    """
-    with pq.ParquetFile(path, read_dictionary=["words.list.element"]) as file:
-        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=["words.list.element"]):
-            words = batch.column(0).flatten()
-            # pyarrow returns plain strings for pages without a dictionary, whose bytes the file's size already limits.
-            if not pa.types.is_dictionary(words.type):
-                continue
-            num_bytes = pc.sum(pc.binary_length(words.dictionary).take(words.indices)).as_py() or 0
-            if num_bytes > MAX_TEXT_BYTES:
-                return f"the words of {batch.num_rows:,} rows have more than {MAX_TEXT_BYTES:,} bytes"
-    return None
-
-
 def _word_ids_problem(ids: pa.Array, word_ids: pa.Array, words_N: pa.Array) -> str | None:
     if not pc.list_value_length(word_ids).equals(pc.list_value_length(ids)):
         return "a sentence has different numbers of word_ids and ids"
@@ -288,14 +266,6 @@ def _hash_problem(record: SetRecord, rows: pa.Table) -> str | None:
     if any(wrong):
         return f"text_hash of source row {rows.column('source_row')[wrong.index(True)]} does not belong to its words"
     return None
-
-
-def _as_source_rows(rows: pa.Table) -> pa.RecordBatch:
-    """Returns the columns of source rows that `rows_sha256` hashes. sentence2 and score are null."""
-    nothing = pa.nulls(rows.num_rows)
-    # Source rows were hashed with these columns, so verification has to present the same ones.
-    columns = [rows.column("words").combine_chunks(), nothing, rows.column("label").combine_chunks(), nothing]
-    return pa.RecordBatch.from_arrays(columns, names=["sentence1", "sentence2", "label", "score"])
 
 
 def words_table(record: SetRecord, shard: Shard, rows: pa.Table, pieces: Pieces, logits_TC: Floats) -> pa.Table:

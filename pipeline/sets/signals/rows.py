@@ -11,7 +11,8 @@ from pipeline.arrays import Floats
 from pipeline.files import sha256
 from pipeline.sets.codec_text import Pooling
 from pipeline.sets.codecs import AnyCodec, Decoder
-from pipeline.sets.codecs.codec import DECODER_FILE
+from pipeline.sets.codecs.codec import DECODER_FILE, read_decoder
+from pipeline.sets.codecs.lossless import HiddenCodec
 from pipeline.sets.codecs.vectors import BASIS_FILE, AnyVectorCodec, Basis, read_basis
 from pipeline.sets.record_parts import Sha256
 from pipeline.sets.signals.signal import Signal, own_file
@@ -28,11 +29,12 @@ class Logits(Signal):
 
     title: ClassVar[str] = "logits of a task"
     task_category: ClassVar[str] = "text-classification"
+    each: ClassVar[str] = ""
 
     target: Target
 
     def __str__(self) -> str:
-        return f"{self.target.num_logits} logits"
+        return f"{self.target.num_logits} logits{self.each}"
 
     def columns(self) -> list[pa.Field]:
         return [pa.field("logits", pa.list_(pa.float32(), self.target.num_logits), nullable=False)]
@@ -40,11 +42,14 @@ class Logits(Signal):
     def card_lines(self) -> str:
         names = ", ".join(f"`{code(name)}`" for name in self.target.names).replace("|", "\\|")
         apart = ", each for its own sigmoid" if self.target.has_label_lists else ""
-        return f"| `logits` | {self.target.num_logits} float32, in this order: {names}{apart} |"
+        each = " for each token" if self.each else ""
+        return f"| `logits` | {self.target.num_logits} float32{each}, in this order: {names}{apart} |"
 
     def facts(self) -> dict[str, Any]:
         names = ", ".join(self.target.names)
-        return {"logits": "the score itself" if self.target.is_score else f"{self.target.num_logits}: {names}"}
+        return {
+            "logits": "the score itself" if self.target.is_score else f"{self.target.num_logits}{self.each}: {names}"
+        }
 
     def problem(self, rows: pa.Table) -> str | None:
         # Nulls become NaN in numpy, but the message should distinguish the two.
@@ -62,30 +67,15 @@ def logits_of(table: pa.Table, num_logits: int) -> Floats:
     return np.array(flat.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(-1, num_logits)
 
 
-class TokenLogits(Signal):
-    """Column ``logits``: a list of C numbers for each token, float32.
-
-    Attributes:
-        target: their meaning, with a name for each.
-    """
+class TokenLogits(Logits):
+    """Column ``logits``: a list of C numbers for each token, float32."""
 
     title: ClassVar[str] = "logits of words"
     task_category: ClassVar[str] = "token-classification"
-
-    target: Target
-
-    def __str__(self) -> str:
-        return f"{self.target.num_logits} logits per token"
+    each: ClassVar[str] = " per token"
 
     def columns(self) -> list[pa.Field]:
         return [pa.field("logits", pa.list_(pa.list_(pa.float32(), self.target.num_logits)), nullable=False)]
-
-    def card_lines(self) -> str:
-        names = ", ".join(f"`{code(name)}`" for name in self.target.names).replace("|", "\\|")
-        return f"| `logits` | {self.target.num_logits} float32 for each token, in this order: {names} |"
-
-    def facts(self) -> dict[str, Any]:
-        return {"logits": f"{self.target.num_logits} per token: {', '.join(self.target.names)}"}
 
     def problem(self, rows: pa.Table) -> str | None:
         column = rows.column("logits").combine_chunks()
@@ -143,7 +133,11 @@ class Mlm(Signal):
 
     def files(self) -> dict[str, int]:
         """The decoder, if the codec needs one."""
-        return {DECODER_FILE: self.codec.decoder_bytes + HEADER_BYTES} if self.codec.needs_decoder else {}
+        if not isinstance(self.codec, HiddenCodec):
+            return {}
+        # Weights and biases in float32.
+        size = 4 * self.codec.vocabulary_size * (self.codec.hidden_size + 1)
+        return {DECODER_FILE: size + HEADER_BYTES}
 
     def hashes(self) -> dict[str, str]:
         return {DECODER_FILE: self.decoder_sha256} if self.decoder_sha256 else {}
@@ -162,9 +156,10 @@ class Mlm(Signal):
         Raises:
             IntegrityError: if the file is missing or was changed, or is not a decoder.
         """
-        if not self.codec.needs_decoder:
+        if not isinstance(self.codec, HiddenCodec):
             return None
-        return self.codec.read_decoder(own_file(root, DECODER_FILE, self.decoder_sha256, "decoder"))
+        path = own_file(root, DECODER_FILE, self.decoder_sha256, "decoder")
+        return read_decoder(path, self.codec.vocabulary_size, self.codec.hidden_size)
 
 
 HEADER_BYTES = 2**20

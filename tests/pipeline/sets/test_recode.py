@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError
 from pipeline.files import sha256
-from pipeline.sets.codecs import Dense, codec_for
+from pipeline.sets import recode_plan
+from pipeline.sets.codecs import Dense
 from pipeline.sets.codecs.codec import DECODER_FILE
-from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
 from pipeline.sets.codecs.vectors import vector_codec
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet, split_table
@@ -134,10 +134,7 @@ def test_what_float16_cannot_hold_is_neither_recoded_nor_measured(
 
 
 def test_the_budget_is_what_the_sets_came_to(token_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind, text in ((TopKCodec, "topk-10"), (SampledCodec, "sampled-20")):
-        monkeypatch.setattr(
-            kind, "worth_trying", lambda source, text=text: [codec_for(text, source.vocabulary_size, None)]
-        )
+    monkeypatch.setattr(recode_plan, "TRIED", ("dense", "topk-10", "sampled-20"))
     hidden = MaskedWordSet.open(token_store / "hidden")
     positions = sum(scores["positions"] for scores in hidden.record.scores.values())
     lines = {line.codec: line for line in compared_word_codecs(hidden, 10_000)}

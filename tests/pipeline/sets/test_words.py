@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.sets.kinds.examples import ExampleSet
-from pipeline.sets.kinds.token_labels import MAX_TEXT_BYTES, TokenLabelSet, words_bomb
+from pipeline.sets.kinds.token_labels import MAX_TEXT_BYTES, TokenLabelSet
 from pipeline.sets.verify import verify_shards
 from tests.helpers.words import dump_entities, write_random_teacher
 
@@ -80,7 +80,7 @@ def test_a_long_word_a_thousand_times_is_not_unpacked(tmp_path: Path) -> None:
     column = pa.ListArray.from_arrays(pa.array([0, 1000], pa.int32()), words)
     pq.write_table(pa.table({"words": column}), tmp_path / "bomb.parquet")
     assert (tmp_path / "bomb.parquet").stat().st_size < MAX_TEXT_BYTES // 100
-    found = words_bomb(tmp_path / "bomb.parquet")
+    found = TokenLabelSet.row_kind.file_problem(tmp_path / "bomb.parquet")
     assert found is not None
     assert "words of 1 rows" in found
 

@@ -24,8 +24,8 @@ from pipeline.sets.codecs import (
     Distribution,
     Predictions,
     Sparse,
-    read_decoder,
 )
+from pipeline.sets.codecs.codec import read_decoder
 from pipeline.sets.codecs.sparse import SampledCodec, TopKCodec
 from pipeline.sets.kinds.masked_words import MaskedRows, split_table, tokens_schema, tokens_table
 from tests.helpers.messages import naming
