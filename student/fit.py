@@ -4,7 +4,7 @@ No teacher is in memory. With several tasks, the run's folder contains the recor
 task. Each of these is a normal folder of a run, which commands accept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,18 +38,15 @@ from student.losses.layer_losses import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.build_config import with_default_encoder
 from student.model.student import Student, TaskStudent, default_device, share_hidden
-from student.row_adam import make_optimizer
-from student.run_result import (
-    calibrate,
+from student.record import (
     context,
     deciding_settings,
-    keep_profile,
     note_start,
     result,
     write_card,
-    write_student_file,
     write_tokenizer,
 )
+from student.row_adam import make_optimizer
 from student.settings import SeveralTasks, TrainSettings, num_bigrams
 from student.training_data import (
     StudentTraining,
@@ -64,6 +61,8 @@ from student.training_data import (
 )
 from student.vocabulary_pruning import PrunedStudents, frequent_pairs, neutralise_untrained, with_bigrams
 
+# Writes files to a folder, given the finished students in it, each with its own folder.
+WriteFile = Callable[[Path, Mapping[Path, TaskStudent]], object]
 # Tables are shared by token id, so ids must come from the same tokenizer and the same truncation.
 ONE_ENCODER = {
     "tokenizer_sha256": ("tokenizer", "Dump them with teachers of one encoder, or import them with one --tokenizer."),
@@ -74,16 +73,18 @@ ONE_ENCODER = {
 }
 
 
-def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> Record:
+def fit_students(
+    settings: TrainSettings, command: str, write_file: WriteFile, data: Sequence[TrainingData] = ()
+) -> Record:
     """Trains the student that settings describe, or the students of their ``tasks``, or resumes the training.
 
     The run folder holds ``run.json`` (settings, query, hashes, metrics per epoch), the best epoch's weights by the
-    first metric on the first dev split, the tokenizer, a card and, if the engine serves the student, its file. See
-    `train_tasks` for several tasks.
+    first metric on the first dev split, the tokenizer, and a card. See `_fit_tasks` for several tasks.
 
     Args:
         settings: everything that decides the student.
         command: the command line, for the record.
+        write_file: writes further files to the run's folder, given its students with their folders.
         data: the rows of each set, if they have been read already. See `load_data`.
 
     Returns:
@@ -95,7 +96,7 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
         FingerprintMismatchError: if the folder holds a run with other settings.
     """
     if isinstance(settings.source, SeveralTasks):
-        return train_tasks(settings, command, data)
+        return _fit_tasks(settings, command, write_file, data)
     source = source_of(settings)
     logit_set = data[0].logit_set if data else open_training_set(source, settings.store, settings.allow_unverified)
     facts = data[0].facts if data else task_facts(logit_set)
@@ -119,21 +120,19 @@ def train(settings: TrainSettings, command: str, data: Sequence[TrainingData] = 
     write_tokenizer(training)
     note_start([training], vectors, logit_set)
     [student], history = fit([training], vectors, run)
-    calibrate(training, student)
-    keep_profile(training, student)
     found = result(training, student, history, best_of(history)) | stage_history(folder)
     unfinished = run.record() | {"result": found}
     write_card(training, student, unfinished)
     # The file gets the thresholds in the record. The run is finished after it, so that a killed one writes it again.
     write_record(folder / RUN_RECORD, unfinished)
-    write_student_file(folder, {folder: student})
+    write_file(folder, {folder: student})
     # The first stage's checkpoint is needed until the record is final, so it is removed last.
     record = run.finish(found)
     end_stage(folder)
     return record
 
 
-def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingData] = ()) -> Record:
+def _fit_tasks(settings: TrainSettings, command: str, write_file: WriteFile, data: Sequence[TrainingData]) -> Record:
     """Trains a student for each of several tasks, or resumes the training.
 
     The students share their encoder. Those of single texts also share the hidden layer of their heads, and so do
@@ -142,17 +141,7 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
     A step is a batch of one task, an epoch all batches of all tasks in random order. The best epoch is that of the
     best mean of the tasks' first metrics on their first dev splits.
 
-    Args:
-        settings: everything that decides the students.
-        command: the command line, for the record.
-        data: the rows of each task, if they have been read already.
-
     Returns: The content of the common ``run.json``. Each task's folder also has its own.
-
-    Raises:
-        ConfigError: naming every flag that does not fit, and sets that cannot share an encoder.
-        DataError: if there is no such set, or it has no rows to train on.
-        FingerprintMismatchError: if the folder holds a run with other settings.
     """
     trainings = _trainings(settings, data)
     names = [training.name for training in trainings]
@@ -179,13 +168,11 @@ def train_tasks(settings: TrainSettings, command: str, data: Sequence[TrainingDa
     chosen = {"chosen_by": f"the mean over {', '.join(names)}"}
     evaluation: dict[str, Any] = {}
     for one, student, work in zip(trainings, students, works, strict=True):
-        calibrate(one, student)
-        keep_profile(one, student)
         own, own_best = [entry_of(one.name, entry) for entry in history], entry_of(one.name, best)
         record = work.finish(result(one, student, own, own_best) | chosen)
         write_card(one, student, record)
         evaluation |= {f"{one.name}/{split}": scores for split, scores in record["result"]["evaluation"].items()}
-    write_student_file(folder, {one.folder: student for one, student in zip(trainings, students, strict=True)})
+    write_file(folder, {one.folder: student for one, student in zip(trainings, students, strict=True)})
     return run.finish({"history": history, "best": best, "evaluation": evaluation})
 
 

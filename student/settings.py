@@ -31,6 +31,7 @@ HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"]
 SoftLoss = Literal["kl", "mse"]
 ClassWeights = Literal["balanced"]
 Weights = Literal["float32", "rounded"]
+TableDtype = Literal["float32", "float16", "int8"]  # of exported tables
 LayerLossName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-mse", "att-kl", "val-kl"]
 LAYER_LOSSES = get_args(LayerLossName)
 INITS = ("pretrained", "teacher", "noise")

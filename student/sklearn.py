@@ -13,11 +13,11 @@ from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target, softmax
-from student.fit import train
 from student.predict.predictor import Predictor
 from student.predict.run_predictor import RunPredictor
 from student.settings import TrainSettings, Where
 from student.texts import listed
+from student.train import train
 from student.training_data import open_training_set, source_of
 
 MAX_EXAMPLES = 3

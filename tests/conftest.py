@@ -38,7 +38,7 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sql.read_only_query import open_database, open_files
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import Objective, Task, load_task
-from student.fit import train
+from student.train import train
 from teacher.dumps import dump
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier

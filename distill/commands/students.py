@@ -59,7 +59,7 @@ def _add_history(result: Result, history: list[Entry], title: str) -> Result:
 def train_student(settings: TrainSettings) -> Result:
     """Train a student from a logit set."""
     from distill.apps.score_advice import judge, judge_rows
-    from student.fit import train
+    from student.train import train
 
     record = train(settings, called())
     result = record["result"]

@@ -1,4 +1,4 @@
-"""Calibrated probabilities of labels, and intervals of scores.
+"""Calibrated probabilities of labels, intervals of scores, and thresholds of labels that hold each by itself.
 
 A student takes its probabilities from its teacher: too sure where the teacher is, too flat where soft targets made
 them so. One number mends that, the temperature by which logits are divided (Guo et al. 2017, section 4.2). It does not
@@ -8,16 +8,19 @@ Shapes: N rows, C logits or labels.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.arrays import Floats, Floats64, Ints
-from pipeline.tasks.target import Target, has_gold, predicted_scores
+from pipeline.tasks.target import NO_LABEL, Target, has_gold, predicted_scores
 
 FEWEST_OF_LABEL = 10  # rows with a label, and rows without it, for a temperature of its own
 HOTTEST = 20.0
+# Thresholds are stored as probabilities, and those of larger logits would round to 0 or 1.
+MOST_LOGIT = 30.0
 COVERAGE = 0.9  # share of gold scores that an interval is to contain
 Temperature = Annotated[float, Field(ge=1 / HOTTEST, le=HOTTEST)]
 
@@ -132,3 +135,40 @@ def _temperature(logits_NC: Floats64, gold_NC: Floats64) -> float:
     found = minimize_scalar(loss, bounds=(-math.log(HOTTEST), math.log(HOTTEST)))
     # Some digits fewer than the solver is exact to, so that machines agree on the number that is stored.
     return float(np.clip(round(math.exp(found.x), 4), 1 / HOTTEST, HOTTEST))
+
+
+def best_thresholds(target: Target, logits_NC: Floats, label_NC: Ints) -> dict[str, float]:
+    """Returns the probability of each label above which its F1 is best on some rows, or 0.5 if no row has the label.
+
+    Args:
+        target: names the labels.
+        logits_NC: float32, a student's logits.
+        label_NC: their gold, rows of ``NO_LABEL`` where there is none.
+    """
+    known_N = label_NC[:, 0] != NO_LABEL
+    pairs = zip(target.names, logits_NC[known_N].T, label_NC[known_N].T, strict=True)
+    return {name: 1 / (1 + float(np.exp(-_best_cut(logit_N, gold_N)))) for name, logit_N, gold_N in pairs}
+
+
+def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
+    """Returns the logit half-way between two rows above which F1 is best. Among equally good ones, the nearest to 0."""
+    # Without positive rows F1 is 0 at every threshold, so the neutral one stays.
+    if not gold_N.any():
+        return 0.0
+    order_N = np.argsort(-logit_N, kind="stable")
+    sorted_N = logit_N[order_N].astype(np.float64)
+    right_N, said_N = np.cumsum(gold_N[order_N]), np.arange(1, len(gold_N) + 1)
+    f1_N = 2 * right_N / (said_N + gold_N.sum())
+    # A cut half-way between two rows is the most robust to small changes of their logits.
+    cut_N = (sorted_N + np.append(sorted_N[1:], sorted_N[-1] - 1)) / 2
+    # A threshold cannot separate equal logits, so cuts between them are excluded.
+    f1_N[:-1][np.diff(sorted_N) == 0] = -1
+    best = np.flatnonzero(f1_N == f1_N.max())
+    return float(np.clip(np.nan_to_num(cut_N[best[np.abs(cut_N[best]).argmin()]]), -MOST_LOGIT, MOST_LOGIT))
+
+
+def as_logits(thresholds: Mapping[str, float], target: Target) -> Floats:
+    """Thresholds by label as logits [C], or 0 for a label without one."""
+    p_C = np.array([thresholds.get(name, 0.5) for name in target.names])
+    # `log1p` keeps thresholds near 0 exact, where 1 - p would round.
+    return np.asarray(np.log(p_C) - np.log1p(-p_C), dtype=np.float32)

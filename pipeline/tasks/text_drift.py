@@ -11,6 +11,7 @@ import base64
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Annotated, Any
 
 import numpy as np
@@ -116,6 +117,13 @@ class Drift(BaseModel):
     def is_drifted(self) -> bool:
         """Whether the signal differs noticeably, and not by chance."""
         return self.num_inputs >= FEWEST and self.psi > self.limit
+
+
+def without(part: Ragged, special_ids: Sequence[Sequence[int]] | None) -> Ragged:
+    """The same rows without the special tokens that a student reads around texts."""
+    is_kept_T = ~np.isin(part.flat, list(chain.from_iterable(special_ids or ())))
+    kept_T = np.concatenate([[0], np.cumsum(is_kept_T)])
+    return Ragged(part.flat[is_kept_T], kept_T[part.offsets])
 
 
 def text_signals(parts: Sequence[Ragged], is_seen_V: Bools) -> dict[str, Floats64]:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from student.encoders.encoder import remaining_starts
 from student.encoders.products import SparseGrads, reduce
 from student.model.tables import SmallTable, TokenTable
-from student.run_settings import TableDtype
+from student.settings import TableDtype
 
 
 class BigramSums(nn.Module):

@@ -16,7 +16,7 @@ from torch.nn import functional
 from student.encoders.bert_shape import BertShape
 from student.encoders.products import SparseGrads
 from student.model.flags import PoolerKind, PoolingKind
-from student.run_settings import TableDtype
+from student.settings import TableDtype
 
 
 class LstmShape(BaseModel):

@@ -36,11 +36,12 @@ from student.export.engine_tokenizer import (
 )
 from student.export.int8_rounding import Rounding, Tensors, is_exact
 from student.model.architecture import StudentConfig, TaskConfig, TokenLabelConfig
+from student.model.config_file import stored_thresholds
 from student.model.heads import is_equal, share_hidden_layers
 from student.model.student import Student, TaskStudent, TokenLabelStudent
 from student.predict.certificate import CertifiedMargin, file_hashes, margin_for_file
 from student.predict.engine_predictor import FILE_INFOS, INFO, FileInfo
-from student.predict.labels import label_bias, stored_thresholds
+from student.predict.labels import label_bias
 from student.run_settings import FileTableDtype, HeadDtype
 
 FORMAT_VERSION = 1  # of the files that the engine reads

@@ -20,8 +20,7 @@ from student.model.disk_rounding import MOST_WIDENED
 from student.model.flags import EmbeddingKind, PoolerKind, PoolingKind
 from student.model.heads import HEADS, PAIRINGS, HeadShape
 from student.pretrain_settings import VectorMap
-from student.run_settings import TableDtype
-from student.settings import HeadKind, PairingKind, Weights
+from student.settings import HeadKind, PairingKind, TableDtype, Weights
 
 # Sizes beyond this limit come from damaged or hostile files: real vocabularies have at most a million tokens.
 FORMAT_VERSION, MAX_SIZE = 1, 2**22

@@ -27,11 +27,11 @@ from student.model.config_file import (
     read_config,
     read_task_config,
     read_token_label_config,
+    thresholds_file,
 )
 from student.model.heads import HEADS, PAIRINGS, is_as_large, share_hidden_layers
 from student.model.tables import SmallTable
 from student.model.weights import check_room, load_weights, save_weights, stored_bytes
-from student.predict.labels import thresholds_file
 
 
 class TaskStudent(nn.Module, PyTorchModelHubMixin):

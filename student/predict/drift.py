@@ -4,13 +4,9 @@ Shapes: N inputs, T tokens.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from pipeline import console
-from pipeline.arrays import Ragged
 from pipeline.tasks.text_drift import Drift, drifts
 from student.predict.multi_task import AnyPredictor, members
 from student.predict.predictor import Predictor
@@ -69,10 +65,3 @@ NAMES = {
     "margin": "margins of predictions",
     "score": "predicted scores",
 }
-
-
-def without(part: Ragged, special_ids: Sequence[Sequence[int]] | None) -> Ragged:
-    """The same rows without the special tokens that a student reads around texts."""
-    is_kept_T = ~np.isin(part.flat, list(chain.from_iterable(special_ids or ())))
-    kept_T = np.concatenate([[0], np.cumsum(is_kept_T)])
-    return Ragged(part.flat[is_kept_T], kept_T[part.offsets])

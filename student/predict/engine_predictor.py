@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from pipeline.arrays import Floats, Floats64, Ints, Ragged
 from pipeline.errors import ConfigError, IntegrityError, MissingDependencyError, did_you_mean
+from pipeline.file_names import STUDENT_FILE
 from pipeline.files import sha256
 from pipeline.strings import require_text
 from pipeline.tasks.text_drift import text_signals
@@ -27,7 +28,6 @@ from student.predict.predictor import Predictor, StudentInfo
 from student.texts import listed
 
 INFO = "distill"  # key of the metadata that holds a `FileInfo`
-STUDENT_FILE = "student.distill"  # in the folder of a run
 
 
 class FileInfo(StudentInfo):

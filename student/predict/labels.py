@@ -7,7 +7,6 @@ Thresholds are stored as probabilities and used as logits: a label holds where i
 Shapes: N rows, C logits or labels.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,23 +15,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.arrays import Bools, Floats, Ints
-from pipeline.errors import ConfigError, IntegrityError, did_you_mean, short
-from pipeline.file_names import RUN_RECORD
-from pipeline.record_file import read_record, read_work_record, with_checksum
-from pipeline.tasks.target import NO_LABEL, Target, margins, predicted_scores, probabilities, softmax
-from pipeline.tasks.temperature import Calibration
+from pipeline.errors import ConfigError, did_you_mean
+from pipeline.tasks.target import Target, margins, predicted_scores, probabilities, softmax
+from pipeline.tasks.temperature import Calibration, as_logits
+from student.model.config_file import stored_thresholds
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # This value replaces the label of a row whose margin is too small.
 ABSTAIN = "abstain"
-
-
-# A student that is saved without its run's record would lose its thresholds, so they get a file.
-THRESHOLDS_FILE = "thresholds.json"
-# Thresholds are stored as probabilities, and those of larger logits would round to 0 or 1.
-MOST_LOGIT = 30.0
 
 
 def answer_columns(
@@ -178,64 +170,3 @@ def read_costs(texts: Sequence[str]) -> dict[str, float]:
             raise ConfigError(f"--cost {text}: not LABEL=NUMBER, such as fraud=10, once for each label")
         costs[name] = cost
     return costs
-
-
-def best_thresholds(target: Target, logits_NC: Floats, label_NC: Ints) -> dict[str, float]:
-    """Returns the probability of each label above which its F1 is best on some rows, or 0.5 if no row has the label.
-
-    Args:
-        target: names the labels.
-        logits_NC: float32, a student's logits.
-        label_NC: their gold, rows of ``NO_LABEL`` where there is none.
-    """
-    known_N = label_NC[:, 0] != NO_LABEL
-    pairs = zip(target.names, logits_NC[known_N].T, label_NC[known_N].T, strict=True)
-    return {name: 1 / (1 + float(np.exp(-_best_cut(logit_N, gold_N)))) for name, logit_N, gold_N in pairs}
-
-
-def _best_cut(logit_N: Floats, gold_N: Ints) -> float:
-    """Returns the logit half-way between two rows above which F1 is best. Among equally good ones, the nearest to 0."""
-    # Without positive rows F1 is 0 at every threshold, so the neutral one stays.
-    if not gold_N.any():
-        return 0.0
-    order_N = np.argsort(-logit_N, kind="stable")
-    sorted_N = logit_N[order_N].astype(np.float64)
-    right_N, said_N = np.cumsum(gold_N[order_N]), np.arange(1, len(gold_N) + 1)
-    f1_N = 2 * right_N / (said_N + gold_N.sum())
-    # A cut half-way between two rows is the most robust to small changes of their logits.
-    cut_N = (sorted_N + np.append(sorted_N[1:], sorted_N[-1] - 1)) / 2
-    # A threshold cannot separate equal logits, so cuts between them are excluded.
-    f1_N[:-1][np.diff(sorted_N) == 0] = -1
-    best = np.flatnonzero(f1_N == f1_N.max())
-    return float(np.clip(np.nan_to_num(cut_N[best[np.abs(cut_N[best]).argmin()]]), -MOST_LOGIT, MOST_LOGIT))
-
-
-def stored_thresholds(folder: Path) -> dict[str, float]:
-    """The thresholds of a student by label: of its run's record, or of the file beside it, empty if there are none.
-
-    Raises:
-        IntegrityError: if what holds them is damaged.
-    """
-    path, stored = folder / RUN_RECORD, {}
-    if path.exists():
-        stored = read_work_record(path).get("result", {}).get("thresholds", {})
-    if not stored and (folder / THRESHOLDS_FILE).exists():
-        path = folder / THRESHOLDS_FILE
-        stored = read_record(path)
-    # A student from elsewhere may store anything here, and 0 or 1 would become an infinite logit.
-    if not isinstance(stored, dict) or not all(isinstance(p, float) and 0 < p < 1 for p in stored.values()):
-        raise IntegrityError(f"{path}: thresholds: {short(stored)} are not probabilities by label")
-    return stored
-
-
-def thresholds_file(folder: Path) -> dict[str, bytes]:
-    """The file that goes with a student when it is saved elsewhere, by its name, or none if it has no thresholds."""
-    stored = stored_thresholds(folder)
-    return {THRESHOLDS_FILE: with_checksum(json.dumps(stored, indent=2)).encode()} if stored else {}
-
-
-def as_logits(thresholds: Mapping[str, float], target: Target) -> Floats:
-    """Thresholds by label as logits [C], or 0 for a label without one."""
-    p_C = np.array([thresholds.get(name, 0.5) for name in target.names])
-    # `log1p` keeps thresholds near 0 exact, where 1 - p would round.
-    return np.asarray(np.log(p_C) - np.log1p(-p_C), dtype=np.float32)

@@ -22,9 +22,9 @@ from pipeline.cluster.ray_pool import RayFlags, RayPool, WorkerTask, on_cluster
 from pipeline.errors import ConfigError, DistillError
 from pipeline.file_names import SWEEP_RECORD
 from pipeline.flat_settings import as_flags
-from student.fit import train
-from student.run_result import LIBRARIES
+from student.record import LIBRARIES
 from student.settings import TrainSettings
+from student.train import train
 from student.training_data import Rows, load_data
 
 # A worker process keeps its rows here between trainings, since submitted functions share no other state.

@@ -57,7 +57,7 @@ def test_torch_waits_until_it_is_asked_for_and_answers_need_no_more() -> None:
     asked = "print('torch' in sys.modules)"
     others = "print(sys.modules.keys() & {'triton', 'scipy', 'duckdb', 'accelerate', 'sklearn', 'matplotlib'})"
     commands = "[getattr(distill, name) for name in distill.__all__ if name.islower() and name != 'open_set']"
-    training = "import student.fit; print('scipy.stats' in sys.modules)"  # which takes more than a second
+    training = "import student.train; print('scipy.stats' in sys.modules)"  # which takes more than a second
     predicting = f"{asked}; distill.Student; {asked}; distill.Predictor; {others}"
     program = f"import sys, distill; {commands}; {predicting}; {training}"
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -27,7 +27,7 @@ LIBRARIES = [
     "student.predict.predictor",
     "student.pretrain",
     "student.sweep.sweep",
-    "student.fit",
+    "student.train",
     "teacher.augment.augment",
     "teacher.finetune.classifier",
     "teacher.finetune.masked_words",

@@ -19,11 +19,11 @@ from pipeline.tasks.target import NO_LABEL
 from pipeline.tasks.task import Task
 from student.data import load_examples
 from student.evaluate import evaluate
-from student.fit import train
 from student.lessons.examples import evaluate_split, student_logits
 from student.model.student import Student
 from student.run_settings import EvaluateSettings
 from student.summary import score_rows
+from student.train import train
 from teacher.dumps import dump
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier

@@ -16,11 +16,11 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run_record import STUDENTS
 from student.data import load_examples
 from student.evaluate import evaluate
-from student.fit import train
 from student.labelled_file import evaluate_file
 from student.lessons.examples import student_logits
 from student.model.student import Student
 from student.run_settings import EvaluateSettings
+from student.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.row_formats import WRITERS

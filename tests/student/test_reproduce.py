@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from distill.commands import app
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import ExampleSet
-from student.fit import train
+from student.train import train
 from tests.helpers.formats import FOLDER
 from tests.helpers.rewritten_sets import Change, Row, rewritten
 from tests.helpers.students import tiny_config

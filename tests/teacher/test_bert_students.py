@@ -18,12 +18,12 @@ from student.data import as_read, load_examples
 from student.encoders.bert import BertEncoder
 from student.encoders.bert_shape import BertShape, Inherited
 from student.encoders.encoder import Encoder, EncoderShape, without_padding
-from student.fit import train
 from student.initial_weights.bert import BertStart, bert_start, copy_layers, spread_evenly, weight_files
 from student.model.build_config import build_config
 from student.model.student import Student
 from student.predict.predictor import Predictor
 from student.pretrain_settings import PretrainSettings
+from student.train import train
 from student.training_data import task_facts
 from teacher.tiny import create_tiny_bert
 from tests.helpers.messages import naming

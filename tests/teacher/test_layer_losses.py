@@ -18,7 +18,6 @@ from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from student.data import Examples, as_read, load_chosen, load_examples, row_weights
 from student.encoders.bert import BertEncoder
-from student.fit import train
 from student.initial_weights.bert import bert_start, copy_layers
 from student.layer_stage import LayerTask, layer_loss
 from student.lessons.examples import ExampleTask
@@ -29,6 +28,7 @@ from student.model.student import Student
 from student.model.weights import read_weights
 from student.pretrain_settings import FiltersSettings
 from student.settings import Query, Sets, TrainSettings
+from student.train import train
 from student.training_data import build_student_config, task_facts
 from teacher.dumps import dump
 from teacher.finetune.common import save_teacher

@@ -25,8 +25,8 @@ from student.model.build_config import build_config
 from student.model.student import Student, num_parameters
 from student.predict.engine_predictor import FolderPredictor
 from student.predict.predictor import Predictor
-from student.run_result import write_student_file
 from student.settings import TrainSettings
+from student.train import write_student_file
 
 ROWS, PAPER_LENGTH = 256, 64
 MEAN_LENGTH, LENGTH_SIGMA, MAX_LENGTH = 13.2, 0.6, 60

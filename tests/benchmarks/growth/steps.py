@@ -16,8 +16,8 @@ from pipeline.sets.verify import verify_shards
 from pipeline.sharing.push import push
 from pipeline.sharing.sharing_settings import PushSettings
 from pipeline.sql.read_only_query import select
-from student.fit import train
 from student.settings import TrainSettings
+from student.train import train
 from student.training_data import load_data
 from teacher.dumps import dump
 from teacher.finetune.classifier import finetune

@@ -11,7 +11,7 @@ from distill.apps.baseline import fit_baseline, scores_of
 from distill.apps.systems import Rows, read_rows
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target
-from student.fit import train
+from student.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.students import tiny_config
 

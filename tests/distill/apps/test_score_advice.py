@@ -10,7 +10,7 @@ import pytest
 from distill.apps.score_advice import judge, judge_rows, judge_teacher
 from pipeline.file_names import RUN_RECORD
 from pipeline.record_file import read_record, write_record
-from student.fit import train
+from student.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.students import tiny_config
 

@@ -21,13 +21,13 @@ from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import sigmoid
 from pipeline.tasks.task import load_task
 from student.evaluate import evaluate
-from student.fit import train
 from student.labelled_file import evaluate_file
+from student.model.config_file import stored_thresholds
 from student.model.student import Student
-from student.predict.labels import stored_thresholds
 from student.predict.predictor import Predictor
 from student.run_settings import EvaluateSettings
 from student.sql_functions import register
+from student.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.multilabel import TOPICS, dump_topics

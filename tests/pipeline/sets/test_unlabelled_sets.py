@@ -23,7 +23,7 @@ from pipeline.sharing.push import without_text
 from pipeline.sharing.sharing_settings import JoinSettings
 from pipeline.tasks.target import NO_LABEL
 from student.data import load_examples
-from student.fit import train
+from student.train import train
 from teacher.dumps import dump
 from tests.helpers.dumps import TRAIN_ROWS, dump_config
 from tests.helpers.shards import write_examples

@@ -28,9 +28,9 @@ from pipeline.tasks.target import softmax
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, StageRecord, read_cascade, write_cascade
 from student.cascade.cascade_predictor import CascadePredictor
 from student.cascade.stages import ChatStage, ServerStage, StageError, TeacherStage, open_stage
-from student.fit import train
 from student.predict.predictor import Predictor
 from student.sql_functions import register
+from student.train import train
 from tests.helpers.asgi import ask
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming

@@ -18,8 +18,8 @@ from pipeline.sets.verify import verify_shards
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import wordpiece
 from student.cascade.cascade_file import CascadeRecord, StageRecord, write_cascade
-from student.fit import train
 from student.predict.predictor import Predictor
+from student.train import train
 from teacher.check import check
 from teacher.imported.extend_set import extend_set
 from teacher.imported.import_settings import ExtendSettings

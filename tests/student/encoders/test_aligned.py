@@ -21,7 +21,6 @@ from student.describe import describe_config
 from student.encoders.aligned import PAIRS_AT_ONCE, AlignedEncoder
 from student.evaluate import evaluate
 from student.export.export import export
-from student.fit import train
 from student.lessons.examples import student_logits
 from student.model.architecture import MOST_COMPARED
 from student.model.build_config import build_config, with_default_encoder
@@ -30,6 +29,7 @@ from student.model.student import Student
 from student.predict.predictor import Predictor
 from student.run_settings import EvaluateSettings, ExportSettings
 from student.settings import TrainSettings
+from student.train import train
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.students import tiny_config

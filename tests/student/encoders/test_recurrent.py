@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pipeline.errors import ConfigError
+from pipeline.file_names import STUDENT_FILE
 from pipeline.flat_settings import narrowed
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
@@ -19,15 +20,15 @@ from student.describe import describe_config
 from student.encoders.recurrent import RecurrentEncoder
 from student.evaluate import evaluate
 from student.export.export import export
-from student.fit import train
 from student.lessons.examples import student_logits
 from student.model.build_config import build_config
 from student.model.student import Student
-from student.predict.engine_predictor import STUDENT_FILE, EnginePredictor
+from student.predict.engine_predictor import EnginePredictor
 from student.predict.predictor import Predictor
 from student.pretrain_settings import PretrainSettings
 from student.run_settings import EvaluateSettings, ExportSettings
 from student.settings import LabelSettings, TrainSettings
+from student.train import train
 from tests.helpers.engine import ROWS, by_torch, made, needs_engine, write
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts

@@ -18,12 +18,12 @@ from student.encoders.matrices import matrix_encoder
 from student.evaluate import evaluate
 from student.export.export import export, with_small_tables
 from student.export.onnx_file import write_onnx
-from student.fit import train
 from student.kernels.reference import GROUP
 from student.model.student import Student, num_bytes
 from student.model.tables import SmallDtype
 from student.predict.predictor import Predictor
 from student.run_settings import EvaluateSettings, ExportSettings
+from student.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.onnx_files import run_onnx, session

@@ -22,7 +22,6 @@ from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.tasks.spans import spans, word_scores
 from pipeline.text.word_pieces import Pieces
 from student.evaluate import evaluate
-from student.fit import train
 from student.labelled_file import evaluate_file
 from student.lessons.token_labels import TokenLabelLesson, TokenLabelTask
 from student.model.build_config import build_token_label_config
@@ -32,6 +31,7 @@ from student.predict.predictor import Predictor
 from student.predict.token_labels import WORD
 from student.run_settings import EvaluateSettings
 from student.settings import LabelSettings, TrainSettings
+from student.train import train
 from student.training_data import task_facts
 from tests.helpers.commands import invoke, piped
 from tests.helpers.entities import LABELS, lookup_span_f1

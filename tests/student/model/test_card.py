@@ -14,11 +14,11 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record_parts import HubDataset
 from pipeline.tasks.target import Target
 from student.export.export import with_small_tables
-from student.fit import train
 from student.model.card import card_text
 from student.model.student import Student, num_bytes, num_parameters
 from student.predict.predictor import Predictor
 from student.summary import size_line
+from student.train import train
 from teacher.dumps import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.students import tiny_config

@@ -10,7 +10,6 @@ from pipeline.errors import ConfigError
 from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
 from student.evaluate import evaluate
-from student.fit import train
 from student.model.build_config import build_config
 from student.model.disk_rounding import (
     HEAD_STEP,
@@ -26,6 +25,7 @@ from student.model.disk_rounding import (
 from student.model.student import Student
 from student.model.weights import read_weights
 from student.run_settings import EvaluateSettings
+from student.train import train
 from student.training_data import task_facts
 from tests.helpers.flags import parsed
 from tests.helpers.joint_runs import tasks_config

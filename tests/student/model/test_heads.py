@@ -11,7 +11,6 @@ from torch import nn
 
 from pipeline.errors import ConfigError
 from student.encoders.kinds import ENCODERS
-from student.fit import train
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
 from student.model.flags import EmbeddingKind
@@ -31,6 +30,7 @@ from student.model.heads import (
 )
 from student.model.student import Student
 from student.settings import HeadKind, PairingKind, TrainSettings
+from student.train import train
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import padded, student, student_config

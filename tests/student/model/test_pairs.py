@@ -17,7 +17,6 @@ from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import special_ids
 from student.data import as_read, load_examples
 from student.evaluate import evaluate
-from student.fit import train
 from student.lessons.examples import student_logits
 from student.model.architecture import sequences
 from student.model.build_config import build_config
@@ -26,6 +25,7 @@ from student.model.student import Student
 from student.predict.predictor import Predictor
 from student.run_settings import EvaluateSettings
 from student.settings import TrainSettings
+from student.train import train
 from student.training_data import task_facts
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

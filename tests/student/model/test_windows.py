@@ -11,9 +11,9 @@ from pipeline.sets.kinds.examples import ExampleSet
 from student.encoders.encoder import EncoderShape
 from student.encoders.matrices import MatrixEncoder, window_starts
 from student.export.export import export
-from student.fit import train
 from student.predict.predictor import Predictor
 from student.run_settings import ExportSettings
+from student.train import train
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 

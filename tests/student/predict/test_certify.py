@@ -17,12 +17,12 @@ from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import KEYS, ExampleSet, keys_sha256
 from pipeline.tasks.target import margins, softmax
 from student.export.export import export
-from student.fit import train
 from student.model.student import Student
 from student.predict.certificate import CERTIFICATE_FILE, fewest_rows, read_certificate
 from student.predict.predictor import Predictor
 from student.run_settings import ExportSettings
 from student.sql_functions import register
+from student.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.engine import needs_engine
 from tests.helpers.messages import naming

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, IntegrityError
-from pipeline.file_names import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
-from student.fit import train
-from student.predict.engine_predictor import STUDENT_FILE, EnginePredictor, FolderPredictor, has_file
+from pipeline.file_names import CONFIG_FILE, STUDENT_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from student.predict.engine_predictor import EnginePredictor, FolderPredictor, has_file
 from student.predict.multi_task import MultiTaskPredictor
 from student.predict.predictor import Predictor
 from student.predict.run_predictor import RunPredictor
+from student.train import train
 from tests.helpers.engine import needs_engine
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config

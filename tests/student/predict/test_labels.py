@@ -12,7 +12,8 @@ from pipeline.errors import IntegrityError
 from pipeline.file_names import RUN_RECORD
 from pipeline.record_file import write_record
 from pipeline.tasks.target import NO_LABEL, Target, sigmoid
-from student.predict.labels import as_logits, best_thresholds, stored_thresholds
+from pipeline.tasks.temperature import as_logits, best_thresholds
+from student.model.config_file import stored_thresholds
 from tests.helpers.messages import naming
 
 TARGET = Target(kind="labels", names=("a", "b"))

@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError
-from student.fit import train
-from student.predict.engine_predictor import STUDENT_FILE
+from pipeline.file_names import STUDENT_FILE
 from student.predict.engine_words import WordFilePredictor, WordFolderPredictor
 from student.predict.multi_task import MultiTaskPredictor
 from student.predict.predictor import Prediction, Predictor
 from student.predict.run_words import TokenLabelPredictor, logits_of_words
 from student.predict.token_labels import WordPredictor
 from student.sql_functions import register
+from student.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.engine import needs_engine
 from tests.helpers.messages import naming

@@ -20,7 +20,6 @@ from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.masked_words import MaskedWordSet
-from student.fit import train
 from student.lessons.masked_words import evaluate_mlm, masked_batches, read_pool
 from student.lessons.pretraining import BETAS, EPS, new_student
 from student.model.architecture import MaskedWordConfig
@@ -28,6 +27,7 @@ from student.model.config_file import read_encoder_config
 from student.model.pretrained import MaskedWordStudent, build_masked_word_config
 from student.pretrain import pretrain
 from student.pretrain_settings import PretrainSettings
+from student.train import train
 from tests.helpers.commands import distill, distill_in_two_processes, kill_when
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

@@ -17,7 +17,6 @@ from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityErro
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.token_vectors import read_token_vectors
-from student.fit import train
 from student.initial_weights.teacher import start_vectors
 from student.lessons.pretraining import first_batches
 from student.lessons.sentences import evaluate_vectors, gram_divergence, read_vectors, vector_batches, vector_loss
@@ -25,6 +24,7 @@ from student.model.architecture import SentenceConfig
 from student.model.pretrained import SentenceStudent
 from student.pretrain import pretrain
 from student.pretrain_settings import PretrainSettings
+from student.train import train
 from teacher.dumps import dump
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.dumps import vectors_config

@@ -32,12 +32,12 @@ from pipeline.flat_settings import as_flags, given
 from pipeline.record_file import Record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run import CHECKPOINT
-from student.fit import train
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.grid import Trial
 from student.sweep.optuna_study import Study, open_study
 from student.sweep.sweep import sweep
 from student.sweep.workers import train_all, train_on_cluster
+from student.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

@@ -14,10 +14,10 @@ from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMis
 from pipeline.flat_settings import as_flags, given
 from pipeline.record_file import read_work_record, write_record
 from student.evaluate import evaluate
-from student.fit import train
 from student.run_settings import EvaluateSettings
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
+from student.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.joint_runs import same
 from tests.helpers.messages import naming

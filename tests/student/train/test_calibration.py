@@ -20,7 +20,6 @@ from pipeline.tasks.temperature import Calibration, fit_calibration
 from student.calibration_rows import CalibrationRows
 from student.evaluate import evaluate
 from student.export.export import export
-from student.fit import train
 from student.lessons.examples import student_logits
 from student.model.student import Student
 from student.model.weights import save_config
@@ -29,6 +28,7 @@ from student.predict.predictor import Predictor
 from student.run_settings import CertifySettings, EvaluateSettings, ExportSettings
 from student.sklearn import StudentClassifier
 from student.sql_functions import register
+from student.train import train
 from student.training_data import StudentTraining, build_student_config, load_data
 from tests.helpers.asgi import ask
 from tests.helpers.commands import invoke

@@ -8,8 +8,8 @@ from pipeline.errors import ConfigError
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL
 from student.data import balanced_weights, load_examples
-from student.fit import train
 from student.settings import TrainSettings
+from student.train import train
 from tests.helpers.students import tiny_config
 
 

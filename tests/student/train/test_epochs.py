@@ -6,8 +6,8 @@ import pytest
 
 from pipeline.record_file import Record
 from student import calibration_rows as config_module
-from student.fit import train
 from student.settings import TrainSettings
+from student.train import train
 from tests.helpers.dumps import TRAIN_ROWS
 from tests.helpers.students import tiny_config
 

@@ -11,9 +11,9 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.training.batches import held_out_rows
 from student.data import Examples, hold_out, load_examples
-from student.fit import train
 from student.lessons.examples import score_student
 from student.model.student import Student
+from student.train import train
 from teacher.dumps import dump
 from tests.helpers.dumps import TRAIN_ROWS, dump_config
 from tests.helpers.joint_runs import same, tasks_config

@@ -9,9 +9,9 @@ import torch
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
 from pipeline.record_file import write_record
-from student.fit import train
 from student.initial_weights.run import copy_embeddings, source_sha256
 from student.model.student import Student
+from student.train import train
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights
 from tests.helpers.toy_students import student, student_config

@@ -7,9 +7,9 @@ import pytest
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import ExampleSet
-from student.fit import train
 from student.losses.ted_filters import train_filters
 from student.pretrain_settings import FiltersSettings
+from student.train import train
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config
 

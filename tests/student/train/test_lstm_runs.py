@@ -11,9 +11,9 @@ import torch
 from pipeline.flat_settings import as_flags
 from pipeline.record_file import read_record
 from pipeline.training.run import CHECKPOINT
-from student.fit import train
 from student.predict.predictor import Predictor
 from student.settings import TrainSettings
+from student.train import train
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.students import tiny_config, weights
 

@@ -18,12 +18,12 @@ from pipeline.tasks.metrics import fidelity
 from student.data import load_examples
 from student.evaluate import evaluate
 from student.export.export import export
-from student.fit import train
 from student.lessons.examples import student_logits
 from student.model.student import Student
 from student.run_settings import EvaluateSettings, ExportSettings
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
+from student.train import train
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_sets import rewritten, with_logits
 from tests.helpers.students import tiny_config, weights

@@ -15,7 +15,6 @@ from pipeline.flat_settings import given
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.open import LogitSet
 from student.encoders.encoder import Encoder
-from student.fit import train
 from student.initial_weights import pretrained as vectors
 from student.initial_weights.build_pretrained import write_pretrained
 from student.initial_weights.pretrained import pretrained_vocabulary, read_pretrained, vocabulary_sha256
@@ -25,6 +24,7 @@ from student.model.pretrained import SentenceStudent
 from student.reproduce import reproduce
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
+from student.train import train
 from tests.helpers.commands import invoke
 from tests.helpers.entities import LABELS
 from tests.helpers.messages import naming

@@ -8,11 +8,11 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from student.data import load_examples
 from student.evaluate import evaluate
-from student.fit import train
 from student.lessons.examples import student_logits
 from student.model.student import Student
 from student.predict.predictor import Predictor
 from student.run_settings import EvaluateSettings
+from student.train import train
 from tests.helpers.students import tiny_config
 
 

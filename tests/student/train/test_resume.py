@@ -8,8 +8,8 @@ from safetensors import safe_open
 from pipeline.flat_settings import as_flags
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run import CHECKPOINT
-from student.fit import train
 from student.settings import TrainSettings
+from student.train import train
 from tests.helpers.commands import distill, kill_when
 from tests.helpers.rewritten_sets import rewritten, with_logits
 from tests.helpers.students import tiny_config, weights

@@ -7,9 +7,9 @@ import torch
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL
 from student.data import load_chosen, load_examples
-from student.fit import train
 from student.losses.logit_losses import distillation_loss, score_loss
 from student.settings import SoftLoss
+from student.train import train
 from tests.helpers.students import tiny_config, weights
 
 TWICE = torch.tensor([0, 0, 1, 2])  # the first row twice

@@ -10,9 +10,9 @@ from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, In
 from pipeline.record_file import read_record
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
-from student.fit import train
 from student.model.student import Student
 from student.model.weights import ENCODER_FILE, save_sharing
+from student.train import train
 from teacher.dumps import dump
 from teacher.finetune.common import save_teacher
 from teacher.models.classifier import new_classifier

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pipeline.record_file import read_record
-from student.fit import train
 from student.model.weights import read_weights
+from student.train import train
 from tests.helpers.joint_runs import STILL, tasks_config
 from tests.helpers.students import tiny_config, weights
 

@@ -17,12 +17,12 @@ from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
 from student.data import load_examples
 from student.encoders.encoder import Encoder
 from student.export.export import with_small_tables
-from student.fit import train
 from student.initial_weights.teacher import principal_components, sif_weights, start_from_vectors, start_vectors
 from student.model.student import Student
 from student.reproduce import reproduce
 from student.settings import SweepSettings
 from student.sweep.sweep import sweep
+from student.train import train
 from student.vocabulary_pruning import active_ids
 from tests.helpers.messages import naming
 from tests.helpers.students import tiny_config, weights

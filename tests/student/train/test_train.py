@@ -12,7 +12,6 @@ from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME
 from student.data import load_examples
-from student.fit import train
 from student.lessons.examples import score_student
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
@@ -20,6 +19,7 @@ from student.model.card import summary
 from student.model.student import Student
 from student.predict.predictor import Predictor
 from student.settings import TrainSettings
+from student.train import train
 from student.training_data import task_facts
 from teacher.dumps import dump
 from tests.helpers.dumps import dump_config

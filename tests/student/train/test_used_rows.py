@@ -8,10 +8,10 @@ import torch
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target
 from student.data import Examples, gold_tensor, load_examples
-from student.fit import train as train_run
 from student.losses.logit_losses import distillation_loss
 from student.model.architecture import StudentConfig
 from student.model.student import Student
+from student.train import train as train_run
 from student.vocabulary_pruning import active_ids, neutralise_unmoved, neutralise_untrained, prune, renumber, restore
 from tests.helpers.students import tiny_config
 from tests.helpers.toy_students import toy_examples

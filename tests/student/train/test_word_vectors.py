@@ -11,10 +11,10 @@ from tokenizers.models import WordPiece
 from pipeline.errors import ConfigError, DataError
 from pipeline.sets.kinds.examples import ExampleSet
 from student.encoders.encoder import Encoder
-from student.fit import train
 from student.initial_weights.words import start_from_words
 from student.model.build_config import build_config
 from student.settings import TrainSettings
+from student.train import train
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts
 from tests.helpers.students import tiny_config, weights

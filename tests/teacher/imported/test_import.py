@@ -27,7 +27,7 @@ from pipeline.sets.record import read_set_record
 from pipeline.sets.verify import verify_shards
 from pipeline.tasks.task import load_task
 from pipeline.text.tokenizer import wordpiece
-from student.fit import train
+from student.train import train
 from teacher.check import check
 from teacher.imported.import_answers import Imported, import_answers
 from teacher.imported.import_settings import ImportSettings

@@ -16,7 +16,6 @@ from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.signals.rows import logits_of
 from student.data import load_examples
-from student.fit import train
 from student.lessons.examples import student_logits
 from student.model.student import Student, num_parameters
 from student.predict.certificate import Certificate, Trial, model_hashes, write_certificate
@@ -24,6 +23,7 @@ from student.pretrain import pretrain
 from student.pretrain_settings import PretrainSettings
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep
+from student.train import train
 from teacher.dumps import dump
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming

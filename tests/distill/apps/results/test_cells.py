@@ -9,7 +9,7 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins
 from student.data import hold_out, load_examples
-from student.fit import train
+from student.train import train
 from tests.helpers.students import tiny_config
 
 LABELS = Target(kind="classes", names=("a", "b"))

@@ -1,9 +1,7 @@
 """The record of a run: the settings that decide its weights, and its result."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ from tokenizers import Tokenizer
 
 from pipeline import console
 from pipeline.devices import has_fast_bf16
-from pipeline.errors import ConfigError
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
 from pipeline.flat_settings import deciding
@@ -21,14 +18,13 @@ from pipeline.sets.card import hub_metadata
 from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import VocabularyVectors
 from pipeline.tasks.task import TRAIN
-from pipeline.tasks.temperature import calibrated
-from pipeline.tasks.text_drift import answer_signals, fit_profile, text_signals
-from pipeline.text.tokenizer import load_tokenizer, unknown_id
+from pipeline.tasks.temperature import as_logits, best_thresholds, calibrated
+from pipeline.tasks.text_drift import answer_signals, fit_profile, text_signals, without
+from pipeline.text.tokenizer import unknown_id
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry
 from student.calibration_rows import FEWEST_CALIBRATED
-from student.export.engine_file import write_engine_file
 from student.initial_weights.run import has_head_for, source_sha256
 from student.initial_weights.teacher import PretrainedVectors, StartVectors
 from student.initial_weights.words import FLAG
@@ -37,9 +33,6 @@ from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.student import Student, TaskStudent, bytes_on_disk, num_parameters
 from student.model.weights import save_config
-from student.predict.drift import without
-from student.predict.engine_predictor import STUDENT_FILE
-from student.predict.labels import as_logits, best_thresholds
 from student.settings import Where, num_bigrams
 from student.training_data import StudentTraining, source_of
 from student.vocabulary_pruning import active_ids
@@ -111,7 +104,7 @@ def deciding_settings(training: StudentTraining, vectors: StartVectors | None) -
     }
 
 
-def calibrate(training: StudentTraining, student: TaskStudent) -> None:
+def _calibrate(training: StudentTraining, student: TaskStudent) -> None:
     """Fits what makes probabilities of a student's logits, and keeps it in the student's ``config.json``."""
     rows = training.calibration_rows
     if rows is None or len(rows) < FEWEST_CALIBRATED:
@@ -122,7 +115,7 @@ def calibrate(training: StudentTraining, student: TaskStudent) -> None:
     save_config(training.folder, student.config_json)
 
 
-def keep_profile(training: StudentTraining, student: TaskStudent) -> None:
+def _keep_profile(training: StudentTraining, student: TaskStudent) -> None:
     """Describes the inputs of rows that the student was not trained on, in its ``config.json``."""
     rows = training.calibration_rows
     if rows is None or len(rows) < FEWEST_CALIBRATED:
@@ -144,7 +137,12 @@ def keep_profile(training: StudentTraining, student: TaskStudent) -> None:
 
 
 def result(training: StudentTraining, student: TaskStudent, history: list[Entry], best: Entry) -> dict[str, Any]:
-    """Returns the result of a training: scores by epoch, and the evaluation of the saved student."""
+    """Returns the result of a training: scores by epoch, and the evaluation of the saved student.
+
+    Calibrates the student before, and describes the inputs that it was not trained on.
+    """
+    _calibrate(training, student)
+    _keep_profile(training, student)
     dev = training.dev_splits
     thresholds, calibration = _thresholds(training, student), student.config.calibration
     # A label holds where its calibrated logit exceeds the threshold, so the negative threshold is added to the logit.
@@ -178,23 +176,6 @@ def write_tokenizer(training: StudentTraining) -> None:
     if training.student_config.is_hugging_face:
         others = tokenizer_config_json(Tokenizer.from_str(tokenizer_json), training.student_config)
         write_text(training.folder / TOKENIZER_CONFIG_FILE, others)
-
-
-def write_student_file(run: Path, trained: Mapping[Path, TaskStudent]) -> None:
-    """Writes the file from which a run's folder answers without torch, if the engine serves its students.
-
-    Args:
-        run: the folder.
-        trained: the finished students, each with its folder: the run's own, or one of a task in it.
-    """
-    first = next(iter(trained))
-    tokenizer = load_tokenizer(first / TOKENIZER_FILE, trained[first].config.tokenizer_sha256)
-    placed = {
-        student.config.task if folder == run else folder.name: (student.cpu(), folder)
-        for folder, student in trained.items()
-    }
-    with suppress(ConfigError):  # torch answers for students that the engine does not serve
-        write_engine_file(placed, tokenizer, run / STUDENT_FILE)
 
 
 def write_card(training: StudentTraining, student: TaskStudent, record: Record) -> None:
