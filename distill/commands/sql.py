@@ -18,35 +18,35 @@ STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "predict_tasks", "scores"
 
 
 @command(IndexSettings)
-def index(config: IndexSettings) -> Result:
+def index(settings: IndexSettings) -> Result:
     """Index the logit sets of a store in DuckDB. `distill sql` does that automatically after changes."""
     from pipeline.query.catalog import build_catalog
     from pipeline.sql.database import view_name
 
-    sets = build_catalog(config.store)
+    sets = build_catalog(settings.store)
     rows = [[m.name, view_name(m.name), m.state, m.num_rows, console.size(m.num_bytes), m.teacher.name] for m in sets]
     result = Result([record.model_dump(mode="json") for record in sets])
-    return result.table(["set", "view", "state", "rows", "bytes", "teacher"], rows, str(config.store))
+    return result.table(["set", "view", "state", "rows", "bytes", "teacher"], rows, str(settings.store))
 
 
 @command(SqlSettings)
-def sql(config: SqlSettings) -> Result:
+def sql(settings: SqlSettings) -> Result:
     """Query the logit sets of a store, read-only."""
     from pipeline.interrupts import interrupting
     from pipeline.query.catalog import open_catalog
 
-    if sum([prints_json(), config.csv, config.parquet is not None]) > 1:
+    if sum([prints_json(), settings.csv, settings.parquet is not None]) > 1:
         raise ConfigError("choose one of --json, --csv and --parquet")
-    if config.explain_row is not None:
-        return _explain(config)
-    query = _query(config)
-    if query is None and config.parquet is not None:
+    if settings.explain_row is not None:
+        return _explain(settings)
+    query = _query(settings)
+    if query is None and settings.parquet is not None:
         raise ConfigError("--parquet takes one query: give it as an argument, with --file, or on standard input")
-    with open_catalog(config.store) as connection:
+    with open_catalog(settings.store) as connection:
 
         def answer(text: str) -> Result:
             with interrupting(connection.interrupt):
-                return _answer(connection, text, config)
+                return _answer(connection, text, settings)
 
         if query is not None:
             return answer(query)
@@ -60,7 +60,7 @@ def sql(config: SqlSettings) -> Result:
         return Result()
 
 
-def _answer(connection: "duckdb.DuckDBPyConnection", query: str, config: SqlSettings) -> Result:
+def _answer(connection: "duckdb.DuckDBPyConnection", query: str, settings: SqlSettings) -> Result:
     from pipeline.sql.read_only_query import as_dicts, fetch_rows, select, with_hex, write_parquet
     from pipeline.sql.statement import first_arguments
 
@@ -71,38 +71,38 @@ def _answer(connection: "duckdb.DuckDBPyConnection", query: str, config: SqlSett
 
         register(connection, *runs)
     relation = select(connection, query)
-    if config.parquet is not None:
-        write_parquet(config.parquet, relation)
-        return Result().note(f"wrote {config.parquet}")
+    if settings.parquet is not None:
+        write_parquet(settings.parquet, relation)
+        return Result().note(f"wrote {settings.parquet}")
     columns, rows = relation.columns, fetch_rows(relation)
     result = Result(as_dicts(columns, rows))
-    if config.csv:
+    if settings.csv:
         return result.add(Csv(columns, [list(map(with_hex, row)) for row in rows]))
     result.add(Table(columns, rows, is_data=True))
     return result if rows else result.note("no rows")
 
 
-def _explain(config: SqlSettings) -> Result:
+def _explain(settings: SqlSettings) -> Result:
     from pipeline.query.explain_row import explain_row
 
-    assert config.explain_row is not None
-    sections = explain_row(config.store, config.explain_row)
+    assert settings.explain_row is not None
+    sections = explain_row(settings.store, settings.explain_row)
     result = Result(sections)
     for title, pairs in sections.items():
         result.pairs(title, {key.replace("_", " "): value for key, value in pairs.items() if value is not None})
     return result
 
 
-def _query(config: SqlSettings) -> str | None:
+def _query(settings: SqlSettings) -> str | None:
     """The text of the query, or None if the prompt is to read it."""
-    if config.file is not None:
+    if settings.file is not None:
         try:
-            return config.file.read_text(encoding="utf-8")
+            return settings.file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"--file {config.file}: {unreadable(error)}") from error
-    if config.query == "-" or (config.query is None and not sys.stdin.isatty()):
+            raise DataError(f"--file {settings.file}: {unreadable(error)}") from error
+    if settings.query == "-" or (settings.query is None and not sys.stdin.isatty()):
         try:
             return sys.stdin.buffer.read().decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(f"standard input: {unreadable(error)}") from error
-    return config.query
+    return settings.query

@@ -138,19 +138,19 @@ def test_a_runs_page_is_whole_and_reproducible(opinion_page: Page, opinion_run: 
     assert render(run_page(config_for(opinion_run, store), opinion_run)) == html
 
 
-def test_without_its_set_the_page_says_so(opinion_run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["gone", "moved", "another set in its place"])
+def test_without_its_set_the_page_says_so(place: str, opinion_run: Path, store: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(opinion_run, tmp_path / "run"))
-    record = read_record(run / "run.json") | {"logit_sets": [str(tmp_path / "gone" / "opinion")]}
+    record = read_record(run / "run.json") | {"logit_sets": ["/gone/opinion"]}
+    if place == "another set in its place":
+        record["settings"]["logit_set_fingerprints"] = ["0" * 64]
     (run / "run.json").write_text(json.dumps(record))
-    page = run_page(config_for(run, tmp_path / "store"), run)
-    assert [section.title for section in page.sections] == [
-        "What it is",
-        "Training",
-        "Scores",
-        "Dev splits",
-        "Settings",
-    ]
-    assert all(f"{folder}" in render(page) for folder in (tmp_path / "gone" / "opinion", tmp_path / "store"))
+    searched = tmp_path / "store" if place == "gone" else store
+    page = run_page(config_for(run, searched), run)
+    dev = "Split validation" if place == "moved" else "Dev splits"
+    assert [section.title for section in page.sections] == ["What it is", "Training", "Scores", dev, "Settings"]
+    if place == "gone":
+        assert all(f"{folder}" in render(page) for folder in ("/gone/opinion", searched))
 
 
 def test_a_run_without_dev_rows_has_a_page(work: Path, teachers: Path, tmp_path: Path) -> None:
@@ -158,16 +158,6 @@ def test_a_run_without_dev_rows_has_a_page(work: Path, teachers: Path, tmp_path:
     flags = {"set": (str(tmp_path / "opinion"),), "output_dir": tmp_path / "run", "num_train_epochs": 1}
     train(TrainSettings.from_flags(**flags, embedding="cbow", vector_size=4, head="linear"), "distill train-student")
     assert "no dev splits" in render(run_page(config_for(tmp_path / "run", tmp_path), tmp_path / "run"))
-
-
-def test_a_set_that_has_moved_is_found_in_the_store(opinion_run: Path, store: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(opinion_run, tmp_path / "run"))
-    record = read_record(run / "run.json") | {"logit_sets": ["/gone/opinion"]}
-    (run / "run.json").write_text(json.dumps(record))
-    assert "Split validation" in [section.title for section in run_page(config_for(run, store), run).sections]
-    record["settings"]["logit_set_fingerprints"] = ["0" * 64]  # what lies there now is another set
-    (run / "run.json").write_text(json.dumps(record))
-    assert "Split validation" not in [section.title for section in run_page(config_for(run, store), run).sections]
 
 
 def test_an_unfinished_run_names_its_command(opinion_run: Path, store: Path, tmp_path: Path) -> None:
