@@ -74,7 +74,6 @@ class Collector:
             self._append(("\n".join(lines) + "\n").encode())
 
     def close(self) -> None:
-        """Closes the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

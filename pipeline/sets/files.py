@@ -44,15 +44,9 @@ def write_rows(
     tables: Iterable[pa.Table],
     statistics: Statistics | None = None,
 ) -> None:
-    """Writes a shard's file, a row group per table. Only one table is in memory at a time.
+    """Writes a shard's file, a row group per table, of which only one is in memory at a time.
 
-    Args:
-        path: the file.
-        schema: its columns.
-        footer: identifies the set of the file.
-        encodings: the encoding of each column. See `RowKind.encodings`.
-        tables: its rows.
-        statistics: sums over its rows for the footer. They may grow while ``tables`` are made.
+    ``statistics``, sums over the rows for the footer, may grow while ``tables`` are made.
     """
     with parquet_writer(path, schema, footer, **encodings) as writer:
         for table in tables:
@@ -108,14 +102,7 @@ def shard_problem(root: Path, shard: Shard, expected: pa.Schema, footer: Footer)
 
 
 def frame_problem(path: Path, shard: Shard, expected: pa.Schema, footer: Footer) -> str | None:
-    """Returns the problem of a shard's file by its metadata and the splits of its rows, or None.
-
-    Args:
-        path: the file.
-        shard: its range of rows, and their number.
-        expected: its columns.
-        footer: the content that identifies its set.
-    """
+    """Returns the problem of a shard's file by its metadata and the splits of its rows, or None."""
     metadata = read_metadata(path)
     # Comparing 100,000s of hostile columns takes hours.
     if metadata.num_columns > max(MOST_COLUMNS, len(expected)):

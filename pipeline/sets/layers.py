@@ -93,12 +93,7 @@ def share_files(source: Path, root: Path, hashes: Mapping[str, str], recorded: M
 
 
 def forget_lost_files(root: Path, names: Container[str] | None = None) -> SetRecord:
-    """Removes files of layers that do not match a set's record, and their entries in it. Returns the record.
-
-    Args:
-        root: the set's folder.
-        names: the signals to check. Default: all.
-    """
+    """Removes files of layers that do not match a set's record, and their entries in it. Returns the record."""
     record = read_set_record(root)
     known = changed(record, signals=without_lost_layers(root, record.signals, names))
     if known != record:
@@ -253,13 +248,7 @@ class LayerStore:
 
 
 def open_layers(logit_set: ExampleSet, name: LayersName, split: str, layers: tuple[int, ...] = ()) -> LayerStore:
-    """Reads the layer outputs for the rows of a split after checking its files.
-
-    Args:
-        logit_set: a set with the signal.
-        name: of the signal.
-        split: of the rows.
-        layers: the layers to read. Empty: all stored ones.
+    """Reads the outputs of some layers, or of all stored ones, for the rows of a split after checking its files.
 
     Raises:
         ConfigError: if the set lacks the signal, the split or a layer.
@@ -300,13 +289,7 @@ def _taken(flat: Numbers, start_B: Ints, size_B: Ints) -> Numbers:
 
 
 def without_lost_layers(root: Path, signals: Signals, names: Container[str] | None = None) -> Signals:
-    """Removes files of layers that do not match the record, and their checksums, because rewritten files may differ.
-
-    Args:
-        root: the set's folder.
-        signals: the recorded signals.
-        names: the signals to check. Default: all.
-    """
+    """Removes files of layers that do not match the record, and their checksums, because rewritten files may differ."""
     parts: dict[str, LayerSignal] = {}
     for signal in (one for one in signals.layer_signals if names is None or one.name in names):
         lost = {shard.path for shard in signal.shards if shard.sha256 and bytes_problem(root / shard.path, shard)}
@@ -372,14 +355,6 @@ def sound_rows(
     layers: tuple[int, ...] = (),
 ) -> Iterator[pa.Table]:
     """Yields the row groups of a signal's file, each after a check against the record and the examples.
-
-    Args:
-        root: the set's folder.
-        record: its record.
-        signal: the recorded signal of layers.
-        number: the number of the file, which is the same for the signal and the set.
-        specials: the number of special tokens. See `num_specials`.
-        layers: the layers to read. Default: all.
 
     Raises:
         IntegrityError: at the first problem.

@@ -56,13 +56,11 @@ class LogitSet:
         return read_tokenizer_json(self.root / TOKENIZER_FILE, self.record.tokenizer.sha256)
 
     def check_split(self, split: str) -> None:
-        """Raises ConfigError if there is no such split."""
         if split not in self.splits:
             raise ConfigError(f"{self.root}: no split {split!r}. {did_you_mean(split, self.splits)}")
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
         return self.root.resolve().name
 
     @property
@@ -114,11 +112,6 @@ class GroupedSet(LogitSet):
     """An opened set that is too large to be read at once. Each row group is checked before it is used."""
 
     def shards(self, split: str) -> list[Shard]:
-        """The shards of a split, in row order.
-
-        Raises:
-            ConfigError: if there is no such split.
-        """
         self.check_split(split)
         return self.record.shards_of(split)
 

@@ -106,10 +106,6 @@ class _Sums:
 def compared_word_codecs(control: MaskedWordSet, max_positions: int) -> list[Line]:
     """Tries codecs of distributions on the first positions of a set.
 
-    Args:
-        control: a set with codec hidden or dense.
-        max_positions: the size of the sample.
-
     Raises:
         ConfigError: if the codec of the set is not lossless.
     """
@@ -244,10 +240,6 @@ class LayerLine:
 
 def compared_layer_codecs(logit_set: ExampleSet, max_rows: int) -> list[LayerLine]:
     """Tries codecs of each stored layer on evenly spread training rows.
-
-    Args:
-        logit_set: a set with layers in float32 or float16.
-        max_rows: the size of the sample. A fifth of it is measured.
 
     Raises:
         ConfigError: if no layer is stored in these codecs.

@@ -131,7 +131,6 @@ class SetRecord(Part):
 
     @model_validator(mode="after")
     def _signals_fit(self) -> Self:
-        """Refuses signals that this kind of rows does not have."""
         # Every reader and check starts from the files of rows, so a set of layers alone would be unreadable.
         if not any(signal.is_in_rows for signal in self.signals.stored):
             raise ValueError("signals: the rows have no signal, but a set stores the teacher's outputs for them")
@@ -154,7 +153,6 @@ class SetRecord(Part):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        """Refuses optional parts that this kind of rows does not have."""
         rows = self.row_format
         if rows.needs_one and sum(getattr(self, part) is not None for part in rows.needs_one) != 1:
             raise ValueError(f"{' and '.join(sorted(rows.needs_one))}: a set of {self.kind} has exactly one of them")
@@ -187,7 +185,6 @@ class SetRecord(Part):
 
     @property
     def row_format(self) -> RowFormat:
-        """The format of its rows."""
         return FORMATS[self.kind]
 
     def arrow_schema(self) -> pa.Schema:
@@ -205,7 +202,6 @@ class SetRecord(Part):
 
     @property
     def num_rows(self) -> int:
-        """Rows in all splits."""
         return sum(self.rows_of(split) for split in {shard.split for shard in self.shards})
 
     @property
@@ -223,17 +219,14 @@ class SetRecord(Part):
 
     @property
     def dataset_name(self) -> str:
-        """Name of the task or the corpus."""
         return (self.task or _of_its_kind(self.corpus)).name
 
     @property
     def licence(self) -> str:
-        """Licence of the texts."""
         return (self.task or _of_its_kind(self.corpus)).licence
 
     @property
     def is_pair(self) -> bool:
-        """Whether a row has two sentences."""
         return self.task is not None and self.task.is_pair
 
     @property

@@ -94,7 +94,6 @@ class Shard(Part):
         return self
 
     def unmeasured(self) -> Self:
-        """Returns the same shard without its measurements."""
         return self.model_copy(update={"rows": None, "bytes": None, "sha256": None})
 
     def in_folder(self, folder: KindName | LayersName) -> Self:
@@ -196,7 +195,6 @@ class TeacherRecord(Part):
 
     @property
     def is_imported(self) -> bool:
-        """Whether its predictions were imported."""
         return self.answers_sha256 is not None
 
 
@@ -289,7 +287,6 @@ class UnlabelledRecord(Part):
 
     @property
     def undrawn(self) -> int:
-        """Rows that were left out because fewer were requested."""
         return self.found - self.empty - self.near_dev - self.repeated - self.rows
 
     def lines(self) -> dict[str, int | str]:
@@ -340,7 +337,6 @@ class AugmentationRecord(Part):
 
     @property
     def split(self) -> str:
-        """The split whose rows have variants."""
         return str(self.settings.get("split", TRAIN))
 
     @property

@@ -179,7 +179,6 @@ class RowsCheck:
                 hash_rows(self.digests[shard.split], batch)
 
     def end_problem(self, shard: Shard, num_rows: int) -> str | None:
-        """Returns the problem of a shard as a whole, once its rows are sound, or None."""
         return self._kind.end_problem(self.record, shard, num_rows)
 
     def split_problems(self) -> list[str]:

@@ -125,13 +125,6 @@ def write_shard(
 ) -> None:
     """Writes one shard atomically, a row group per table.
 
-    Args:
-        root: the set's folder.
-        record: the record of the set.
-        shard: the range of rows, and their split.
-        tables: the rows, made while they are written.
-        statistics: sums over the rows for the footer, which may still grow while ``tables`` are made.
-
     Raises:
         DataError: if the disk is full or the folder cannot be written.
     """

@@ -119,7 +119,6 @@ class Dense:
         return Dense(self.probability_PV[start:stop])
 
     def to(self, device: torch.device) -> Dense:
-        """The distributions on a device."""
         return Dense(self.probability_PV.to(device))
 
 
@@ -140,7 +139,6 @@ class Sparse:
     rest_P: torch.Tensor
 
     def part(self, start: int, stop: int) -> Sparse:
-        """The distributions of the positions ``start`` to ``stop`` (exclusive)."""
         import torch
 
         low, high = torch.searchsorted(self.position_E, self.position_E.new_tensor([start, stop])).tolist()
@@ -150,7 +148,6 @@ class Sparse:
         return Sparse(position_E - start, token_E, probability_E, self.rest_P[start:stop])
 
     def to(self, device: torch.device) -> Sparse:
-        """The distributions on a device."""
         parts = (self.position_E, self.token_E, self.probability_E, self.rest_P)
         return Sparse(*(part.to(device) for part in parts))
 

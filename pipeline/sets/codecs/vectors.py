@@ -68,7 +68,6 @@ class Basis:
 
     @property
     def sha256(self) -> str:
-        """Hash of that content."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
 

@@ -230,7 +230,6 @@ class ExampleSet(LogitSet):
 
     @property
     def rows_sql(self) -> str:
-        """The source of `read`, in SQL."""
         return "examples"
 
     def gold(self, split: str) -> tuple[Floats, Ints, Floats]:
@@ -381,19 +380,7 @@ def shard_table(
     inputs: Sequence[Tokenized],
     logits_NC: Floats,
 ) -> pa.Table:
-    """The table of a shard: rows, their tokens and their logits side by side.
-
-    Args:
-        record: the record of the set.
-        shard: the range of rows, and their split.
-        rows: its rows, including variants.
-        hashes: their text hashes.
-        inputs: the same rows in tokens.
-        logits_NC: float32, the same rows' logits in the task's label order.
-
-    Returns:
-        The table, in the order of the rows.
-    """
+    """The table of a shard: rows, their tokens and their logits, float32 in the task's label order."""
     schema = record.arrow_schema()
     columns = {
         "split": pa.repeat(pa.scalar(shard.split), rows.num_rows),

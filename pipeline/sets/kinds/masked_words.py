@@ -208,14 +208,7 @@ def _masking_problem(record: SetRecord, rows: MaskedRows) -> str | None:
 
 
 def tokens_table(codec: Codec, split: str, rows: MaskedRows, predictions: Mapping[str, pa.Array]) -> pa.Table:
-    """Joins rows with the teacher's outputs at their positions.
-
-    Args:
-        codec: how the outputs are stored.
-        split: the rows' split.
-        rows: the rows.
-        predictions: the codec's columns, an entry per position of all rows.
-    """
+    """Joins rows with the codec's columns of the teacher's outputs, an entry per position of all rows."""
     schema = tokens_schema(codec)
     offsets = pa.array(rows.positions.offsets, pa.int32())
     columns = {

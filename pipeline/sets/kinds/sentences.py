@@ -94,7 +94,6 @@ class SentenceSet(GroupedSet):
 
     @property
     def vectors(self) -> Vectors:
-        """How the vectors are stored."""
         signal = self.record.signals.vectors
         assert signal is not None, "a set of sentences has vectors"
         return signal

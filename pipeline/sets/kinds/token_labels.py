@@ -111,7 +111,6 @@ class LabelledWords:
 
     @property
     def weight_N(self) -> Floats:
-        """Weights of the sentences in the loss: 1 each."""
         return np.ones(len(self), dtype=np.float32)
 
 
@@ -231,7 +230,6 @@ class TokenLabelSet(GroupedSet):
         return LabelledWords.of(target.names, table.column("words"), table.column("label"), pieces, logits_TC)
 
     def scores(self) -> Scores:
-        """Returns the teacher's scores against the gold of each split, by the task's metrics."""
         splits = {split: self.read(split) for split in self.splits}
         return {
             split: word_scores(self.record.metrics, rows.tallies(rows.teacher_TC)) for split, rows in splits.items()
@@ -269,15 +267,7 @@ def _hash_problem(record: SetRecord, rows: pa.Table) -> str | None:
 
 
 def words_table(record: SetRecord, shard: Shard, rows: pa.Table, pieces: Pieces, logits_TC: Floats) -> pa.Table:
-    """The table of a shard: sentences, their tokens and the logits of these side by side.
-
-    Args:
-        record: the set's record.
-        shard: which rows of which split.
-        rows: its source rows.
-        pieces: the same rows in tokens.
-        logits_TC: float32, in the task's label order.
-    """
+    """The table of a shard: sentences, their tokens and the logits of these, float32 in the task's label order."""
     schema = record.arrow_schema()
     words = rows.column("sentence1")
     each = pa.FixedSizeListArray.from_arrays(pa.array(logits_TC.ravel()), logits_TC.shape[1])

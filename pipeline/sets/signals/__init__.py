@@ -26,12 +26,10 @@ class Signals(Part):
 
     @property
     def stored(self) -> tuple[Signal, ...]:
-        """The signals that the set has."""
         return tuple(signal for name in type(self).model_fields if (signal := getattr(self, name)) is not None)
 
     @property
     def layer_signals(self) -> tuple[LayerSignal, ...]:
-        """The signals of the teacher's layers."""
         return tuple(signal for signal in self.stored if isinstance(signal, LayerSignal))
 
     @property
@@ -46,11 +44,9 @@ class Signals(Part):
         return {path: digest for signal in self.stored for path, digest in signal.hashes().items()}
 
     def without_token_vectors(self) -> Self:
-        """Returns the signals of the rows and of layers."""
         return self.model_copy(update={"token_vectors": None})
 
     def row_signals(self) -> Self:
-        """Returns the signals in the files of the rows."""
         return type(self)(**{name: signal for name, signal in self if signal is not None and signal.is_in_rows})
 
     def measured(self, root: Path) -> Self:

@@ -6,7 +6,6 @@ each head, stored row by row.
 Shapes: T tokens of some rows, H hidden size, R rows, L tokens of a row, A heads, K numbers of a square that are kept.
 """
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -67,7 +66,6 @@ class States(LayerSignal):
 
     @property
     def basis_path(self) -> str:
-        """The path of its basis in a set."""
         return f"{self.name}/{BASIS_FILE}"
 
     def tokens(self, length_R: Ints) -> Ints:
@@ -140,7 +138,6 @@ class States(LayerSignal):
         return self.model_copy(update={"basis_sha256": sha256(path), "variance_lost": lost})
 
     def without_basis(self) -> Self:
-        """Returns the signal without a basis and without files."""
         # Files that were written with the old basis have to be written again, too.
         unmeasured = tuple(shard.unmeasured() for shard in self.shards)
         return self.model_copy(update={"basis_sha256": None, "variance_lost": None, "shards": unmeasured})
@@ -167,7 +164,6 @@ class States(LayerSignal):
         return {"": text} | ({"_scale": "a number a token"} if "_scale" in self.column_types() else {})
 
     def _columns(self, stored: Stored) -> pa.Table:
-        """Returns the stored numbers as the codec's columns."""
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(stored[""]), self.codec.num_stored)
         scale = {"scale": pa.array(stored["_scale"])} if "_scale" in stored else {}
         return pa.table({"vector": vectors, **scale})
@@ -184,6 +180,8 @@ class Cls(States):
         return np.ones_like(length_R)
 
 
+ENDS = ("", "_low", "_high")
+U8_TYPES = (pa.uint8(), pa.uint16(), pa.uint16())
 MOST = 255  # largest stored number (uint8)
 DISK_SHARE = 0.95  # measured: quantized numbers hardly compress
 
@@ -193,12 +191,14 @@ class Blocks(LayerSignal):
 
     Attributes:
         numbers: their name in the card.
+        is_symmetric: whether only the numbers from the diagonal on are stored.
         heads: A.
         codec: ``float32`` or ``u8``, which stores integers between the minimum (``_low``) and the maximum (``_high``)
             of a head and token.
     """
 
     numbers: ClassVar[str]
+    is_symmetric: ClassVar[bool] = False
 
     heads: int = Field(ge=1, le=MAX_HEADS)
     codec: BlockCodecName = "u8"
@@ -210,24 +210,18 @@ class Blocks(LayerSignal):
     def how(self) -> str:
         return self.codec
 
-    @abstractmethod
     def kept(self, length: int) -> Bools:
-        """Returns which numbers of a square are stored [L, L], at least one per row."""
-
-    @abstractmethod
-    def whole(self, block_ALL: Floats) -> Floats:
-        """Returns the squares of the stored numbers, with 0 for the others."""
+        """Returns which numbers of a square are stored [L, L]: all, or those from the diagonal on."""
+        every_LL = np.ones((length, length), dtype=bool)
+        return np.triu(every_LL) if self.is_symmetric else every_LL
 
     def column_types(self) -> dict[str, pa.DataType]:
         return {"": pa.float32()} if self.codec == "float32" else dict(zip(ENDS, U8_TYPES, strict=True))
 
     def sizes(self, length_R: Ints) -> dict[str, Ints]:
-        sizes = {"": self.heads * self.num_kept(length_R), **dict.fromkeys(ENDS[1:], self.heads * length_R)}
+        kept_R = length_R * (length_R + 1) // 2 if self.is_symmetric else length_R**2
+        sizes = {"": self.heads * kept_R, **dict.fromkeys(ENDS[1:], self.heads * length_R)}
         return {end: sizes[end] for end in self.column_types()}
-
-    @abstractmethod
-    def num_kept(self, length_R: Ints) -> Ints:
-        """Returns how many numbers `kept` selects for rows of so many tokens."""
 
     def num_floats(self, length_R: Ints) -> Ints:
         return self.heads * length_R**2
@@ -241,8 +235,10 @@ class Blocks(LayerSignal):
         if self.codec == "float32":
             return {"": _joined([block[:, mask] for block, mask in zip(outputs, kept, strict=True)], np.float32)}
         parts = [_quantised(block, mask) for block, mask in zip(outputs, kept, strict=True)]
-        stored = {end: _joined([part[k] for part in parts], kind) for k, (end, kind) in enumerate(U8_KINDS.items())}
-        return stored | {end: stored[end].view(np.uint16) for end in ENDS[1:]}
+        number, low, high = (
+            _joined([part[k] for part in parts], (np.uint8, np.float16, np.float16)[k]) for k in range(3)
+        )
+        return {"": number, "_low": low.view(np.uint16), "_high": high.view(np.uint16)}
 
     def decode(self, stored: Stored, length_R: Ints, basis: Basis | None = None) -> list[Floats]:
         """Arrays are [A, L, L] for each row."""
@@ -257,7 +253,7 @@ class Blocks(LayerSignal):
                 low_AL, high_AL = (_halves(parts[end][row]).reshape(self.heads, length) for end in ENDS[1:])
                 block_ALL = low_AL[..., None] + block_ALL * ((high_AL - low_AL) / MOST)[..., None]
                 block_ALL[:, ~mask_LL] = 0
-            blocks.append(self.whole(block_ALL))
+            blocks.append(block_ALL + np.triu(block_ALL, 1).swapaxes(1, 2) if self.is_symmetric else block_ALL)
         return blocks
 
     def numbers_problem(self, stored: Stored) -> str | None:
@@ -275,11 +271,6 @@ class Blocks(LayerSignal):
             "_low": "the minimum of each head and token, bits of float16",
             "_high": "the greatest",
         }
-
-
-ENDS = ("", "_low", "_high")
-U8_TYPES = (pa.uint8(), pa.uint16(), pa.uint16())
-U8_KINDS: dict[str, Any] = dict(zip(ENDS, (np.uint8, np.float16, np.float16), strict=True))
 
 
 def _quantised(block_ALL: Floats, mask_LL: Bools) -> tuple[npt.NDArray[np.uint8], Floats, Floats]:
@@ -313,18 +304,6 @@ class Attention(Blocks):
     meaning: ClassVar[str] = "Attention scores before softmax and mask, head after head, query after query."
     numbers: ClassVar[str] = "heads · length · length numbers"
 
-    def kept(self, length: int) -> Bools:
-        """All."""
-        return np.ones((length, length), dtype=bool)
-
-    def whole(self, block_ALL: Floats) -> Floats:
-        """Returns the squares unchanged."""
-        return block_ALL
-
-    def num_kept(self, length_R: Ints) -> Ints:
-        """Returns L² for each row."""
-        return length_R**2
-
 
 class Values(Blocks):
     """The scaled products of the attention's values with each other (MiniLM): the upper half of each symmetric square.
@@ -339,15 +318,4 @@ class Values(Blocks):
         "symmetric square, the diagonal included."
     )
     numbers: ClassVar[str] = "heads · length · (length + 1) / 2 numbers"
-
-    def kept(self, length: int) -> Bools:
-        """Selects the diagonal and the numbers above it."""
-        return np.triu(np.ones((length, length), dtype=bool))
-
-    def whole(self, block_ALL: Floats) -> Floats:
-        """Returns the symmetric squares."""
-        return block_ALL + np.triu(block_ALL, 1).swapaxes(1, 2)
-
-    def num_kept(self, length_R: Ints) -> Ints:
-        """Returns L · (L + 1) / 2 for each row."""
-        return length_R * (length_R + 1) // 2
+    is_symmetric: ClassVar[bool] = True

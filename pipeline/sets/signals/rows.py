@@ -132,7 +132,6 @@ class Mlm(Signal):
         return self.codec.problem({name: rows.column(name).combine_chunks().flatten() for name in self.codec.fields()})
 
     def files(self) -> dict[str, int]:
-        """The decoder, if the codec needs one."""
         if not isinstance(self.codec, HiddenCodec):
             return {}
         # Weights and biases in float32.
@@ -197,7 +196,6 @@ class Vectors(Signal):
         return self.codec.problem(rows)
 
     def files(self) -> dict[str, int]:
-        """The basis, if the codec needs one."""
         return {BASIS_FILE: self.codec.basis_bytes + HEADER_BYTES} if self.codec.basis_bytes else {}
 
     def hashes(self) -> dict[str, str]:

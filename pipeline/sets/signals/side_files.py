@@ -69,7 +69,6 @@ class TokenVectors(Signal):
 
     @property
     def speaker(self) -> TokenVectorSource:
-        """The layer or the encoder of the vectors."""
         return TokenVectorSource(layer=self.layer, encoder=self.encoder)
 
     def card_section(self) -> str:

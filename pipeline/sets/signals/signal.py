@@ -174,7 +174,6 @@ class LayerSignal(Signal):
         return 0
 
     def file_schema(self) -> pa.Schema:
-        """The columns of its files."""
         types = {
             f"{self.name}_{layer}{end}": kind for layer in self.layers for end, kind in self.column_types().items()
         }
@@ -255,7 +254,6 @@ class LayerSignal(Signal):
         return None
 
     def files(self) -> dict[str, int]:
-        """Returns its files, with their sizes."""
         return {shard.path: shard.bytes or 0 for shard in self.shards}
 
     def hashes(self) -> dict[str, str]:
@@ -291,7 +289,6 @@ class LayerSignal(Signal):
         """The card's description of the columns of a layer, by the endings of their names."""
 
     def layers_text(self) -> str:
-        """Its layers, in a few words."""
         return f"layer{'s' if len(self.layers) > 1 else ''} {', '.join(map(str, self.layers))}"
 
 
