@@ -5,7 +5,7 @@ Their numbers are those of `distill evaluate`: they come from the same functions
 Shapes: N rows, C logits, classes or labels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any
@@ -66,12 +66,31 @@ class Predictions:
         return len(self.logits_NC)
 
 
-def against_gold(of: Predictions) -> list[Picture]:
-    """Returns charts that compare the probabilities or scores of rows with their gold."""
-    if of.target.has_labels:
-        return [reliability(of)]
-    limits = limits_of(of.scores_N, of.score_N)
-    return [scores(of, limits), residuals(of, limits)]
+def against_gold(
+    predictions: Sequence[Predictions], counts: Confusion, by_label: Mapping[str, Mapping[str, Mapping[str, float]]]
+) -> tuple[list[Picture], list[Table]]:
+    """Draws predictions for rows with gold.
+
+    Args:
+        predictions: of the teacher, or of the teacher and the student. Confusion and errors are those of the last.
+        counts: the ``confusion`` of an evaluation.
+        by_label: the scores of labels of an evaluation, by who predicts.
+    """
+    last = predictions[-1]
+    if not len(last):
+        return [], []
+    if last.target.has_labels:
+        drawn = list(map(reliability, predictions))
+    else:
+        limits = limits_of(*(part for of in predictions for part in (of.scores_N, of.score_N)))
+        drawn = [*(scores(of, limits) for of in predictions), residuals(last, limits)]
+    tables = [label_table(values, who) for who, values in by_label.items() if values]
+    if not counts:
+        return drawn, tables
+    caption = f"Predictions of the {last.who} for the rows of each gold class: number of rows, and share of the class."
+    title, axes = f"Confusion of the {last.who}", ("gold", last.who)
+    drawn.append(charts.matrix(title, counts, last.target.names, axes, caption))
+    return drawn, [*commonest_mistakes(counts, last.target, last.who), *tables]
 
 
 def reliability(of: Predictions) -> Picture:
@@ -93,12 +112,6 @@ def reliability(of: Predictions) -> Picture:
         )
     caption += f" Expected calibration error: {error:.4f}."
     return charts.reliability(f"Reliability of the {of.who}", bins, axes, caption)
-
-
-def confusion(counts: Confusion, target: Target, who: str) -> Picture:
-    """Gold classes against predicted classes."""
-    caption = f"Predictions of the {who} for the rows of each gold class: number of rows, and share of the class."
-    return charts.matrix(f"Confusion of the {who}", counts, target.names, ("gold", who), caption)
 
 
 def commonest_mistakes(counts: Confusion, target: Target, who: str) -> list[Table]:
@@ -189,7 +202,7 @@ def histogram(
     return charts.histogram(title, counts, COLOURS, limits, (xlabel, ylabel), caption)
 
 
-def handed_on(student: Predictions, teacher: Predictions) -> Picture:
+def handed_on(teacher: Predictions, student: Predictions) -> Picture:
     """Accuracy if the student answers its most confident rows and the teacher the others, by the teacher's share."""
     order_N = np.argsort(-margins(softmax(student.logits_NC)), kind="stable")
     right = [(of.logits_NC.argmax(axis=1) == of.label_N)[order_N] for of in (student, teacher)]

@@ -305,44 +305,25 @@ DEV_ROWS: dict[KindName, Callable[[Any, str, TaskStudent, Any], DevRows]] = {
 
 def _dev_section(split: str, rows: DevRows, parts: dict[str, Any], texts: dict[str, str]) -> Section:
     """Draws what `evaluate` returned for a split, and the predictions that it was computed from."""
-    target, teacher, student = rows.student.target, rows.teacher.with_gold, rows.student.with_gold
-    drawn: list[Picture] = []
-    tables: list[Table] = []
-    if len(student) and target.has_labels:
-        drawn += [predictions.reliability(of) for of in (teacher, student)]
-    if parts.get("confusion"):
-        drawn.append(predictions.confusion(parts["confusion"], target, "student"))
-        tables += predictions.commonest_mistakes(parts["confusion"], target, "student")
+    target, teacher, student = rows.student.target, rows.teacher, rows.student
+    known = [teacher.with_gold, student.with_gold]
+    by_label = {"student": parts["by_label"], "teacher": parts["teacher_by_label"]}
+    drawn, tables = predictions.against_gold(known, parts["confusion"], by_label)
+    title = "Student against teacher"
     if target.has_classes:
-        answers = rows.teacher.logits_NC.argmax(axis=1)
-        counts = confusion_of_labels(target, rows.student.logits_NC, answers)
+        counts = confusion_of_labels(target, student.logits_NC, teacher.logits_NC.argmax(axis=1))
         caption = "Predictions of the student for each prediction of the teacher: number of rows, and share."
-        axes = ("teacher", "student")
-        drawn.append(charts.matrix("Student against teacher", counts, target.names, axes, caption))
-    if not target.has_labels:
-        drawn += _score_pictures(rows)
-    for who, name in (("student", "by_label"), ("teacher", "teacher_by_label")):
-        if parts.get(name):
-            tables.append(predictions.label_table(parts[name], who))
-    if len(student) and target.has_classes:
-        drawn.append(predictions.handed_on(student, teacher))
-    if len(student) and not target.has_label_lists:
+        drawn.append(charts.matrix(title, counts, target.names, ("teacher", "student"), caption))
+    elif not target.has_label_lists:
+        limits = predictions.limits_of(teacher.scores_N, student.scores_N)
+        axes = ("score by the teacher", "score by the student")
+        caption = "Darker cells contain more rows. On the dashed line, both predict the same."
+        drawn.append(charts.density(title, teacher.scores_N, student.scores_N, limits, axes, caption))
+    if len(known[1]) and target.has_classes:
+        drawn.append(predictions.handed_on(*known))
+    if len(known[1]) and not target.has_label_lists:
         tables.append(_only_teacher_right(rows, texts))
     return Section(f"Split {split}", pictures=tuple(drawn), tables=tuple(tables))
-
-
-def _score_pictures(rows: DevRows) -> list[Picture]:
-    teacher, student = rows.teacher, rows.student
-    limits = predictions.limits_of(teacher.scores_N, student.scores_N, student.score_N)
-    axes = ("score by the teacher", "score by the student")
-    caption = "Darker cells contain more rows. On the dashed line, both predict the same."
-    pair = (teacher.scores_N, student.scores_N)
-    both = charts.density("Student against teacher", *pair, limits, axes, caption)
-    known = student.with_gold
-    if not len(known):
-        return [both]
-    scores = [predictions.scores(of.with_gold, limits) for of in (teacher, student)]
-    return [*scores, both, predictions.residuals(known, limits)]
 
 
 def _only_teacher_right(rows: DevRows, texts: dict[str, str]) -> Table:

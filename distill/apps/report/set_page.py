@@ -109,18 +109,11 @@ def _row_sections(root: Path, record: SetRecord) -> list[Section]:
 def _split(connection: Connection, table: str, split: str, record: SetRecord) -> Section:
     target, teacher = record.target, read_predictions(connection, table, record.target)
     known = teacher.with_gold
+    counts = confusion_of_labels(target, known.logits_NC, known.label_N)
     by_label = scores_by_label(target, known.logits_NC, known.label_N)
-    drawn, tables = [], []
-    if len(known):
-        drawn += predictions.against_gold(known)
-    if len(known) and target.has_classes:
-        counts = confusion_of_labels(target, known.logits_NC, known.label_N)
-        drawn.append(predictions.confusion(counts, target, "teacher"))
-        tables += predictions.commonest_mistakes(counts, target, "teacher")
+    drawn, tables = predictions.against_gold([known], counts, {"teacher": by_label})
     if not target.is_score:
         drawn += predictions.certainty(teacher)
-    if by_label:
-        tables.append(predictions.label_table(by_label, "teacher"))
     if target.kind in ("classes", "bins"):  # only these logits form a distribution over classes
         tables.insert(0, HARDEST.shown(connection, table, record, len(known)))
     if len(known):

@@ -98,7 +98,7 @@ def test_the_surest_rows_are_the_last_that_the_teacher_is_asked(opinion_set: Exa
     teacher_NC = np.eye(2, dtype=np.float32)[examples.label_N]  # is always right
     target, gold = opinion_set.record.target, (examples.label_N, examples.score_N)
     student, teacher = (Predictions("", target, NC, *gold) for NC in (logits_NC, teacher_NC))
-    accuracy = [row["accuracy"] for row in handed_on(student, teacher).rows]
+    accuracy = [row["accuracy"] for row in handed_on(teacher, student).rows]
     assert accuracy[0] == 0.5
     assert accuracy[25] == 0.75
     assert set(accuracy[50:]) == {1.0}

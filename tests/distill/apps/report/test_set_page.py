@@ -69,8 +69,8 @@ FOUR = rows_of([[0, log(3)], [0, log(3)], [0, log(3)], [log(9), 0]], label=[1, 1
 
 def test_calibration_and_confusion_by_hand() -> None:
     four = of(FOUR, CLASSES)
-    (reliability,) = predictions.against_gold(four)
-    confusion = predictions.confusion(confusion_of_labels(CLASSES, four.logits_NC, four.label_N), CLASSES, "teacher")
+    counts = confusion_of_labels(CLASSES, four.logits_NC, four.label_N)
+    (reliability, confusion), _ = predictions.against_gold([four], counts, {})
     figures = [(row["n"], row["confidence"], row["accuracy"]) for row in reliability.rows]
     assert figures == [(3, pytest.approx(0.75), pytest.approx(2 / 3)), (1, pytest.approx(0.9), 1)]
     error = 3 / 4 * (0.75 - 2 / 3) + 1 / 4 * (1 - 0.9)
@@ -87,7 +87,7 @@ def test_calibration_of_labels_that_hold_by_themselves() -> None:
     lists = pa.array([[0], [1], None], pa.list_(pa.int32()))
     with_lists = three.set_column(three.schema.get_field_index("label"), "label", lists)
     predicted = of(with_lists, Target(kind="labels", names=("a", "b")))
-    (reliability,) = predictions.against_gold(predicted.with_gold)
+    (reliability,), _ = predictions.against_gold([predicted.with_gold], {}, {})
     figures = [(row["n"], row["confidence"], row["accuracy"]) for row in reliability.rows]
     assert figures == [(1, pytest.approx(0.25), 0), (2, pytest.approx(0.75), 0.5), (1, pytest.approx(0.9), 1)]
     assert f"calibration error: {(0.25 + 2 * 0.25 + 0.1) / 4:.4f}." in reliability.caption
@@ -126,7 +126,7 @@ def test_scores_by_hand(connection: duckdb.DuckDBPyConnection, target: Target, l
     """Said are 1, 3 and 5 where gold is 1, 5 and nothing."""
     three = rows_of(logits, score=[1.0, 5.0, None])
     connection.register("three", three)
-    scores, errors = predictions.against_gold(of(three, target).with_gold)
+    (scores, errors), _ = predictions.against_gold([of(three, target).with_gold], {}, {})
     cells = [(row["gold score from"], row["score by the teacher from"], row["n"]) for row in scores.rows]
     last = 5 - 4 / charts.CELLS
     assert cells == [(1, 1, 1), (pytest.approx(last), pytest.approx(3), 1)]
@@ -139,7 +139,7 @@ def test_scores_by_hand(connection: duckdb.DuckDBPyConnection, target: Target, l
 def test_equal_scores_still_have_room() -> None:
     same = of(rows_of([[2.0], [2.0]], score=[2.0, 2.0]), SCORE)
     assert predictions.limits_of(same.scores_N, same.score_N) == (1.5, 2.5)
-    assert sum(row["n"] for row in predictions.against_gold(same)[0].rows) == 2
+    assert sum(row["n"] for row in predictions.against_gold([same], {}, {})[0][0].rows) == 2
 
 
 def test_changes_of_mind_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
