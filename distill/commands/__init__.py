@@ -65,7 +65,7 @@ ALL = {name: module for commands in COMMANDS.values() for name, module in comman
 GONE = {
     "extend": "import --extend SET",
     "card": "describe SET",
-    "index": "sql (the index of a store is made automatically)",
+    "index": "sql",
     "budget": "recode SET --plan",
     "reproduce": "verify RUN",
     "bench": "describe RUN",
@@ -88,7 +88,7 @@ def load(function: str) -> Callable[..., Any]:
 def gone(name: str) -> str | None:
     """Returns where to find a command of earlier versions, by its name in the shell or in Python."""
     name = name.replace("_", "-")
-    return f"{name} is gone. Use: distill {GONE[name]}" if name in GONE.keys() - ALL.keys() else None
+    return f"{name}: no longer a command. Use `distill {GONE[name]}`." if name in GONE.keys() - ALL.keys() else None
 
 
 def help_of(name: str) -> str:

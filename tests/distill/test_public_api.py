@@ -43,8 +43,8 @@ def test_a_command_that_is_gone_names_its_new_spelling() -> None:
     for name in GONE.keys() - set(FUNCTIONS.values()):
         result = CliRunner().invoke(app, [name, "--help"])
         assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr == f"error: {name} is gone. Use: distill {GONE[name]}\n"
-        with pytest.raises(AttributeError, match=f"distill.{name} is gone"):
+        assert result.stderr == f"error: {name}: no longer a command. Use `distill {GONE[name]}`.\n"
+        with pytest.raises(AttributeError, match=f"distill.{name}: no longer a command"):
             getattr(distill, name)
 
 

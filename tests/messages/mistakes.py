@@ -49,6 +49,7 @@ def full_disk() -> AbstractContextManager[object]:
 
 MISTAKES: dict[str, list[Mistake]] = {
     "Flags": [
+        Mistake("distill corpora"),
         Mistake("distill verfy dense"),
         Mistake("distill verify dense --stroe x"),
         Mistake("distill teacher-dump"),
