@@ -54,9 +54,10 @@ def test_counts(opinion_set: ExampleSet) -> None:
     assert [(s.start, s.stop) for s in record.shards_of("validation")] == [(0, 20), (20, 40)]
 
 
-def test_newer_format_is_refused(tmp_path: Path, opinion_set: ExampleSet) -> None:
-    changed(opinion_set, tmp_path, format_version=5, something_new=True)
-    with pytest.raises(IntegrityError, match=naming(FILE_NAME, "version 5")):
+@pytest.mark.parametrize("version", [0, 5, "2", None, True, 2.5])
+def test_another_format_is_refused(tmp_path: Path, opinion_set: ExampleSet, version: object) -> None:
+    changed(opinion_set, tmp_path, format_version=version, something_new=True)
+    with pytest.raises(IntegrityError, match=naming(FILE_NAME, f"version {version!r}")):
         read_set_record(tmp_path)
 
 

@@ -13,6 +13,7 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import Shard
 from pipeline.sets.verify import verify_shards
+from tests.helpers.damage import damage as flipped
 from tests.helpers.messages import naming
 from tests.helpers.rewritten_shards import recorded, rewrite, with_column, with_logit
 from tests.helpers.shards import write_examples
@@ -81,20 +82,6 @@ def test_wrong_footer_is_found(own_set: ExampleSet) -> None:
         verify_shards(own_set.root, recorded(own_set, 3))
 
 
-def missing(path: Path) -> None:
-    path.unlink()
-
-
-def changed_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def cut_short(path: Path) -> None:
-    os.truncate(path, 100)
-
-
 def linked(path: Path) -> None:
     path.rename(path.parent.parent / "elsewhere")
     path.symlink_to(path.parent.parent / "elsewhere")
@@ -108,11 +95,11 @@ def linked_folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (missing, "missing"),
+        (Path.unlink, "missing"),
         (linked, "missing"),
         (linked_folder, "missing"),
-        (changed_byte, "SHA-256"),
-        (cut_short, "100 bytes"),
+        (flipped, "SHA-256"),
+        (lambda path: os.truncate(path, 100), "100 bytes"),
     ],
 )
 def test_damaged_file_is_found(own_set: ExampleSet, damage: Callable[[Path], None], message: str) -> None:
@@ -146,8 +133,8 @@ def test_shards_of_a_split_that_is_not_listed_are_found(own_set: ExampleSet) -> 
 
 
 def test_everything_wrong_is_listed(own_set: ExampleSet) -> None:
-    missing(own_set.root / own_set.record.shards[0].path)
-    changed_byte(own_set.root / own_set.record.shards[4].path)
+    Path.unlink(own_set.root / own_set.record.shards[0].path)
+    flipped(own_set.root / own_set.record.shards[4].path)
     with pytest.raises(
         IntegrityError,
         match=naming(

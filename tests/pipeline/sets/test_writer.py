@@ -1,5 +1,3 @@
-import shutil
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -96,32 +94,17 @@ def test_missing_shard_keeps_the_set_open(own_set: ExampleSet) -> None:
         complete_set(own_set.root, planned)
 
 
-def torn(path: Path, sibling: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def empty(path: Path, sibling: Path) -> None:
-    path.write_bytes(b"")
-
-
-def swapped(path: Path, sibling: Path) -> None:
-    shutil.copyfile(sibling, path)
-
-
-@pytest.mark.parametrize("damage", [torn, empty, swapped])
+@pytest.mark.parametrize("damage", ["torn", "empty", "swapped", "changed"])
 @pytest.mark.parametrize("finished", [True, False])
-def test_damaged_shard_is_unfinished(own_set: ExampleSet, damage: Callable[[Path, Path], None], finished: bool) -> None:
+def test_damaged_shard_is_unfinished(own_set: ExampleSet, damage: str, finished: bool) -> None:
     record = own_set.record if finished else staged(own_set.record)
-    damage(own_set.root / record.shards[0].path, own_set.root / record.shards[1].path)
-    assert unfinished_shards(own_set.root, record) == [record.shards[0]]
-
-
-def test_changed_byte_of_a_finished_set_is_unfinished(own_set: ExampleSet) -> None:
-    path = own_set.root / own_set.record.shards[0].path
-    data = bytearray(path.read_bytes())
-    data[50] ^= 1
-    path.write_bytes(data)
-    assert unfinished_shards(own_set.root, own_set.record) == [own_set.record.shards[0]]
+    path, sibling = (own_set.root / shard.path for shard in record.shards[:2])
+    data = path.read_bytes()
+    changed = data[:50] + bytes([data[50] ^ 1]) + data[51:]
+    path.write_bytes({"torn": data[:-20], "empty": b"", "swapped": sibling.read_bytes(), "changed": changed}[damage])
+    # Before a set is finished no hash is known, so a changed byte is found when every row is verified.
+    found = [] if damage == "changed" and not finished else [record.shards[0]]
+    assert unfinished_shards(own_set.root, record) == found
 
 
 def test_shard_of_another_run_is_unfinished(own_set: ExampleSet) -> None:
