@@ -16,7 +16,7 @@ from pipeline import console
 from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.files import sha256
-from pipeline.sets.collected import Collector
+from pipeline.sources.collected import Collector
 from pipeline.tasks.target import margins
 from pipeline.tasks.text_drift import TEXT_SIGNALS
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_cascade

@@ -279,7 +279,7 @@ class Predictor:
         raise NotImplementedError
 
     def collect(self, folder: Path, has_text: bool = True) -> None:
-        """Makes a cascade append the inputs that it hands on to files in a folder, see `pipeline.sets.collected`.
+        """Makes a cascade append the inputs that it hands on to files in a folder, see `pipeline.sources.collected`.
 
         Args:
             folder: of the files.

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pipeline.arrays import Floats, Floats64
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import require_space
-from pipeline.sets.collected import collected_lines, sha256_of_texts
 from pipeline.sets.files import require_shards
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.open import find_set, load_set_tokenizer
@@ -24,6 +23,7 @@ from pipeline.sets.record_parts import COLLECTED, Setting, SplitRecord, Unlabell
 from pipeline.sets.signals.rows import logits_of
 from pipeline.sets.token_vectors import take_over_token_vectors
 from pipeline.sources import Source, rows_sha256
+from pipeline.sources.collected import collected_lines, sha256_of_texts
 from pipeline.sources.columns import column_name, plain
 from pipeline.sources.row_files import open_rows
 from pipeline.tasks.task import TRAIN

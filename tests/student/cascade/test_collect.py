@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.sets import collected
-from pipeline.sets.collected import Collector, collected_lines
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.verify import verify_shards
+from pipeline.sources import collected
+from pipeline.sources.collected import Collector, collected_lines
 from pipeline.tasks.target import softmax
 from pipeline.text.tokenizer import wordpiece
 from student.cascade.cascade_file import CascadeRecord, StageRecord, write_cascade
