@@ -16,8 +16,8 @@ from student.model.card import summary
 from student.model.config_file import read_task_config
 from student.model.student import TaskStudent, num_bytes, num_parameters
 from student.model.weights import stored_bytes
-from student.recipe import load_recipe
-from student.settings import OneTask
+from student.settings import load_recipe
+from student.source_settings import OneTask
 
 # A recipe names a task but no set, so the vocabulary of the usual teacher stands in for the set's.
 BERT_BASE_UNCASED: Facts = {"vocabulary_size": 30522, "pad_id": 0, "special_ids": ((101,), (102,), (102,))}

@@ -25,7 +25,6 @@ from pipeline.training.loop import seed_step
 from pipeline.training.run import Run
 from pipeline.training.run_record import STUDENTS, Entry
 from pipeline.training.schedule import Schedule
-from student.calibration_rows import Epochs
 from student.data import row_weights
 from student.encoders.matrices import matrix_encoder
 from student.encoders.products import IS_COMPILED
@@ -47,7 +46,8 @@ from student.record import (
     write_tokenizer,
 )
 from student.row_adam import make_optimizer
-from student.settings import SeveralTasks, TrainSettings, num_bigrams
+from student.settings import Epochs, TrainSettings, num_bigrams
+from student.source_settings import SeveralTasks
 from student.training_data import (
     StudentTraining,
     TrainingData,

@@ -15,10 +15,8 @@ from student.model.flags import (
     Hybrid,
     WithVectors,
 )
-from student.settings import (
-    FORMERLY_LOGITS,
-    LAYERS,
-)
+from student.settings import LAYERS
+from student.source_settings import FORMERLY_LOGITS
 
 VectorLoss = Literal["cosine-mse", "cosine", "mse", "gram"]
 VectorMap = Literal["linear", "none"]

@@ -24,7 +24,6 @@ from pipeline.text.tokenizer import unknown_id
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training.batches import HELD_OUT
 from pipeline.training.run_record import LABEL_COLUMNS, TEXT_COLUMNS, Entry
-from student.calibration_rows import FEWEST_CALIBRATED
 from student.initial_weights.run import has_head_for, source_sha256
 from student.initial_weights.teacher import PretrainedVectors, StartVectors
 from student.initial_weights.words import FLAG
@@ -33,7 +32,8 @@ from student.model.card import CARD_FILE, HUB, card_text
 from student.model.config_file import TOKENIZER_CONFIG_FILE, tokenizer_config_json
 from student.model.student import Student, TaskStudent, bytes_on_disk, num_parameters
 from student.model.weights import save_config
-from student.settings import Where, num_bigrams
+from student.settings import num_bigrams
+from student.source_settings import FEWEST_CALIBRATED, Where
 from student.training_data import StudentTraining, source_of
 from student.vocabulary_pruning import active_ids
 

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.training.loop import TrainOptimizer
-from student.calibration_rows import Optimizer
 from student.encoders.encoder import Encoder
 from student.encoders.products import NO_PADDING
 from student.kernels import lazy_adam, native, native_training
 from student.kernels.lazy_adam import LazyAdamTerms, Rates, RowState
 from student.model.tables import put_side_by_side
+from student.settings import Optimizer
 
 # Tang et al. (2019) trained their students with AdaDelta and this decay.
 RHO = 0.95
@@ -332,6 +332,8 @@ def make_optimizer(settings: Optimizer, encoder: Encoder, *parts: nn.Module) -> 
     if settings.optimizer == "adadelta":
         parameters = [*tables, *others, *([] if bigrams is None else [bigrams])]
         return TrainOptimizer(torch.optim.Adadelta(parameters, lr=settings.rate, rho=RHO), settings.max_grad_norm)
+    if settings.optimizer != "adam":
+        raise ValueError(f"unknown optimizer {settings.optimizer!r}")
     adam = RowAdam(tables, others, lr=settings.rate, padding_idx=encoder.pad_id, bigrams=bigrams)
     return RowOptimizer(adam, settings.max_grad_norm)
 

@@ -7,7 +7,8 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags, names_of
 from student.cascade.config import CollectFlags
-from student.settings import FORMERLY_LOGITS, TableDtype
+from student.settings import TableDtype
+from student.source_settings import FORMERLY_LOGITS
 
 FileTableDtype = Literal["float32", "float16", "bfloat16", "int8"]
 HeadDtype = Literal["float32", "bfloat16", "int8"]

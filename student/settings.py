@@ -1,30 +1,40 @@
-"""Settings of training a student. The module does not import torch, so that ``--help`` is quick.
+"""Settings of training a student, and recipes. The module does not import torch, so that ``--help`` is quick.
 
 `TrainSettings` is a tree of parts: each function takes only the part that it needs. The command line, Python, recipes
-and grids of sweeps have the flags of all parts on one level. See `pipeline.settings`.
+and grids of sweeps have the flags of all parts on one level. See `pipeline.settings`. A recipe is a YAML file of such
+settings.
 """
 
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.cluster.ray_pool import RayFlags
-from pipeline.config import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags, names_of
-from pipeline.errors import did_you_mean
+from pipeline.config import (
+    PLACE,
+    JsonFlags,
+    ReportFlags,
+    SeedFlags,
+    StoreFlags,
+    UnverifiedFlags,
+    parse_settings,
+    parse_yaml,
+)
+from pipeline.errors import ConfigError, did_you_mean, unreadable
+from pipeline.flat_settings import given as given_flags
 from pipeline.settings import Draft, Settings
-from student.calibration_rows import BestEpoch, CalibrationRows, Epochs, Optimizer
 from student.model.flags import (
     AnyEncoder,
-    Cbow,
-    Cmow,
+    EmbeddingKind,
     EncoderSettings,
-    Hybrid,
     HybridOfTexts,
-    Lstm,
     WithVectors,
 )
+from student.source_settings import BestEpoch, CalibrationRows, OneTask, Sets, SeveralTasks
 
 PairingKind = Literal["diffcat", "joint", "compare", "attention"]
 HeadKind = Literal["mlp", "plain-mlp", "linear", "cnn", "bilstm", "dense"]
@@ -36,107 +46,12 @@ LayerLossName = Literal["hid-cls", "hid-cls-contrast", "pkd", "hid-seq", "att-ms
 LAYER_LOSSES = get_args(LayerLossName)
 INITS = ("pretrained", "teacher", "noise")
 LAYERS = r"^\d+(,\d+)*$"
-FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set
+OptimizerKind = Literal["adam", "adadelta"]
+LEARNING_RATES: dict[OptimizerKind, float] = {"adam": 5e-4, "adadelta": 1.0}
+BERT_LEARNING_RATE = 5e-5
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 20  # if no flag sets the number
+ROWS_READ = 1_000_000  # total rows over all epochs, if the number of epochs is between the two limits
 ROWS_OF_BIGRAMS = 10_000  # with more rows, products learn the order of tokens without bigrams
-
-
-class Where(Settings):
-    """The rows that match a condition."""
-
-    chosen_by: ClassVar = "where"
-    where: str = Field(description="SQL condition for training rows, such as 'margin(logits) < 0.9'.")
-
-
-class Query(Settings):
-    """The rows that a query selects."""
-
-    chosen_by: ClassVar = "query"
-    query: str = Field(
-        description="SELECT that returns the training rows: source_row, variant, and optionally weight and logits."
-    )
-
-
-class OneName(Settings):
-    """The set of this name in the store."""
-
-    chosen_by: ClassVar = "task"
-    task: str = Field(description="Task: train on the logit set of this name in the store.", json_schema_extra=PLACE)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The sets that a student is trained from."""
-        return (self.task,)
-
-
-class OneTask(OneName):
-    """All or some of its rows."""
-
-    chosen: Where | Query | None = None
-    mix: ClassVar = None
-
-
-class OneSet(Settings):
-    """A set by its path, or its name."""
-
-    chosen_by: ClassVar = "set"
-    set: tuple[str, ...] = Field(
-        min_length=1,
-        description="Logit set to train on: a path, or a name in the store. Repeat for several teachers.",
-        json_schema_extra=FORMERLY_LOGITS | PLACE,
-    )
-
-    @field_validator("set", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value  # a recipe names a single set without a list
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The sets that a student is trained from."""
-        return self.set
-
-
-class Sets(OneSet):
-    """One set, or the sets of several teachers for the same rows. All rows, or some."""
-
-    mix: str | None = Field(
-        None, description="Combination of several teachers: mean, weighted:0.7,0.3 or vote. Default: mean."
-    )
-    chosen: Where | Query | None = None
-
-    @model_validator(mode="after")
-    def _mixes_several(self) -> Self:
-        if self.mix is not None and isinstance(self.chosen, Query):
-            raise ValueError("--mix: --query mixes by itself: select mix([a.logits, b.logits], [0.7, 0.3]) as logits …")
-        if self.mix is not None and len(self.set) < 2:
-            raise ValueError(f"--mix {self.mix}: needs several teachers. Repeat --set for each set.")
-        return self
-
-
-class SeveralTasks(Settings):
-    """A set for each of several students that share one encoder."""
-
-    chosen_by: ClassVar = "tasks"
-    tasks: str = Field(
-        description="Comma-separated sets (names or paths) to train on together, with one encoder and a head each.",
-        json_schema_extra=PLACE,
-    )
-    chosen: Where | None = None
-
-    @field_validator("tasks")
-    @classmethod
-    def _some(cls, value: str) -> str:
-        if not names_of(value):
-            raise ValueError(f"{value!r} contains no name of a set")
-        return value
-
-    @property
-    def each(self) -> list[Sets]:
-        """The set of each student."""
-        return [Sets(set=(name,), chosen=self.chosen) for name in names_of(self.tasks)]
-
-
-Source = OneTask | Sets
 
 
 class Divergence(Settings):
@@ -155,18 +70,13 @@ class SquaredError(Settings):
     temperature: ClassVar = 1.0
 
 
-class TokenLoss(Settings):
-    """The losses to gold and to the teacher."""
+class Loss(Settings):
+    """The loss of a row: to gold and to the teacher."""
 
     alpha: float = Field(
         0.5, ge=0, le=1, description="Weight of the loss to gold. The loss to the teacher has 1 - alpha."
     )
     soft: Divergence | SquaredError = Field(default_factory=Divergence, discriminator="soft_loss")
-
-
-class Loss(TokenLoss):
-    """The loss of a row."""
-
     class_weights: ClassWeights | None = Field(
         None, description="Weights of classes. balanced: all classes count the same. Default: all rows count the same."
     )
@@ -282,8 +192,8 @@ class LayerLosses(Settings):
         return tuple(dict.fromkeys(self.layer_loss.split("+")))  # type: ignore[arg-type]
 
 
-class TokenHead(Settings):
-    """The classifier on top of a representation of a text or a token."""
+class Head(Settings):
+    """The classifier on top of the representations of one or two texts, or of a token."""
 
     head: HeadKind | None = Field(
         None, description="Classifier on top of the representation. Default: mlp, for a bert dense."
@@ -297,11 +207,6 @@ class TokenHead(Settings):
         lt=1,
         description="Dropout of the representation, and in the layers of a bert. Default: 0.2, for a bert 0.1.",
     )
-
-
-class Head(TokenHead):
-    """The classifier on top of the representations of one or two texts."""
-
     pairing: PairingKind | None = Field(
         None,
         description=(
@@ -316,6 +221,51 @@ def num_bigrams(encoder: EncoderSettings, num_rows: int) -> int | None:
     """Returns the requested number of bigrams, or None for the default."""
     asked: int | None = getattr(encoder, "num_bigrams", None)
     return 0 if asked is None and num_rows > ROWS_OF_BIGRAMS else asked
+
+
+class Optimizer(Settings):
+    """The optimizer and its settings."""
+
+    optimizer: OptimizerKind = Field(
+        "adam", description="Optimizer: Adam, or AdaDelta with rho 0.95 (Tang et al. 2019)."
+    )
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Peak learning rate with linear decay to 0. Default: 5e-4, for a bert 5e-5, for adadelta 1.",
+    )
+    max_grad_norm: float = Field(1.0, gt=0, description="Maximum norm of the gradients.")
+
+    @property
+    def rate(self) -> float:
+        """The peak learning rate: the given one, or the default of the optimizer."""
+        return self.learning_rate or LEARNING_RATES[self.optimizer]
+
+    def for_encoder(self, embedding: EmbeddingKind) -> "Optimizer":
+        """Returns the same settings with the encoder's learning rate, which is lower for pretrained layers."""
+        is_tuned = embedding == "bert" and self.optimizer == "adam" and self.learning_rate is None
+        return self.model_copy(update={"learning_rate": BERT_LEARNING_RATE}) if is_tuned else self
+
+
+class Epochs(Settings):
+    """The number and the size of the steps."""
+
+    num_train_epochs: int | None = Field(
+        None,
+        ge=1,
+        description="Maximum number of epochs. Default: 20, above 50,000 training rows enough for 1,000,000 rows in "
+        "total, at least 3.",
+    )
+    early_stopping_patience: int = Field(
+        5, ge=1, description="Number of epochs without improvement after which training stops."
+    )
+    warmup_steps: float = Field(0, ge=0, description="Steps of linear warm-up. Below 1: ratio of all steps.")
+    per_device_train_batch_size: int = Field(32, ge=1, description="Rows per step.")
+
+    def for_rows(self, num_rows: int) -> "Epochs":
+        """Returns the same settings with the number of epochs for so many training rows, unless a flag sets it."""
+        usual = max(FEWEST_EPOCHS, min(MOST_EPOCHS, ROWS_READ // max(1, num_rows)))
+        return self.model_copy(update={"num_train_epochs": self.num_train_epochs or usual})
 
 
 class Storage(Settings):
@@ -367,8 +317,6 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
     @classmethod
     def complete(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adds the settings of the recipe, if one was given. Given flags override it."""
-        from student.recipe import with_recipe
-
         return with_recipe(given)
 
     @property
@@ -398,26 +346,77 @@ class TrainSettings(RunPlaces, ReportFlags, SeedFlags):
         return self
 
 
-class LabelHead(TokenHead):
-    """The classifier on top of the representation of a token."""
-
-    head: Literal["mlp", "plain-mlp", "linear"] = Field("mlp", description="Classifier of a token.")
+# A recipe names one source of sets. A flag for another kind of source replaces it.
+SETS = {source.chosen_by for source in (OneTask, Sets, SeveralTasks)}
 
 
-class LabelSettings(RunPlaces, ReportFlags, SeedFlags):
-    """The part of `TrainSettings` that ``distill train-student`` accepts for a set of labelled words."""
+@dataclass(frozen=True)
+class Recipe:
+    """The content of a recipe.
 
-    source: OneName | OneSet
-    num_bigrams: Literal[0] | None = Field(None, description="None: a label belongs to one token.")
-    encoder: Hybrid | Cmow | Cbow | Lstm = Field(default_factory=Hybrid, discriminator="embedding")
-    start: Start = Field(default_factory=Start)
-    head: LabelHead = Field(default_factory=LabelHead)
-    loss: TokenLoss = Field(default_factory=TokenLoss)
-    best: BestEpoch = Field(default_factory=BestEpoch)
-    calibration: CalibrationRows = Field(default_factory=CalibrationRows)
-    optimizer: Optimizer = Field(default_factory=Optimizer)
-    epochs: Epochs = Field(default_factory=Epochs)
-    storage: Storage = Field(default_factory=Storage)
+    Attributes:
+        settings: the settings with the recipe's values.
+        grid: values to try in a sweep, by setting.
+    """
+
+    settings: TrainSettings
+    grid: dict[str, list[Any]]
+
+
+def recipe_names() -> list[str]:
+    """Returns the names of the recipes in the package."""
+    folder = files("student").joinpath("recipes")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """Reads a shipped recipe by name, or a file.
+
+    Raises:
+        ConfigError: for an unknown name, or a file with unknown keys or wrong values, listing every problem.
+    """
+    if name_or_path in recipe_names():
+        text = files("student").joinpath("recipes", f"{name_or_path}.yaml").read_text(encoding="utf-8")
+    else:
+        text = _read(name_or_path)
+    values = parse_yaml(text, f"--recipe {name_or_path}")
+    if not isinstance(values, dict):
+        raise ConfigError(f"--recipe {name_or_path}: not a mapping of settings")
+    # `TrainSettings` refuses unknown keys, so the grid is taken out before parsing.
+    grid = values.pop("grid", {})
+    places = RunPlaces.model_fields.keys() & values.keys()
+    # A recipe is shared between machines, where paths of its author mean nothing.
+    if places:
+        raise ConfigError(f"--recipe {name_or_path}: {sorted(places)} cannot be set in a recipe. Use flags")
+    if not isinstance(grid, dict) or not all(isinstance(v, list) and v for v in grid.values()):
+        raise ConfigError(f"--recipe {name_or_path}: grid: give a list of values for each setting (got {grid!r})")
+    return Recipe(parse_settings(TrainSettings, values, f"--recipe {name_or_path}"), grid)
+
+
+def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the given values by flag, with the recipe's values for the other flags.
+
+    Raises:
+        ConfigError: if the recipe is wrong.
+    """
+    if values.get("recipe") is None:
+        return dict(values)
+    taken = given_flags(load_recipe(values["recipe"]).settings)
+    # Naming another source replaces the recipe's source as a whole, otherwise both would be set.
+    if SETS & values.keys():
+        taken = {key: value for key, value in taken.items() if key not in SETS}
+    return taken | dict(values)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"--recipe: no file and no shipped recipe {path!r}. {did_you_mean(path, recipe_names())}"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--recipe {path}: {unreadable(error)}") from error
 
 
 class SweepSettings(Settings):

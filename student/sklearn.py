@@ -15,7 +15,8 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import Target, softmax
 from student.predict.predictor import Predictor
 from student.predict.run_predictor import RunPredictor
-from student.settings import TrainSettings, Where
+from student.settings import TrainSettings
+from student.source_settings import Where
 from student.texts import listed
 from student.train import train
 from student.training_data import open_training_set, source_of

@@ -20,7 +20,8 @@ from student.lessons import KINDS, kind_of_set
 from student.lessons.lesson import TaskLesson
 from student.model.architecture import Facts
 from student.model.flags import EmbeddingKind
-from student.settings import INITS, OneTask, Sets, SeveralTasks, Source, Start, TrainSettings
+from student.settings import INITS, Start, TrainSettings
+from student.source_settings import OneTask, Sets, SeveralTasks, Source
 
 
 @dataclass(frozen=True)

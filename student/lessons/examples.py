@@ -58,7 +58,8 @@ from student.model.architecture import Facts, SpecialIds, StudentConfig, TaskCon
 from student.model.build_config import build_config
 from student.model.student import Student
 from student.row_adam import rows_of_batch
-from student.settings import Query, TrainSettings, Where
+from student.settings import TrainSettings
+from student.source_settings import Query, Where
 from student.vocabulary_pruning import renumber
 
 

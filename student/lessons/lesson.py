@@ -20,7 +20,8 @@ from student.initial_weights.bert import BertStart
 from student.losses.layer_losses import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.student import TaskStudent
-from student.settings import Query, TrainSettings, Where
+from student.settings import TrainSettings
+from student.source_settings import Query, Where
 
 L = TypeVar("L", bound=LogitSet)
 R = TypeVar("R", bound=Rows)

@@ -5,6 +5,7 @@ sentences, R = 1.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -228,12 +229,18 @@ def vector_loss(
     """
     if loss == "gram":
         return gram_divergence(predicted_BH, stored_BH, temperature)
-    total = predicted_BH.new_zeros(())
-    if "cosine" in loss:
-        total = total + (1 - functional.cosine_similarity(predicted_BH, stored_BH)).mean()
-    if "mse" in loss:
-        total = total + functional.mse_loss(predicted_BH, stored_BH)
-    return total
+    return torch.stack([distance(predicted_BH, stored_BH) for distance in DISTANCES[loss]]).sum()
+
+
+def _cosine_distance(predicted_BH: torch.Tensor, stored_BH: torch.Tensor) -> torch.Tensor:
+    return (1 - functional.cosine_similarity(predicted_BH, stored_BH)).mean()
+
+
+DISTANCES: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...]] = {
+    "cosine": (_cosine_distance,),
+    "mse": (functional.mse_loss,),
+    "cosine-mse": (_cosine_distance, functional.mse_loss),
+}
 
 
 def gram_divergence(predicted_BH: torch.Tensor, stored_BH: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -16,7 +16,6 @@ import torch
 from pipeline.arrays import Bools, Floats, Ints, Ragged
 from pipeline.devices import to_device
 from pipeline.errors import DataError
-from pipeline.flat_settings import narrowed
 from pipeline.sets.kinds.token_labels import LabelledWords, TokenLabelSet
 from pipeline.tasks.calibration_error import calibration_scores
 from pipeline.tasks.metrics import fidelity
@@ -39,11 +38,8 @@ from student.model.architecture import Facts, TaskConfig, TokenLabelConfig
 from student.model.build_config import build_token_label_config
 from student.model.student import TokenLabelStudent
 from student.row_adam import rows_of_batch
-from student.settings import LabelSettings, TrainSettings
+from student.settings import TrainSettings
 from student.vocabulary_pruning import renumbered
-
-# words have a label each, so pooling, pairs and layer losses do not apply
-NOT_FOR_WORDS = "is not supported for labelled words"
 
 
 class TokenLabelLesson(TaskLesson[TokenLabelSet, LabelledWords, TokenLabelStudent]):
@@ -56,7 +52,7 @@ class TokenLabelLesson(TaskLesson[TokenLabelSet, LabelledWords, TokenLabelStuden
         self, settings: TrainSettings, logit_set: TokenLabelSet, facts: Facts
     ) -> tuple[TokenLabelConfig, BertStart | None]:
         """Returns the architecture, without layers, because no bert labels words."""
-        return build_token_label_config(narrowed(settings, LabelSettings, NOT_FOR_WORDS), facts), None
+        return build_token_label_config(settings, facts), None
 
     def read(self, logit_set: TokenLabelSet, split: str) -> LabelledWords:
         return logit_set.read(split)

@@ -1,11 +1,17 @@
 """Distillation losses of logits. Shapes: B batch, C logits."""
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional
 
 from pipeline.tasks.target import NO_LABEL, Target
 from student.kernels import native_training
 from student.settings import SoftLoss
+
+# A table and no comparison, so that a loss of another name is an error and never trains with this one.
+IS_MSE: dict[SoftLoss, bool] = {"kl": False, "mse": True}
+Divergence = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 
 
 def task_loss(
@@ -68,7 +74,7 @@ def distillation_loss(
     # call.
     if native_training.can_do(logits_BC):
         return native_training.distillation_loss(
-            logits_BC, teacher_BC, gold_B, weight_B, alpha, temperature, soft_loss == "mse"
+            logits_BC, teacher_BC, gold_B, weight_B, alpha, temperature, IS_MSE[soft_loss]
         )
     return plain_loss(logits_BC, teacher_BC, gold_B, alpha, temperature, soft_loss, weight_B)
 
@@ -83,10 +89,7 @@ def plain_loss(
     weight_B: torch.Tensor | None,
 ) -> torch.Tensor:
     """Returns `distillation_loss`, a scalar, computed by torch's operators."""
-    if soft_loss == "mse":
-        soft_B = logit_error(logits_BC, teacher_BC)
-    else:
-        soft_B = soft_divergence(logits_BC, teacher_BC, temperature)
+    soft_B = _soft_term(soft_loss, soft_divergence, logits_BC, teacher_BC, temperature)
     # Reduction happens later: averaging here would divide by the rows with gold instead of by all rows.
     hard_B = functional.cross_entropy(logits_BC, gold_B, ignore_index=NO_LABEL, reduction="none")
     return _mean(_mix(hard_B, soft_B, gold_B != NO_LABEL, alpha), weight_B)
@@ -134,10 +137,7 @@ def labels_loss(
     """
     # A row has gold for all of its labels or for none, so the first column decides.
     known_B = gold_BC[:, 0] != NO_LABEL
-    if soft_loss == "mse":
-        soft_B = logit_error(logits_BC, teacher_BC)
-    else:
-        soft_B = binary_divergence(logits_BC, teacher_BC, temperature)
+    soft_B = _soft_term(soft_loss, binary_divergence, logits_BC, teacher_BC, temperature)
     # The placeholder for missing gold must be a valid target for BCE. Its term gets weight 0 in `_mix`.
     gold_BC = gold_BC.clamp(min=0).to(logits_BC.dtype)
     hard_B = functional.binary_cross_entropy_with_logits(logits_BC, gold_BC, reduction="none").mean(dim=1)
@@ -168,6 +168,14 @@ def score_loss(
     # Replacing NaN before the square matters: 0 * NaN is NaN, also in the gradient.
     hard_B = (score_B - torch.where(known_B, gold_B, score_B.detach())) ** 2
     return _mean(_mix(hard_B, (score_B - teacher_BC[:, 0]) ** 2, known_B, alpha), weight_B)
+
+
+def _soft_term(
+    soft_loss: SoftLoss, divergence: Divergence, logits_BC: torch.Tensor, teacher_BC: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    if IS_MSE[soft_loss]:
+        return logit_error(logits_BC, teacher_BC)
+    return divergence(logits_BC, teacher_BC, temperature)
 
 
 def _mix(hard_B: torch.Tensor, soft_B: torch.Tensor, has_gold_B: torch.Tensor, alpha: float) -> torch.Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 from pipeline.config import parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.file_names import CONFIG_FILE
+from pipeline.flat_settings import given
 from pipeline.settings import flag_name
 from pipeline.tasks.task import Metric
 from student.encoders.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
@@ -14,20 +15,13 @@ from student.model.architecture import MOST_COMPARED, Facts, StudentConfig, Toke
 from student.model.config_file import read_encoder_config
 from student.model.flags import Aligned, AnyEncoder, Bert, EncoderSettings
 from student.model.heads import HEADS, PAIRINGS
-from student.settings import (
-    Head,
-    LabelSettings,
-    Loss,
-    PairingKind,
-    Start,
-    Storage,
-    TokenHead,
-    TrainSettings,
-    Weights,
-)
+from student.settings import Head, LayerLosses, Loss, PairingKind, Start, Storage, TrainSettings, Weights
 
 # The size was chosen together with the number of pairs. See docs/experiments/bigrams.md.
 BIGRAM_SIZE = 32
+# What labels words, and the flags that only apply to whole texts and selected rows.
+WORD_ENCODERS, WORD_HEADS = ("hybrid", "cmow", "cbow", "lstm"), ("mlp", "plain-mlp", "linear")
+OF_TEXTS = {"where", "query", "mix", "class_weights", "pairing", "token_dropout", "window_size"}
 # Encoders without this setting record a fixed value, so that runs of the same student have equal records.
 NOISE = 0.01
 
@@ -97,27 +91,43 @@ def build_config(settings: TrainSettings, facts: Facts, inherited: Inherited | N
     return parse_model(StudentConfig, values, "wrong flags")
 
 
-def build_token_label_config(settings: LabelSettings, facts: Facts) -> TokenLabelConfig:
+def build_token_label_config(settings: TrainSettings, facts: Facts) -> TokenLabelConfig:
     """Returns the architecture that the settings describe, for a task of labelled words with these facts.
 
     Raises:
         ConfigError: naming every flag that does not fit.
     """
-    metric = settings.best.metric_for_best_model
-    problems = reader_problems(settings.encoder, "a student of words") + head_problems(settings.head)
+    metric, head = (
+        settings.best.metric_for_best_model,
+        settings.head.model_copy(update={"head": settings.head.head or "mlp"}),
+    )
+    problems = reader_problems(settings.encoder, "a student of words") + head_problems(head) + _not_for_words(settings)
     if metric is not None and metric not in facts["metrics"]:
         problems.append(f"--metric-for-best-model {metric}: the task has {', '.join(facts['metrics'])}")
     raise_all(ConfigError, "wrong flags", problems)
     # Labelled words are read without special tokens, since only words get labels.
     values = {name: value for name, value in facts.items() if name != "special_ids"} | {
         "metrics": metrics_of(metric, facts["metrics"]),
-        **encoder_values(settings.encoder, settings.head, labels_tokens=True),
+        **encoder_values(settings.encoder, head, labels_tokens=True),
         "weights": _weights(settings.storage, settings.encoder),
     }
     return parse_model(TokenLabelConfig, values, "wrong flags")
 
 
-def encoder_values(encoder: EncoderSettings, head: TokenHead, labels_tokens: bool = False) -> dict[str, Any]:
+def _not_for_words(settings: TrainSettings) -> list[str]:
+    """Returns the given flags that students of labelled words do not support: a label belongs to one token."""
+    flags = given(settings)
+    names = sorted(flags.keys() & (OF_TEXTS | LayerLosses.model_fields.keys()))
+    # These students have no bigrams anyway, so 0 is accepted, which joint trainings need for all tasks.
+    names += ["num_bigrams"] if flags.get("num_bigrams") else []
+    wrong = [flag_name(name) for name in names]
+    embedding, head = settings.encoder.embedding, settings.head.head
+    wrong += [f"--embedding {embedding}"] if embedding not in WORD_ENCODERS else []
+    wrong += [f"--head {head}"] if head not in (None, *WORD_HEADS) else []
+    return [f"{flag}: is not supported for labelled words" for flag in wrong]
+
+
+def encoder_values(encoder: EncoderSettings, head: Head, labels_tokens: bool = False) -> dict[str, Any]:
     """Returns the fields of an architecture for encoder and head. A student that labels tokens has no maxima."""
     kind, head_kind = ENCODERS[encoder.embedding], HEADS[head.head or "mlp"]
     values = kind.parameters(encoder, labels_tokens or head_kind.reads_tokens)
@@ -158,7 +168,7 @@ def reader_problems(encoder: EncoderSettings, token_reader: str) -> list[str]:
     return problems
 
 
-def head_problems(head: TokenHead) -> list[str]:
+def head_problems(head: Head) -> list[str]:
     """Returns the flags that have no effect with this head."""
     has_none = head.hidden_size is not None and not HEADS[head.head or "mlp"].has_width
     return [f"--hidden-size: --head {head.head} does not have one"] if has_none else []

@@ -18,20 +18,12 @@ from pipeline.record_file import read_work_record
 from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.settings import flags
-from student.calibration_rows import BestEpoch, CalibrationRows
 from student.fit import build_joint_configs, vectors_source
 from student.initial_weights.pretrained import given_vectors, has_pretrained, read_pretrained
 from student.initial_weights.run import source_sha256
 from student.model.architecture import Facts, TaskConfig
-from student.recipe import SETS, load_recipe, with_recipe
-from student.settings import (
-    OneTask,
-    RunPlaces,
-    Sets,
-    SeveralTasks,
-    SweepSettings,
-    TrainSettings,
-)
+from student.settings import SETS, RunPlaces, SweepSettings, TrainSettings, load_recipe, with_recipe
+from student.source_settings import BestEpoch, CalibrationRows, OneTask, Sets, SeveralTasks
 from student.training_data import build_student_config, open_training_set, separate, source_of, task_facts
 
 # Commas separate the values of a grid, so tasks that are trained together need another sign.

@@ -17,7 +17,6 @@ from distill.apps.bench.timing import interleaved
 from pipeline import console
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
-from pipeline.flat_settings import narrowed
 from pipeline.tasks.target import Target
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import pad_id, tokenizer_sha256
@@ -31,7 +30,7 @@ from student.predict.run_predictor import RunPredictor
 from student.predict.run_words import logits_of_words
 from student.predict.token_labels import WORD
 from student.run_settings import FileTableDtype, HeadDtype
-from student.settings import LabelSettings, TrainSettings
+from student.settings import TrainSettings
 from tests.benchmarks.ratios import ratios
 from tests.benchmarks.tokenization import lines_of_documentation, taught_tokenizer, with_threads
 from tests.helpers.engine import folder_by_torch
@@ -64,7 +63,7 @@ def readers(folder: Path, lines: Sequence[str], is_pair: bool, embedding: Embedd
 def word_readers(folder: Path, lines: Sequence[str]) -> dict[str, Read]:
     """What makes logits of the words of texts, see `readers`."""
     tokenizer = taught_tokenizer(list(lines))
-    flags = narrowed(TrainSettings.from_flags(task="random"), LabelSettings, "")
+    flags = TrainSettings.from_flags(task="random")
     facts = {
         "task": "random",
         "target": Target(kind="classes", names=LABELS),

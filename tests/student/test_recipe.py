@@ -13,8 +13,8 @@ from pipeline.tasks.task import load_task, task_names
 from student.describe import describe
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
-from student.recipe import load_recipe, recipe_names, with_recipe
-from student.settings import OneTask, Sets, SquaredError, SweepSettings, TrainSettings
+from student.settings import SquaredError, SweepSettings, TrainSettings, load_recipe, recipe_names, with_recipe
+from student.source_settings import OneTask, Sets
 from student.sweep.grid import Trial, make_points, make_trials, read_grid
 from tests.helpers.messages import naming
 from tests.helpers.shipped_tasks import facts

@@ -27,7 +27,8 @@ from student.losses.ted_filters import train_filters
 from student.model.student import Student
 from student.model.weights import read_weights
 from student.pretrain_settings import FiltersSettings
-from student.settings import Query, Sets, TrainSettings
+from student.settings import TrainSettings
+from student.source_settings import Query, Sets
 from student.train import train
 from student.training_data import build_student_config, task_facts
 from teacher.dumps import dump

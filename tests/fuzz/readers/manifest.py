@@ -6,13 +6,13 @@ from distill.apps.results.experiment import TaskParts, load_experiment
 from distill.apps.results.plan import task_problems
 from pipeline.errors import ConfigError, raise_all
 from pipeline.tasks.task import Corpus, Task, own_manifest, task_names
-from student.recipe import load_recipe
+from student.settings import load_recipe
 from tests.fuzz.files import of_a_kind, seeds, written
 
 COVERS = (
     "pipeline.tasks.task",
     "pipeline.tasks.task",
-    "student.recipe",
+    "student.settings",
     "distill.apps.results.experiment",
     "distill.apps.results.plan",
 )

@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from pipeline.errors import ConfigError
 from pipeline.file_names import STUDENT_FILE
-from pipeline.flat_settings import narrowed
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import softmax
 from student.data import as_read, load_examples
@@ -21,13 +20,13 @@ from student.encoders.recurrent import RecurrentEncoder
 from student.evaluate import evaluate
 from student.export.export import export
 from student.lessons.examples import student_logits
-from student.model.build_config import build_config
+from student.model.build_config import build_config, build_token_label_config
 from student.model.student import Student
 from student.predict.engine_predictor import EnginePredictor
 from student.predict.predictor import Predictor
 from student.pretrain_settings import PretrainSettings
 from student.run_settings import EvaluateSettings, ExportSettings
-from student.settings import LabelSettings, TrainSettings
+from student.settings import TrainSettings
 from student.train import train
 from tests.helpers.engine import ROWS, by_torch, made, needs_engine, write
 from tests.helpers.messages import naming
@@ -178,8 +177,9 @@ def test_a_config_claims_no_more_bytes_than_its_weights_have() -> None:
 def test_they_are_not_pretrained_and_label_no_words() -> None:
     with pytest.raises(ConfigError, match=naming("--embedding recurrent: ")):
         PretrainSettings.from_flags(set="x", embedding="recurrent")
-    with pytest.raises(ConfigError, match=naming("recurrent")):
-        narrowed(TrainSettings.from_flags(set="x", embedding="recurrent"), LabelSettings, "")
+    settings = TrainSettings.from_flags(set="x", embedding="recurrent")
+    with pytest.raises(ConfigError, match=naming("--embedding recurrent: ", "labelled words")):
+        build_token_label_config(settings, facts("sst2"))
 
 
 def test_a_batch_without_sequences() -> None:

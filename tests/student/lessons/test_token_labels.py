@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 
 from pipeline.arrays import Ragged
 from pipeline.errors import DataError, FingerprintMismatchError
-from pipeline.flat_settings import narrowed
 from pipeline.sets.kinds.token_labels import TokenLabelSet
 from pipeline.tasks.spans import spans, word_scores
 from pipeline.text.word_pieces import Pieces
@@ -30,7 +29,7 @@ from student.predict.multi_task import MultiTaskPredictor
 from student.predict.predictor import Predictor
 from student.predict.token_labels import WORD
 from student.run_settings import EvaluateSettings
-from student.settings import LabelSettings, TrainSettings
+from student.settings import TrainSettings
 from student.train import train
 from student.training_data import task_facts
 from tests.helpers.commands import invoke, piped
@@ -84,8 +83,7 @@ def test_it_learns_from_the_logits_alone_what_context_says(run: Path, entities: 
 
 
 def new_student(settings: TrainSettings, entities: TokenLabelSet) -> TokenLabelStudent:
-    taken = narrowed(settings, LabelSettings, "is not supported for labelled words")
-    return TokenLabelStudent(build_token_label_config(taken, task_facts(entities))).eval()
+    return TokenLabelStudent(build_token_label_config(settings, task_facts(entities))).eval()
 
 
 @pytest.mark.parametrize("embedding", ["hybrid", "cmow", "cbow", "lstm"])
@@ -94,9 +92,7 @@ def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: TokenLa
     noise = {} if embedding == "lstm" else {"initializer_range": 0.3}
     flags = tiny_config(entities.root, tmp_path, embedding=embedding, **sizes, **noise)
     torch.manual_seed(0)
-    student = TokenLabelStudent(
-        build_token_label_config(narrowed(flags, LabelSettings, ""), task_facts(entities))
-    ).eval()
+    student = TokenLabelStudent(build_token_label_config(flags, task_facts(entities))).eval()
     ids = entities.read("validation").pieces.ids.take([4, 2, 9])
     with torch.inference_mode():
         together_TC = student(torch.from_numpy(ids.flat), torch.from_numpy(ids.offsets))
@@ -107,9 +103,7 @@ def test_a_sentence_is_read_alike_in_any_batch(embedding: str, entities: TokenLa
 
 def test_with_gold_alone_the_teacher_says_nothing(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, alpha=1.0)
-    student = TokenLabelStudent(
-        build_token_label_config(narrowed(flags, LabelSettings, ""), task_facts(entities))
-    ).eval()
+    student = TokenLabelStudent(build_token_label_config(flags, task_facts(entities))).eval()
     whole = entities.read("train")
     gold = whole.gold.lists()
     rows = replace(whole, has_gold_N=np.arange(len(whole)) != 3, gold=Ragged.of([*gold[:3], [], *gold[4:]]))
@@ -138,9 +132,7 @@ def test_neighbours_are_those_of_the_sentence() -> None:
 
 def test_the_loss_is_that_of_every_token(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, alpha=0.3, temperature=2.0)
-    student = TokenLabelStudent(
-        build_token_label_config(narrowed(flags, LabelSettings, ""), task_facts(entities))
-    ).eval()
+    student = TokenLabelStudent(build_token_label_config(flags, task_facts(entities))).eval()
     rows = entities.read("train")
     task = TokenLabelTask(flags, student, {"train": rows})
     loss = task.loss([7, 3])
@@ -159,9 +151,7 @@ def test_the_loss_is_that_of_every_token(entities: TokenLabelSet, tmp_path: Path
 
 def test_sentences_without_tokens_are_in_no_batch(entities: TokenLabelSet, tmp_path: Path) -> None:
     flags = tiny_config(entities.root, tmp_path, per_device_train_batch_size=4)
-    student = TokenLabelStudent(
-        build_token_label_config(narrowed(flags, LabelSettings, ""), task_facts(entities))
-    ).eval()
+    student = TokenLabelStudent(build_token_label_config(flags, task_facts(entities))).eval()
     rows = entities.read("train")
     ids, word_ids, gold = (
         Ragged(part.flat, np.concatenate([np.zeros(9, np.int64), part.offsets]))
@@ -259,8 +249,8 @@ def test_predict_in_the_terminal_and_of_a_file(run: Path, tmp_path: Path) -> Non
     [
         (("--embedding", "bert"), "--embedding"),
         (("--embedding", "biattentive"), "--embedding"),
-        (("--head", "bilstm"), "--head: "),
-        (("--head", "cnn"), "--head: "),
+        (("--head", "bilstm"), "--head bilstm: "),
+        (("--head", "cnn"), "--head cnn: "),
         (("--head", "linear", "--hidden-size", "50"), "--hidden-size: "),
         (("--where", "true"), "--where: "),
         (("--class-weights", "balanced"), "--class-weights: "),
@@ -303,9 +293,7 @@ def test_sentences_held_out_choose_the_epoch(entities: TokenLabelSet, tmp_path: 
     rows = entities.read("train")
     train_rows, held_out = TokenLabelLesson().hold_out(
         rows,
-        build_token_label_config(
-            narrowed(tiny_config(entities.root, tmp_path), LabelSettings, ""), task_facts(entities)
-        ),
+        build_token_label_config(tiny_config(entities.root, tmp_path), task_facts(entities)),
         0.25,
     )
     assert (len(train_rows), len(held_out)) == (300, 100)

@@ -2,9 +2,9 @@ import math
 
 import torch
 
-from student.calibration_rows import Optimizer
 from student.encoders.encoder import Encoder
 from student.row_adam import make_optimizer
+from student.settings import Optimizer
 
 EPS = 1e-6
 

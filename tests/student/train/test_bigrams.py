@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from pipeline.arrays import Ragged
 from pipeline.errors import ConfigError
 from student import settings as config_module
-from student.calibration_rows import Optimizer
 from student.data import Examples
 from student.encoders.encoder import without_padding
 from student.encoders.matrices import matrix_encoder
 from student.initial_weights.run import copy_embeddings
 from student.model.student import Student
 from student.row_adam import make_optimizer, rows_of_batch
-from student.settings import TrainSettings, num_bigrams
+from student.settings import Optimizer, TrainSettings, num_bigrams
 from student.train import train
 from student.vocabulary_pruning import frequent_pairs
 from tests.helpers.students import tiny_config, weights

@@ -17,7 +17,6 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import predicted_scores, softmax
 from pipeline.tasks.temperature import Calibration, fit_calibration
-from student.calibration_rows import CalibrationRows
 from student.evaluate import evaluate
 from student.export.export import export
 from student.lessons.examples import student_logits
@@ -27,6 +26,7 @@ from student.predict.certify import certify
 from student.predict.predictor import Predictor
 from student.run_settings import CertifySettings, EvaluateSettings, ExportSettings
 from student.sklearn import StudentClassifier
+from student.source_settings import CalibrationRows
 from student.sql_functions import register
 from student.train import train
 from student.training_data import StudentTraining, build_student_config, load_data

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.record_file import Record
-from student import calibration_rows as config_module
+from student import settings as config_module
 from student.settings import TrainSettings
 from student.train import train
 from tests.helpers.dumps import TRAIN_ROWS

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -172,3 +173,10 @@ def test_gradient_of_labels_apart_is_that_of_bce_with_the_teacher() -> None:
     rows = functional.binary_cross_entropy_with_logits(student, teacher.sigmoid(), reduction="none").mean(dim=1)
     gradients = [torch.autograd.grad(loss, student)[0] for loss in (ours, (rows * weight).mean())]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("loss", [distillation_loss, labels_loss])
+def test_an_unknown_loss_is_refused(loss: Any) -> None:
+    gold = torch.zeros(2, dtype=torch.int64) if loss is distillation_loss else torch.zeros(2, 3, dtype=torch.int64)
+    with pytest.raises(KeyError, match="huber"):
+        loss(torch.zeros(2, 3), torch.zeros(2, 3), gold, 0.5, 1.0, "huber")

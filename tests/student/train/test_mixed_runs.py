@@ -155,7 +155,7 @@ def test_a_sweep_over_several_teachers(
     settings = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["settings"]
     assert settings["logit_set_fingerprints"] == alone["settings"]["logit_set_fingerprints"]
     for change in ({"mix": "vote"}, {"mix": None, "query": "select source_row, variant from other"}):
-        with pytest.raises(FingerprintMismatchError, match=naming("mix: 'weighted:1,3'")):
+        with pytest.raises(FingerprintMismatchError, match=naming("mix: weighted:1,3")):
             sweep(SweepSettings.from_flags(**base | {"grid": ("alpha=0.5,1.0",)} | change), "")
 
 
