@@ -8,56 +8,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from distill.commands.help import Command, Commands
+from distill.commands.help import Command
 from pipeline import console
 
-# The module of each command's function, which `--help` does not import.
+# The commands of each panel of `--help`, by the module of their functions, which `--help` does not import.
+_PANELS = {
+    "Teachers": {"teachers": "finetune-teacher augment teacher-dump check"},
+    "Logit sets": {"sets": "import extend verify diff recode push pull join", "sql": "index sql"},
+    "Students": {"students": "pretrain-student filters train-student sweep evaluate describe masked-words"},
+    "Answers": {"predictions": "predict certify cascade export", "applications": "serve bench"},
+    "All together": {"applications": "quickstart demo results report"},
+    "Data": {"manifests": "tasks"},
+}
 COMMANDS = {
-    "Teachers": {
-        "finetune-teacher": "teachers",
-        "augment": "teachers",
-        "teacher-dump": "teachers",
-        "check": "teachers",
-    },
-    "Logit sets": {
-        "import": "sets",
-        "extend": "sets",
-        "verify": "sets",
-        "diff": "sets",
-        "index": "sql",
-        "sql": "sql",
-        "recode": "sets",
-        "push": "sets",
-        "pull": "sets",
-        "join": "sets",
-    },
-    "Students": {
-        "pretrain-student": "students",
-        "filters": "students",
-        "train-student": "students",
-        "sweep": "students",
-        "evaluate": "students",
-        "describe": "students",
-        "masked-words": "students",
-    },
-    "Answers": {
-        "predict": "predictions",
-        "certify": "predictions",
-        "cascade": "predictions",
-        "serve": "applications",
-        "export": "predictions",
-        "bench": "applications",
-    },
-    "All together": {
-        "quickstart": "applications",
-        "demo": "applications",
-        "results": "applications",
-        "report": "applications",
-    },
-    "Data": {
-        "tasks": "manifests",
-    },
+    panel: {name: module for module, names in modules.items() for name in names.split()}
+    for panel, modules in _PANELS.items()
 }
 SUBCOMMANDS = {"tasks show": "manifests"}
 ALL = {name: module for commands in COMMANDS.values() for name, module in commands.items()} | SUBCOMMANDS
@@ -74,7 +41,8 @@ GONE = {
     "corpora": "tasks",
 }
 OTHER_NAMES = {"teacher-dump": "dump_teacher", "import": "import_answers"}  # `import` is a keyword of Python
-FUNCTIONS = {OTHER_NAMES.get(name, name.replace("-", "_").replace(" ", "_")): name for name in ALL}
+NAMES = {name: OTHER_NAMES.get(name, name.replace("-", "_").replace(" ", "_")) for name in ALL}  # in Python
+FUNCTIONS = {function: name for name, function in NAMES.items()}
 ALIASES = {function.replace("_", "-"): name for name, function in OTHER_NAMES.items()}  # accepted, not listed
 
 
@@ -93,8 +61,7 @@ def gone(name: str) -> str | None:
 
 def help_of(name: str) -> str:
     """Returns the first line of a command's docstring. It is read from the source, because imports take a second."""
-    functions = {command: function for function, command in FUNCTIONS.items()}
-    return _docstrings(ALL[name])[functions[name]].partition("\n")[0]
+    return _docstrings(ALL[name])[NAMES[name]].partition("\n")[0]
 
 
 @functools.cache
@@ -121,30 +88,29 @@ def _made(name: str) -> Any:
     """Returns the typer command of a function or of a group."""
     from distill.commands.command import shell_form
 
-    functions = {command: function for function, command in FUNCTIONS.items()}
     # Each command is its own Typer app: one app for all would need to import all of them for `--help`.
     only = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    run = shell_form(load(functions[name]))
+    run = shell_form(load(NAMES[name]))
     # Groups such as `tasks` both run by themselves and have a subcommand, which Typer supports only by a callback.
     if f"{name} show" in SUBCOMMANDS:
         only.callback(invoke_without_command=True, help=help_of(name))(run)
-        only.command("show", cls=Command)(shell_form(load(functions[f"{name} show"])))
+        only.command("show", cls=Command)(shell_form(load(NAMES[f"{name} show"])))
     else:
         only.command(name, cls=Command)(run)
     return typer.main.get_command(only)
 
 
-class Distill(Commands):
+class Distill(TyperGroup):
     """The whole command line."""
-
-    panels = COMMANDS
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings | {"commands": Loading()})
 
-    def help_of(self, name: str) -> str:
-        """Returns the sentence of a command in the list of all."""
-        return help_of(name)
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes all commands by panel, each with its complete first sentence, without importing them."""
+        for title, names in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, help_of(name)) for name in names])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Finds the command of the arguments. For one of earlier versions, prints the new spelling."""

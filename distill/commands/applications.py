@@ -130,7 +130,7 @@ def _kind(folder: Path) -> str | None:
 
 def _page(settings: ReportSettings, folder: Path, kind: str | None) -> "Page":
     if kind == "cascade":
-        from distill.apps.report.cascade_page import cascade_page
+        from distill.apps.report.comparison_pages import cascade_page
 
         return cascade_page(folder)
     if kind == "sweep":

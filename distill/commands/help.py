@@ -3,11 +3,10 @@
 import copy
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from pipeline.errors import own_words
 
@@ -104,19 +103,3 @@ def _without_aliases(parameter: Any) -> Any:
     shown = copy.copy(parameter)
     shown.opts = [spelling for spelling in parameter.opts if spelling not in long[1:]]
     return shown
-
-
-class Commands(TyperGroup):
-    """Lists all commands by panel, each with its complete first sentence, without importing them."""
-
-    panels: Mapping[str, Iterable[str]]
-
-    def help_of(self, name: str) -> str:
-        """Returns the sentence of a command."""
-        raise NotImplementedError
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Writes panel after panel."""
-        for title, names in self.panels.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, self.help_of(name)) for name in names])

@@ -1,7 +1,7 @@
 """``distill predict``, ``certify`` and ``export``: a student at work."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from distill.commands.command import command
@@ -23,30 +23,35 @@ MOST_TABLES = 3  # tables of an explained prediction, one per label
 
 
 @command(PredictSettings)
-def predict(config: PredictSettings) -> Result:
+def predict(settings: PredictSettings) -> Result:
     """Predict labels or scores for sentences, for a file, or for rows as they arrive."""
     from student.predict.labels import read_costs
     from student.predict.multi_task import MultiTaskPredictor, open_predictor
 
-    predictor = open_predictor(config.run, config.task_names, config.abstain, read_costs(config.cost))
+    predictor = open_predictor(settings.run, settings.task_names, settings.abstain, read_costs(settings.cost))
     if isinstance(predictor, MultiTaskPredictor):
-        _require_one_task(config, predictor.predictors)
-    elif config.collect is not None:
-        predictor.collect(config.collect, not config.collect_without_text)
-    if config.reads_stdin:
+        given = {"--explain": settings.explain, "--collect": settings.collect is not None}
+        folders = " or ".join(str(settings.run / task) for task in predictor.predictors)
+        problems = [f"{flag}: is for one task. Give {folders}" for flag, is_given in given.items() if is_given]
+        raise_all(ConfigError, str(settings.run), problems)
+    elif settings.collect is not None:
+        predictor.collect(settings.collect, not settings.collect_without_text)
+    if settings.reads_stdin:
         from student.predict.file import predict_lines
 
-        predict_lines(config, predictor, sys.stdin.buffer)
+        predict_lines(settings, predictor, sys.stdin.buffer)
         return Result()
-    if config.output is not None:
+    if settings.output is not None:
         from student.predict.file import predict_file
 
-        return _written(predict_file(config, predictor))
-    sentences1, sentences2 = _inputs(config, predictor)
+        values = predict_file(settings, predictor)
+        done = "written" if values["written"] else "were there already"
+        return Result(values).note(f"{values['output']}: {values['rows']:,} answers {done}")
+    sentences1, sentences2 = _inputs(settings, predictor)
     columns = {"sentence": sentences1} if sentences2 is None else {"sentence 1": sentences1, "sentence 2": sentences2}
     if isinstance(predictor, MultiTaskPredictor):
         return _by_task(columns, predictor(sentences1, sentences2))
-    if config.explain:
+    if settings.explain:
         return _explained(sentences1, sentences2, predictor.explain(sentences1, sentences2))
     predictions = predictor(sentences1, sentences2)
     if "spans" in predictor.answer_names:
@@ -54,13 +59,6 @@ def predict(config: PredictSettings) -> Result:
     answers = list(map(_cells, predictions))
     rows = [[*texts, *answer.values()] for *texts, answer in zip(*columns.values(), answers, strict=True)]
     return Result(predictions).data([*columns, *next(iter(answers), {})], rows)
-
-
-def _require_one_task(config: PredictSettings, tasks: Iterable[str]) -> None:
-    given = {"--explain": config.explain, "--collect": config.collect is not None}
-    folders = " or ".join(str(config.run / task) for task in tasks)
-    problems = [f"{flag}: is for one task. Give {folders}" for flag, is_given in given.items() if is_given]
-    raise_all(ConfigError, str(config.run), problems)
 
 
 def _by_task(columns: dict[str, list[str]], predictions: list[dict[str, dict[str, Any]]]) -> Result:
@@ -77,8 +75,12 @@ def _short(prediction: dict[str, Any]) -> tuple[Any, str]:
         return " ".join(word["label"] for word in prediction["words"]), ""
     if "score" in prediction:
         return prediction["score"], ""
+    return _label(prediction), _likeliest(prediction["probabilities"])
+
+
+def _label(prediction: dict[str, Any]) -> str:
     label = prediction["label"]
-    return ", ".join(label) or "(none)" if isinstance(label, list) else label, _likeliest(prediction["probabilities"])
+    return ", ".join(label) or "(none)" if isinstance(label, list) else str(label)
 
 
 def _likeliest(probabilities: dict[str, float]) -> str:
@@ -96,22 +98,17 @@ def _labelled(answers: list[dict[str, Any]]) -> Result:
     return result.data(["sentence", "span", "label", "start", "end"], spans)
 
 
-def _written(values: dict[str, Any]) -> Result:
-    done = "written" if values["written"] else "were there already"
-    return Result(values).note(f"{values['output']}: {values['rows']:,} answers {done}")
-
-
-def _inputs(config: PredictSettings, predictor: "AnyPredictor") -> tuple[list[str], list[str] | None]:
-    if config.file is not None:
+def _inputs(settings: PredictSettings, predictor: "AnyPredictor") -> tuple[list[str], list[str] | None]:
+    if settings.file is not None:
         from student.predict.file import read_texts
 
-        return read_texts(config, predictor)
+        return read_texts(settings, predictor)
     if not predictor.is_pair:
-        return list(config.texts), None
-    if len(config.texts) % 2:
-        count = len(config.texts)
-        raise ConfigError(f"texts: {config.run} compares pairs, so it needs an even number of texts, not {count}.")
-    return list(config.texts[0::2]), list(config.texts[1::2])
+        return list(settings.texts), None
+    if len(settings.texts) % 2:
+        count = len(settings.texts)
+        raise ConfigError(f"texts: {settings.run} compares pairs, so it needs an even number of texts, not {count}.")
+    return list(settings.texts[0::2]), list(settings.texts[1::2])
 
 
 def _cells(prediction: dict[str, Any]) -> dict[str, Any]:
@@ -119,13 +116,8 @@ def _cells(prediction: dict[str, Any]) -> dict[str, Any]:
     if "score" in prediction:
         return prediction
     probabilities: dict[str, float] = prediction["probabilities"]
-    label = prediction["label"]
-    if isinstance(label, list):
-        label = ", ".join(label) or "(none)"
-    stage = {"stage": prediction["stage"]} if "stage" in prediction else {}
-    if len(probabilities) <= BEST_LABELS:
-        return {"label": label, **probabilities, **stage}
-    return {"label": label, "likeliest": _likeliest(probabilities), **stage}
+    shown = probabilities if len(probabilities) <= BEST_LABELS else {"likeliest": _likeliest(probabilities)}
+    return {"label": _label(prediction), **shown} | {key: prediction[key] for key in ("stage",) if key in prediction}
 
 
 def _explained(sentences1: Sequence[str], sentences2: Sequence[str] | None, explained: list[dict[str, Any]]) -> Result:
@@ -180,12 +172,12 @@ def bar(value: float, largest: float) -> str:
 
 
 @command(CertifySettings)
-def certify(config: CertifySettings) -> Result:
+def certify(settings: CertifySettings) -> Result:
     """Find the margin above which a student agrees with its teacher. Exit code 1 if there is none."""
     from student.predict.certificate import CERTIFICATE_FILE
     from student.predict.certify import certify as certify_run
 
-    certificate = certify_run(config)
+    certificate = certify_run(settings)
     best, coverage = certificate.certified, certificate.coverage
     result = Result(certificate.model_dump() | {"coverage": coverage}).failed(best is None)
     if best is None:
@@ -193,30 +185,30 @@ def certify(config: CertifySettings) -> Result:
         result.warn(
             f"no threshold holds: of its {first.answered:,} surest answers to {certificate.num_rows:,} rows "
             f"{first.disagreements:,} differ from the teacher. These are too many to prove that at most "
-            f"{config.disagreement:.2%} differ. Use more rows, or a larger --disagreement."
+            f"{settings.disagreement:.2%} differ. Use more rows, or a larger --disagreement."
         )
-        if (config.run / CERTIFICATE_FILE).exists():
-            result.note(f"{config.run / CERTIFICATE_FILE}: the earlier certificate stays")
+        if (settings.run / CERTIFICATE_FILE).exists():
+            result.note(f"{settings.run / CERTIFICATE_FILE}: the earlier certificate stays")
         return result
-    at_most = f"at most {config.disagreement:.2%} differ from the teacher, with {config.confidence:.0%} confidence"
+    at_most = f"at most {settings.disagreement:.2%} differ from the teacher, with {settings.confidence:.0%} confidence"
     pairs = {
         "answers where the margin is above": best.threshold,
         "of which": at_most,
         "answered": f"{best.answered:,} of {certificate.num_rows:,} held-out rows ({coverage:.1%})",
         "differ among them": f"{best.disagreements:,} (with that confidence below {best.bound:.2%})",
     }
-    result.pairs(str(config.run), pairs)
+    result.pairs(str(settings.run), pairs)
     if best.answered < FEW_ANSWERS:
         result.warn(f"it rests on only {best.answered:,} answers. Use more rows for a stronger certificate.")
     return result
 
 
 @command(CascadeSettings)
-def cascade(config: CascadeSettings) -> Result:
+def cascade(settings: CascadeSettings) -> Result:
     """Let a cheap student answer what it is sure of, and a larger student, a teacher or a server the rest."""
     from student.cascade.create import create_cascade
 
-    record = create_cascade(config)
+    record = create_cascade(settings)
     stages = [[stage.source, stage.threshold, stage.cost] for stage in record.stages]
     result = Result(record.model_dump()).table(["stage", "answers above a margin of", "cost"], stages)
     for split, found in record.measured.items():
@@ -224,24 +216,24 @@ def cascade(config: CascadeSettings) -> Result:
         rows.append(["cascade", 1.0, found.cascade.cost, found.cascade.agreement, found.cascade.accuracy])
         columns = ["alone", "share of the rows that it answers", "cost", "agreement with the last", "accuracy"]
         result.table(columns, rows, f"{split}: {found.rows:,} rows; the cost of the last stage is 1")
-    return result.note(f"{config.output_dir}: predict, serve, SQL and Python take it like a run")
+    return result.note(f"{settings.output_dir}: predict, serve, SQL and Python take it like a run")
 
 
 @command(ExportSettings)
-def export(config: ExportSettings) -> Result:
+def export(settings: ExportSettings) -> Result:
     """Write a student for the engine, as ONNX or HTML, or with smaller tables, and measure its accuracy."""
     from student.export.export import export as export_student
 
-    exported = export_student(config)
+    exported = export_student(settings)
     before, after = exported["bytes"]["before"], exported["bytes"]["after"]
     rows: list[list[Any]] = [
-        ["bytes of the weights" if config.html is None and config.file is None else "bytes", before, after]
+        ["bytes of the weights" if settings.html is None and settings.file is None else "bytes", before, after]
     ]
     for split, scores in exported["scores"].items():
         rows += [[f"{split} {name}", value["before"], value["after"]] for name, value in scores.items()]
-    columns = ["", str(config.run), str(config.html or config.file or f"{config.tables or 'the same'} tables")]
+    columns = ["", str(settings.run), str(settings.html or settings.file or f"{settings.tables or 'the same'} tables")]
     result = Result(exported).table(columns, rows)
-    if config.onnx is not None:
+    if settings.onnx is not None:
         onnx = exported["onnx"]
-        result.pairs(str(config.onnx), {"bytes": onnx["bytes"], "largest difference from torch": onnx["difference"]})
+        result.pairs(str(settings.onnx), {"bytes": onnx["bytes"], "largest difference from torch": onnx["difference"]})
     return result

@@ -223,23 +223,26 @@ def points(
 
 
 def trade_off(
-    line: Sequence[tuple[float, float]], named: Sequence[tuple[str, float, float]], xlabel: str, ylabel: str
-) -> str:
+    title: str,
+    line: Sequence[tuple[float, float]],
+    named: Sequence[tuple[str, float, float]],
+    axes: Labels,
+    caption: str,
+) -> Picture:
     """A line of what can be had at each cost, and points with names, the last of which is marked."""
 
-    def draw(axes: Axes) -> None:
-        axes.plot(*zip(*sorted(line), strict=True), color=BLUE, marker="o", markersize=3, linewidth=1.6)
+    def draw(plot: Axes) -> None:
+        plot.plot(*zip(*sorted(line), strict=True), color=BLUE, marker="o", markersize=3, linewidth=1.6)
         for number, (name, x, y) in enumerate(named):
-            colour = BLUE if number == len(named) - 1 else INK
-            axes.scatter(x, y, s=60, color=colour, linewidths=0, zorder=3)
+            plot.scatter(x, y, s=60, color=BLUE if number == len(named) - 1 else INK, linewidths=0, zorder=3)
             # Above and below in turn, because cheap stages lie close to each other.
             below = -12 if number % 2 else 8
-            axes.annotate(clipped(name, 40), (x, y), (0, below), textcoords="offset points", ha="center")
-        axes.margins(x=0.12, y=0.15)
-        axes.set(xlabel=xlabel, ylabel=ylabel)
-        axes.grid(color=FAINT, alpha=0.35)
+            plot.annotate(clipped(name, 40), (x, y), (0, below), textcoords="offset points", ha="center")
+        plot.margins(x=0.12, y=0.15)
+        plot.set(xlabel=axes[0], ylabel=axes[1])
+        plot.grid(color=FAINT, alpha=0.35)
 
-    return drawing(draw)
+    return Picture(title, drawing(draw), caption, [dict(zip(axes, point, strict=True)) for point in line])
 
 
 def strips(title: str, groups: Mapping[str, Sequence[float]], axes: Labels, caption: str) -> Picture:

@@ -1,4 +1,4 @@
-"""The pages that compare students: of a sweep, and of ``distill masked-words``."""
+"""The pages that compare students: of a sweep, of a cascade, and of ``distill masked-words``."""
 
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from pipeline.file_names import CONFIG_FILE, RUN_RECORD, SWEEP_RECORD
 from pipeline.record_file import read_work_record
 from pipeline.sets.open import LogitSet
 from pipeline.tasks.metrics import spearmanr
+from student.cascade.cascade_file import Measured, read_cascade
 from student.describe import describe_config
 from student.lessons import KINDS
 from student.model.config_file import read_task_config
@@ -168,6 +169,55 @@ def _order(value: Any) -> tuple[bool, float, str]:
     """A key that sorts values: numbers by size, then words."""
     is_number = isinstance(value, int | float)
     return (not is_number, float(value) if is_number else 0.0, str(value))
+
+
+SCORES = {"accuracy": "accuracy", "agreement": "agreement with the last stage"}
+COST = "cost (the last stage: 1)"
+
+
+def cascade_page(folder: Path) -> Page:
+    """Returns the page of a cascade.
+
+    Raises:
+        IntegrityError: if its file is damaged.
+    """
+    record = read_cascade(folder)
+    stages = [(clipped(stage.source), stage.threshold, stage.cost) for stage in record.stages]
+    columns = ("stage", "answers above a margin of", "cost")
+    chosen = {name: value for name, value in record.chosen.items() if isinstance(value, int | float | str)}
+    facts = {name.replace("_", " "): value for name, value in chosen.items()}
+    sections = (
+        Section("What it is", facts=facts, tables=(Table("Stages", columns, stages),)),
+        *(_split(split, measured) for split, measured in record.measured.items()),
+    )
+    lead = f"A cascade of {len(stages)} stages. Each answers what it is sure of and hands on the rest."
+    return Page("cascade", folder.resolve().name, lead, sections)
+
+
+def _split(split: str, measured: Measured) -> Section:
+    scores = SCORES if measured.cascade.accuracy is not None else {"agreement": SCORES["agreement"]}
+    rows: list[tuple[Any, ...]] = [
+        (clipped(one.stage), one.share, one.cost, *(getattr(one, name) for name in scores)) for one in measured.stages
+    ]
+    rows.append(("the cascade", 1.0, measured.cascade.cost, *(getattr(measured.cascade, name) for name in scores)))
+    heads = ("alone", "share of the rows that it answers", "cost", *scores.values())
+    return Section(
+        f"The rows of {split}",
+        f"{measured.rows:,} rows, none of which chose a threshold.",
+        pictures=tuple(_curve(measured, name, title) for name, title in scores.items()),
+        tables=(Table("Stages and cascade", heads, rows),),
+    )
+
+
+def _curve(measured: Measured, score: str, title: str) -> Picture:
+    named = [(Path(one.stage).name, one.cost, getattr(one, score)) for one in measured.stages]
+    named.append(("cascade", measured.cascade.cost, getattr(measured.cascade, score)))
+    line = [(point.cost, getattr(point, score)) for point in measured.curve]
+    caption = (
+        "The line is the cascade with other thresholds. They were chosen on held-out training rows, so the line can "
+        "fall here and there."
+    )
+    return charts.trade_off(f"{title.capitalize()} and cost", line, named, (COST, title), caption)
 
 
 MOST_PICTURES = 6
