@@ -159,11 +159,11 @@ def _check_ranges(logit_set: ExampleSet, split: str, examples: Examples) -> None
         raise IntegrityError(f"{where}: a logit is not a finite number")
 
 
-def as_read(examples: Examples, config: StudentConfig) -> Examples:
-    """Returns the examples in the form for a student."""
+def as_read(rows: Examples, config: StudentConfig) -> Examples:
+    """Returns the rows in the form for a student."""
     # The stored ids have no special tokens, so each student adds those that it reads.
-    ids1, *others = sequences(config, *examples.sequences)
-    return replace(examples, ids1=ids1, ids2=others[0] if others else None)
+    ids1, *others = sequences(config, *rows.sequences)
+    return replace(rows, ids1=ids1, ids2=others[0] if others else None)
 
 
 def gold_tensor(target: Target, examples: Examples) -> torch.Tensor:

@@ -100,4 +100,4 @@ def dev_examples(config: TaskConfig, logit_set: LogitSet) -> dict[str, Any]:
     splits = [split for split in logit_set.splits if split != TRAIN]
     if not splits:
         raise DataError(f"{logit_set.root}: has no dev split to evaluate on")
-    return {split: kind.as_read(kind.read_dev(logit_set, split), config) for split in splits}
+    return {split: kind.as_read(kind.read(logit_set, split), config) for split in splits}

@@ -8,9 +8,11 @@ from pipeline.file_names import RUN_RECORD
 from pipeline.record_file import read_work_record
 from pipeline.sets.open import find_set
 from pipeline.sets.token_vectors import read_token_vectors
+from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import STUDENTS
 from student.initial_weights.pretrained import read_pretrained
 from student.lessons import kind_of_set
+from student.source_settings import Query
 
 
 def reproduce(run: Path, store: Path | None, allow_unverified: bool) -> dict[str, dict[str, Any]]:
@@ -41,7 +43,7 @@ def reproduce(run: Path, store: Path | None, allow_unverified: bool) -> dict[str
     paths = [find_set(Path(place).name if store else place, store) for place in record["logit_sets"]]
     kind = kind_of_set(paths[0])
     logit_set = kind.open_sets(paths, settings["mix"], allow_unverified)
-    rows = kind.read_chosen(settings["query"], logit_set)
+    rows = kind.read(logit_set, TRAIN, Query(query=settings["query"]) if settings["query"] else None)
     # Fingerprints are compared first: if one differs, the differing row hashes need no further explanation.
     then = settings["logit_set_fingerprints"]
     compared = {

@@ -110,10 +110,7 @@ def source_of(settings: TrainSettings) -> Source:
 def read_data(source: Source, logit_set: LogitSet) -> TrainingData:
     """Reads the rows of an open set, after the flags were checked."""
     kind, chosen = KINDS[logit_set.record.kind], source.chosen
-    splits = {
-        split: kind.read_dev(logit_set, split) if split != TRAIN else kind.read_training_rows(chosen, logit_set)
-        for split in logit_set.splits
-    }
+    splits = {split: kind.read(logit_set, split, chosen if split == TRAIN else None) for split in logit_set.splits}
     # With several teachers, their agreement is shown first: a mixture of contradicting teachers is often a mistake.
     teachers = compare_teachers(logit_set) if isinstance(logit_set, Mixture) else {}
     for line in comparison_lines(teachers):

@@ -98,10 +98,10 @@ def prune(student: H, active: Ints, encoder: Encoder | None = None) -> H:
     return small
 
 
-def renumber(examples: Examples, active: Ints) -> Examples:
-    """Returns the same examples in the small student's ids."""
-    ids2 = None if examples.ids2 is None else renumbered(examples.ids2, active)
-    return replace(examples, ids1=renumbered(examples.ids1, active), ids2=ids2)
+def renumber(rows: Examples, active: Ints) -> Examples:
+    """Returns the same rows in the small student's ids."""
+    ids2 = None if rows.ids2 is None else renumbered(rows.ids2, active)
+    return replace(rows, ids1=renumbered(rows.ids1, active), ids2=ids2)
 
 
 def renumbered(ids: Ragged, active: Ints) -> Ragged:

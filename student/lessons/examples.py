@@ -1,6 +1,6 @@
 """Rows, training and scores of students of whole inputs. Shapes: N rows, B batch, C logits."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from pipeline.tasks.metrics import (
     scores_by_label,
 )
 from pipeline.tasks.target import NO_LABEL, gold_arrays
-from pipeline.tasks.task import Metric
+from pipeline.tasks.task import TRAIN, Metric
 from pipeline.tasks.temperature import calibrated
 from pipeline.text.text_to_ids import TextReader
 from pipeline.text.tokenizer import frame_ids, special_ids
@@ -61,122 +61,6 @@ from student.row_adam import rows_of_batch
 from student.settings import TrainSettings
 from student.source_settings import Query, Where
 from student.vocabulary_pruning import renumber
-
-
-class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
-    """Whole inputs, texts or pairs of them. See `TaskLesson`."""
-
-    student = Student
-    set_type = ExampleSet
-
-    def open_sets(self, paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> ExampleSet:
-        return open_sets(paths, mix, allow_unverified)
-
-    def task_facts(self, logit_set: ExampleSet) -> Facts:
-        record = logit_set.record
-        tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
-        return super().task_facts(logit_set) | {
-            "is_pair": record.is_pair,
-            "special_ids": special_ids(tokenizer) if record.is_pair else _around_one(tokenizer),
-        }
-
-    def build_config(
-        self, settings: TrainSettings, logit_set: ExampleSet, facts: Facts
-    ) -> tuple[StudentConfig, BertStart | None]:
-        layers = bert_start(settings.encoder, settings.start, logit_set)
-        student_config = build_config(settings, facts, layers.inherited if layers else None)
-        if settings.layers is not None:
-            check_layers(settings.layers, student_config, logit_set.sets[0].record)
-        return student_config, layers
-
-    def training_query(self, chosen: Where | Query | None, logit_set: ExampleSet) -> str:
-        """Returns the query, from which `load_chosen` reads the same rows again."""
-        if isinstance(chosen, Query):
-            return chosen.query
-        return f"select * {logit_set.query('train', chosen.where if chosen else None)}"
-
-    def read(self, logit_set: ExampleSet, split: str) -> Examples:
-        return load_examples(logit_set, split)
-
-    def read_training_rows(self, chosen: Where | Query | None, logit_set: ExampleSet) -> Examples:
-        if isinstance(chosen, Query):
-            return load_chosen(logit_set, chosen.query)
-        return load_examples(logit_set, "train", chosen.where if chosen else None)
-
-    def read_chosen(self, query: str | None, logit_set: ExampleSet) -> Examples:
-        assert query is not None, "examples are always selected by a query"
-        return load_chosen(logit_set, query)
-
-    def read_dev(self, logit_set: ExampleSet, split: str) -> Examples:
-        return load_dev(logit_set, split)
-
-    def of_source(self, rows: pa.Table, reader: TextReader, config: StudentConfig) -> Examples:
-        ids1, *others = reader.read(*sentences(rows), config.max_seq_length)
-        number_N = np.arange(rows.num_rows)
-        examples = Examples(
-            ids1,
-            others[0] if others else None,
-            *gold_arrays(config.target, rows),
-            np.empty((0, config.target.num_logits), dtype=np.float32),
-            np.ones(rows.num_rows, dtype=np.float32),
-            np.stack([number_N, np.zeros_like(number_N)], axis=1),
-            "",
-        )
-        return as_read(examples, config)
-
-    def read_first(self, logit_set: ExampleSet, split: str, number: int) -> Examples:
-        return load_examples(logit_set, split, f"source_row < {number} and variant = 0")
-
-    def row_hashes(self, logit_set: ExampleSet, rows: Examples) -> dict[str, str]:
-        return {"rows_sha256": rows.keys_sha256, "logits_sha256": rows.logits_sha256}
-
-    def as_read(self, rows: Examples, config: StudentConfig) -> Examples:
-        return as_read(rows, config)
-
-    def is_scored(self, rows: Examples, config: TaskConfig) -> Bools:
-        return is_scored(rows, config.target)
-
-    def hold_out(self, rows: Examples, config: TaskConfig, share: float) -> tuple[Examples, Examples]:
-        return hold_out(rows, config.target, share)
-
-    def renumber(self, rows: Examples, active: Ints) -> Examples:
-        return renumber(rows, active)
-
-    def num_without_gold(self, rows: Examples, config: TaskConfig) -> int:
-        gold = gold_tensor(config.target, rows)
-        is_missing = gold.isnan() if gold.is_floating_point() else gold == NO_LABEL
-        return int(is_missing.reshape(len(gold), -1).any(dim=1).sum())
-
-    def task(
-        self,
-        settings: TrainSettings,
-        student: Student,
-        splits: dict[str, Examples],
-        optimizer: TrainOptimizer | None,
-        layers: LayerLoss | None,
-        write: Callable[[Path], None] | None,
-    ) -> "ExampleTask":
-        return ExampleTask(settings, student, splits, optimizer, layers, write)
-
-    def check_readable(self, config: StudentConfig, logit_set: ExampleSet) -> None:
-        check_readable(config, logit_set)
-
-    def student_logits(self, student: Student, rows: Examples) -> Floats:
-        return student_logits(student, rows)
-
-    def gold(self, rows: Examples) -> tuple[Ints, Floats]:
-        return rows.label_N, rows.score_N
-
-    def evaluate_split(
-        self, student: Student, rows: Examples, bias_C: Floats | None = None, own: Collection[Metric] | None = None
-    ) -> dict[str, Any]:
-        return evaluate_split(student, rows, bias_C, own)
-
-
-def _around_one(tokenizer: Tokenizer) -> SpecialIds:
-    """Returns the special tokens before and after a single sentence, without tokens between."""
-    before, after = frame_ids(tokenizer)
-    return tuple(before), (), tuple(after)
 
 
 class ExampleTask(BatchedTask):
@@ -261,20 +145,20 @@ def check_same_task(config: StudentConfig, logit_set: ExampleSet) -> None:
 
 
 def evaluate_split(
-    student: Student, examples: Examples, bias_C: Floats | None = None, own: Collection[Metric] | None = None
+    student: Student, rows: Examples, bias_C: Floats | None = None, own: Collection[Metric] | None = None
 ) -> dict[str, Any]:
     """Returns all results of `evaluate` for one split.
 
     Args:
         student: the student on its device.
-        examples: the rows. Without a teacher, its logits have no rows.
+        rows: the rows. Without a teacher, its logits have no rows.
         bias_C: added to the logits before labels are chosen.
         own: the task's metrics, without an additional one that only chose the best epoch. Default: all metrics of the
             student.
     """
-    config, teacher_NC = student.config, examples.teacher_NC
-    student_NC = student_logits(student, examples)
-    gold = (examples.label_N, examples.score_N)
+    config, teacher_NC = student.config, rows.teacher_NC
+    student_NC = student_logits(student, rows)
+    gold = (rows.label_N, rows.score_N)
     scores = score_logits(config.metrics, config.target, student_NC, *gold)
     # Thresholds and costs are about probabilities, so they are added to calibrated logits.
     scaled_NC = calibrated(student_NC, config.calibration)
@@ -283,14 +167,14 @@ def evaluate_split(
         "gold": scores,
         "interval": bootstrap_intervals(config.metrics, config.target, student_NC, *gold),
         "teacher": score_logits(config.metrics, config.target, teacher_NC, *gold) if len(teacher_NC) else {},
-        "teacher_by_label": (scores_by_label(config.target, teacher_NC, examples.label_N) if len(teacher_NC) else {}),
+        "teacher_by_label": (scores_by_label(config.target, teacher_NC, rows.label_N) if len(teacher_NC) else {}),
         "majority": majority_scores(config.metrics, config.target, *gold),
         "glue": glue_score({name: value for name, value in scores.items() if own is None or name in own}),
-        "labels": class_summary(config.target, student_NC, examples.label_N),
+        "labels": class_summary(config.target, student_NC, rows.label_N),
         "decided": {} if bias_C is None else score_logits(config.metrics, config.target, decided_NC, *gold),
-        "by_label": scores_by_label(config.target, decided_NC, examples.label_N),
-        "confusion": confusion_of_labels(config.target, decided_NC, examples.label_N),
-        "bins": bin_scores(config.metrics, config.target, student_NC, examples.score_N),
+        "by_label": scores_by_label(config.target, decided_NC, rows.label_N),
+        "confusion": confusion_of_labels(config.target, decided_NC, rows.label_N),
+        "bins": bin_scores(config.metrics, config.target, student_NC, rows.score_N),
         "calibration": calibration_scores(config.target, student_NC, *gold, config.calibration),
         "fidelity": fidelity(config.target, student_NC, teacher_NC),
     }
@@ -302,8 +186,87 @@ def score_student(student: Student, examples: Examples) -> dict[str, float]:
     return score_logits(student.config.metrics, student.config.target, logits_NC, examples.label_N, examples.score_N)
 
 
-def student_logits(student: Student, examples: Examples) -> Floats:
-    """Runs a student over examples. Returns float32 logits [N, C] in their order."""
+def student_logits(student: Student, rows: Examples) -> Floats:
+    """Runs a student over rows. Returns float32 logits [N, C] in their order."""
     student.eval()
     width, device = student.config.target.num_logits, student.device
-    return in_batches(student.logits, examples.sequences, width, device, is_sorted=True)
+    return in_batches(student.logits, rows.sequences, width, device, is_sorted=True)
+
+
+class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
+    """Whole inputs, texts or pairs of them. See `TaskLesson`."""
+
+    student, set_type, task = Student, ExampleSet, ExampleTask
+    open_sets, renumber = staticmethod(open_sets), staticmethod(renumber)
+    as_read, check_readable = staticmethod(as_read), staticmethod(check_readable)
+    student_logits, evaluate_split = staticmethod(student_logits), staticmethod(evaluate_split)
+
+    def task_facts(self, logit_set: ExampleSet) -> Facts:
+        record = logit_set.record
+        tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
+        return super().task_facts(logit_set) | {
+            "is_pair": record.is_pair,
+            "special_ids": special_ids(tokenizer) if record.is_pair else _around_one(tokenizer),
+        }
+
+    def build_config(
+        self, settings: TrainSettings, logit_set: ExampleSet, facts: Facts
+    ) -> tuple[StudentConfig, BertStart | None]:
+        layers = bert_start(settings.encoder, settings.start, logit_set)
+        student_config = build_config(settings, facts, layers.inherited if layers else None)
+        if settings.layers is not None:
+            check_layers(settings.layers, student_config, logit_set.sets[0].record)
+        return student_config, layers
+
+    def training_query(self, chosen: Where | Query | None, logit_set: ExampleSet) -> str:
+        """Returns the query, from which `load_chosen` reads the same rows again."""
+        if isinstance(chosen, Query):
+            return chosen.query
+        return f"select * {logit_set.query('train', chosen.where if chosen else None)}"
+
+    def read(self, logit_set: ExampleSet, split: str, chosen: Where | Query | None = None) -> Examples:
+        if split != TRAIN:
+            return load_dev(logit_set, split)
+        if isinstance(chosen, Query):
+            return load_chosen(logit_set, chosen.query)
+        return load_examples(logit_set, split, chosen.where if chosen else None)
+
+    def of_source(self, rows: pa.Table, reader: TextReader, config: StudentConfig) -> Examples:
+        ids1, *others = reader.read(*sentences(rows), config.max_seq_length)
+        number_N = np.arange(rows.num_rows)
+        examples = Examples(
+            ids1,
+            others[0] if others else None,
+            *gold_arrays(config.target, rows),
+            np.empty((0, config.target.num_logits), dtype=np.float32),
+            np.ones(rows.num_rows, dtype=np.float32),
+            np.stack([number_N, np.zeros_like(number_N)], axis=1),
+            "",
+        )
+        return as_read(examples, config)
+
+    def read_first(self, logit_set: ExampleSet, split: str, number: int) -> Examples:
+        return load_examples(logit_set, split, f"source_row < {number} and variant = 0")
+
+    def row_hashes(self, logit_set: ExampleSet, rows: Examples) -> dict[str, str]:
+        return {"rows_sha256": rows.keys_sha256, "logits_sha256": rows.logits_sha256}
+
+    def is_scored(self, rows: Examples, config: TaskConfig) -> Bools:
+        return is_scored(rows, config.target)
+
+    def hold_out(self, rows: Examples, config: TaskConfig, share: float) -> tuple[Examples, Examples]:
+        return hold_out(rows, config.target, share)
+
+    def num_without_gold(self, rows: Examples, config: TaskConfig) -> int:
+        gold = gold_tensor(config.target, rows)
+        is_missing = gold.isnan() if gold.is_floating_point() else gold == NO_LABEL
+        return int(is_missing.reshape(len(gold), -1).any(dim=1).sum())
+
+    def gold(self, rows: Examples) -> tuple[Ints, Floats]:
+        return rows.label_N, rows.score_N
+
+
+def _around_one(tokenizer: Tokenizer) -> SpecialIds:
+    """Returns the special tokens before and after a single sentence, without tokens between."""
+    before, after = frame_ids(tokenizer)
+    return tuple(before), (), tuple(after)

@@ -10,14 +10,12 @@ import pyarrow as pa
 from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.sets.open import LogitSet
-from pipeline.tasks.task import TRAIN, Metric
+from pipeline.tasks.task import Metric
 from pipeline.tasks.temperature import Calibration, fit_calibration
 from pipeline.text.text_to_ids import TextReader
 from pipeline.training.joint import BatchedTask
-from pipeline.training.loop import TrainOptimizer
 from student.data import Rows
 from student.initial_weights.bert import BertStart
-from student.losses.layer_losses import LayerLoss
 from student.model.architecture import Facts, TaskConfig
 from student.model.student import TaskStudent
 from student.settings import TrainSettings
@@ -36,10 +34,14 @@ class TaskLesson(ABC, Generic[L, R, S]):
     Attributes:
         student: the class of the model.
         set_type: the class of its opened sets.
+        task: makes the task of the training loop from the settings, the student, which is trained in place, its rows by
+            split (``train``, and dev splits), the optimizer that receives the gradients of the used rows of tables, the
+            loss of layers or None, and a function that writes the student to a folder.
     """
 
     student: ClassVar[type[TaskStudent]]
     set_type: ClassVar[type[LogitSet]]
+    task: ClassVar[Callable[..., BatchedTask]]
 
     def open_sets(self, paths: Sequence[Path], mix: str | None = None, allow_unverified: bool = False) -> L:
         """Opens a set, or several as one.
@@ -86,20 +88,14 @@ class TaskLesson(ABC, Generic[L, R, S]):
         return None
 
     @abstractmethod
-    def read(self, logit_set: L, split: str) -> R:
-        """Returns all rows of a split."""
+    def read(self, logit_set: L, split: str, chosen: Where | Query | None = None) -> R:
+        """Returns the rows of a split, for training or for scores.
 
-    def read_training_rows(self, chosen: Where | Query | None, logit_set: L) -> R:
-        """Returns the selected training rows, or all without a selection."""
-        return self.read(logit_set, TRAIN)
-
-    def read_chosen(self, query: str | None, logit_set: L) -> R:
-        """Returns the training rows of a `training_query`."""
-        return self.read(logit_set, TRAIN)
-
-    def read_dev(self, logit_set: L, split: str) -> R:
-        """Returns the rows of a split for scores."""
-        return self.read(logit_set, split)
+        Args:
+            logit_set: the set.
+            split: the split.
+            chosen: which training rows are read. Default: all.
+        """
 
     def of_source(self, rows: pa.Table, reader: TextReader, config: Any) -> R:
         """Returns the rows of a checked source as a student reads them. They have no teacher.
@@ -140,27 +136,6 @@ class TaskLesson(ABC, Generic[L, R, S]):
     @abstractmethod
     def num_without_gold(self, rows: R, config: TaskConfig) -> int:
         """Returns how many rows learn from the teacher although the flags give it no weight."""
-
-    @abstractmethod
-    def task(
-        self,
-        settings: TrainSettings,
-        student: S,
-        splits: dict[str, R],
-        optimizer: TrainOptimizer | None,
-        layers: LayerLoss | None,
-        write: Callable[[Path], None] | None,
-    ) -> BatchedTask:
-        """Returns the task of the training loop.
-
-        Args:
-            settings: the settings of its loss and batches.
-            student: the student, which is trained in place.
-            splits: ``train``, and dev splits.
-            optimizer: receives the gradients of the used rows of tables. None: whole tables have gradients.
-            layers: the loss of its layers, in addition to the logits.
-            write: writes the student to a folder. Default: its `save`.
-        """
 
     def check_readable(self, config: Any, logit_set: L) -> None:
         """Raises FingerprintMismatchError if a student of an architecture does not support a set."""

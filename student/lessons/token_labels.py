@@ -32,90 +32,14 @@ from pipeline.training.run_record import Metrics
 from student.data import in_batches, make_batches
 from student.initial_weights.bert import BertStart
 from student.lessons.lesson import TaskLesson
-from student.losses.layer_losses import LayerLoss
 from student.losses.logit_losses import task_loss
 from student.model.architecture import Facts, TaskConfig, TokenLabelConfig
 from student.model.build_config import build_token_label_config
 from student.model.student import TokenLabelStudent
 from student.row_adam import rows_of_batch
 from student.settings import TrainSettings
+from student.source_settings import Query, Where
 from student.vocabulary_pruning import renumbered
-
-
-class TokenLabelLesson(TaskLesson[TokenLabelSet, LabelledWords, TokenLabelStudent]):
-    """Sentences of labelled words. See `TaskLesson`."""
-
-    student = TokenLabelStudent
-    set_type = TokenLabelSet
-
-    def build_config(
-        self, settings: TrainSettings, logit_set: TokenLabelSet, facts: Facts
-    ) -> tuple[TokenLabelConfig, BertStart | None]:
-        """Returns the architecture, without layers, because no bert labels words."""
-        return build_token_label_config(settings, facts), None
-
-    def read(self, logit_set: TokenLabelSet, split: str) -> LabelledWords:
-        return logit_set.read(split)
-
-    def of_source(self, rows: pa.Table, reader: TextReader, config: TokenLabelConfig) -> LabelledWords:
-        words, target = rows.column("sentence1"), config.target
-        pieces = read_pieces(reader, words.to_pylist())
-        no_teacher = np.empty((0, target.num_logits), dtype=np.float32)
-        return LabelledWords.of(target.names, words, rows.column("label"), pieces, no_teacher)
-
-    def read_first(self, logit_set: TokenLabelSet, split: str, number: int) -> LabelledWords:
-        rows = logit_set.read(split)
-        return _taken(rows, np.arange(len(rows)) < number)
-
-    def row_hashes(self, logit_set: TokenLabelSet, rows: LabelledWords) -> dict[str, str]:
-        logits = np.ascontiguousarray(rows.teacher_TC).tobytes()
-        return {
-            "rows_sha256": logit_set.record.splits[TRAIN].rows_sha256 or "",
-            "logits_sha256": hashlib.sha256(logits).hexdigest(),
-        }
-
-    def is_scored(self, rows: LabelledWords, config: TaskConfig) -> Bools:
-        return rows.has_gold_N
-
-    def hold_out(self, rows: LabelledWords, config: TaskConfig, share: float) -> tuple[LabelledWords, LabelledWords]:
-        scored = np.flatnonzero(rows.has_gold_N)
-        is_held_N = np.isin(np.arange(len(rows)), scored[held_out_rows(len(scored), share)])
-        return _taken(rows, ~is_held_N), _taken(rows, is_held_N)
-
-    def renumber(self, rows: LabelledWords, active: Ints) -> LabelledWords:
-        return replace(rows, pieces=Pieces(renumbered(rows.pieces.ids, active), rows.pieces.word_ids))
-
-    def num_without_gold(self, rows: LabelledWords, config: TaskConfig) -> int:
-        """Returns 0: with --alpha 1, tokens without gold have no weight."""
-        return 0
-
-    def task(
-        self,
-        settings: TrainSettings,
-        student: TokenLabelStudent,
-        splits: dict[str, LabelledWords],
-        optimizer: TrainOptimizer | None,
-        layers: LayerLoss | None,
-        write: Callable[[Path], None] | None,
-    ) -> "TokenLabelTask":
-        assert layers is None, "refused by the flags"
-        return TokenLabelTask(settings, student, splits, optimizer, write)
-
-    def student_logits(self, student: TokenLabelStudent, rows: LabelledWords) -> Floats:
-        return logits_of_tokens(student, rows.pieces.ids)
-
-    def gold(self, rows: LabelledWords) -> tuple[Ints, Floats]:
-        """Returns the gold, where the first token of a word has that of its word."""
-        return rows.gold_T, np.empty(0, dtype=np.float32)
-
-    def evaluate_split(
-        self,
-        student: TokenLabelStudent,
-        rows: LabelledWords,
-        bias_C: Floats | None = None,
-        own: Collection[Metric] | None = None,
-    ) -> dict[str, Any]:
-        return evaluate_split(student, rows, bias_C)
 
 
 class TokenLabelTask(BatchedTask):
@@ -126,6 +50,7 @@ class TokenLabelTask(BatchedTask):
         student: the student, which is trained in place.
         splits: ``train``, and dev splits.
         optimizer: receives the gradients of the used rows of tables. Default: whole tables have gradients.
+        layers: None, because the flags refuse losses of layers.
         write: writes the student to a folder.
 
     Raises:
@@ -138,6 +63,7 @@ class TokenLabelTask(BatchedTask):
         student: TokenLabelStudent,
         splits: dict[str, LabelledWords],
         optimizer: TrainOptimizer | None = None,
+        layers: None = None,
         write: Callable[[Path], None] | None = None,
     ) -> None:
         self.model, self._loss, self._optimizer, self._write = student, settings.loss, optimizer, write or student.save
@@ -220,6 +146,69 @@ def logits_of_tokens(student: TokenLabelStudent, ids: Ragged) -> Floats:
     student.eval()
     width, device = student.config.target.num_logits, student.device
     return in_batches(student, [ids], width, device, of_tokens=True, is_sorted=True)
+
+
+class TokenLabelLesson(TaskLesson[TokenLabelSet, LabelledWords, TokenLabelStudent]):
+    """Sentences of labelled words. See `TaskLesson`."""
+
+    student, set_type, task = TokenLabelStudent, TokenLabelSet, TokenLabelTask
+
+    def build_config(
+        self, settings: TrainSettings, logit_set: TokenLabelSet, facts: Facts
+    ) -> tuple[TokenLabelConfig, BertStart | None]:
+        """Returns the architecture, without layers, because no bert labels words."""
+        return build_token_label_config(settings, facts), None
+
+    def read(self, logit_set: TokenLabelSet, split: str, chosen: Where | Query | None = None) -> LabelledWords:
+        return logit_set.read(split)
+
+    def of_source(self, rows: pa.Table, reader: TextReader, config: TokenLabelConfig) -> LabelledWords:
+        words, target = rows.column("sentence1"), config.target
+        pieces = read_pieces(reader, words.to_pylist())
+        no_teacher = np.empty((0, target.num_logits), dtype=np.float32)
+        return LabelledWords.of(target.names, words, rows.column("label"), pieces, no_teacher)
+
+    def read_first(self, logit_set: TokenLabelSet, split: str, number: int) -> LabelledWords:
+        rows = logit_set.read(split)
+        return _taken(rows, np.arange(len(rows)) < number)
+
+    def row_hashes(self, logit_set: TokenLabelSet, rows: LabelledWords) -> dict[str, str]:
+        logits = np.ascontiguousarray(rows.teacher_TC).tobytes()
+        return {
+            "rows_sha256": logit_set.record.splits[TRAIN].rows_sha256 or "",
+            "logits_sha256": hashlib.sha256(logits).hexdigest(),
+        }
+
+    def is_scored(self, rows: LabelledWords, config: TaskConfig) -> Bools:
+        return rows.has_gold_N
+
+    def hold_out(self, rows: LabelledWords, config: TaskConfig, share: float) -> tuple[LabelledWords, LabelledWords]:
+        scored = np.flatnonzero(rows.has_gold_N)
+        is_held_N = np.isin(np.arange(len(rows)), scored[held_out_rows(len(scored), share)])
+        return _taken(rows, ~is_held_N), _taken(rows, is_held_N)
+
+    def renumber(self, rows: LabelledWords, active: Ints) -> LabelledWords:
+        return replace(rows, pieces=Pieces(renumbered(rows.pieces.ids, active), rows.pieces.word_ids))
+
+    def num_without_gold(self, rows: LabelledWords, config: TaskConfig) -> int:
+        """Returns 0: with --alpha 1, tokens without gold have no weight."""
+        return 0
+
+    def student_logits(self, student: TokenLabelStudent, rows: LabelledWords) -> Floats:
+        return logits_of_tokens(student, rows.pieces.ids)
+
+    def gold(self, rows: LabelledWords) -> tuple[Ints, Floats]:
+        """Returns the gold, where the first token of a word has that of its word."""
+        return rows.gold_T, np.empty(0, dtype=np.float32)
+
+    def evaluate_split(
+        self,
+        student: TokenLabelStudent,
+        rows: LabelledWords,
+        bias_C: Floats | None = None,
+        own: Collection[Metric] | None = None,
+    ) -> dict[str, Any]:
+        return evaluate_split(student, rows, bias_C)
 
 
 def tokens_of(ids: Ragged, rows: Any) -> tuple[np.ndarray, Ragged]:

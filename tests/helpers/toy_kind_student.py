@@ -60,11 +60,43 @@ class SpanStudent(TaskStudent):
         return logits_NC
 
 
+class SpanTask(BatchedTask):
+    """A student of spans and the rows that it is trained and scored on."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        student: SpanStudent,
+        splits: dict[str, Spans],
+        optimizer: TrainOptimizer | None,
+        layers: LayerLoss | None,
+        write: Callable[[Path], None],
+    ) -> None:
+        self.model, self._splits, self._optimizer, self._write = student, splits, optimizer, write
+        self._alpha = settings.loss.alpha
+        sizes = (settings.epochs.per_device_train_batch_size, settings.seed)
+        self.batches = make_batches(student.config.head, splits[TRAIN].ids.lengths, *sizes)
+
+    def loss(self, batch: list[int]) -> torch.Tensor:
+        rows = self._splits[TRAIN].take(batch)
+        ids_T, starts_S = span_inputs(rows)
+        used = rows_of_batch(self._optimizer, self.model.encoder, ids_T, starts_S)
+        gold_N, teacher_NC = torch.from_numpy(rows.label_N), torch.from_numpy(rows.teacher_NC)
+        return task_loss(self.model.config.target, self.model(ids_T, starts_S, used), teacher_NC, gold_N, self._alpha)
+
+    def evaluate(self) -> Metrics:
+        dev = {split: rows for split, rows in self._splits.items() if split != TRAIN}
+        kind = SpanKind()
+        return {s: {"accuracy": rows.accuracy(kind.student_logits(self.model, rows))} for s, rows in dev.items()}
+
+    def save(self, folder: Path) -> None:
+        self._write(folder)
+
+
 class SpanKind(TaskLesson[SpanSet, Spans, SpanStudent]):
     """Spans of sentences."""
 
-    student = SpanStudent
-    set_type = SpanSet
+    student, set_type, task = SpanStudent, SpanSet, SpanTask
 
     def build_config(
         self, settings: TrainSettings, logit_set: SpanSet, facts: Facts
@@ -72,7 +104,7 @@ class SpanKind(TaskLesson[SpanSet, Spans, SpanStudent]):
         config = build_config(settings, facts | {"is_pair": False, "special_ids": None})
         return SpanConfig.model_validate(config.model_dump()), None
 
-    def read(self, logit_set: SpanSet, split: str) -> Spans:
+    def read(self, logit_set: SpanSet, split: str, chosen: object = None) -> Spans:
         return logit_set.read(split)
 
     def read_first(self, logit_set: SpanSet, split: str, number: int) -> Spans:
@@ -101,17 +133,6 @@ class SpanKind(TaskLesson[SpanSet, Spans, SpanStudent]):
     def num_without_gold(self, rows: Spans, config: TaskConfig) -> int:
         return 0
 
-    def task(
-        self,
-        settings: TrainSettings,
-        student: SpanStudent,
-        splits: dict[str, Spans],
-        optimizer: TrainOptimizer | None,
-        layers: LayerLoss | None,
-        write: Callable[[Path], None] | None,
-    ) -> "SpanTask":
-        return SpanTask(settings, student, splits, optimizer, write or student.save)
-
     def student_logits(self, student: SpanStudent, rows: Spans) -> Floats:
         student.eval()
         with torch.inference_mode():
@@ -136,38 +157,6 @@ class SpanKind(TaskLesson[SpanSet, Spans, SpanStudent]):
             "bins": {},
             "fidelity": fidelity(config.target, logits_NC, rows.teacher_NC),
         }
-
-
-class SpanTask(BatchedTask):
-    """A student of spans and the rows that it is trained and scored on."""
-
-    def __init__(
-        self,
-        settings: TrainSettings,
-        student: SpanStudent,
-        splits: dict[str, Spans],
-        optimizer: TrainOptimizer | None,
-        write: Callable[[Path], None],
-    ) -> None:
-        self.model, self._splits, self._optimizer, self._write = student, splits, optimizer, write
-        self._alpha = settings.loss.alpha
-        sizes = (settings.epochs.per_device_train_batch_size, settings.seed)
-        self.batches = make_batches(student.config.head, splits[TRAIN].ids.lengths, *sizes)
-
-    def loss(self, batch: list[int]) -> torch.Tensor:
-        rows = self._splits[TRAIN].take(batch)
-        ids_T, starts_S = span_inputs(rows)
-        used = rows_of_batch(self._optimizer, self.model.encoder, ids_T, starts_S)
-        gold_N, teacher_NC = torch.from_numpy(rows.label_N), torch.from_numpy(rows.teacher_NC)
-        return task_loss(self.model.config.target, self.model(ids_T, starts_S, used), teacher_NC, gold_N, self._alpha)
-
-    def evaluate(self) -> Metrics:
-        dev = {split: rows for split, rows in self._splits.items() if split != TRAIN}
-        kind = SpanKind()
-        return {s: {"accuracy": rows.accuracy(kind.student_logits(self.model, rows))} for s, rows in dev.items()}
-
-    def save(self, folder: Path) -> None:
-        self._write(folder)
 
 
 def span_inputs(rows: Spans) -> tuple[torch.Tensor, torch.Tensor]:
