@@ -52,7 +52,6 @@ from student.training_data import (
     StudentTraining,
     TrainingData,
     build_student_config,
-    default_name,
     open_training_set,
     read_data,
     separate,
@@ -97,17 +96,9 @@ def fit_students(
     """
     if isinstance(settings.source, SeveralTasks):
         return _fit_tasks(settings, command, write_file, data)
-    source = source_of(settings)
-    logit_set = data[0].logit_set if data else open_training_set(source, settings.store, settings.allow_unverified)
-    facts = data[0].facts if data else task_facts(logit_set)
-    settings = with_default_encoder(settings, facts)
-    student_config, layers = build_student_config(settings, logit_set, facts)
-    rows = data[0] if data else read_data(source, logit_set)
-    folder, num_rows = settings.output_dir or Path("runs") / default_name(logit_set.sets), len(rows.splits["train"])
-    # Some defaults depend on the number of rows, such as epochs and bigrams, so they are filled in after reading.
-    settings = settings.for_rows(num_rows)
-    training = StudentTraining(settings, student_config, rows, num_rows, folder, layers)
-    vectors = rows.start(settings.encoder.embedding, settings.start)
+    [training] = _trainings(settings, data)
+    settings, folder = training.settings, training.folder
+    vectors = training.data.start(settings.encoder.embedding, settings.start)
     # The run is started before any training, so that wrong settings fail in seconds and not after an epoch.
     run = Run(folder, deciding_settings(training, vectors), command, context(training))
     finished = run.start()
@@ -118,7 +109,7 @@ def fit_students(
         return finished
     # The tokenizer is written first, so that the best weights of a killed run can already predict.
     write_tokenizer(training)
-    note_start([training], vectors, logit_set)
+    note_start([training], vectors, training.data.logit_set)
     [student], history = fit([training], vectors, run)
     found = result(training, student, history, best_of(history)) | stage_history(folder)
     unfinished = run.record() | {"result": found}
@@ -177,18 +168,31 @@ def _fit_tasks(settings: TrainSettings, command: str, write_file: WriteFile, dat
 
 
 def _trainings(settings: TrainSettings, data: Sequence[TrainingData]) -> list[StudentTraining]:
-    """Returns the tasks after checking that their sets fit together. Rows are read only after that."""
-    parts = separate(settings)
+    """Returns the student, or one per task, after flags and sets were checked. Rows are read only after that."""
+    parts, are_several = separate(settings), isinstance(settings.source, SeveralTasks)
     sources, access = [source_of(one) for one in parts], (settings.store, settings.allow_unverified)
     sets = [one.logit_set for one in data] or [open_training_set(one, *access) for one in sources]
     # Rows take minutes to read, so all flags are checked before.
-    designs = build_joint_configs(parts, sets, [one.facts for one in data] or [task_facts(one) for one in sets])
+    facts = [one.facts for one in data] or [task_facts(one) for one in sets]
+    if are_several:
+        designs = build_joint_configs(parts, sets, facts)
+    else:
+        own = with_default_encoder(settings, facts[0])
+        designs = [(own, *build_student_config(own, sets[0], facts[0]))]
     rows = data or [read_data(*both) for both in zip(sources, sets, strict=True)]
-    folder = settings.output_dir or Path("runs") / default_name(sets)
+    folder = settings.output_dir or Path("runs") / "+".join(part.name for one in sets for part in one.sets)
     # Epochs and bigrams depend on the rows that the shared encoder sees, not on those of one task.
     num_rows = sum(len(one.splits["train"]) for one in rows)
     return [
-        StudentTraining(own.for_rows(num_rows), made, one, num_rows, folder / one.logit_set.name, layers)
+        StudentTraining(
+            # Some defaults depend on the number of rows, such as epochs and bigrams.
+            own.for_rows(num_rows),
+            made,
+            one,
+            num_rows,
+            folder / one.logit_set.name if are_several else folder,
+            layers,
+        )
         for (own, made, layers), one in zip(designs, rows, strict=True)
     ]
 

@@ -29,9 +29,8 @@ from pipeline.training.schedule import Schedule
 from student.data import Examples, make_batches
 from student.encoders.bert import BertEncoder
 from student.encoders.kinds import ENCODERS
-from student.losses.layer_distances import LAYER_LOSSES, first_signal, kinds, named_layers, stored_layers
 from student.losses.layer_losses import LayerLoss
-from student.losses.layer_targets import Frame, LayerTargets
+from student.losses.layers import LAYER_LOSSES, Frame, LayerTargets, first_signal, kinds, named_layers, stored_layers
 from student.losses.ted_filters import FILTERS_FILE, read_filters
 from student.model.architecture import SpecialIds, StudentConfig
 from student.model.heads import HEADS

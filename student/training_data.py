@@ -1,6 +1,5 @@
 """Opens, checks and reads the logit sets of a student."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -148,11 +147,6 @@ def open_training_set(source: Source, store: Path, allow_unverified: bool = Fals
     if TRAIN not in logit_set.record.splits:
         raise DataError(f"{logit_set.root}: has no train split. Its splits are {', '.join(logit_set.record.splits)}")
     return logit_set
-
-
-def default_name(sets: Sequence[LogitSet]) -> str:
-    """Returns the name of a folder for the students of some sets."""
-    return "+".join(one.name for one in sets)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """Pretrained vectors for BERT's uncased vocabulary, which are part of the package, and which students start from them.
 
-`student.initial_weights.build_pretrained` makes their file. Shapes: V vocabulary, W width of the vectors.
+``python -m student.initial_weights.pretrained RUN FILE`` makes their file. The README.md here has all commands.
+
+Shapes: V vocabulary, W width of the vectors.
 """
 
+import argparse
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,17 +13,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
-from pipeline.errors import ConfigError, IntegrityError
+from pipeline.errors import ConfigError, DataError, DistillError, IntegrityError
+from pipeline.file_names import TOKENIZER_FILE
 from pipeline.sets.open import LogitSet
 from pipeline.sets.record import SetRecord
-from pipeline.training.checkpoint import check_tensors
+from pipeline.training.checkpoint import check_tensors, write_tensors
 from student.encoders.aligned import AlignedEncoder
 from student.encoders.kinds import ENCODERS, EncoderKind
-from student.initial_weights.teacher import PretrainedVectors, starts_from_teacher
-from student.model.disk_rounding import widened
+from student.initial_weights.teacher import PretrainedVectors, onto_axes, starts_from_teacher
+from student.model.disk_rounding import rounded, widened
 from student.model.flags import EmbeddingKind
 from student.settings import Start
 
@@ -111,3 +116,40 @@ def _prefers_pretrained(kind: EncoderKind, record: SetRecord) -> bool:
     # docs/experiments/sentence-vectors.md) or not worse for all that is known (labelled words). Both beat noise.
     reads_tokens = is_aligned or record.kind == "token_labels"
     return not reads_tokens or record.signals.token_vectors is None
+
+
+def write_pretrained(run: Path, path: Path) -> None:
+    """Writes the vectors of a student that was pretrained on vectors of sentences.
+
+    Raises:
+        DataError: if the student has no vectors.
+        IntegrityError: if the folder has no such student.
+    """
+    from student.model.pretrained import SentenceStudent  # which nothing else here needs
+
+    table = SentenceStudent.load(run).encoder.vector_table()
+    if table is None:
+        raise DataError(f"{run}: its student has no vectors of tokens")
+    # Turned onto their axes, so that the first columns are the best vectors of their width. The mean is not subtracted,
+    # so sums have the lengths and similarities that they were trained for.
+    turned_VW = onto_axes(table.weight.detach().double().numpy(), table.embedding_dim)
+    digest = vocabulary_sha256((run / TOKENIZER_FILE).read_text(encoding="utf-8"))
+    write_tensors(path, rounded({NAME: torch.from_numpy(turned_VW).float()}), {VOCABULARY: digest})
+
+
+def main() -> None:
+    """Reads the arguments and writes the file."""
+    parser = argparse.ArgumentParser(
+        description="Makes the file of pretrained vectors from a run of pretrain-student on sentences."
+    )
+    parser.add_argument("run", type=Path)
+    parser.add_argument("file", type=Path)
+    given = parser.parse_args()
+    try:
+        write_pretrained(given.run, given.file)
+    except DistillError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,8 +16,7 @@ from pipeline.arrays import Floats, Ints
 from pipeline.sets.record_parts import LayersName
 from student.encoders.bert import BertEncoder, LayerOutputs
 from student.encoders.products import SparseGrads
-from student.losses.layer_distances import DIM, LayerDistance, contrast_error, negatives, relations
-from student.losses.layer_targets import LayerTargets
+from student.losses.layers import DIM, LayerDistance, LayerTargets, contrast_error, negatives, relations
 from student.losses.ted_filters import Filters
 from student.model.student import Student
 

@@ -32,8 +32,7 @@ from pipeline.training.run import Run
 from pipeline.training.run_record import Metrics
 from pipeline.training.schedule import Schedule
 from student.data import Examples, gold_tensor, load_dev, load_examples
-from student.losses.layer_distances import first_signal, named_layers, stored_layers
-from student.losses.layer_targets import LayerTargets
+from student.losses.layers import LayerTargets, first_signal, named_layers, stored_layers
 from student.losses.logit_losses import task_loss
 from student.pretrain_settings import FiltersSettings
 

@@ -36,7 +36,6 @@ from student.sweep.grid import (
 )
 from student.sweep.optuna_study import SQLITE, Study, open_study
 from student.sweep.workers import train_all, train_on_cluster
-from student.training_data import default_name
 
 STORAGE = "optuna.db"
 # Older sweeps recorded these defaults as numbers. Today None stands for the encoder's default, which is the same.
@@ -71,7 +70,9 @@ def sweep(config: SweepSettings, command: str) -> Record:
     points = make_points(config, grid)
     sets = open_all(points)
     opened = [one for several, _ in sets.values() for one in several.sets]
-    folder = points[0].output_dir or Path("sweeps") / ("tasks" if "tasks" in grid else default_name(opened))
+    folder = points[0].output_dir or Path("sweeps") / (
+        "tasks" if "tasks" in grid else "+".join(one.name for one in opened)
+    )
     trials = make_trials(points, config.seeds, grid, folder, partial(build_swept_config, sets))
     make_folder(folder)
     remove_temporaries(folder)

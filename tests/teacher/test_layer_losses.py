@@ -21,8 +21,8 @@ from student.encoders.bert import BertEncoder
 from student.initial_weights.bert import bert_start, copy_layers
 from student.layer_stage import LayerTask, layer_loss
 from student.lessons.examples import ExampleTask
-from student.losses.layer_distances import kinds, negatives
 from student.losses.layer_losses import LayerLoss
+from student.losses.layers import kinds, negatives
 from student.losses.ted_filters import train_filters
 from student.model.student import Student
 from student.model.weights import read_weights

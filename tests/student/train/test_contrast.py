@@ -6,7 +6,7 @@ import torch
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.tasks.target import NO_LABEL, Target
 from student.data import load_examples
-from student.losses.layer_distances import NEGATIVES, kinds, negatives
+from student.losses.layers import NEGATIVES, kinds, negatives
 
 
 def test_negatives_are_all_known_rows_of_other_kinds() -> None:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from student.losses.layer_distances import (
+from student.losses.layers import (
     TEMPERATURE,
     contrast_error,
     direction_error,

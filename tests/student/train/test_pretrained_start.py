@@ -16,8 +16,12 @@ from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.open import LogitSet
 from student.encoders.encoder import Encoder
 from student.initial_weights import pretrained as vectors
-from student.initial_weights.build_pretrained import write_pretrained
-from student.initial_weights.pretrained import pretrained_vocabulary, read_pretrained, vocabulary_sha256
+from student.initial_weights.pretrained import (
+    pretrained_vocabulary,
+    read_pretrained,
+    vocabulary_sha256,
+    write_pretrained,
+)
 from student.initial_weights.teacher import start_vectors
 from student.model.architecture import SentenceConfig
 from student.model.pretrained import SentenceStudent
