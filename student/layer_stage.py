@@ -179,7 +179,7 @@ def _layer_problems(losses: LayerLosses, config: StudentConfig, record: SetRecor
         if missing or not layers:
             wanted = ",".join(map(str, layers)) or "LAYERS"
             what = f"has no {signal} of layer {', '.join(missing)}" if signal in stored else f"has no {signal}"
-            advice = f"Repeat its command with --{signal} {wanted}: {record.command}"
+            advice = f"Repeat its command with --keep {signal}={wanted}: {record.command}"
             problems.append(f"--layer-loss {name}: the set {what}. {advice}")
     if list(layers) != sorted(set(layers)):
         problems.append(f"--layers {','.join(map(str, layers))}: name each layer once, the lowest first")

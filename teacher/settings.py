@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipeline import settings
 from pipeline.cluster.launchers import Job, launched_job
 from pipeline.cluster.ray_pool import RayWriteFlags
 from pipeline.config import (
@@ -23,12 +22,11 @@ from pipeline.config import (
     names_of,
 )
 from pipeline.errors import ConfigError
-from pipeline.sets.codec_text import DistributionCodec, Pooling, VectorCodecText
-from pipeline.sets.record_parts import SET_NAME, UNLABELLED, WindowsRecord
+from pipeline.sets.codec_text import DistributionCodec, KeepText, Kept, Pooling, VectorCodecText, parse_kept
+from pipeline.sets.record_parts import SET_NAME, UNLABELLED, LayerRows, WindowsRecord
 from pipeline.settings import Settings
 from pipeline.tasks.task import TRAIN, load_task
 from teacher.augment.methods import MaskEach, MaskPos, Method, SplitFlags, TinyBert, default_method
-from teacher.layer_flags import InitLayers, StoredLayers
 from teacher.models.model_settings import BatchFlags, ModelFlags
 from teacher.unlabelled.flags import Unlabelled
 
@@ -209,8 +207,16 @@ class TextLogits(LabelLogits):
     )
     variants: Variants = Field(default_factory=NoVariants, discriminator="augment")
     unlabelled: Unlabelled | None = None
-    layers: StoredLayers = Field(default_factory=StoredLayers)
-    init: InitLayers = Field(default_factory=InitLayers)
+    keep: KeepText | None = Field(
+        None,
+        description="Outputs of layers to store, as SIGNAL=LAYERS:CODEC, such as `states=2,4:pca-64 cls attention=12`. "
+        "Signals: states, cls, attention, values, and init (weights from which a bert can start). Layer 0: embeddings. "
+        "Default: all layers, states and cls as float16, attention and values as u8.",
+    )
+    layers_of: LayerRows = Field(
+        "originals",
+        description="Rows with layer outputs: originals, or all, which includes variants and unlabelled rows.",
+    )
 
     @classmethod
     def member_for(cls, options: Sequence[type[Settings]], name: str, given: Mapping[str, Any]) -> type[Settings]:
@@ -225,6 +231,16 @@ class TextLogits(LabelLogits):
     def windows(self, max_seq_length: int) -> WindowsRecord | None:
         """How longer texts are read, if they are not truncated."""
         return None if self.doc_stride is None else WindowsRecord(size=max_seq_length, stride=self.doc_stride)
+
+    @property
+    def kept_layers(self) -> tuple[Kept, ...]:
+        """The signals of layers to store."""
+        return tuple(one for one in parse_kept(self.keep) if one.name != "init") if self.keep else ()
+
+    def init_layers(self, depth: int) -> tuple[int, ...]:
+        """The layers whose weights are stored in the set, of a teacher with so many."""
+        kept = parse_kept(self.keep) if self.keep else ()
+        return next((one.numbers(depth) for one in kept if one.name == "init"), ())
 
     @property
     def method(self) -> Method | None:
@@ -245,13 +261,15 @@ class TextLogits(LabelLogits):
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
-        method, layers = self.method, self.layers.signals
+        method, layers = self.method, self.kept_layers
         if layers and self.doc_stride is not None:
-            flags = " and ".join(settings.flag_name(one.name) for one in layers)
+            names = " and ".join(one.name for one in layers)
             raise ValueError(
                 f"--doc-stride: averages logits over windows, but layer outputs belong to single tokens. Remove "
-                f"{flags}."
+                f"{names} from --keep."
             )
+        if not layers and self.layers_of != "originals":
+            raise ValueError("--layers-of: is about layer outputs. Add --keep, or remove it.")
         if method is not None and self.extend is not None:
             raise ValueError("--extend: does not support sets with variants. Remove --augment.")
         if method is not None and not method.for_training and self.unlabelled is not None:

@@ -258,7 +258,7 @@ def open_layers(logit_set: ExampleSet, name: LayersName, split: str, layers: tup
     logit_set.check_split(split)
     signal = next((signal for signal in record.signals.layer_signals if signal.name == name), None)
     if signal is None:
-        raise ConfigError(f"{root}: has no {name}. Repeat `{record.command}` with --{name} LAYERS.")
+        raise ConfigError(f"{root}: has no {name}. Repeat `{record.command}` with --keep {name}=LAYERS.")
     missing = [str(layer) for layer in layers if layer not in signal.layers]
     if missing:
         stored = [str(layer) for layer in signal.layers]

@@ -196,7 +196,7 @@ def train_filters(config: FiltersSettings, command: str) -> Record:
     signal = first_signal(logit_set.record)
     layers = named_layers(config.layers) or stored_layers(logit_set.record).get(signal, ())
     if not layers or "train" not in logit_set.splits:
-        advice = f"no states. Repeat its command with --cls all: {logit_set.record.command}"
+        advice = f"no states. Repeat its command with --keep cls: {logit_set.record.command}"
         raise ConfigError(f"{logit_set.root}: has {'no training rows' if layers else advice}")
     splits = {s: load_dev(logit_set, s) if s != "train" else load_examples(logit_set, s) for s in logit_set.splits}
     targets = {

@@ -167,7 +167,7 @@ def init_bytes(layers: Sequence[int], name: str, shape: Any) -> int:
     # Students implement only BERT with GELU. Weights of another architecture would load and compute something else.
     if shape.model_type != "bert" or activation != "gelu":
         raise TeacherError(
-            f"teacher {name}: --init-layers only supports BERTs with GELU, but its model_type is "
+            f"teacher {name}: --keep init only supports BERTs with GELU, but its model_type is "
             f"{shape.model_type!r} with {activation}. Remove the flag."
         )
     return _shape(shape).num_bytes(len(layers))
@@ -181,7 +181,7 @@ def check_same_init(root: Path, layers: tuple[int, ...]) -> None:
         there, now = (",".join(map(str, numbers)) for numbers in (recorded.layers, layers))
         raise FingerprintMismatchError(
             f"{root} contains weights of layers {there}, not of {now}, and students may have started from "
-            f"them\nRepeat the command with --init-layers {there} or without the flag, or remove {INIT_FILE}"
+            f"them\nRepeat the command with --keep init={there} or without it, or remove {INIT_FILE}"
         )
 
 

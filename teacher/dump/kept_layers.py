@@ -20,6 +20,7 @@ from pipeline.arrays import Ints
 from pipeline.errors import IntegrityError, TeacherError
 from pipeline.files import make_folder, write_once
 from pipeline.interrupts import stop_between
+from pipeline.sets.codec_text import Kept
 from pipeline.sets.codecs.vectors import TOKENS_PER_NUMBER, Basis, bases_to_bytes, fit_basis, vector_codec
 from pipeline.sets.layers import (
     check_same_layers,
@@ -32,39 +33,29 @@ from pipeline.sets.layers import (
 )
 from pipeline.sets.open import LogitSet
 from pipeline.sets.record import FILE_NAME, SetRecord, read_set_record
-from pipeline.sets.record_parts import LayersName, Range, Shard
-from pipeline.sets.signals import Attention, Blocks, Cls, LayerSignal, States, Values
+from pipeline.sets.record_parts import LayerRows, LayersName, Range, Shard
+from pipeline.sets.signals import Attention, Cls, LayerSignal, States, Values
 from pipeline.sources import Source, sentences
 from pipeline.tasks.task import TRAIN
 from pipeline.text.tokenizer import Tokenized
 from teacher.dump.driver import Executor
 from teacher.dump.rows import Rows, ShardRows
 from teacher.dump.shard_jobs import ShardJob
-from teacher.layer_flags import StoredLayers
 from teacher.models.batches import naming_rows
 from teacher.models.classifier import Teacher
 from teacher.models.layer_outputs import layer_outputs, require_known_family
 from teacher.models.loaded import inference_mode
 
-STATES: dict[LayersName, type[States]] = {"states": States, "cls": Cls}
-BLOCKS: dict[LayersName, type[Blocks]] = {"attention": Attention, "values": Values}
+LAYER_SIGNALS: tuple[type[LayerSignal], ...] = (States, Cls, Attention, Values)
 
 
-def planned_layers(wanted: StoredLayers, name: str, shape: Any, root: Path) -> tuple[LayerSignal, ...]:
-    """The signals requested by flags, and those that the set in ``root`` already has.
-
-    Args:
-        wanted: the flags.
-        name: the name of the teacher.
-        shape: the teacher's transformers config.
-        root: the set's folder, if it exists.
+def planned_layers(wanted: Sequence[LayerSignal], root: Path) -> tuple[LayerSignal, ...]:
+    """Returns the requested signals, and those that the set in ``root`` already has.
 
     Raises:
-        ConfigError: if the teacher lacks these layers, or has fewer numbers.
         FingerprintMismatchError: if the set has such a signal with another encoding.
-        TeacherError: if layers of this type of teacher are not supported.
     """
-    planned = {signal.name: signal for signal in wanted_layers(wanted, name, shape)}
+    planned = {signal.name: signal for signal in wanted}
     for signal in read_set_record(root).signals.layer_signals if (root / FILE_NAME).exists() else ():
         if signal.name not in planned or planned[signal.name].is_stored_as(signal):
             planned[signal.name] = signal
@@ -73,20 +64,24 @@ def planned_layers(wanted: StoredLayers, name: str, shape: Any, root: Path) -> t
     return tuple(planned.values())
 
 
-def wanted_layers(wanted: StoredLayers, name: str, shape: Any) -> list[LayerSignal]:
-    """The signals requested by flags, for a teacher with this transformers config. See `planned_layers`."""
-    if not wanted.signals:
-        return []
-    require_known_family(name, shape.model_type)
+def wanted_layers(kept: Sequence[Kept], of: LayerRows, name: str, shape: Any) -> list[LayerSignal]:
+    """Returns the signals that ``--keep`` requests, for a teacher with this name and transformers config.
+
+    Raises:
+        ConfigError: if the teacher lacks these layers, or has fewer numbers.
+        TeacherError: if layers of this type of teacher are not supported.
+    """
+    if kept:
+        require_known_family(name, shape.model_type)
     signals: list[LayerSignal] = []
-    for one in wanted.signals:
-        layers = one.numbers(int(shape.num_hidden_layers))
-        if one.name in STATES:
-            codec = vector_codec(one.codec, int(shape.hidden_size))
-            signals.append(STATES[one.name](layers=layers, of=one.layers_of, codec=codec))
-        else:
-            heads = int(shape.num_attention_heads)
-            signals.append(BLOCKS[one.name](layers=layers, of=one.layers_of, heads=heads, codec=one.codec))
+    # In the order of the record, whatever the order of the text: a set's files do not depend on it.
+    for signal in LAYER_SIGNALS:
+        for one in (one for one in kept if one.name == signal.name):
+            layers = one.numbers(int(shape.num_hidden_layers))
+            how: dict[str, Any] = {"heads": int(shape.num_attention_heads), "codec": one.codec}
+            if issubclass(signal, States):
+                how = {"codec": vector_codec(one.codec, int(shape.hidden_size))}
+            signals.append(signal(layers=layers, of=of, **how))
     return signals
 
 
@@ -295,7 +290,7 @@ class LayerJob(ShardJob):
                     table = signal.table(part, length_R[start:stop], outputs[signal.name], bases)
                     problem = signal.rows_problem(table)
                     if problem:
-                        advice = f"Remove its folder and use --{signal.name}-codec float32"
+                        advice = f"Remove its folder and use the codec float32 (--keep {signal.name}=LAYERS:float32)"
                         raise TeacherError(f"{shard.path}: {signal}: {problem}. {advice}")
                     write(table)
 

@@ -91,9 +91,9 @@ class ExamplesDump(TaskDump):
 
     def plan_of_signals(self, plan: Plan, name: str, shape: Any, length_R: Ints) -> Plan:
         """See `TaskDump`."""
-        signals = wanted_layers(self.logits.layers, name, shape)
+        signals = wanted_layers(self.logits.kept_layers, self.logits.layers_of, name, shape)
         layers = layer_bytes(signals, self.source, length_R, sum(self.variants_in_all.values()))
-        weights = init_bytes(self.logits.init.numbers(int(shape.num_hidden_layers)), name, shape)
+        weights = init_bytes(self.logits.init_layers(int(shape.num_hidden_layers)), name, shape)
         disk_bytes = plan.disk_bytes + sum(size for _, size in layers.values()) + weights
         # Layers are written in a second pass over the rows.
         tokens = plan.tokens * (2 if layers else 1)
@@ -102,17 +102,18 @@ class ExamplesDump(TaskDump):
     @cached_property
     def layers(self) -> tuple[LayerSignal, ...]:
         """The requested signals of layers, and those that the set has already."""
-        return planned_layers(self.logits.layers, self.model.name, self.model.model.config, self.root)
+        name, shape = self.model.name, self.model.model.config
+        return planned_layers(wanted_layers(self.logits.kept_layers, self.logits.layers_of, name, shape), self.root)
 
     @property
     def layer_names(self) -> list[LayersName]:
         """See `TaskDump`."""
-        return [one.name for one in self.logits.layers.signals]
+        return [one.name for one in self.logits.kept_layers if one.name != "init"]
 
     @cached_property
     def init(self) -> tuple[int, ...]:
         """The layers whose weights are added to the set."""
-        return self.logits.init.numbers(int(self.model.model.config.num_hidden_layers))
+        return self.logits.init_layers(int(self.model.model.config.num_hidden_layers))
 
     def check_teacher(self) -> None:
         """See `TaskDump`. The disk must have space for the layer outputs, without those of variants."""

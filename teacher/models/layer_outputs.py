@@ -35,7 +35,7 @@ def require_known_family(name: str, model_type: str) -> None:
     if model_type not in FAMILIES:
         raise TeacherError(
             f"teacher {name}: belongs to the family {model_type!r}, whose layers are not supported, unlike "
-            f"those of {', '.join(FAMILIES)}. Remove --states, --cls, --attention and --values."
+            f"those of {', '.join(FAMILIES)}. Remove states, cls, attention and values from --keep."
         )
 
 

@@ -8,6 +8,22 @@ from teacher.settings import DumpCorpus, DumpSettings
 TRAIN_ROWS, VALIDATION_ROWS = 96, 40
 
 
+SIGNALS = ("states", "cls", "attention", "values")
+
+
+def kept(changes: dict[str, object]) -> dict[str, object]:
+    """Puts layers (``states="1,2"``) and their codecs (``states_codec="pca-8"``) into the text of ``--keep``."""
+    parts = [
+        f"{name}={changes[name]}" + (f":{changes[f'{name}_codec']}" if f"{name}_codec" in changes else "")
+        for name in SIGNALS
+        if name in changes
+    ]
+    parts += [f"init={changes['init_layers']}"] if "init_layers" in changes else []
+    own = {*SIGNALS, *(f"{name}_codec" for name in SIGNALS), "init_layers"}
+    others = {name: value for name, value in changes.items() if name not in own}
+    return others | ({"keep": " ".join(parts)} if parts else {})
+
+
 def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpSettings:
     """Settings that dump a tiny task in a few shards."""
     settings: dict[str, object] = {
@@ -19,7 +35,7 @@ def dump_config(work: Path, task: str, store: Path, **changes: object) -> DumpSe
         "rows_per_shard": 25,
         "token_vectors": False,
     }
-    return DumpSettings.from_flags(**settings | changes)
+    return DumpSettings.from_flags(**settings | kept(changes))
 
 
 def corpus_config(work: Path, store: Path, **changes: object) -> DumpSettings:

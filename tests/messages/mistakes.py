@@ -107,7 +107,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(f"distill teacher-dump {TEACHER} bert"),
         Mistake(f"distill teacher-dump {TEACHER} teacher --max-seq-length 600"),
         Mistake(f"distill teacher-dump {TEACHER} teacher --teacher-labels bad,goood"),
-        Mistake(f"distill teacher-dump {TEACHER} teacher --states 7"),
+        Mistake(f"distill teacher-dump {TEACHER} teacher --keep states=7"),
         Mistake(
             f"distill teacher-dump {TEACHER} teacher",
             "its config calls the labels x and y",

@@ -19,7 +19,7 @@ METHODS = ("augment_settings", "methods", "tinybert_words")
 ALLOWED = {"teacher", "teacher.settings", "teacher.finetune_settings", "teacher.augment"}
 ALLOWED |= {"teacher.models", "teacher.models.model_settings"}
 ALLOWED |= {f"teacher.augment.{name}" for name in METHODS} | {"teacher.unlabelled", "teacher.unlabelled.flags"}
-ALLOWED |= {"teacher.imported", "teacher.imported.import_settings", "teacher.layer_flags"}
+ALLOWED |= {"teacher.imported", "teacher.imported.import_settings"}
 
 
 def absent(name):

@@ -361,7 +361,7 @@ def test_filters_are_learnt_and_learnt_through(exact: Path, tmp_path: Path) -> N
         ({"layers": "2"}, naming("--layers: ", "--layer-loss")),
         ({"layer_loss": "att-kl"}, naming("--layer-loss att-kl: ", "--embedding hybrid")),
         ({"layer_loss": "hid-seq", "layers": "1,2"}, "student"),
-        ({"layer_loss": "hid-seq", "layers": "9"}, naming("layer 9", "--states 9")),
+        ({"layer_loss": "hid-seq", "layers": "9"}, naming("layer 9", "--keep states=9")),
         ({"layer_loss": "hid-seq", "token_dropout": 0.1}, naming("--token-dropout: ", "--layer-loss hid-seq")),
         ({"layer_loss": "hid-cls", "intermediate_epochs": 1, "layer_loss_weight": 2.0}, "--intermediate-epochs"),
         ({"layer_loss": "hid-cls", "filters": Path("filters")}, naming("--filters: ", "--layer-loss hid-seq")),
@@ -377,5 +377,5 @@ def test_what_does_not_fit_is_refused_by_its_flag(
 
 
 def test_a_set_without_layers_says_how_to_get_them(roles_set: ExampleSet, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=naming("--layer-loss att-kl: ", "--attention 1", "--manifest roles.yaml")):
+    with pytest.raises(ConfigError, match=naming("--layer-loss att-kl: ", "--keep attention", "--manifest roles.yaml")):
         train(bert_flags(roles_set, tmp_path / "run", layer_loss="att-kl", layers="1", init="noise"), "")

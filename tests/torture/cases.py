@@ -11,7 +11,7 @@ DUMP = f"{OPINION} --model-name-or-path W/teachers/opinion --max-seq-length 32 -
 PLAIN = f"teacher-dump {DUMP} --store O --no-token-vectors"
 JOB = f"{PLAIN} --num-shards 2"
 SEVERAL = "--tasks W/opinion.yaml,W/roles.yaml --data W/data"
-LAYERS = "--states 1 --states-codec pca-8 --values 1"
+LAYERS = "states=1:pca-8 values=1"
 CORPUS = "--corpus tiny --data W/corpus.txt --max-seq-length 32 --min-seq-length 4 --validation-every 5"
 TOKENS = f"{CORPUS} --model-name-or-path W/teachers/mlm --rows-per-shard 12"
 STUDENT = "--matrix-size 3 --vector-size 5 --hidden-size 8 --num-train-epochs 2 --learning-rate 0.01"
@@ -53,9 +53,9 @@ CASES = {
     "teacher-dump, token vectors": Case(f"teacher-dump {DUMP} --store O --token-vectors"),
     "teacher-dump --augment": Case(f"{PLAIN} --augment mask-pos {MASKED}"),
     "teacher-dump --extend": Case(f"{PLAIN} --name new --extend opinion", before="short"),
-    "teacher-dump, layers": Case(f"{PLAIN} {LAYERS} --cls 1 --attention 1"),
+    "teacher-dump, layers": Case(f"{PLAIN} --keep '{LAYERS} cls=1 attention=1'"),
     "teacher-dump, layers added": Case(
-        f"teacher-dump {DUMP} --data W/fewer --store O --no-token-vectors --values 1", before="short"
+        f"teacher-dump {DUMP} --data W/fewer --store O --no-token-vectors --keep values=1", before="short"
     ),
     "teacher-dump --augment mask-each": Case(f"{PLAIN} --augment mask-each --sentences 6"),
     "teacher-dump --corpus": Case(f"teacher-dump {TOKENS} --signal mlm --codec sampled-5 --store O"),

@@ -48,9 +48,8 @@ FLAGS = {
     "--max-seq-length --seed",
     "teacher-dump": f"{CORPUS} {CODEC} {AUGMENT} {RAY} --ray-write --augment --extend --variants --task --signal "
     "--teacher-labels --token-vectors --no-token-vectors --token-vectors-from --pooling "
-    "--states --states-codec --cls --cls-codec --attention --attention-codec --values --values-codec --layers-of "
-    "--init-layers --doc-stride --unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name --precision "
-    "--num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan",
+    "--keep --layers-of --doc-stride --unlabelled --max-unlabelled --unlabelled-pairs --splits --store --name "
+    "--precision --num-copies --max-tokens-per-batch --rows-per-shard --shard-index --num-shards --plan",
     "import": "file --task --teacher --answers --teacher-labels --rest --tokenizer --splits --manifest --data --store "
     "--name --max-seq-length --rows-per-shard",
     "extend": "set collected --texts --name --rows-per-shard --store --allow-unverified",

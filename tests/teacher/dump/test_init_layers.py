@@ -25,7 +25,6 @@ from student.model.student import Student
 from student.training_data import build_student_config, task_facts
 from teacher.dump.additions import check_same_init, init_bytes
 from teacher.dumps import dump, open_dump
-from teacher.layer_flags import InitLayers
 from tests.helpers.commands import invoke
 from tests.helpers.dumps import dump_config
 from tests.helpers.messages import naming
@@ -97,9 +96,7 @@ def test_weights_that_nobody_recorded_are_not_started_from(init_set: ExampleSet,
 def test_weights_of_other_layers_stay(init_set: ExampleSet) -> None:
     check_same_init(init_set.root, (1,))
     check_same_init(init_set.root, ())
-    with pytest.raises(
-        FingerprintMismatchError, match=naming("layers 1", "1,2", "--init-layers 1", "init.safetensors")
-    ):
+    with pytest.raises(FingerprintMismatchError, match=naming("layers 1", "1,2", "--keep init=1", "init.safetensors")):
         check_same_init(init_set.root, (1, 2))
     check_same_init(init_set.root.parent, (2,))
 
@@ -159,10 +156,8 @@ def test_recode_and_a_new_version_take_them_over(work: Path, roles_set: ExampleS
 
 def test_other_families_are_refused_before_the_work() -> None:
     shape = SimpleNamespace(model_type="electra", hidden_act="gelu", num_hidden_layers=2)
-    with pytest.raises(TeacherError, match=naming("--init-layers", "'electra'")):
+    with pytest.raises(TeacherError, match=naming("--keep init", "'electra'")):
         init_bytes((1,), "x", shape)
     without = SimpleNamespace(model_type="modernbert", num_hidden_layers=2)
-    with pytest.raises(TeacherError, match=naming("--init-layers", "'modernbert'")):
+    with pytest.raises(TeacherError, match=naming("--keep init", "'modernbert'")):
         init_bytes((1,), "x", without)
-    with pytest.raises(ConfigError, match=naming("--init-layers: layer 3", "1 to 2")):
-        InitLayers(init_layers="3").numbers(2)

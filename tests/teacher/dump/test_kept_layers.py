@@ -200,13 +200,13 @@ def test_other_layers_or_codecs_are_refused(work: Path, own: ExampleSet, asked: 
 
 @pytest.mark.usefixtures("teachers")
 def test_wrong_flags_are_refused_before_the_work(work: Path, asked: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=naming("--states: layer 2", "0 to 1")):
+    with pytest.raises(ConfigError, match=naming("--keep states: layer 2", "0 to 1")):
         write(work, tmp_path, states="0,2")
     with pytest.raises(ConfigError, match=naming("pca-33", "32 numbers")):
         write(work, tmp_path, states="1", states_codec="pca-33")
-    with pytest.raises(ConfigError, match=naming("--cls-codec: ", "belongs to --cls")):
-        write(work, tmp_path, states="1", cls_codec="int8")
-    result = invoke("teacher-dump", "--task", "mrpc", "--states", "first")
+    with pytest.raises(ConfigError, match=naming("--layers-of: ", "--keep")):
+        write(work, tmp_path, layers_of="all")
+    result = invoke("teacher-dump", "--task", "mrpc", "--keep", "states=first")
     assert result.exit_code == 2
     assert not (tmp_path / "roles").exists()
     assert asked == []
@@ -409,7 +409,7 @@ def test_numbers_that_a_codec_cannot_hold_name_the_way_out(
 
     shutil.copytree(roles_set.root, tmp_path / "roles")
     monkeypatch.setattr(teacher.dump.kept_layers, "layer_outputs", loud)
-    with pytest.raises(TeacherError, match=naming("layer 1", "NaN", "--states-codec float32")):
+    with pytest.raises(TeacherError, match=naming("layer 1", "NaN", "states=LAYERS:float32")):
         write(work, tmp_path, states="1")
     assert read_set_record(tmp_path / "roles") == roles_set.record
 

@@ -156,7 +156,7 @@ def tokens_of_windows(logit_set: ExampleSet, size: int) -> int:
 
 
 def test_what_does_not_go_with_windows_is_refused(work: Path, store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=naming("--doc-stride", "--states", "--attention")):
+    with pytest.raises(ConfigError, match=naming("--doc-stride", "states", "attention", "--keep")):
         dump_config(work, "opinion", tmp_path, **flags(store.parent, states="1", attention="1"))
     with pytest.raises(ConfigError, match=naming("--doc-stride: ", "--signal logits")):
         dump_config(work, "opinion", tmp_path, **flags(store.parent, signal="vectors"))

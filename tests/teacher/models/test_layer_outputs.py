@@ -70,8 +70,6 @@ def test_other_families_are_refused_by_name() -> None:
         require_known_family("x", family)
     with pytest.raises(
         TeacherError,
-        match=naming(
-            "deberta-base: ", "'deberta-v2'", "bert, distilbert", "--states", "--cls", "--attention", "--values"
-        ),
+        match=naming("deberta-base: ", "'deberta-v2'", "bert, distilbert", "states, cls, attention", "--keep"),
     ):
         require_known_family("deberta-base", "deberta-v2")
