@@ -154,17 +154,16 @@ def recode(settings: RecodeSettings) -> Result:
     return set_result(recode_set(settings, called()))
 
 
-def set_result(record: "SetRecord") -> Result:
-    """Returns the record of a set, with a table of its scores."""
+def set_result(record: "SetRecord", store: Path | None = None) -> Result:
+    """Returns the record of a set, with a table of its splits."""
+    from pipeline.sets.card import split_table
+
     result = Result(record.model_dump(mode="json"))
     if record.state == "staged":
         return result.note(f"{record.name}: other jobs still write files. The job with the last one verifies the set")
-    metrics = list(next(iter(record.scores.values()), {}))
-    rows = [[split, *(scores.get(name) for name in metrics)] for split, scores in record.scores.items()]
     signals = " and ".join(map(str, record.signals.stored))
-    title = f"{record.name}: {record.state}, {signals}, {console.size(record.num_bytes)}"
-    columns = ["split", *(name.replace("_", " ") for name in metrics)]
-    return result.table(columns, rows, title)
+    root = record.name if store is None else store / record.name
+    return result.table(*split_table(record), f"{root}: {record.state}, {signals}, {console.size(record.num_bytes)}")
 
 
 def _compared(settings: RecodeSettings) -> Result:

@@ -1,21 +1,16 @@
 """``distill finetune-teacher``, ``augment``, ``teacher-dump`` and ``check``."""
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 from distill.commands.command import called, command, needs_teacher_libraries
 from distill.commands.sets import set_result, warn_about_scores
 from distill.result import Result
 from pipeline import console
-from pipeline.sets.record import SetRecord
 from pipeline.sets.record_parts import AugmentationRecord
 from pipeline.training.run_record import Entry
 from teacher.augment.augment_settings import AugmentSettings
 from teacher.finetune_settings import FinetuneCorpus, FinetuneSettings, FinetuneTasks
 from teacher.settings import CheckSettings, DumpSettings
-
-SPLIT_COLUMNS = ("split", "rows", "files", "teacher against gold")
 
 
 @command(FinetuneSettings)
@@ -87,34 +82,14 @@ def dump_teacher(config: DumpSettings) -> Result:
     record = dump(config, called())
     if record is None:
         return Result()
-    if "task" in record.row_format.needs:
-        return _task_result(config.place.store, record)
-    return set_result(record)
-
-
-def _task_result(store: Path, record: SetRecord) -> Result:
-    result, root = Result(record.model_dump(mode="json")), store / record.name
+    result = set_result(record, config.place.store)
     if record.augmentation:
         _add_variants(result, record.augmentation)
     if record.unlabelled:
         result.pairs("unlabelled rows", record.unlabelled.lines())
-    result.table(SPLIT_COLUMNS, _split_rows(record), f"{root}: {record.state}, {console.size(record.num_bytes)}")
     if record.state == "verified" and record.kind == "examples":
-        warn_about_scores(result, root)
+        warn_about_scores(result, config.place.store / record.name)
     return result
-
-
-def _split_rows(record: SetRecord) -> list[list[Any]]:
-    """A row of `SPLIT_COLUMNS` for each split."""
-    return [
-        [
-            split,
-            record.rows_of(split),
-            len(record.shards_of(split)),
-            ", ".join(f"{name} {value:.4f}" for name, value in record.scores.get(split, {}).items()),
-        ]
-        for split in record.splits
-    ]
 
 
 def _plan(config: DumpSettings) -> Result:

@@ -52,6 +52,21 @@ def card_text(record: SetRecord) -> str:
     return f"{card}\n"
 
 
+def split_table(record: SetRecord) -> tuple[list[str], list[list[Any]]]:
+    """Returns the columns and rows of a table of a set's splits: rows, files, and the teacher's scores."""
+    metrics = list(dict.fromkeys(name for scores in record.scores.values() for name in scores))
+    rows = [
+        [
+            split,
+            record.rows_of(split),
+            len(record.shards_of(split)),
+            *(record.scores.get(split, {}).get(name) for name in metrics),
+        ]
+        for split in record.splits
+    ]
+    return ["split", "rows", "files", *(name.replace("_", " ") for name in metrics)], rows
+
+
 def write_card_and_record(root: Path, record: SetRecord) -> None:
     """Writes a set's card and then its record.
 

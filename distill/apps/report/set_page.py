@@ -10,16 +10,18 @@ from distill.apps.report import charts, predictions
 from distill.apps.report.page import Page, Picture, Rows, Section, Table, clipped
 from distill.apps.report.predictions import SHOWN_ROWS, Predictions, row_table, text_headings
 from pipeline.console import size
+from pipeline.sets.card import split_table
 from pipeline.sets.files import require_shards
 from pipeline.sets.kinds import kind_of
 from pipeline.sets.kinds.examples import ORIGINALS, ExampleSet, columns_with_text
 from pipeline.sets.open import usable_record
 from pipeline.sets.record import SetRecord
-from pipeline.sets.record_parts import AugmentationRecord, TeacherRecord, reading
+from pipeline.sets.record_parts import AugmentationRecord, reading
 from pipeline.sets.signals.rows import logits_of
 from pipeline.sql.read_only_query import open_files, select, to_arrow
 from pipeline.tasks.metrics import confusion_of_labels, scores_by_label
 from pipeline.tasks.target import Target, gold_arrays, predicted_scores
+from pipeline.tasks.task import TRAIN
 
 AXES = ("original row", "variant")
 DECIMALS = 10
@@ -40,10 +42,13 @@ def set_page(root: Path, allow_unverified: bool = False) -> Page:
 
 
 def _facts(record: SetRecord) -> dict[str, Any]:
-    teacher, tokenizer = record.teacher, record.tokenizer
+    teacher, tokenizer, masking, corpus = record.teacher, record.tokenizer, record.masking, record.corpus
+    known = "known only by its predictions, file"
+    if not teacher.is_imported:
+        known = f"{teacher.num_parameters:,} parameters, weights"
     facts: dict[str, Any] = {
         "state": record.state,
-        "teacher": f"{teacher.name}, {_known(teacher)} {teacher.sha256[:16]}…",
+        "teacher": f"{teacher.name}, {known} {teacher.sha256[:16]}…",
         "revision": teacher.revision,
         "precision": f"{record.precision}, {reading(record.windows, record.max_seq_length)}",
         "tokenizer": f"{tokenizer.vocabulary_size:,} words, {tokenizer.sha256[:16]}…",
@@ -51,7 +56,11 @@ def _facts(record: SetRecord) -> dict[str, Any]:
         "licence": record.licence,
         "size": f"{record.num_rows:,} rows, {size(record.num_bytes)} in {len(record.shards)} files",
         **{name: clipped(fact, 400) for signal in record.signals.stored for name, fact in signal.facts().items()},
-        **_corpus_facts(record),
+        "masking": masking
+        and f"{masking.kind}, {masking.probability:.0%}, copies: {masking.num_copies}, seed {masking.seed}",
+        "sequences": masking
+        and corpus
+        and f"{corpus.packing} of {corpus.name} ({corpus.language}), from {corpus.min_seq_length} tokens",
         "created": record.created,
         "command": record.command,
         "fingerprint": record.fingerprint,
@@ -61,36 +70,16 @@ def _facts(record: SetRecord) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _known(teacher: TeacherRecord) -> str:
-    if teacher.is_imported:
-        return "known only by its predictions, file"
-    return f"{teacher.num_parameters:,} parameters, weights"
-
-
-def _corpus_facts(record: SetRecord) -> dict[str, Any]:
-    masking, corpus = record.masking, record.corpus
-    if masking is None or corpus is None:
-        return {}
-    return {
-        "masking": f"{masking.kind}, {masking.probability:.0%}, copies: {masking.num_copies}, seed {masking.seed}",
-        "sequences": f"{corpus.packing} of {corpus.name} ({corpus.language}), from {corpus.min_seq_length} tokens",
-    }
-
-
 def _scores(record: SetRecord) -> Section:
-    metrics = list(dict.fromkeys(name for scores in record.scores.values() for name in scores))
-    rows = [
-        (split, record.rows_of(split), *(record.scores.get(split, {}).get(name) for name in metrics))
-        for split in _dev_first(record)
-    ]
-    columns = ("split", "rows", *(name.replace("_", " ") for name in metrics))
+    columns, rows = split_table(record)
+    dev_first = sorted(map(tuple, rows), key=lambda row: row[0] == TRAIN)
     text = "Measured against gold while the set was written. A teacher has often been trained on the train split."
-    return Section("The teacher's scores", text, tables=(Table("By split", columns, rows),))
+    return Section("The teacher's scores", text, tables=(Table("By split", tuple(columns), dev_first),))
 
 
 def _dev_first(record: SetRecord) -> list[str]:
     # Dev splits first: scores on training rows are not informative about a teacher that was fine-tuned on them.
-    return sorted(record.splits, key=lambda split: split == "train")
+    return sorted(record.splits, key=lambda split: split == TRAIN)
 
 
 def _row_sections(root: Path, record: SetRecord) -> list[Section]:

@@ -194,7 +194,7 @@ def test_the_page_of_a_set_says_what_numpy_says(opinion_set: ExampleSet, opinion
     p_NC = softmax(logits_NC.astype(np.float64), axis=1)
     html = render(opinion_page)
     scores = Parsed(html).tables["By split"]
-    assert scores[1] == ["validation", "40", f"{(answer_N == label_N).mean():.4f}"]
+    assert scores[1] == ["validation", "40", "2", f"{(answer_N == label_N).mean():.4f}"]
     assert scores[2][:2] == ["train", "96"]
     figures = figures_of(opinion_page)
     names = opinion_set.record.target.names
