@@ -29,7 +29,7 @@ from student.data import row_weights
 from student.encoders.matrices import matrix_encoder
 from student.encoders.products import IS_COMPILED
 from student.initial_weights.bert import BertStart, copy_layers
-from student.initial_weights.run import copy_embeddings, copy_head, has_head_for
+from student.initial_weights.run import HEAD, copy_embeddings, copy_weights, has_head_for
 from student.initial_weights.teacher import StartVectors, start_from_vectors
 from student.initial_weights.words import start_from_words
 from student.layer_stage import LayerTask, end_stage, layer_loss, learn_layers, stage_history
@@ -264,7 +264,13 @@ def fit(
         {split: one.kind.renumber(rows, pruned.active) for split, rows in part.items()}
         for one, part in zip(trainings, splits, strict=True)
     ]
-    layers = _layer_loss(trainings[0], pruned.small[0], renumbered[0]["train"])
+    layers: LayerLoss | None = None
+    if first.layers is not None:
+        assert isinstance(pruned.small[0], Student), "refused by the flags"
+        data, train = trainings[0].data, renumbered[0]["train"]
+        weight_N = row_weights(first.loss.class_weights, train)
+        known = (data.logit_set.sets[0], data.facts["special_ids"], train, weight_N)
+        layers = layer_loss(first.layers, pruned.small[0], *known)
     # The published protocol trains the layer losses alone first, so that no weight between losses is needed.
     if layers is not None and first.layers is not None and first.layers.intermediate_epochs:
         _fit_layers(first, first.layers.intermediate_epochs, pruned.small[0], layers, renumbered[0]["train"], run)
@@ -273,7 +279,8 @@ def fit(
     optimizer = make_optimizer(
         first.optimizer, pruned.small[0].encoder, *(small.head for small in pruned.small), *beside
     )
-    note_slow_kernels(pruned.small[0].device)
+    if pruned.small[0].device.type == "cpu" and not IS_COMPILED:
+        console.note("the compiled kernels were not built at installation: every step takes several times longer")
     tasks: dict[str, BatchedTask] = {
         training.name: training.kind.task(
             training.settings, small, part, optimizer, layers, partial(pruned.write, number)
@@ -326,21 +333,6 @@ def schedule_of(epochs: Epochs, seed: int, steps_per_epoch: int) -> Schedule:
     )
 
 
-def note_slow_kernels(device: torch.device) -> None:
-    """Notes that steps are slow without the compiled kernels."""
-    if device.type == "cpu" and not IS_COMPILED:
-        console.note("the compiled kernels were not built at installation: every step takes several times longer")
-
-
-def _layer_loss(training: StudentTraining, student: TaskStudent, examples: Any) -> LayerLoss | None:
-    losses, data = training.settings.layers, training.data
-    if losses is None:
-        return None
-    assert isinstance(student, Student), "refused by the flags"
-    weight_N = row_weights(training.settings.loss.class_weights, examples)
-    return layer_loss(losses, student, data.logit_set.sets[0], data.facts["special_ids"], examples, weight_N)
-
-
 def _new_students(
     trainings: Sequence[StudentTraining],
     trains: Sequence[Any],
@@ -367,7 +359,7 @@ def _new_students(
         copy_embeddings(start.folder, students[0].encoder)
         for student in students:
             if has_head_for(start.folder, student.config):
-                copy_head(start.folder, student)
+                copy_weights(start.folder, HEAD, student.head)
     # Unused rows hold noise, which a new text's tokens would multiply into the product. A copied student lacks them.
     else:
         neutralise_untrained(students[0], *trains)

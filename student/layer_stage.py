@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.arrays import Floats, Ints
+from pipeline.arrays import Floats
 from pipeline.devices import to_device
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.files import sha256
@@ -90,22 +90,21 @@ def layer_loss(
     for signal, target in targets.items():
         if not target.is_known_N.any():
             raise DataError(f"{logit_set.root}: has no {signal} of the training rows")
-    if config.bert is not None:
-        _check_heads(config.bert.num_attention_heads, targets)
+    for signal in ("attention", "values"):
+        if config.bert and signal in targets and targets[signal].width != config.bert.num_attention_heads:
+            raise ConfigError(
+                f"--num-attention-heads {config.bert.num_attention_heads}: the teacher's {signal} has "
+                f"{targets[signal].width} heads"
+            )
     distances = [(LAYER_LOSSES[name], signals[name]) for name in losses.names]
     # Filters fit only the states of the set that they were trained on, which the fingerprint checks.
     filters = read_filters(losses.filters, record.fingerprint) if losses.filters else None
-    kind_N = _kinds(targets[signals[CONTRAST]], config, examples) if CONTRAST in signals else None
-    return LayerLoss(distances, layers, student, targets, weight_N, filters, kind_N).to(student.device)
-
-
-def _kinds(target: LayerTargets, config: StudentConfig, examples: Examples) -> Ints:
-    kind_N = kinds(config.target, examples)
-    if len(np.unique(kind_N[target.is_known_N])) < 2:
+    kind_N = kinds(config.target, examples) if CONTRAST in signals else None
+    if kind_N is not None and len(np.unique(kind_N[targets[signals[CONTRAST]].is_known_N])) < 2:
         raise DataError(
             f"--layer-loss {CONTRAST}: negatives are rows of other labels, but all rows have the same label"
         )
-    return kind_N
+    return LayerLoss(distances, layers, student, targets, weight_N, filters, kind_N).to(student.device)
 
 
 def layer_loss_settings(losses: LayerLosses | None, config: StudentConfig, record: SetRecord) -> dict[str, Any]:
@@ -123,14 +122,6 @@ def layer_loss_settings(losses: LayerLosses | None, config: StudentConfig, recor
         "layers_sha256": hashlib.sha256("".join(files).encode()).hexdigest(),
         "filters_sha256": sha256(losses.filters / FILTERS_FILE) if losses.filters else None,
     }
-
-
-def _check_heads(num_heads: int, targets: dict[LayersName, LayerTargets]) -> None:
-    for signal in ("attention", "values"):
-        if signal in targets and targets[signal].width != num_heads:
-            raise ConfigError(
-                f"--num-attention-heads {num_heads}: the teacher's {signal} has {targets[signal].width} heads"
-            )
 
 
 def _signal(name: LayerLossName, record: SetRecord) -> LayersName:
@@ -230,7 +221,6 @@ class LayerTask(TrainTask[list[int]]):
         return {}
 
     def save(self, folder: Path) -> None:
-        """Writes the student's weights."""
         self._student.save(folder)
 
 

@@ -306,11 +306,9 @@ class RowOptimizer(TrainOptimizer):
 
     @property
     def by_rows(self) -> bool:
-        """Whether rows have gradients of their own."""
         return self.inner.by_rows
 
     def clip(self, max_norm: float) -> None:
-        """Scales all gradients so that their norm is at most this."""
         self.inner.clip_gradients(max_norm)
 
     def catch_up(self) -> None:

@@ -40,7 +40,6 @@ class JointTask(TrainTask[TaskBatch]):
         self.batches = MixedBatches([task.batches for task in self._by_number], seed)
 
     def loss(self, batch: TaskBatch) -> Tensor:
-        """Returns the mean loss of a batch of one task."""
         return self._by_number[batch.task].loss(batch.rows)
 
     def evaluate(self) -> Metrics:
@@ -48,7 +47,6 @@ class JointTask(TrainTask[TaskBatch]):
         return joint_scores({name: task.evaluate() for name, task in self._tasks.items()})
 
     def save(self, folder: Path) -> None:
-        """Writes the weights of all tasks."""
         self._save(folder)
 
 

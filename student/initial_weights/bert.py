@@ -77,8 +77,9 @@ class BertStart:
 
     @property
     def sha256(self) -> str:
-        """Returns the hash of the weights."""
-        return files_sha256(self.files)
+        """Returns the hash of the file of the weights, or of the hashes of several files."""
+        first, *others = map(sha256, self.files)
+        return hashlib.sha256("".join([first, *others]).encode()).hexdigest() if others else first
 
     @property
     def words(self) -> str:
@@ -98,7 +99,12 @@ def bert_start(encoder: EncoderSettings, start: Start, logit_set: ExampleSet) ->
     first = logit_set.sets[0]
     if not isinstance(encoder, Bert):
         return None
-    _check_types(first)
+    # RoBERTa's tokenizer gives both sentences type 0, and a BERT would then see no second sentence.
+    if first.record.is_pair and not any(example(Tokenizer.from_str(first.tokenizer_json()), is_pair=True).type_ids):
+        raise ConfigError(
+            f"--embedding bert: the tokenizer of {first.root} gives both sentences of a pair the same type, unlike a "
+            "BERT's. Choose another --embedding."
+        )
     if start.init == "noise":
         return None
     folder = start.folder or _teachers_folder(first)
@@ -144,16 +150,6 @@ def spread_evenly(count: int, of: int) -> tuple[int, ...]:
     """Returns so many evenly spaced numbers up to the last one: 3 of 12 are 4, 8, 12."""
     # Even spacing with the last layer follows PKD (Sun et al. 2019), whose students skip layers.
     return tuple(round((k + 1) * of / count) for k in range(count))
-
-
-def _check_types(first: ExampleSet) -> None:
-    """Checks that the tokenizer marks the second sentence by its type, as a BERT expects."""
-    # RoBERTa's tokenizer gives both sentences type 0, and a BERT would then see no second sentence.
-    if first.record.is_pair and not any(example(Tokenizer.from_str(first.tokenizer_json()), is_pair=True).type_ids):
-        raise ConfigError(
-            f"--embedding bert: the tokenizer of {first.root} gives both sentences of a pair the same type, unlike a "
-            "BERT's. Choose another --embedding."
-        )
 
 
 def _teachers_folder(first: ExampleSet) -> Path:
@@ -300,12 +296,6 @@ def open_weights(files: tuple[Path, ...]) -> Iterator[Weights]:
             yield weights
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise IntegrityError(f"{', '.join(map(str, files))}: not the weights of a BERT: {error}") from error
-
-
-def files_sha256(files: tuple[Path, ...]) -> str:
-    """Returns the hash of a file, or the hash of several files' hashes."""
-    first, *others = map(sha256, files)
-    return hashlib.sha256("".join([first, *others]).encode()).hexdigest() if others else first
 
 
 def _is_here(folder: Path, name: object) -> bool:

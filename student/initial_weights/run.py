@@ -14,7 +14,6 @@ from student.encoders.kinds import ENCODERS
 from student.encoders.matrices import MatrixEncoder
 from student.model.architecture import EncoderConfig, TaskConfig
 from student.model.config_file import read_encoder_config, why_none
-from student.model.student import TaskStudent
 from student.model.weights import ENCODER, Tensors, read_weights
 
 # Weights fit only an encoder of the same shape that reads the same token ids.
@@ -67,7 +66,7 @@ def copy_embeddings(run: Path, encoder: Encoder) -> None:
         # A strict load needs every name, so the student's own pairs complete the tensors.
         return tensors | {BIGRAMS + name: tensor for name, tensor in own.state_dict().items()}
 
-    _copy(run, ENCODER, encoder, with_own_pairs)
+    copy_weights(run, ENCODER, encoder, with_own_pairs)
 
 
 def has_head_for(run: Path, config: TaskConfig) -> bool:
@@ -76,16 +75,12 @@ def has_head_for(run: Path, config: TaskConfig) -> bool:
     return type(source) is type(config) and all(getattr(source, n, None) == getattr(config, n, None) for n in SAME_HEAD)
 
 
-def copy_head(run: Path, student: TaskStudent) -> None:
-    """Copies the head of the student in ``run`` into one for which it `has_head_for`.
+def copy_weights(run: Path, part: str, module: nn.Module, changed: Callable[[Tensors], Tensors] = dict) -> None:
+    """Copies a part of the student in ``run``, such as its head, if it `has_head_for` the other.
 
     Raises:
-        IntegrityError: if the file is damaged or contains another head.
+        IntegrityError: if the file is damaged or contains another part.
     """
-    _copy(run, HEAD, student.head)
-
-
-def _copy(run: Path, part: str, module: nn.Module, changed: Callable[[Tensors], Tensors] = dict) -> None:
     tensors = {name.removeprefix(part): tensor for name, tensor in read_weights(run, part).items()}
     try:
         with torch.no_grad():

@@ -54,7 +54,7 @@ from student.layer_stage import check_layers
 from student.lessons.lesson import TaskLesson
 from student.losses.layer_losses import LayerLoss
 from student.losses.logit_losses import task_loss
-from student.model.architecture import Facts, SpecialIds, StudentConfig, TaskConfig
+from student.model.architecture import Facts, StudentConfig, TaskConfig
 from student.model.build_config import build_config
 from student.model.student import Student
 from student.row_adam import rows_of_batch
@@ -119,11 +119,9 @@ class ExampleTask(BatchedTask):
         return self._student.head(self._student.dropout(features_BF)), (self._layer_weight or 1.0) * loss
 
     def evaluate(self) -> Metrics:
-        """The task's metrics on each dev split."""
         return {split: score_student(self._student, examples) for split, examples in self._dev.items()}
 
     def save(self, folder: Path) -> None:
-        """Writes the student."""
         self._write(folder)
 
 
@@ -204,10 +202,12 @@ class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
     def task_facts(self, logit_set: ExampleSet) -> Facts:
         record = logit_set.record
         tokenizer = Tokenizer.from_str(logit_set.tokenizer_json())
-        return super().task_facts(logit_set) | {
-            "is_pair": record.is_pair,
-            "special_ids": special_ids(tokenizer) if record.is_pair else _around_one(tokenizer),
-        }
+        if record.is_pair:
+            around = special_ids(tokenizer)
+        else:
+            before, after = map(tuple, frame_ids(tokenizer))
+            around = before, (), after
+        return super().task_facts(logit_set) | {"is_pair": record.is_pair, "special_ids": around}
 
     def build_config(
         self, settings: TrainSettings, logit_set: ExampleSet, facts: Facts
@@ -264,9 +264,3 @@ class ExampleLesson(TaskLesson[ExampleSet, Examples, Student]):
 
     def gold(self, rows: Examples) -> tuple[Ints, Floats]:
         return rows.label_N, rows.score_N
-
-
-def _around_one(tokenizer: Tokenizer) -> SpecialIds:
-    """Returns the special tokens before and after a single sentence, without tokens between."""
-    before, after = frame_ids(tokenizer)
-    return tuple(before), (), tuple(after)

@@ -99,7 +99,6 @@ class PretrainTask(TrainTask[B], Generic[B, S]):
         neutralise_unmoved(self.model.encoder, self._new_student().encoder, self._vectors)
 
     def save(self, folder: Path) -> None:
-        """Writes the student."""
         self.model.config = with_used_rows(self.model.config, self.model.encoder)
         self.model.save(folder)
 

@@ -22,9 +22,9 @@ from pipeline.errors import FingerprintMismatchError
 from pipeline.record_file import Record
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.open import Group
-from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.tasks.metrics import pearson
+from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import Metrics
 from student.initial_weights.teacher import starts_from_teacher
 from student.lessons.pretraining import GroupBatches, PretrainTask, card_text, first_batches
@@ -118,7 +118,6 @@ class SentenceTask(PretrainTask[VectorBatch, SentenceStudent]):
         self.of_set = {"codec": json.loads(vectors.codec.model_dump_json()), "pooling": vectors.pooling, **begun}
 
     def loss(self, batch: VectorBatch) -> torch.Tensor:
-        """Returns the mean loss of a sentence."""
         parts = (batch.ids_T, batch.starts_S, batch.vectors_BH)
         ids_T, starts_S, stored_BH = (to_device(part, self._state.device) for part in parts)
         vectors_BH = self.model(ids_T, starts_S, rows_of_batch(self.optimizer, self.model.encoder, ids_T))
@@ -165,15 +164,10 @@ def evaluate_vector_run(run: Path, root: Path, allow_unverified: bool) -> Metric
     return held_out_scores(student, sentence_set)
 
 
-def held_out_split(record: SetRecord) -> str | None:
-    """Returns the split for scores: ``validation``, or the first one other than ``train``."""
-    others = [split for split in record.splits if split != "train"]
-    return "validation" if "validation" in others else next(iter(others), None)
-
-
 def held_out_scores(student: SentenceStudent, sentence_set: SentenceSet) -> Metrics:
-    """Returns the scores on held-out sentences. Empty without them."""
-    split = held_out_split(sentence_set.record)
+    """Returns the scores on the sentences of ``validation`` or the first other held-out split. Empty without one."""
+    others = [split for split in sentence_set.record.splits if split != TRAIN]
+    split = "validation" if "validation" in others else next(iter(others), None)
     return {} if split is None else {split: evaluate_vectors(student, sentence_set, split)}
 
 

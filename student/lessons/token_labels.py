@@ -97,13 +97,11 @@ class TokenLabelTask(BatchedTask):
         return task_loss(self.model.config.target, logits_TC, teacher_TC, gold_T, self._loss.alpha, *soft, weight_T)
 
     def evaluate(self) -> Metrics:
-        """The task's metrics on each dev split."""
         metrics = self.model.config.metrics
         logits = {split: logits_of_tokens(self.model, rows.pieces.ids) for split, rows in self._dev.items()}
         return {split: word_scores(metrics, rows.tallies(logits[split])) for split, rows in self._dev.items()}
 
     def save(self, folder: Path) -> None:
-        """Writes the student."""
         self._write(folder)
 
 

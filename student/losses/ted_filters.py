@@ -122,7 +122,7 @@ class FilterTask(TrainTask[list[int]]):
     """Filters, each with a head for the task.
 
     Args:
-        config: the settings.
+        settings: the settings.
         logit_set: the set, which has the task's target.
         splits: the rows.
         targets: the first token's states of each split.
@@ -131,27 +131,26 @@ class FilterTask(TrainTask[list[int]]):
 
     def __init__(
         self,
-        config: FiltersSettings,
+        settings: FiltersSettings,
         logit_set: ExampleSet,
         splits: dict[str, Examples],
         targets: dict[str, LayerTargets],
         filters: Filters,
     ) -> None:
-        self._alpha, self._record = config.alpha, logit_set.record
+        self._alpha, self._record = settings.alpha, logit_set.record
         self._splits, self._targets, self._filters = splits, targets, filters
         self._layers = targets["train"].store.signal.layers
         num_logits = self._record.target.num_logits
-        heads = {str(layer): task_head(config.dim, num_logits) for layer in self._layers}
+        heads = {str(layer): task_head(settings.dim, num_logits) for layer in self._layers}
         self._heads = nn.ModuleDict(heads)
         self.model = nn.ModuleDict({"filters": filters, "heads": self._heads})
         self._known = np.flatnonzero(targets["train"].is_known_N)
-        sizes = (config.per_device_train_batch_size, config.seed)
+        sizes = (settings.per_device_train_batch_size, settings.seed)
         self.batches = EpochBatches(np.zeros_like(self._known), *sizes)
         self._gold_N = gold_tensor(self._record.target, splits["train"])
         self._teacher_NC = torch.from_numpy(splits["train"].teacher_NC)
 
     def loss(self, batch: list[int]) -> torch.Tensor:
-        """Returns the mean loss over the layers, a scalar."""
         rows = self._known[batch]
         gold_B, teacher_BC = self._gold_N[rows], self._teacher_NC[rows]
         losses = [
@@ -184,17 +183,17 @@ class FilterTask(TrainTask[list[int]]):
         return score_logits(self._record.metrics, self._record.target, logits_NC, *gold)
 
 
-def train_filters(config: FiltersSettings, command: str) -> Record:
-    """Learns the filters that ``config`` describes, or resumes them. Returns the content of ``filters.json``.
+def train_filters(settings: FiltersSettings, command: str) -> Record:
+    """Learns the filters that settings describe, or resumes them. Returns the content of ``filters.json``.
 
     Raises:
         ConfigError: if the set has no states, or lacks one of the layers.
         DataError: if there is no such set.
         FingerprintMismatchError: if the folder holds filters with other settings.
     """
-    logit_set = ExampleSet.open(find_set(config.set, config.store), config.allow_unverified)
+    logit_set = ExampleSet.open(find_set(settings.set, settings.store), settings.allow_unverified)
     signal = first_signal(logit_set.record)
-    layers = named_layers(config.layers) or stored_layers(logit_set.record).get(signal, ())
+    layers = named_layers(settings.layers) or stored_layers(logit_set.record).get(signal, ())
     if not layers or "train" not in logit_set.splits:
         advice = f"no states. Repeat its command with --keep cls: {logit_set.record.command}"
         raise ConfigError(f"{logit_set.root}: has {'no training rows' if layers else advice}")
@@ -207,21 +206,23 @@ def train_filters(config: FiltersSettings, command: str) -> Record:
     if "train" not in targets:
         raise DataError(f"{logit_set.root}: has no {signal} of the training rows")
     width = targets["train"].width
-    folder = config.output_dir or Path("filters") / logit_set.name
-    run = Run(folder, _settings(config, logit_set, layers, width), command, record_name=FILTERS_RECORD)
+    folder = settings.output_dir or Path("filters") / logit_set.name
+    run = Run(folder, _decided(settings, logit_set, layers, width), command, record_name=FILTERS_RECORD)
     finished = run.start()
     if finished is not None:
         return finished
-    seed_step(config.seed, 0)
-    filters = Filters(layers, width, config.dim)
-    task = FilterTask(config, logit_set, splits, targets, filters)
-    optimizer = TrainOptimizer(torch.optim.Adam(task.model.parameters(), config.learning_rate, BETAS, EPS))
-    schedule = Schedule.of_epochs(task.batches.steps_per_epoch, config.num_train_epochs, config.seed, save_best=False)
+    seed_step(settings.seed, 0)
+    filters = Filters(layers, width, settings.dim)
+    task = FilterTask(settings, logit_set, splits, targets, filters)
+    optimizer = TrainOptimizer(torch.optim.Adam(task.model.parameters(), settings.learning_rate, BETAS, EPS))
+    schedule = Schedule.of_epochs(
+        task.batches.steps_per_epoch, settings.num_train_epochs, settings.seed, save_best=False
+    )
     return run.finish({"history": fit(run, task, optimizer, schedule)})
 
 
-def _settings(config: FiltersSettings, logit_set: ExampleSet, layers: tuple[int, ...], width: int) -> dict[str, Any]:
-    return deciding(config) | {
+def _decided(settings: FiltersSettings, logit_set: ExampleSet, layers: tuple[int, ...], width: int) -> dict[str, Any]:
+    return deciding(settings) | {
         "layers": list(layers),
         "width": width,
         "logit_set_fingerprint": logit_set.record.fingerprint,
