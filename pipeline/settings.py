@@ -198,6 +198,17 @@ def _is_union(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
+def _unchecked(annotation: Any) -> Any:
+    """Returns a type without the checks of its members, which the help of a flag would contain."""
+    if not _is_union(annotation):
+        return annotation
+    options = [
+        getattr(option, "__origin__", option) if hasattr(option, "__metadata__") else option
+        for option in typing.get_args(annotation)
+    ]
+    return typing.Union[tuple(options)]  # noqa: UP007 - made at run time
+
+
 def _either(one: Any, other: Any) -> Any:
     """Returns the type of a flag that two parts have: the choices of both, or the type of the first part."""
     words = [_words(annotation) for annotation in (one, other)]
@@ -240,7 +251,7 @@ def _walk(kind: type[Settings]) -> Iterator[Flag]:
             yield from _walk(draft)
             continue
         if not members:
-            yield Flag(name, field, (kind,), field.annotation)
+            yield Flag(name, field, (kind,), _unchecked(field.annotation))
             continue
         discriminator = field.discriminator
         for member in members:

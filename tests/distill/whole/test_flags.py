@@ -304,6 +304,7 @@ def test_help_cuts_no_flag_and_keeps_brackets_on_a_narrow_screen(path: str) -> N
     flags = {flag for p in command.params if p.param_type_name == "option" for flag in (*p.opts, *p.secondary_opts)}
     assert flags - OLD_NAMES.get(path, set()) <= set(re.findall(r"--?[a-z][a-z0-9-]*", text))
     assert "…" not in re.sub(r"<.*?>", "", text)
+    assert "Annotated" not in text
     if path == "train-student":
         assert "[u, w, |u-w|]" in text
 
