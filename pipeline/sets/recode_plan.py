@@ -3,10 +3,10 @@
 Shapes: P positions, V vocabulary, T tokens, H hidden size, R rows, A heads, L tokens of a row.
 """
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from scipy.special import log_softmax
 from pipeline import console
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import ConfigError
-from pipeline.sets.codecs import BeyondHalfError, Codec, Decoder, Dense, Distribution, Predictions, codec_for
+from pipeline.sets.codecs import BeyondHalfError, Codec, Decoder, Dense, Distribution, codec_for
 from pipeline.sets.codecs.vectors import ROUNDING, fit_basis, vector_codec
 from pipeline.sets.files import write_rows
 from pipeline.sets.kinds.examples import ExampleSet
@@ -44,8 +44,6 @@ POSITIONS_AT_ONCE = 256
 DIMS = (16, 32, 64, 128, 256)  # of pca, up to half of the hidden size
 # Every fifth row is measured. Bases are fitted to the others, so that the measured loss is unbiased.
 EVERY = 5
-
-
 TRIED = (
     "dense",
     *(f"topk-{k}" for k in (12, 50, 100)),
@@ -93,16 +91,6 @@ class Line:
     set_bytes: float
 
 
-@dataclass
-class _Sums:
-    """Sums over the positions of a sample."""
-
-    kl: float = 0.0
-    mass: tuple[float, ...] = (0.0,) * len(TEMPERATURES)
-    confidence: tuple[Any, ...] = ()
-    right: tuple[Any, ...] = ()
-
-
 def compared_word_codecs(control: MaskedWordSet, max_positions: int) -> list[Line]:
     """Tries codecs of distributions on the first positions of a set.
 
@@ -147,49 +135,43 @@ def _line(
     rows, columns = split_table(table)
     random_P, target_P = torch.from_numpy(draws(rows, seed)), rows.targets.flat
     pieces: list[dict[str, pa.Array]] = []
-    sums = _Sums()
+    measures = []
     for low in range(0, len(target_P), POSITIONS_AT_ONCE):
         part = slice(low, min(low + POSITIONS_AT_ONCE, len(target_P)))
         stored = {name: column[part.start : part.stop] for name, column in columns.items()}
         predictions = source.predictions(stored, decoder, random_P[part])
         encoded, _ = codec.encode(predictions)
-        _add(sums, codec.decode(encoded, 1.0, decoder), predictions, target_P[part])
+        measures.append(_measured(codec.decode(encoded, 1.0, decoder), predictions.logits_PV))
         pieces.append(encoded)
     whole = {name: pa.concat_arrays([piece[name] for piece in pieces]) for name in pieces[0]}
     num_bytes = _bytes_per_position(codec, tokens_table(codec, "train", rows, whole))
-    mass = {f"{t:g}": total / len(target_P) for t, total in zip(TEMPERATURES, sums.mass, strict=True)}
+    kl_P, mass_PT, confidence_P, guess_P = (torch.cat(each).numpy() for each in zip(*measures, strict=True))
+    mass = dict(zip(TEMPERATURES, mass_PT.mean(axis=0, dtype=np.float64).tolist(), strict=True))
     return Line(
         codec=str(codec),
         bytes_per_position=num_bytes,
-        kl=sums.kl / len(target_P),
-        kept_mass={t: m if codec.honours(float(t)) else None for t, m in mass.items()},
-        calibration_error=calibration_error(np.concatenate(sums.confidence), np.concatenate(sums.right)),
-        unbiased=codec.is_unbiased,
+        kl=float(kl_P.mean(dtype=np.float64)),
+        kept_mass={f"{t:g}": share if codec.honours(t) else None for t, share in mass.items()},
+        calibration_error=calibration_error(confidence_P, guess_P == target_P),
+        unbiased=codec.name != "topk",
         set_bytes=num_bytes * all_positions,
     )
 
 
-def _add(sums: _Sums, stored: Distribution, predictions: Predictions, target_P: Ints) -> None:
-    log_p_PV = predictions.logits_PV.log_softmax(dim=1)
+def _measured(stored: Distribution, logits_PV: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Returns KL divergences, kept masses at `TEMPERATURES` [P, T], confidences and guesses of positions."""
     if isinstance(stored, Dense):
-        q_PV = stored.probability_PV
-        kl_P = torch.special.xlogy(q_PV, q_PV).sum(dim=1) - (q_PV * log_p_PV).sum(dim=1)
-        confidence_P, guess_P = q_PV.max(dim=1)
-        kept_PV = torch.ones_like(log_p_PV, dtype=torch.bool)
+        q_PV, kept_PV = stored.probability_PV, torch.ones_like(logits_PV, dtype=torch.bool)
     else:
-        row_E, token_E = stored.position_E, stored.token_E
-        sparse_PV = torch.zeros_like(log_p_PV).index_put((row_E, token_E), stored.probability_E)
-        # KL divergence needs a distribution, so the kept tokens are normalized. The lost mass is reported as kept_mass.
-        share_PV = sparse_PV / sparse_PV.sum(dim=1, keepdim=True)
-        kl_P = torch.special.xlogy(share_PV, share_PV).sum(dim=1) - (share_PV * log_p_PV).sum(dim=1)
-        confidence_P, guess_P = sparse_PV.max(dim=1)
+        place = (stored.position_E, stored.token_E)
+        q_PV = torch.zeros_like(logits_PV).index_put(place, stored.probability_E)
         # A sampled token may have a tiny probability, so kept tokens are marked instead of compared with 0.
-        kept_PV = torch.zeros_like(log_p_PV, dtype=torch.bool).index_put((row_E, token_E), torch.tensor(True))
-    sums.kl += float(kl_P.sum())
-    masses = [float(((predictions.logits_PV / t).softmax(dim=1) * kept_PV).sum()) for t in TEMPERATURES]
-    sums.mass = tuple(a + b for a, b in zip(sums.mass, masses, strict=True))
-    sums.confidence = (*sums.confidence, confidence_P.numpy())
-    sums.right = (*sums.right, guess_P.numpy() == target_P)
+        kept_PV = torch.zeros_like(logits_PV, dtype=torch.bool).index_put(place, torch.tensor(True))
+    # KL divergence needs a distribution, so the kept tokens are normalized. The lost mass is reported as kept_mass.
+    share_PV = q_PV / q_PV.sum(dim=1, keepdim=True)
+    kl_P = (torch.special.xlogy(share_PV, share_PV) - share_PV * logits_PV.log_softmax(dim=1)).sum(dim=1)
+    mass_PT = torch.stack([((logits_PV / t).softmax(dim=1) * kept_PV).sum(dim=1) for t in TEMPERATURES], dim=1)
+    return kl_P, mass_PT, *q_PV.max(dim=1)
 
 
 def _bytes_per_position(codec: Codec, table: pa.Table) -> float:
@@ -209,10 +191,9 @@ def _file_bytes(codec: Codec, table: pa.Table) -> int:
     # Row groups of the real size, because compression depends on how many rows share a group.
     size = rows_per_group(codec)
     groups = (table.slice(start, size) for start in range(0, table.num_rows, size))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sample.parquet"
-        write_rows(path, tokens_schema(codec), {}, codec_encodings(codec), groups, {})
-        return path.stat().st_size
+    with NamedTemporaryFile() as file:
+        write_rows(Path(file.name), tokens_schema(codec), {}, codec_encodings(codec), groups, {})
+        return Path(file.name).stat().st_size
 
 
 @dataclass(frozen=True)
@@ -281,9 +262,8 @@ def candidates(signal: LayerSignal) -> Iterator[LayerSignal]:
 def measured_line(signal: LayerSignal, outputs: Sequence[Floats], length_R: Ints, num_rows: int) -> LayerLine:
     """Fits a basis to most rows, if one is needed, and measures the codec on the others."""
     (layer,) = signal.layers
-    is_measured_R = (
-        np.arange(len(outputs)) % EVERY == EVERY - 1 if len(outputs) >= EVERY else np.ones(len(outputs), dtype=bool)
-    )
+    # Of fewer rows, all are measured.
+    is_measured_R = (np.arange(len(outputs)) % EVERY == EVERY - 1) | (len(outputs) < EVERY)
     measured = [block for block, is_measured in zip(outputs, is_measured_R, strict=True) if is_measured]
     bases = {}
     if isinstance(signal, States) and signal.codec.basis_bytes:
@@ -319,8 +299,7 @@ def _divergence(outputs: Sequence[Floats], back: Sequence[Floats]) -> float:
 
 
 def _layer_file_bytes(signal: LayerSignal, table: pa.Table) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sample.parquet"
-        with group_writer(path, signal, {}) as write:
+    with NamedTemporaryFile() as file:
+        with group_writer(Path(file.name), signal, {}) as write:
             write(table)
-        return path.stat().st_size
+        return Path(file.name).stat().st_size

@@ -62,8 +62,7 @@ def command(folder: Path, store: str, **changes: Any) -> list[str]:
         max_seq_length=32,
         rows_per_shard=ROWS_PER_SHARD,
         token_vectors=False,
-        states="1",
-        states_codec="pca-8",
+        keep="states=1:pca-8",
         store=folder / store,
         **changes,
     )

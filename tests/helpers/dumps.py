@@ -1,5 +1,6 @@
 """Settings of dumps of the tiny tasks and the tiny corpus that the fixtures write."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from teacher.corpus.text import Text, open_text
@@ -11,7 +12,7 @@ TRAIN_ROWS, VALIDATION_ROWS = 96, 40
 SIGNALS = ("states", "cls", "attention", "values")
 
 
-def kept(changes: dict[str, object]) -> dict[str, object]:
+def kept(changes: Mapping[str, object]) -> dict[str, object]:
     """Puts layers (``states="1,2"``) and their codecs (``states_codec="pca-8"``) into the text of ``--keep``."""
     parts = [
         f"{name}={changes[name]}" + (f":{changes[f'{name}_codec']}" if f"{name}_codec" in changes else "")

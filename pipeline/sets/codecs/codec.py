@@ -218,7 +218,6 @@ class Codec(Part):
         card_line: its columns, as a row of the card's table.
         is_lossless: whether other codecs can be made from its columns.
         needs_decoder: whether it stores the input of the teacher's last layer, which is then needed for reading.
-        is_unbiased: whether the expectation of the stored distribution is the full distribution.
         name: of the codec.
         vocabulary_size: V.
     """
@@ -226,7 +225,6 @@ class Codec(Part):
     card_line: ClassVar[str]
     is_lossless: ClassVar[bool] = False
     needs_decoder: ClassVar[bool] = False
-    is_unbiased: ClassVar[bool] = True
 
     name: str
     # Bounded, because the record may be hostile and readers allocate arrays of this size.

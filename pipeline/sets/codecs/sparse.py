@@ -181,7 +181,6 @@ class TopKCodec(Codec):
         "| `candidates`, `log_probs`, `log_z` | the most likely ids, bits of float16 of their "
         "log-probabilities. The logit is log_prob + log_z |"
     )
-    is_unbiased: ClassVar[bool] = False
 
     name: Literal["topk"] = "topk"
     top_k: int = Field(ge=1, le=MAX_VOCABULARY)

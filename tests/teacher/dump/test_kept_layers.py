@@ -39,6 +39,7 @@ from teacher.models.layer_outputs import layer_outputs
 from tests.helpers.calls import count_calls
 from tests.helpers.commands import distill, invoke, kill_when
 from tests.helpers.damage import damage
+from tests.helpers.dumps import kept
 from tests.helpers.layer_dumps import EVERY, write
 from tests.helpers.messages import naming
 
@@ -216,7 +217,7 @@ def test_wrong_flags_are_refused_before_the_work(work: Path, asked: list[str], t
 def test_two_jobs_and_a_killed_one_give_the_same_set(work: Path, layers_set: ExampleSet, tmp_path: Path) -> None:
     flags = ["--manifest", work / "roles.yaml", "--data", work / "data", "--store", tmp_path, "--no-token-vectors"]
     flags += ["--model-name-or-path", work / "teachers" / "roles", "--max-seq-length", 32, "--rows-per-shard", 25]
-    flags += [text for name, value in EVERY.items() for text in ("--" + name.replace("_", "-"), value)]
+    flags += ["--keep", kept(EVERY)["keep"]]
     process = distill("teacher-dump", *flags)
     kill_when(process, lambda: any((tmp_path / "roles" / "states").glob("*.parquet")))
     first = write(work, tmp_path, num_shards=2, shard_index=0, **EVERY)
