@@ -1,14 +1,19 @@
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from pipeline.errors import FingerprintMismatchError, IntegrityError
+from pipeline.config import ReportFlags
+from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import Record, read_work_record
+from pipeline.training.best_epoch import best_of
 from pipeline.training.checkpoint import save_checkpoint
+from pipeline.training.joint import entry_of, joint_scores, joint_settings
 from pipeline.training.run import CHECKPOINT, Progress, Run
+from pipeline.training.run_record import METRICS_FILE, TENSORBOARD_FOLDER, Entry, flat, kind_of_folder, tracker
 from tests.helpers.messages import naming
-from tests.helpers.toy_run import contents
+from tests.helpers.toy_run import EPOCHS, STEPS, contents, toy_run
 
 
 def parts() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -107,3 +112,100 @@ def test_of_two_at_once_the_first_result_stays(tmp_path: Path) -> None:
     assert second.start() is None
     finished = first.finish({"accuracy": 0.9})
     assert second.finish({}) == finished == read_work_record(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"run\.json: "),
+        ("[]", r"run.json: .*list"),
+        ('{"state": "running"}', r"run\.json: "),
+        (b"\xff", r"run\.json: "),
+    ],
+)
+def test_damaged_record(tmp_path: Path, text: str | bytes, message: str) -> None:
+    (tmp_path / "run.json").write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(IntegrityError, match=message):
+        read_work_record(tmp_path / "run.json")
+
+
+def test_missing_record(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=naming(f"{tmp_path.name}: ", "run.json")):
+        read_work_record(tmp_path / "run.json")
+    with pytest.raises(IntegrityError, match="mistyped: "):
+        read_work_record(tmp_path / "mistyped" / "run.json")
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"), [([], None), (["run.json"], "run"), (["sweep.json"], "sweep"), (["distill.json"], None)]
+)
+def test_a_folder_is_what_its_record_says(tmp_path: Path, files: list[str], kind: str | None) -> None:
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    assert kind_of_folder(tmp_path) == kind
+
+
+def test_the_first_dev_split_with_gold_decides_which_is_best() -> None:
+    def entry(epoch: int, **metrics: dict[str, float]) -> Entry:
+        return {"epoch": epoch, "loss": 1.0, "metrics": metrics}
+
+    scored = [entry(n, test={}, validation={"f1": f1, "accuracy": 1 - f1}) for n, f1 in ((1, 0.5), (2, 0.7), (3, 0.6))]
+    assert best_of(scored)["epoch"] == 2
+    assert best_of([entry(n, test={}) for n in (1, 2, 3)])["epoch"] == 3
+
+
+ENTRY = {"epoch": 3, "loss": 0.5, "metrics": {"dev": {"accuracy": 0.25, "f1": 1.0}, "other": {"accuracy": 0.75}}}
+FLAT = {"epoch": 3, "loss": 0.5, "dev/accuracy": 0.25, "dev/f1": 1.0, "other/accuracy": 0.75}
+
+
+def test_an_entry_has_a_number_for_each_split_and_metric() -> None:
+    assert flat(ENTRY) == FLAT
+
+
+@pytest.mark.parametrize("schedule", [EPOCHS, STEPS])
+def test_metrics_are_the_history_a_line_each(schedule: object, tmp_path: Path) -> None:
+    history = toy_run(tmp_path, schedule)["result"]["history"]  # type: ignore[arg-type]
+    lines = (tmp_path / METRICS_FILE).read_text().splitlines()
+    assert [json.loads(line) for line in lines] == list(map(flat, history))
+    assert len(lines) > 2
+
+
+def test_tensorboard_is_told_of_each_entry(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for epoch in (3, 4):  # as a run that was stopped between them
+        with tracker("tensorboard", tmp_path) as track:
+            track(ENTRY | {"epoch": epoch})
+    events = accumulator.EventAccumulator(str(tmp_path / TENSORBOARD_FOLDER))
+    events.Reload()
+    for name, value in flat(ENTRY).items():
+        if name != "epoch":
+            assert [(event.step, event.value) for event in events.Scalars(name)] == [(3, value), (4, value)]
+
+
+def test_a_tracker_that_is_not_installed_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.config.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=naming("--report-to: ", "tensorboard", "'distill-offline[tensorboard]'")):
+        ReportFlags.from_flags(report_to="tensorboard")
+
+
+def test_settings_that_differ_or_that_one_task_alone_has_bear_its_name() -> None:
+    settings = {"a": {"seed": 1, "rows": 5, "mix": None}, "b": {"seed": 1, "rows": 6, "rows.dev": 3, "mix": None}}
+    assert joint_settings(settings) == {"seed": 1, "mix": None, "a.rows": 5, "b.rows": 6, "b.rows.dev": 3}
+    assert joint_settings({"b": settings["b"], "a": settings["a"]}) == joint_settings(settings)
+    assert joint_settings({"a": settings["a"]}) == settings["a"]
+
+
+def test_the_mean_is_that_of_first_metrics_on_first_splits() -> None:
+    scores = {
+        "a": {"dev": {"accuracy": 0.5, "f1": 0.0}, "other": {"accuracy": 0.0}},
+        "b": {"dev": {"pearson": 0.75}},
+        "no dev": {},
+        "no gold": {"dev": dict[str, float]()},
+    }
+    joint = joint_scores(scores)
+    assert next(iter(joint.items())) == ("tasks", {"mean": 0.625})
+    assert list(joint) == ["tasks", "a/dev", "a/other", "b/dev", "no gold/dev"]
+    assert joint_scores({"no dev": {}}) == {}
+    entry = {"epoch": 2, "loss": 0.1, "metrics": joint}
+    assert entry_of("a", entry) == {"epoch": 2, "loss": 0.1, "metrics": scores["a"]}
+    assert entry_of("no dev", entry)["metrics"] == {}

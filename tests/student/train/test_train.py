@@ -6,24 +6,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError
-from pipeline.record_file import read_record
+from pipeline.flat_settings import as_flags
+from pipeline.record_file import Record, read_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME
-from student.data import load_examples
+from pipeline.training.run import CHECKPOINT
+from student import settings as config_module
+from student.data import load_examples, make_batches
 from student.lessons.examples import score_student
 from student.model.architecture import StudentConfig
 from student.model.build_config import build_config
 from student.model.card import summary
 from student.model.student import Student
 from student.predict.predictor import Predictor
-from student.settings import TrainSettings
+from student.settings import HeadKind, TrainSettings
 from student.train import train
 from student.training_data import task_facts
 from teacher.dumps import dump
-from tests.helpers.dumps import dump_config
+from tests.helpers.commands import distill, kill_when
+from tests.helpers.dumps import TRAIN_ROWS, dump_config
 from tests.helpers.messages import naming
+from tests.helpers.rewritten_sets import rewritten, with_logits
 from tests.helpers.students import tiny_config, weights
 
 
@@ -301,3 +307,84 @@ def test_a_student_of_sums_and_maxima_is_trained(store: Path, tmp_path: Path) ->
 def test_flags_out_of_range_are_refused(flags: dict[str, object], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         TrainSettings.from_flags(**flags)
+
+
+LENGTHS = np.array([3, 40] * 64)
+
+
+@pytest.mark.parametrize(("head", "mixes"), [("mlp", False), ("linear", False), ("bilstm", False), ("cnn", True)])
+def test_only_a_cnn_sees_batches_of_mixed_lengths(head: HeadKind, mixes: bool) -> None:
+    made = make_batches(head, LENGTHS, batch_size=32, seed=42)
+    first, second = ([made.at(4 * epoch + step) for step in range(4)] for epoch in (0, 1))
+    for batches in (first, second):
+        assert sorted(row for rows in batches for row in rows) == list(range(len(LENGTHS)))
+        assert [len(set(LENGTHS[rows])) > 1 for rows in batches] == [mixes] * 4
+    assert first != second
+
+
+EPOCHS = 40
+
+
+def long_config(logit_set: Path, output_dir: Path, **changes: object) -> TrainSettings:
+    size = {"num_train_epochs": EPOCHS, "early_stopping_patience": EPOCHS, "per_device_train_batch_size": 4}
+    return tiny_config(logit_set, output_dir, **size | changes)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_student(store: Path, roles_set: ExampleSet, tmp_path: Path) -> None:
+    other = rewritten(roles_set, tmp_path / "other", with_logits(lambda row: [row % 5, 2.0]))
+    query = "select source_row, variant, mix([roles.logits, other.logits], [1, 2]) as logits, "
+    query += "1 + roles.label as weight from roles join other using (split, source_row, variant)"
+    changes = {"set": (str(store / "roles"), str(other.root)), "query": query}
+    interrupted, undisturbed = (
+        long_config(store / "roles", tmp_path / name, **changes) for name in ("killed", "whole")
+    )
+    killed = tmp_path / "killed"
+    kill_when(distill("train-student", *as_flags(interrupted)), (killed / CHECKPOINT).exists)
+    assert json.loads((killed / "run.json").read_text())["state"] == "running"
+    with safe_open(killed / CHECKPOINT, framework="pt") as file:
+        done = json.loads(file.metadata()["progress"])["history"]
+    assert 1 <= len(done) < EPOCHS
+
+    resumed, whole = train(interrupted, "again"), train(undisturbed, "once")
+    assert resumed["state"] == "finished"
+    assert resumed["result"] == whole["result"]
+    assert resumed["result"]["history"][: len(done)] == done
+    assert not (killed / CHECKPOINT).exists()
+    ours, theirs = weights(killed), weights(tmp_path / "whole")
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+STILL = {"num_train_epochs": None, "learning_rate": 1e-30, "early_stopping_patience": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "epochs"),
+    [(1, 20), (50_000, 20), (50_001, 19), (67_349, 14), (250_000, 4), (333_333, 3), (350_000, 3), (10**8, 3)],
+)
+def test_many_rows_are_read_less_often(rows: int, epochs: int) -> None:
+    assert TrainSettings.from_flags().for_rows(rows).epochs.num_train_epochs == epochs
+    assert TrainSettings.from_flags(num_train_epochs=7).for_rows(rows).epochs.num_train_epochs == 7
+
+
+def epochs_of(record: Record) -> int:
+    return int(record["settings"]["num_train_epochs"])
+
+
+def test_the_rows_that_are_chosen_count_and_the_number_is_a_setting(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_module, "ROWS_READ", 6 * TRAIN_ROWS)
+    record = train(tiny_config(store / "opinion", tmp_path / "all", **STILL), "")
+    assert epochs_of(record) == 6
+    again = tiny_config(store / "opinion", tmp_path / "all", **STILL | {"num_train_epochs": 6})
+    assert train(again, "") == record  # the same run, and finished
+    half = tiny_config(store / "opinion", tmp_path / "half", where=f"source_row < {TRAIN_ROWS // 2}", **STILL)
+    assert epochs_of(train(half, "")) == 12
+
+
+def test_the_rows_of_all_tasks_count(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_module, "ROWS_READ", 6 * TRAIN_ROWS)
+    config = tiny_config(store / "opinion", tmp_path, set=(), tasks="opinion,roles", **STILL)
+    assert epochs_of(train(config, "")) == 3
