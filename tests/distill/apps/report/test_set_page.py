@@ -112,13 +112,6 @@ def test_margins_and_entropies_by_hand() -> None:
     assert entropy.rows[-1]["to"] == pytest.approx(log(2))
 
 
-def test_rows_without_gold_are_one_colour() -> None:
-    bare = FOUR.drop_columns("label").append_column("label", pa.nulls(4, pa.int32()))
-    margin, _ = certainty(of(bare, CLASSES))
-    assert sum(row["all rows"] for row in margin.rows) == 4
-    assert "right answers" not in margin.rows[0]
-
-
 @pytest.mark.parametrize(
     ("target", "logits"), [(SCORE, [[1.0], [3.0], [5.0]]), (BINS, [[20.0, -20.0], [0.0, 0.0], [-20.0, 20.0]])]
 )
@@ -132,14 +125,9 @@ def test_scores_by_hand(connection: duckdb.DuckDBPyConnection, target: Target, l
     assert cells == [(1, 1, 1), (pytest.approx(last), pytest.approx(3), 1)]
     filled = {round(row["from"], 6): row["all rows"] for row in errors.rows if row["all rows"]}
     assert filled == {0.0: 1, -2.0: 1}
+    assert predictions.limits_of(np.array([2.0, 2.0, np.nan], dtype=np.float32)) == (1.5, 2.5)  # equal scores have room
     found = FARTHEST.rows(connection, "three", target)
     assert [(row["source_row"], row["predicted"]) for row in found] == [(1, pytest.approx(3)), (0, pytest.approx(1))]
-
-
-def test_equal_scores_still_have_room() -> None:
-    same = of(rows_of([[2.0], [2.0]], score=[2.0, 2.0]), SCORE)
-    assert predictions.limits_of(same.scores_N, same.score_N) == (1.5, 2.5)
-    assert sum(row["n"] for row in predictions.against_gold([same], {}, {})[0][0].rows) == 2
 
 
 def test_changes_of_mind_by_hand(connection: duckdb.DuckDBPyConnection) -> None:
@@ -166,11 +154,6 @@ def test_label_errors_of_a_large_set_are_looked_for_in_a_part(connection: duckdb
     for every, suspects in ((2, [2]), (3, [])):
         found = LABEL_ERRORS.rows(connection, "four", CLASSES, every)
         assert [row["source_row"] for row in found] == suspects
-
-
-def test_a_page_says_that_only_a_part_was_looked_at(opinion_set: ExampleSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(set_page, "MOST_SORTED_ROWS", 20)
-    assert "Only every 2th row" in render(set_page.set_page(opinion_set.root))
 
 
 @pytest.fixture(scope="module")
@@ -229,14 +212,6 @@ def test_variants_are_told_of(augmented_set: ExampleSet, augmented_page: Page) -
     assert sum(cell["n"] for cell in counts) == record.rows
 
 
-def test_a_set_of_a_corpus_has_its_record(token_store: Path) -> None:
-    page = set_page.set_page(token_store / "topk")
-    html = render(page)
-    assert page.figures() == []
-    assert [row[0] for row in Parsed(html).tables["By split"]] == ["split", "validation", "train"]
-    assert "topk" in html
-
-
 def hostile_set(opinion_set: ExampleSet, folder: Path) -> Path:
     """A copy whose labels, teacher and texts mean harm."""
     root = Path(shutil.copytree(opinion_set.root, folder / "opinion"))
@@ -275,13 +250,15 @@ def test_a_changed_file_is_refused(opinion_set: ExampleSet, tmp_path: Path) -> N
 
 
 def test_only_a_verified_set_unless_that_is_allowed(
-    opinion_set: ExampleSet, opinion_page: Page, tmp_path: Path
+    opinion_set: ExampleSet, opinion_page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Path(shutil.copytree(opinion_set.root, tmp_path / "opinion"))
     write_set_record(root, changed(read_set_record(root), state="complete"))
     with pytest.raises(IntegrityError, match="--allow-unverified"):
         set_page.set_page(root)
     assert set_page.set_page(root, allow_unverified=True).figures() == opinion_page.figures()
+    monkeypatch.setattr(set_page, "MOST_SORTED_ROWS", 20)
+    assert "Only every 2th row" in render(set_page.set_page(root, allow_unverified=True))
 
 
 @pytest.mark.parametrize(
