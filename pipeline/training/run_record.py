@@ -1,4 +1,4 @@
-"""The parts of a run's record that other commands read, and its metrics in a file and in TensorBoard."""
+"""The parts of a run's record that other commands read, thresholds, and metrics in a file and in TensorBoard."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.config import ReportTo
+from pipeline.errors import IntegrityError, short
 from pipeline.file_names import RUN_RECORD, SWEEP_RECORD
 from pipeline.files import write_text
-from pipeline.record_file import Record, read_work_record
+from pipeline.record_file import Record, read_record, read_work_record, with_checksum
 
 # A run records the names of the columns, so that `predict --file` and `evaluate --data` need no manifest.
 TEXT_COLUMNS, LABEL_COLUMNS = "text_columns", "label_columns"
 # A run of several tasks lists the folders of its students here. Other runs lack this key.
 STUDENTS = "students"
+# A student that is saved without its run's record would lose its thresholds, so they get a file.
+THRESHOLDS_FILE = "thresholds.json"
 Entry = dict[str, Any]  # entry of a run's history: `epoch` or `step`, `loss`, `metrics` by split
 Metrics = dict[str, dict[str, float]]  # split -> metric -> value
 
@@ -40,6 +43,30 @@ def label_columns(run: Path) -> tuple[str, ...]:
 def _record_if_there(run: Path) -> Record:
     """The record of a run, or an empty one if the file does not exist."""
     return read_work_record(run / RUN_RECORD) if (run / RUN_RECORD).is_file() else {}
+
+
+def stored_thresholds(folder: Path) -> dict[str, float]:
+    """The thresholds of a student by label: of its run's record, or of the file beside it, empty if there are none.
+
+    Raises:
+        IntegrityError: if what holds them is damaged.
+    """
+    path, stored = folder / RUN_RECORD, {}
+    if path.exists():
+        stored = read_work_record(path).get("result", {}).get("thresholds", {})
+    if not stored and (folder / THRESHOLDS_FILE).exists():
+        path = folder / THRESHOLDS_FILE
+        stored = read_record(path)
+    # A student from elsewhere may store anything here, and 0 or 1 would become an infinite logit.
+    if not isinstance(stored, dict) or not all(isinstance(p, float) and 0 < p < 1 for p in stored.values()):
+        raise IntegrityError(f"{path}: thresholds: {short(stored)} are not probabilities by label")
+    return stored
+
+
+def thresholds_file(folder: Path) -> dict[str, bytes]:
+    """The file that goes with a student when it is saved elsewhere, by its name, or none if it has no thresholds."""
+    stored = stored_thresholds(folder)
+    return {THRESHOLDS_FILE: with_checksum(json.dumps(stored, indent=2)).encode()} if stored else {}
 
 
 METRICS_FILE = "metrics.jsonl"

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, raise_all
 from pipeline.files import make_folder, write_atomically
-from pipeline.training.run_record import text_columns
+from pipeline.training.run_record import stored_thresholds, text_columns
 from student.encoders.aligned import AlignedEncoder
 from student.encoders.matrices import MatrixEncoder, MatrixProduct, matrix_encoder
 from student.encoders.recurrent import RecurrentEncoder
@@ -36,7 +36,6 @@ from student.export.engine_tokenizer import (
 )
 from student.export.int8_rounding import Rounding, Tensors, is_exact
 from student.model.architecture import StudentConfig, TaskConfig, TokenLabelConfig
-from student.model.config_file import stored_thresholds
 from student.model.heads import is_equal, share_hidden_layers
 from student.model.student import Student, TaskStudent, TokenLabelStudent
 from student.predict.certificate import CertifiedMargin, file_hashes, margin_for_file

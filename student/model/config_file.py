@@ -7,9 +7,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pipeline.config import parse_model
-from pipeline.errors import ConfigError, IntegrityError, short
+from pipeline.errors import ConfigError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
-from pipeline.record_file import read_record, read_work_record, with_checksum
+from pipeline.record_file import read_record, read_work_record
 from student.model.architecture import (
     BERT_KEY,
     CONFIGS,
@@ -21,9 +21,6 @@ from student.model.architecture import (
     TokenLabelConfig,
 )
 from student.model.weights import students_in
-
-# A student that is saved without its run's record would lose its thresholds, so they get a file.
-THRESHOLDS_FILE = "thresholds.json"
 
 
 def read_config(path: Path) -> StudentConfig:
@@ -169,27 +166,3 @@ def tokenizer_config_json(tokenizer: Tokenizer, config: StudentConfig) -> str:
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
     return json.dumps(values | {key: name for key, name in names.items() if name is not None}, indent=2) + "\n"
-
-
-def stored_thresholds(folder: Path) -> dict[str, float]:
-    """The thresholds of a student by label: of its run's record, or of the file beside it, empty if there are none.
-
-    Raises:
-        IntegrityError: if what holds them is damaged.
-    """
-    path, stored = folder / RUN_RECORD, {}
-    if path.exists():
-        stored = read_work_record(path).get("result", {}).get("thresholds", {})
-    if not stored and (folder / THRESHOLDS_FILE).exists():
-        path = folder / THRESHOLDS_FILE
-        stored = read_record(path)
-    # A student from elsewhere may store anything here, and 0 or 1 would become an infinite logit.
-    if not isinstance(stored, dict) or not all(isinstance(p, float) and 0 < p < 1 for p in stored.values()):
-        raise IntegrityError(f"{path}: thresholds: {short(stored)} are not probabilities by label")
-    return stored
-
-
-def thresholds_file(folder: Path) -> dict[str, bytes]:
-    """The file that goes with a student when it is saved elsewhere, by its name, or none if it has no thresholds."""
-    stored = stored_thresholds(folder)
-    return {THRESHOLDS_FILE: with_checksum(json.dumps(stored, indent=2)).encode()} if stored else {}

@@ -16,6 +16,7 @@ from torch import nn
 from pipeline.file_names import CONFIG_FILE, TOKENIZER_FILE
 from pipeline.files import write_atomically
 from pipeline.sets.record_parts import KindName
+from pipeline.training.run_record import thresholds_file
 from student.encoders.encoder import Encoder, remaining_starts, without_padding
 from student.encoders.kinds import ENCODERS
 from student.encoders.products import SparseGrads
@@ -27,7 +28,6 @@ from student.model.config_file import (
     read_config,
     read_task_config,
     read_token_label_config,
-    thresholds_file,
 )
 from student.model.heads import HEADS, PAIRINGS, is_as_large, share_hidden_layers
 from student.model.tables import SmallTable

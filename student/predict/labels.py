@@ -18,7 +18,7 @@ from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, did_you_mean
 from pipeline.tasks.target import Target, margins, predicted_scores, probabilities, softmax
 from pipeline.tasks.temperature import Calibration, as_logits
-from student.model.config_file import stored_thresholds
+from pipeline.training.run_record import stored_thresholds
 
 if TYPE_CHECKING:
     import pyarrow as pa

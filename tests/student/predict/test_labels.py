@@ -13,7 +13,7 @@ from pipeline.file_names import RUN_RECORD
 from pipeline.record_file import write_record
 from pipeline.tasks.target import NO_LABEL, Target, sigmoid
 from pipeline.tasks.temperature import as_logits, best_thresholds
-from student.model.config_file import stored_thresholds
+from pipeline.training.run_record import stored_thresholds
 from tests.helpers.messages import naming
 
 TARGET = Target(kind="labels", names=("a", "b"))
