@@ -41,14 +41,13 @@ class Basis:
     """A vector is ``mean_H + (scale_K * numbers_K) @ components_KH``, all float32.
 
     Attributes:
-        variance_H: the variance of the fitted vectors along all components, including those that are left out. None if
-            it was not recorded.
+        variance_H: the variance of the fitted vectors along all components, including those that are left out.
     """
 
     mean_H: Floats
     components_KH: Floats
     scale_K: Floats
-    variance_H: Floats | None = None
+    variance_H: Floats
 
     def to_bytes(self) -> bytes:
         """The content of a ``basis.safetensors``."""
@@ -59,10 +58,8 @@ class Basis:
         return replace(self, components_KH=self.components_KH[:num_components], scale_K=self.scale_K[:num_components])
 
     @property
-    def variance_lost(self) -> float | None:
+    def variance_lost(self) -> float:
         """Returns the share of the fitted vectors' variance that its components leave out, or 0 without variance."""
-        if self.variance_H is None:
-            return None
         whole, squares = float(self.variance_H.sum()), float((self.mean_H**2).sum())
         return 0.0 if whole <= ROUNDING * squares else float(self.variance_H[len(self.scale_K) :].sum()) / whole
 
@@ -76,8 +73,7 @@ def bases_to_bytes(bases: Mapping[str, Basis]) -> bytes:
     tensors: dict[str, Floats] = {}
     for prefix, basis in bases.items():
         arrays = {"mean": basis.mean_H, "components": basis.components_KH, "scale": basis.scale_K}
-        if basis.variance_H is not None:
-            arrays["variance"] = basis.variance_H
+        arrays["variance"] = basis.variance_H
         tensors |= {prefix + name: np.ascontiguousarray(array) for name, array in arrays.items()}
     return bytes(save(tensors))
 
@@ -109,19 +105,17 @@ def read_basis(path: Path, num_components: int, width: int, prefix: str = "") ->
     """
     try:
         tensors = load_file(path)
-        mean_H, components_KH, scale_K = (tensors[prefix + name] for name in ("mean", "components", "scale"))
-        basis = Basis(mean_H, components_KH, scale_K, tensors.get(f"{prefix}variance"))
+        basis = Basis(*(tensors[prefix + name] for name in ("mean", "components", "scale", "variance")))
     except (OSError, SafetensorError, KeyError, TypeError) as error:
         raise IntegrityError(f"{path}: not a basis: {error}") from error
-    variance_H = basis.mean_H if basis.variance_H is None else basis.variance_H
-    arrays = (basis.mean_H, basis.components_KH, basis.scale_K, variance_H)
+    arrays = (basis.mean_H, basis.components_KH, basis.scale_K, basis.variance_H)
     shapes = tuple(array.shape for array in arrays)
     is_float = {array.dtype for array in arrays} == {np.dtype(np.float32)}
     if shapes != ((width,), (num_components, width), (num_components,), (width,)) or not is_float:
         raise IntegrityError(f"{path}: not a basis of {num_components} components for {width} numbers: {shapes}")
     if not all(np.isfinite(array).all() for array in arrays):
         raise IntegrityError(f"{path}: a number of the basis is NaN or Inf")
-    if basis.variance_H is not None and (basis.variance_H < 0).any():
+    if (basis.variance_H < 0).any():
         raise IntegrityError(f"{path}: a variance of the basis is below 0")
     return basis
 

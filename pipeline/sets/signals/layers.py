@@ -133,8 +133,7 @@ class States(LayerSignal):
         Raises:
             IntegrityError: if it is missing or damaged, or has other bases.
         """
-        shares = [basis.variance_lost for basis in self.bases_in(path).values()]
-        lost = None if None in shares else tuple(round(share or 0.0, 6) for share in shares)
+        lost = tuple(round(basis.variance_lost, 6) for basis in self.bases_in(path).values())
         return self.model_copy(update={"basis_sha256": sha256(path), "variance_lost": lost})
 
     def without_basis(self) -> Self:
