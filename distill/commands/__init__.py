@@ -16,7 +16,7 @@ from pipeline import console
 # The commands of each panel of `--help`, by the module of their functions, which `--help` does not import.
 _PANELS = {
     "Teachers": {"teachers": "finetune-teacher augment teacher-dump check"},
-    "Logit sets": {"sets": "import extend verify diff recode push pull join", "sql": "index sql"},
+    "Logit sets": {"sets": "import extend verify diff recode push pull join", "sql": "sql"},
     "Students": {"students": "pretrain-student filters train-student sweep evaluate describe masked-words"},
     "Answers": {"predictions": "predict certify cascade export", "applications": "serve bench"},
     "All together": {"applications": "quickstart demo results report"},
@@ -32,7 +32,7 @@ ALL = {name: module for commands in COMMANDS.values() for name, module in comman
 GONE = {
     "extend": "import --extend SET",
     "card": "describe SET",
-    "index": "sql",
+    "index": 'sql "from sets"',
     "budget": "recode SET --plan",
     "reproduce": "verify RUN",
     "bench": "describe RUN",

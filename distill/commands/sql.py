@@ -1,32 +1,19 @@
-"""``distill index`` and ``distill sql``."""
+"""``distill sql``."""
 
 import sys
 from typing import TYPE_CHECKING
 
 from distill.commands.command import command, needs_libraries, prints_json
 from distill.result import Csv, Result, Table
-from pipeline import console
 from pipeline.environment import history_file
 from pipeline.errors import ConfigError, DataError, unreadable
-from pipeline.query.query_settings import IndexSettings, SqlSettings
+from pipeline.query.query_settings import SqlSettings
 
 if TYPE_CHECKING:
     import duckdb
 
 # Of `student.sql_functions`.
 STUDENTS_FUNCTIONS = ("predict", "predict_or_abstain", "predict_tasks", "scores", "spans", "stage")
-
-
-@command(IndexSettings)
-def index(settings: IndexSettings) -> Result:
-    """Index the logit sets of a store in DuckDB. `distill sql` does that automatically after changes."""
-    from pipeline.query.catalog import build_catalog
-    from pipeline.sql.database import view_name
-
-    sets = build_catalog(settings.store)
-    rows = [[m.name, view_name(m.name), m.state, m.num_rows, console.size(m.num_bytes), m.teacher.name] for m in sets]
-    result = Result([record.model_dump(mode="json") for record in sets])
-    return result.table(["set", "view", "state", "rows", "bytes", "teacher"], rows, str(settings.store))
 
 
 @command(SqlSettings)

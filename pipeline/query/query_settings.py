@@ -16,10 +16,6 @@ class DiffSettings(StoreFlags, UnverifiedFlags, JsonFlags):
     tolerance: float = Field(1e-4, ge=0, description="Largest difference of logits that counts as equal.")
 
 
-class IndexSettings(StoreFlags):
-    """Flags of ``distill index``."""
-
-
 class SqlSettings(StoreFlags):
     """Flags of ``distill sql``."""
 

@@ -194,7 +194,7 @@ MISTAKES: dict[str, list[Mistake]] = {
             NO_EXTRA,
             meanwhile=without("transformers"),
         ),
-        Mistake("distill index", "the disk is full", meanwhile=full_disk),
+        Mistake("distill sql 'from sets'", "the disk is full", meanwhile=full_disk),
         Mistake("distill pull http://127.0.0.1:9/set", "nothing answers there"),
     ],
 }

@@ -68,7 +68,6 @@ FLAGS = {
     "--allow-unverified",
     "filters": "set --layers --dim --store --output-dir --alpha --num-train-epochs --learning-rate "
     "--per-device-train-batch-size --seed --allow-unverified",
-    "index": "--store",
     "sql": "query --file --explain-row --store --csv --parquet",
     "train-student": TRAINING,
     "sweep": f"{TRAINING} {RAY} --grid --seeds --processes --storage",
@@ -328,7 +327,7 @@ def test_examples_have_flags_that_exist(line: str) -> None:
 
 def test_a_command_without_arguments_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTILL_STORE", str(tmp_path))
-    result = CliRunner().invoke(app, ["index"])
+    result = CliRunner().invoke(app, ["sql"], input="select 1")
     assert (result.exit_code, result.exception) == (0, None)
 
 

@@ -84,18 +84,14 @@ def test_what_is_not_a_sound_select_is_refused(query: str, message: str, shelf: 
 
 
 def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
-    for command in (["sql", "select 1"], ["index"]):
-        result = invoke(*command, "--store", tmp_path / "nowhere")
-        assert result.exit_code == 2
-        assert f"{tmp_path / 'nowhere'}: " in result.stderr
+    result = invoke("sql", "select 1", "--store", tmp_path / "nowhere")
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'nowhere'}: " in result.stderr
 
 
-def test_index_lists_the_sets(shelf: Path) -> None:
-    sets = json.loads(invoke("index", "--store", shelf, "--json").stdout)
-    assert [(s["name"], s["state"]) for s in sets] == [("opinion", "verified"), ("roles", "verified")]
-    table = invoke("index", "--store", shelf).stdout
-    assert "opinion" in table
-    assert "136" in table
+def test_the_sets_of_a_store_are_listed(shelf: Path) -> None:
+    sets = json.loads(invoke("sql", "from sets order by 1", "--store", shelf, "--json").stdout)
+    assert [(one["set"], one["state"]) for one in sets] == [("opinion", "verified"), ("roles", "verified")]
     assert (shelf / "catalog.duckdb").is_file()
 
 
