@@ -80,16 +80,16 @@ def judge_rows(run: Path, record: Record) -> list[str]:
     return [f"The added rows lowered {name}: {both}. {advice}"]
 
 
-def judge_texts(config: EvaluateSettings, rows: pa.Table) -> list[str]:
+def judge_texts(settings: EvaluateSettings, rows: pa.Table) -> list[str]:
     """Counts the rows of a file whose text the run was trained on. Empty texts are no evidence.
 
     Args:
-        config: names the run and its store.
+        settings: names the run and its store.
         rows: of the file, with the columns of a `Source`'s splits.
     """
     try:
-        record = read_work_record(config.run / RUN_RECORD)
-        logit_set = open_set(trained_sets(record, config.store)[0], config.allow_unverified)
+        record = read_work_record(settings.run / RUN_RECORD)
+        logit_set = open_set(trained_sets(record, settings.store)[0], settings.allow_unverified)
     except DistillError:
         # A run is evaluated on a file also where its set is gone.
         return []

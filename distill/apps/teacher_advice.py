@@ -31,58 +31,59 @@ def judged_set(logit_set: ExampleSet) -> dict[str, dict[str, Any]]:
     return {split: _parts(record.metrics, record.target, rows, system) for split, rows in dev.items() if len(rows)}
 
 
-def judged_teachers(config: FinetuneSettings, best: Entry) -> dict[str, dict[str, Any]]:
+def judged_teachers(settings: FinetuneSettings, best: Entry) -> dict[str, dict[str, Any]]:
     """Returns the scores of fine-tuned teachers on the split that chose the best epoch, for `judge`.
 
     Args:
-        config: the settings of the teachers. Only teachers of texts are judged.
+        settings: the settings of the teachers. Only teachers of texts are judged.
         best: the recorded scores of the best epoch.
 
     Returns: The scores by split, or by task and split for several tasks.
     """
     from teacher.finetune.classifier import load_tasks, targets_of
 
-    learn = config.learn
+    learn = settings.learn
     if isinstance(learn, FinetuneCorpus):
         return {}
     tasks = load_tasks(learn)
     if isinstance(learn, FinetuneTask):
         (task,) = tasks
-        is_of_words = task.type == "token_labels"
-        return {} if is_of_words else _judged(config, task, make_target(task, learn.objective), config.output_dir, best)
+        if task.type == "token_labels":
+            return {}
+        return _judged(settings, task, make_target(task, learn.objective), settings.output_dir, best)
     found: dict[str, dict[str, Any]] = {}
     for task, target in zip(tasks, targets_of(tasks, learn.objective), strict=True):
-        own = _judged(config, task, target, config.output_dir / task.name, entry_of(task.name, best))
+        own = _judged(settings, task, target, settings.output_dir / task.name, entry_of(task.name, best))
         found |= {f"{task.name}/{split}": parts for split, parts in own.items()}
     return found
 
 
-def _judged(config: FinetuneSettings, task: Task, target: Target, folder: Path, best: Entry) -> dict[str, Any]:
+def _judged(settings: FinetuneSettings, task: Task, target: Target, folder: Path, best: Entry) -> dict[str, Any]:
     """Returns the scores of the teacher of texts in a folder by its split. Empty if no gold scores it."""
     from teacher.finetune.examples import rows_of, training_source
 
-    assert not isinstance(config.learn, FinetuneCorpus), "it has no task"
+    assert not isinstance(settings.learn, FinetuneCorpus), "it has no task"
     split = next(iter(best["metrics"]), None)
     if split is None or not best["metrics"][split]:
         return {}
     scores = best["metrics"][split]
-    splits = rows_of(training_source(task, config.learn.data), config.learn.held_out)
+    splits = rows_of(training_source(task, settings.learn.data), settings.learn.held_out)
     rows = labelled_rows(target, splits[split])
     system = quick_baseline(labelled_rows(target, splits[TRAIN]), target)
     is_beyond = system is not None and judged_metrics(task.metrics, target, rows.label_N) != task.metrics
     if is_beyond or scores.get("labels_predicted", 0) < scores.get("labels_in_gold", 0):
         # The record has neither the names of missing labels nor other metrics. Only a second run over the split has.
-        rows = replace(rows, teacher_NC=_answers(config, task, folder, target, rows))
+        rows = replace(rows, teacher_NC=_answers(settings, task, folder, target, rows))
     return {split: _parts(task.metrics, target, rows, system, {name: scores[name] for name in task.metrics})}
 
 
-def _answers(config: FinetuneSettings, task: Task, folder: Path, target: Target, rows: Rows) -> Floats:
+def _answers(settings: FinetuneSettings, task: Task, folder: Path, target: Target, rows: Rows) -> Floats:
     """Runs the fine-tuned teacher in a folder over rows."""
     from teacher.models.batches import tokens_per_batch
     from teacher.models.classifier import load_teacher
     from teacher.models.teacher_logits import teacher_logits
 
-    length, device = config.steps.max_seq_length, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    length, device = settings.steps.max_seq_length, torch.device("cuda" if torch.cuda.is_available() else "cpu")
     teacher = load_teacher(task, str(folder), None, target.names if target.has_labels else (), length)
     teacher.model.to(device)
     with torch.inference_mode():

@@ -23,11 +23,11 @@ HEADS = {"both": "in both", "only_a": "only A", "only_b": "only B", "other_text"
 
 
 @command(ImportSettings)
-def import_answers(config: ImportSettings) -> Result:
+def import_answers(settings: ImportSettings) -> Result:
     """Make a logit set from a file of predictions of an LLM or any other teacher."""
     from teacher.imported.import_answers import import_answers as write_set
 
-    imported = write_set(config, called())
+    imported = write_set(settings, called())
     record = imported.record
     values = {name: getattr(imported, name) for name in ("unanswered", "unused", "missing")}
     result = Result({"root": str(imported.root), "state": record.state, "scores": record.scores, **values})
@@ -43,7 +43,7 @@ def import_answers(config: ImportSettings) -> Result:
     }
     for what, count in left_out.items():
         if count:
-            result.warn(f"{config.file}: {count:,} {what}, left out")
+            result.warn(f"{settings.file}: {count:,} {what}, left out")
     warn_about_scores(result, imported.root)
     if TRAIN not in record.splits:
         result.warn(f"no row of {TRAIN!r} has an answer, so no student can learn from this set alone")
@@ -51,11 +51,11 @@ def import_answers(config: ImportSettings) -> Result:
 
 
 @command(ExtendSettings)
-def extend(config: ExtendSettings) -> Result:
+def extend(settings: ExtendSettings) -> Result:
     """Add what a cascade collected to a logit set, so that the next student learns from it."""
     from teacher.imported.extend_set import extend_set
 
-    extended = extend_set(config, called())
+    extended = extend_set(settings, called())
     record = extended.record
     values = {"root": str(extended.root), "state": record.state, "added": extended.added}
     result = Result(values | {"left_out": extended.left_out})
@@ -123,11 +123,11 @@ def _reproduced(settings: VerifySettings) -> Result:
 
 
 @command(DiffSettings)
-def diff(config: DiffSettings) -> Result:
+def diff(settings: DiffSettings) -> Result:
     """Compare two sets of one task. Exit code 1 if rows, texts, gold or logits differ."""
     from pipeline.query.diff import diff as compare
 
-    difference = compare(config)
+    difference = compare(settings)
     result = Result(asdict(difference) | {"same": difference.is_empty}).failed(not difference.is_empty)
     if difference.settings:
         rows = [[name, *map(short, values)] for name, values in difference.settings.items()]
@@ -207,22 +207,22 @@ SHOWN_ROWS = 10
 
 
 @command(PushSettings)
-def push(config: PushSettings) -> Result:
+def push(settings: PushSettings) -> Result:
     """Copy a verified set to a folder, an object store or the hub. Existing files are skipped."""
     from pipeline.sharing.push import push as push_set
 
-    pushed = push_set(config)
+    pushed = push_set(settings)
     result = Result({"url": pushed.url, "name": pushed.name, "sent": pushed.sent, "kept": pushed.kept})
     pairs = {"set": pushed.name, "files sent": len(pushed.sent), "there already": len(pushed.kept)}
     return result.pairs(pushed.url, pairs)
 
 
 @command(PullSettings)
-def pull(config: PullSettings) -> Result:
+def pull(settings: PullSettings) -> Result:
     """Download a pushed set, verify it, and add it to the store."""
     from pipeline.sharing.pull import pull as pull_set
 
-    pulled = pull_set(config)
+    pulled = pull_set(settings)
     record = pulled.record
     pairs = {
         "state": record.state,
@@ -238,12 +238,12 @@ def pull(config: PullSettings) -> Result:
 
 
 @command(JoinSettings)
-def join(config: JoinSettings) -> Result:
+def join(settings: JoinSettings) -> Result:
     """Join your own texts with the logits of a set that was pushed without text."""
     from pipeline.sharing.join import join as join_set
     from pipeline.sharing.join import left_out
 
-    joined = join_set(config, called())
+    joined = join_set(settings, called())
     values = {name: getattr(joined, name) for name in ("matched", "extra", "missing", "other_gold", "copies")}
     variants = joined.variants and joined.variants.model_dump(mode="json", exclude={"sample"})
     result = Result({"root": str(joined.root), "state": joined.record.state, **values, "variants": variants})

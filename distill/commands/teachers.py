@@ -14,22 +14,22 @@ from teacher.settings import CheckSettings, DumpSettings
 
 
 @command(FinetuneSettings)
-def finetune_teacher(config: FinetuneSettings) -> Result:
+def finetune_teacher(settings: FinetuneSettings) -> Result:
     """Fine-tune a BERT as the teacher of a task, or as a masked language model on a corpus."""
     needs_teacher_libraries()
-    is_corpus = isinstance(config.learn, FinetuneCorpus)
+    is_corpus = isinstance(settings.learn, FinetuneCorpus)
     if is_corpus:
         from teacher.finetune.masked_words import finetune_mlm
 
-        record = finetune_mlm(config, called())
+        record = finetune_mlm(settings, called())
     else:
         from teacher.finetune.classifier import finetune
 
-        record = finetune(config, called())
+        record = finetune(settings, called())
     if not record:
         return Result()
     best, unit = record["result"]["best"], "step" if is_corpus else "epoch"
-    judgements = _judgements(config, best)
+    judgements = _judgements(settings, best)
     result = Result(record | {"judgements": judgements})
     for line in judgements:
         result.warn(line)
@@ -41,62 +41,62 @@ def finetune_teacher(config: FinetuneSettings) -> Result:
     ]
     if not rows:
         return result.note(
-            f"{config.output_dir}: the last {unit}'s weights are saved. Their quality is unknown, because dev "
+            f"{settings.output_dir}: the last {unit}'s weights are saved. Their quality is unknown, because dev "
             f"has no gold"
         )
-    return result.table([unit, "split", "metric", "value", ""], rows, f"teacher {config.output_dir}")
+    return result.table([unit, "split", "metric", "value", ""], rows, f"teacher {settings.output_dir}")
 
 
-def _judgements(config: FinetuneSettings, best: Entry) -> list[str]:
+def _judgements(settings: FinetuneSettings, best: Entry) -> list[str]:
     """Returns advice about the best epoch, with the name of the task and the split if there are several tasks."""
     from distill.apps.score_advice import judge, judge_teacher
     from distill.apps.teacher_advice import judged_teachers
 
-    judged = judged_teachers(config, best)
+    judged = judged_teachers(settings, best)
     if not judged:
         return judge_teacher(best)
-    are_several = isinstance(config.learn, FinetuneTasks)
+    are_several = isinstance(settings.learn, FinetuneTasks)
     return [f"{name}: {line}" if are_several else line for name, parts in judged.items() for line in judge(parts)]
 
 
 @command(AugmentSettings)
-def augment(config: AugmentSettings) -> Result:
+def augment(settings: AugmentSettings) -> Result:
     """Make variants of a task's rows for a teacher to label. `teacher-dump --augment` does both."""
     needs_teacher_libraries()
     from teacher.augment.augment import augment as make_variants
 
-    record = make_variants(config, called())
+    record = make_variants(settings, called())
     if record is None:
         return Result()
     return _add_variants(Result(record.model_dump(mode="json")), record)
 
 
 @command(DumpSettings)
-def dump_teacher(config: DumpSettings) -> Result:
+def dump_teacher(settings: DumpSettings) -> Result:
     """Run a teacher over a task or a corpus and write its outputs as a logit set."""
     needs_teacher_libraries()
-    if config.plan:
-        return _plan(config)
+    if settings.plan:
+        return _plan(settings)
     from teacher.dumps import dump
 
-    record = dump(config, called())
+    record = dump(settings, called())
     if record is None:
         return Result()
-    result = set_result(record, config.place.store)
+    result = set_result(record, settings.place.store)
     if record.augmentation:
         _add_variants(result, record.augmentation)
     if record.unlabelled:
         result.pairs("unlabelled rows", record.unlabelled.lines())
     if record.state == "verified" and record.kind == "examples":
-        warn_about_scores(result, config.place.store / record.name)
+        warn_about_scores(result, settings.place.store / record.name)
     return result
 
 
-def _plan(config: DumpSettings) -> Result:
+def _plan(settings: DumpSettings) -> Result:
     """Returns the planned size of the set. Nothing is written."""
     from teacher.dumps import open_dump
 
-    plan = open_dump(config, called()).plan()
+    plan = open_dump(settings, called()).plan()
     result = Result(plan.values()).pairs(
         "plan",
         {
@@ -113,7 +113,7 @@ def _plan(config: DumpSettings) -> Result:
             "memory, about": console.size(plan.memory_bytes) if plan.memory_bytes else "unknown",
         },
     )
-    if getattr(config.rows.signal, "method", None) is not None:
+    if getattr(settings.rows.signal, "method", None) is not None:
         result.note("every candidate variant counts as a row. The time to make variants is not included")
     return result
 
@@ -127,19 +127,19 @@ def _add_variants(result: Result, record: AugmentationRecord) -> Result:
 
 
 @command(CheckSettings)
-def check(config: CheckSettings) -> Result:
+def check(settings: CheckSettings) -> Result:
     """Run a set's teacher again on a sample of rows. Exit code 1 if its outputs differ from the stored ones."""
     needs_teacher_libraries()
     from teacher.check import check as check_set
 
-    checked = check_set(config)
+    checked = check_set(settings)
     rows = [
         [name, part.largest, part.mean, *part.fidelity.values()]
         for name, part in (("two runs now", checked.live), ("now and stored", checked.stored))
     ]
     columns = ["", "largest difference", "mean", *(name.replace("_", " ") for name in checked.live.fidelity)]
     result = Result(asdict(checked) | {"passed": checked.passed}).failed(not checked.passed)
-    result.table(columns, rows, f"{config.set}: {checked.rows:,} rows")
+    result.table(columns, rows, f"{settings.set}: {checked.rows:,} rows")
     if not checked.same_weights:
         result.warn("the teacher's weights differ from those in the set's record")
     row = "{}:{}:{}".format(*checked.worst_row)
