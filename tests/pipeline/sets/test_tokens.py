@@ -356,12 +356,12 @@ def test_the_card_is_filled(token_set: MaskedWordSet) -> None:
     assert (front["task_categories"], front["license_name"]) == (["fill-mask"], "CC0-1.0")
 
 
-def test_datasets_reads_the_folder(token_set: MaskedWordSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datasets_reads_the_folder(sampled: MaskedWordSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    loaded = datasets.load_dataset(str(token_set.root), "masked_words")
+    loaded = datasets.load_dataset(str(sampled.root), "masked_words")
     assert set(loaded) == {"train", "validation"}
     for split, rows in loaded.items():
-        ours = pa.concat_tables([pa.concat_tables(token_set.read_shard(shard)) for shard in token_set.shards(split)])
+        ours = pa.concat_tables([pa.concat_tables(sampled.read_shard(shard)) for shard in sampled.shards(split)])
         assert rows.column_names == ours.column_names
         assert list(rows) == ours.to_pylist()
 
@@ -372,8 +372,8 @@ def test_the_sql_of_the_card_runs(sampled: MaskedWordSet) -> None:
     assert duckdb.execute(query).fetchall() == [(6, 8)]
 
 
-def test_a_set_may_be_reached_by_a_link(token_set: MaskedWordSet, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(token_set.root)
+def test_a_set_may_be_reached_by_a_link(hidden: MaskedWordSet, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(hidden.root)
     linked_set = MaskedWordSet.open(tmp_path / "link")
     verify_shards(linked_set.root, linked_set.record)
-    assert linked_set.scores() == token_set.record.scores
+    assert linked_set.scores() == hidden.record.scores
