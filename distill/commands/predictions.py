@@ -46,7 +46,14 @@ def predict(settings: PredictSettings) -> Result:
 
         values = predict_file(settings, predictor)
         done = "written" if values["written"] else "were there already"
-        return Result(values).note(f"{values['output']}: {values['rows']:,} answers {done}")
+        result = Result(values).note(f"{values['output']}: {values['rows']:,} answers {done}")
+        if "handed_on" in values:
+            counts = values["handed_on"]
+            result.note(
+                f"{counts['inputs']:,} inputs were handed on to the last stage: {counts['answered']:,} answered, "
+                f"{counts['not_answered']:,} not answered"
+            )
+        return result
     sentences1, sentences2 = _inputs(settings, predictor)
     columns = {"sentence": sentences1} if sentences2 is None else {"sentence 1": sentences1, "sentence 2": sentences2}
     if isinstance(predictor, MultiTaskPredictor):
@@ -205,12 +212,16 @@ def certify(settings: CertifySettings) -> Result:
 
 @command(CascadeSettings)
 def cascade(settings: CascadeSettings) -> Result:
-    """Let a cheap student answer what it is sure of, and a larger student, a teacher or a server the rest."""
+    """Let a cheap student answer what it is sure of, and a larger student or a server the rest."""
     from student.cascade.create import create_cascade
 
     record = create_cascade(settings)
-    stages = [[stage.source, stage.threshold, stage.cost] for stage in record.stages]
-    result = Result(record.model_dump()).table(["stage", "answers above a margin of", "cost"], stages)
+    # The source of a server may contain a secret, its name does not.
+    named = [stage.model_copy(update={"source": name}) for name, stage in zip(record.names, record.stages, strict=True)]
+    stages = [[stage.source, stage.threshold, stage.cost] for stage in named]
+    result = Result(record.model_copy(update={"stages": tuple(named)}).model_dump()).table(
+        ["stage", "answers above a margin of", "cost"], stages
+    )
     for split, found in record.measured.items():
         rows = [[one.stage, one.share, one.cost, one.agreement, one.accuracy] for one in found.stages]
         rows.append(["cascade", 1.0, found.cascade.cost, found.cascade.agreement, found.cascade.accuracy])

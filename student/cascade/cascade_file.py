@@ -1,5 +1,7 @@
 """``cascade.json``: the stages of a cascade, from which confidence each answers, and what was measured."""
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ class StageRecord(BaseModel):
     """A stage.
 
     Attributes:
-        source: folder or file of a student, folder of a teacher, or URL. Folders are absolute paths.
+        source: folder or file of a student, as an absolute path, or URL.
         threshold: the margin above which it answers. None for the last stage, which answers all remaining inputs.
         cost: of an answer, in any unit.
         hashes: SHA-256 of the files of a student, by name. Empty for others.
@@ -77,7 +79,7 @@ class CascadeRecord(BaseModel):
 
     Attributes:
         stages: from the cheapest to the last.
-        timeout: seconds that a request to a stage may take.
+        timeout: seconds that an answer of the server may take.
         chosen: what the thresholds were chosen by: the rows, and the certificate or the target.
         measured: on dev rows, for each split.
     """
@@ -89,6 +91,11 @@ class CascadeRecord(BaseModel):
     timeout: float = Field(gt=0)
     chosen: dict[str, Any]
     measured: dict[str, Measured]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the stages, which contain no secret."""
+        return stage_names([stage.source for stage in self.stages])
 
 
 def write_cascade(folder: Path, record: CascadeRecord) -> None:
@@ -112,3 +119,39 @@ def read_cascade(folder: Path) -> CascadeRecord:
     if is_last != [False] * (len(is_last) - 1) + [True]:
         raise IntegrityError(f"{path}: every stage but the last has a threshold, and these have not")
     return record
+
+
+def is_url(source: str) -> bool:
+    """Returns whether a source is a server."""
+    return source.lower().startswith(("http://", "https://"))
+
+
+def address(source: str) -> str:
+    """Returns scheme, host and path of a URL. A user, a password and a query may be secret."""
+    scheme, _, rest = source.partition("://")
+    host, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def stage_names(sources: Sequence[str]) -> list[str]:
+    """Returns the name of each stage: of a server its address, of a student its folder or file, without the path.
+
+    Students with equal names are preceded by the name of the folder above.
+    """
+    paths = [Path(source) for source in sources]
+    count = Counter(path.name for path in paths)
+    return [
+        address(source) if is_url(source) else path.name if count[path.name] == 1 else f"{path.parent.name}/{path.name}"
+        for source, path in zip(sources, paths, strict=True)
+    ]
+
+
+def password_problems(sources: Sequence[str]) -> list[str]:
+    """Returns the problems of URLs with a password in them, which the file would contain."""
+    users = {one: one.partition("://")[2].partition("/")[0].rpartition("@")[0] for one in sources if is_url(one)}
+    return [
+        f"--stage {address(source)}: contains a password, which {CASCADE_FILE} would store. Write "
+        "'https://${USER}:${PASSWORD}@…' with the names of environment variables."
+        for source, user in users.items()
+        if user and "$" not in user
+    ]

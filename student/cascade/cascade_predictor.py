@@ -20,25 +20,26 @@ from pipeline.sources.collected import Collector
 from pipeline.tasks.target import margins
 from pipeline.tasks.text_drift import TEXT_SIGNALS
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_cascade
-from student.cascade.stages import StageError, StudentStage, open_stages
+from student.cascade.server import ServerError
+from student.cascade.stages import ServerStage, Stage, StudentStage, open_stages
 from student.predict.predictor import Prediction, Predictor, StudentInfo
 
-PAUSE = 30.0  # seconds before a failed stage is used again
+PAUSE = 30.0  # seconds in which a failed server gets no request
+MOST_REASONS = 3  # in a warning
 LEAST = 1e-9  # of a probability: its logarithm is a logit, which has to be finite
 
 
 class CascadePredictor(Predictor):
     """A cascade. See `Predictor` for arguments and errors.
 
-    A stage that fails or takes too long is skipped for these inputs. The next stage answers them. Without a next stage,
-    they get the less confident answer of the stage before.
+    An input that the server does not answer keeps the less confident answer of the stage before.
 
     Attributes:
         record: the content of ``cascade.json``.
         stages: opened.
         first: the student of the first stage.
-        counts: how many inputs each stage has answered since it was opened, and how often it failed, by
-            ``(number, "answers")`` and ``(number, "failures")``.
+        counts: how many inputs each stage has answered since it was opened, and how many it should
+            have answered but did not, by ``(number, "answers")`` and ``(number, "failures")``.
     """
 
     answer_names: ClassVar[Set[str]] = Predictor.answer_names | {"stage"}
@@ -66,7 +67,7 @@ class CascadePredictor(Predictor):
         self.info: StudentInfo = self.first.info.model_copy(update={"calibration": None, "profile": of_texts})
         self.threshold, self.bias_C = None, None
         self.counts: Counter[tuple[int, str]] = Counter()
-        self._paused_until = [0.0] * len(self.stages)
+        self._paused_until = 0.0  # of the server
         self._collector: Collector | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -80,11 +81,11 @@ class CascadePredictor(Predictor):
         return type(self), (self.folder,)
 
     def __call__(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> list[Prediction]:
-        """See `Predictor`. Each answer also has its ``stage``, the name of the source."""
+        """See `Predictor`. Each answer also has its ``stage``, the stage's name."""
         p_NC, stage_N = self.answers(*self._texts(sentences1, sentences2))
         names = self.info.target.names
         return [
-            {"label": names[k], "probabilities": dict(zip(names, row, strict=True)), "stage": self.stages[stage].source}
+            {"label": names[k], "probabilities": dict(zip(names, row, strict=True)), "stage": self.stages[stage].name}
             for k, row, stage in zip(p_NC.argmax(axis=1).tolist(), p_NC.tolist(), stage_N.tolist(), strict=True)
         ]
 
@@ -96,7 +97,7 @@ class CascadePredictor(Predictor):
     def columns(self, sentences1: Iterable[Any], sentences2: Iterable[str] | None = None) -> dict[str, pa.Array]:
         """See `Predictor`. Adds the column ``stage``."""
         p_NC, stage_N = self.answers(*self._texts(sentences1, sentences2))
-        names, sources = self.info.target.names, [stage.source for stage in self.stages]
+        names, sources = self.info.target.names, [stage.name for stage in self.stages]
         return {
             "label": pa.array(names).take(pa.array(p_NC.argmax(axis=1))),
             "probabilities": pa.StructArray.from_arrays(list(map(pa.array, p_NC.T)), names=names),
@@ -105,44 +106,52 @@ class CascadePredictor(Predictor):
         }
 
     def answers(self, first: Sequence[str], second: Sequence[str] | None) -> tuple[Floats, Ints]:
-        """The probabilities of inputs, float32 [N, C], and the number of the stage that gave them, int64 [N].
-
-        Raises:
-            StageError: if every stage failed.
-        """
+        """The probabilities of inputs, float32 [N, C], and the number of the stage that gave them, int64 [N]."""
         p_NC = np.zeros((len(first), self.info.target.num_logits), dtype=np.float32)
         stage_N = np.full(len(first), -1)
         open_N = np.arange(len(first))
-        failures = []
         for number, (stage, record) in enumerate(zip(self.stages, self.record.stages, strict=True)):
             if not len(open_N):
                 break
-            # Inputs that arrive meanwhile must not wait for a timeout each.
-            if time.monotonic() < self._paused_until[number]:
-                failures.append(f"{stage.source}: failed a moment ago")
-                continue
             texts = [None if part is None else [part[k] for k in open_N.tolist()] for part in (first, second)]
-            try:
-                own_NC = stage.probabilities(texts[0] or [], texts[1])
-            except StageError as error:
-                failures.append(str(error))
-                self.counts[number, "failures"] += 1
-                self._paused_until[number] = time.monotonic() + PAUSE
-                # The answers of the stage before stand meanwhile, so nothing is lost if no other stage follows.
-                console.warn(f"cascade: {error}. The next stage answers, or the one before")
-                continue
-            # The answer of a later stage replaces the less confident one of the stage before.
-            p_NC[open_N], stage_N[open_N] = own_NC, number
+            own_NC = self._of_stage(number, stage, texts[0] or [], texts[1])
+            # An input without an answer keeps the less confident one of the stage before, and others get theirs.
+            has_answer_N = ~np.isnan(own_NC[:, 0])
+            answered_N = open_N[has_answer_N]
+            p_NC[answered_N], stage_N[answered_N] = own_NC[has_answer_N], number
+            self.counts[number, "failures"] += len(open_N) - len(answered_N)
             if record.threshold is not None:
                 open_N = open_N[margins(own_NC) <= record.threshold]
-        if (stage_N < 0).any():
-            raise StageError(f"no stage answered: {'; '.join(failures)}")
         if self._collector is not None:
-            sources = [stage.source for stage in self.stages]
-            self._collector.add((first, second), p_NC, stage_N, self.info.target.names, sources)
+            names = [stage.name for stage in self.stages]
+            self._collector.add((first, second), p_NC, stage_N, self.info.target.names, names)
         for number, count in zip(*np.unique(stage_N, return_counts=True), strict=True):
             self.counts[int(number), "answers"] += int(count)
         return p_NC, stage_N
+
+    def _of_stage(self, number: int, stage: Stage, first: Sequence[str], second: Sequence[str] | None) -> Floats:
+        """Returns the probabilities of a stage, float32 [N, C]. Rows without an answer are NaN."""
+        none_NC = np.full((len(first), self.info.target.num_logits), np.nan, dtype=np.float32)
+        # Inputs that arrive meanwhile must not wait for a timeout each.
+        if isinstance(stage, ServerStage) and time.monotonic() < self._paused_until:
+            return none_NC
+        try:
+            p_NC, reasons = stage.probabilities(first, second)
+        except ServerError as error:
+            self._paused_until = time.monotonic() + PAUSE
+            p_NC, reasons = none_NC, [f"{error}. It gets no request for {PAUSE:.0f} seconds"]
+        if reasons:
+            missing = int(np.isnan(p_NC[:, 0]).sum())
+            console.warn(
+                f"cascade: {missing:,} of {len(first):,} inputs got no answer from stage {number + 1} and keep that of "
+                f"the stage before: {'; '.join(reasons[:MOST_REASONS])}"
+            )
+        return p_NC
+
+    def handed_on(self) -> dict[str, int]:
+        """Returns how many inputs were handed on to the last stage since it was opened, and how many it answered."""
+        answered, missing = (self.counts[len(self.stages) - 1, name] for name in ("answers", "failures"))
+        return {"inputs": answered + missing, "answered": answered, "not_answered": missing}
 
     def encode(self, sentences: Iterable[str]) -> Floats:
         """The vectors of the first student among the stages, see `Predictor`."""
@@ -186,11 +195,9 @@ class CascadePredictor(Predictor):
         self._collector = Collector(folder, has_text)
 
     def close(self) -> None:
-        """Ends the processes of teachers, and closes the file of collected inputs."""
+        """Closes the file of collected inputs."""
         if self._collector is not None:
             self._collector.close()
-        for stage in self.stages:
-            stage.close()
 
 
 def log_of(p_NC: Floats) -> Floats:

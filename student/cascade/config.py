@@ -14,7 +14,7 @@ class CascadeSettings(StoreFlags, UnverifiedFlags, JsonFlags):
     """Flags of ``distill cascade``."""
 
     stage: tuple[str, ...] = Field(
-        description="Folder or file of a student, folder of a teacher, or URL of a server. Repeat, the cheapest first."
+        description="Folder or file of a student. Repeat, the cheapest first. The last one may be the URL of a server."
     )
     output_dir: Path = Field(description="Folder of the cascade.")
     set: str | None = Field(
@@ -34,7 +34,7 @@ class CascadeSettings(StoreFlags, UnverifiedFlags, JsonFlags):
         None, gt=0, le=1, description="Instead of that bound: least accuracy, at the lowest cost."
     )
     cost: tuple[str, ...] = Field((), description="Cost of an answer of each stage, in its order. Default: measured.")
-    timeout: float = Field(10.0, gt=0, description="Seconds that a request to a stage may take.")
+    timeout: float = Field(10.0, gt=0, description="Seconds that an answer of the server may take.")
 
     @property
     def costs(self) -> list[float]:

@@ -22,7 +22,16 @@ from pipeline.sets.record import SetRecord
 from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import NO_LABEL, gold_arrays, margins
 from pipeline.tasks.task import TRAIN
-from student.cascade.cascade_file import CascadeRecord, Measured, Score, StageRecord, StageScore, write_cascade
+from student.cascade.cascade_file import (
+    CascadeRecord,
+    Measured,
+    Score,
+    StageRecord,
+    StageScore,
+    is_url,
+    password_problems,
+    write_cascade,
+)
 from student.cascade.choose_thresholds import (
     NEVER,
     Answered,
@@ -33,7 +42,7 @@ from student.cascade.choose_thresholds import (
     mean_cost,
 )
 from student.cascade.config import CascadeSettings
-from student.cascade.stages import Stage, StudentStage, is_url, open_stages
+from student.cascade.stages import Stage, StudentStage, open_stages
 from student.evaluate import open_evaluated
 from student.lessons.examples import ExampleLesson
 from student.predict.certify import COLUMNS, not_trained_on, read_originals
@@ -88,34 +97,43 @@ def create_cascade(config: CascadeSettings) -> CascadeRecord:
         FingerprintMismatchError: if the last stage is not the teacher of the set.
     """
     stages, names = _open(config)
-    try:
-        logit_set = _open_set(config, stages[0])
-        rows, facts = _held_out(config, stages, logit_set)
-        some = rows.taken(range(min(TRIED, len(rows))))
-        # Each stage is tried before all rows are read, which may take a while.
-        tried = [_tried(stage, some) for stage in stages]
-        _check_last(stages[-1], tried[-1][0], some)
-        costs = config.costs or [seconds for _, seconds in tried]
-        answered = _ask(stages, rows)
-        choices = frontier(answered, answered.label_SN == _right(config, answered, rows), costs)
-        thresholds, chosen = _choose(config, answered, choices)
-        splits = [split for split in logit_set.splits if split != TRAIN]
-        measured = {split: _measured(stages, _dev(logit_set, split), thresholds, costs, choices) for split in splits}
-    finally:
-        for stage in stages:
-            stage.close()
+    logit_set = _open_set(config, stages[0])
+    rows, facts = _held_out(config, stages, logit_set)
+    some = rows.taken(range(min(TRIED, len(rows))))
+    # Each stage is tried before all rows are read, which may take a while.
+    tried = [_tried(stage, some) for stage in stages]
+    _check_last(stages[-1], tried[-1][0], some)
+    costs = config.costs or [seconds for _, seconds in tried]
+    answered = _ask(stages, rows)
+    choices = frontier(answered, answered.label_SN == _right(config, answered, rows), costs)
+    thresholds, chosen = _choose(config, answered, choices)
+    splits = [split for split in logit_set.splits if split != TRAIN]
+    measured = {split: _measured(stages, _dev(logit_set, split), thresholds, costs, choices) for split in splits}
     records = [
         StageRecord(source=name, threshold=threshold, cost=cost, hashes=stage.hashes())
         for name, stage, threshold, cost in zip(names, stages, [*thresholds, None], costs, strict=True)
     ]
+    for split, found in measured.items():
+        _warn_if_worse(split, found)
     record = CascadeRecord(stages=tuple(records), timeout=config.timeout, chosen=facts | chosen, measured=measured)
     write_cascade(config.output_dir, record)
     return record
 
 
+def _warn_if_worse(split: str, found: Measured) -> None:
+    """Warns of a stage that is right more often alone than the cascade is."""
+    best = max(found.stages, key=lambda stage: stage.accuracy or 0)
+    if (best.accuracy or 0) > (found.cascade.accuracy or 0):
+        console.warn(
+            f"{split}: the stage {best.stage} alone has an accuracy of {best.accuracy:.3f}, and the cascade "
+            f"{found.cascade.accuracy:.3f}. Use that stage alone, or hand on more inputs."
+        )
+
+
 def _open(config: CascadeSettings) -> tuple[list[Stage], list[str]]:
     missing = [source for source in config.stage if not is_url(source) and not Path(source).exists()]
-    raise_all(ConfigError, "stages", [f"--stage {source}: no such file or folder" for source in missing])
+    problems = [f"--stage {source}: no such file or folder" for source in missing]
+    raise_all(ConfigError, "stages", problems + password_problems(config.stage))
     names = [source if is_url(source) else str(Path(source).absolute()) for source in config.stage]
     return open_stages(names, config.timeout), names
 
@@ -156,29 +174,33 @@ def _dev(logit_set: ExampleSet, split: str) -> Rows:
 
 def _tried(stage: Stage, some: Rows) -> tuple[Floats, float]:
     """A stage's probabilities of some rows, and the seconds that each took."""
-    stage.probabilities(some.first[:1], some.second and some.second[:1])  # starts what has to be started
+    stage.probabilities(some.first[:1], some.second and some.second[:1])  # loads what has to be loaded
     start = time.perf_counter()
-    p_NC = stage.probabilities(some.first, some.second)
-    return p_NC, (time.perf_counter() - start) / len(some)
+    p_NC, reasons = stage.probabilities(some.first, some.second)
+    seconds = time.perf_counter() - start
+    if np.isnan(p_NC).all():
+        raise DataError(f"--stage {stage.name}: gave none of {len(some)} rows a valid answer: {'; '.join(reasons)}")
+    return p_NC, seconds / len(some)
 
 
 def _check_last(stage: Stage, p_NC: Floats, some: Rows) -> None:
     """Refuses a last stage that is not the set's teacher, whose stored answers are used in its place."""
     if isinstance(stage, StudentStage):
         return
-    agreement = (p_NC.argmax(axis=1) == some.teacher_NC.argmax(axis=1)).mean()
+    has_answer_N = ~np.isnan(p_NC[:, 0])
+    agreement = (p_NC.argmax(axis=1) == some.teacher_NC.argmax(axis=1))[has_answer_N].mean()
     if agreement < LEAST_AGREEMENT:
         raise FingerprintMismatchError(
-            f"--stage {stage.source}: gives {agreement:.0%} of {len(some)} rows the label that the set holds, so it is "
-            "not the teacher of this set. Name its set with --set"
+            f"--stage {stage.name}: gives {agreement:.0%} of {has_answer_N.sum()} rows the label that the set holds, "
+            "so it is not the teacher of this set. Name its set with --set"
         )
 
 
 def _ask(stages: Sequence[Stage], rows: Rows) -> Answered:
-    p_SNC = [stage.probabilities(rows.first, rows.second) for stage in stages[:-1]]
+    p_SNC = [stage.probabilities(rows.first, rows.second)[0] for stage in stages[:-1]]
     last_NC = rows.teacher_NC
     if isinstance(stages[-1], StudentStage):
-        last_NC = stages[-1].probabilities(rows.first, rows.second)
+        last_NC, _ = stages[-1].probabilities(rows.first, rows.second)
     label_SN = np.stack([p_NC.argmax(axis=1) for p_NC in (*p_SNC, last_NC)])
     return Answered(np.stack([margins(p_NC) for p_NC in p_SNC]), label_SN)
 
@@ -228,9 +250,7 @@ def _measured(
 
     stage_N = answered.stage_N(thresholds)
     parts = [
-        StageScore(
-            stage=stage.source, share=float((stage_N == number).mean()), cost=cost / costs[-1], **scores(label_N)
-        )
+        StageScore(stage=stage.name, share=float((stage_N == number).mean()), cost=cost / costs[-1], **scores(label_N))
         for number, (stage, cost, label_N) in enumerate(zip(stages, costs, answered.label_SN, strict=True))
     ]
     # The thresholds of the curve were chosen on other rows than these, as those of the cascade were.

@@ -38,7 +38,8 @@ def predict_file(config: PredictSettings, predictor: AnyPredictor) -> dict[str, 
         predictor: of the run.
 
     Returns:
-        ``rows``, ``output``, whether it was ``written`` now, and the ``drift`` of its inputs.
+        ``rows``, ``output``, whether it was ``written`` now, the ``drift`` of its inputs, and for a cascade
+        how many inputs were ``handed_on`` to its last stage in this call.
 
     Raises:
         ConfigError: if a column that is to be kept is not there.
@@ -65,7 +66,13 @@ def predict_file(config: PredictSettings, predictor: AnyPredictor) -> dict[str, 
                 steps.advance(table.num_rows)
 
         written = write_in_parts(config.output, settings, answered)
-    return {"rows": num_rows, "output": str(config.output), "written": written, "drift": drift}
+    values = {"rows": num_rows, "output": str(config.output), "written": written, "drift": drift}
+    if "stage" in predictor.answer_names:
+        from student.cascade.cascade_predictor import CascadePredictor
+
+        assert isinstance(predictor, CascadePredictor), "no other answers have a stage"
+        values["handed_on"] = predictor.handed_on()
+    return values
 
 
 def _students(predictor: AnyPredictor) -> dict[str, Any]:

@@ -182,7 +182,8 @@ def cascade_page(folder: Path) -> Page:
         IntegrityError: if its file is damaged.
     """
     record = read_cascade(folder)
-    stages = [(clipped(stage.source), stage.threshold, stage.cost) for stage in record.stages]
+    named = zip(record.names, record.stages, strict=True)
+    stages = [(clipped(name), stage.threshold, stage.cost) for name, stage in named]
     columns = ("stage", "answers above a margin of", "cost")
     chosen = {name: value for name, value in record.chosen.items() if isinstance(value, int | float | str)}
     facts = {name.replace("_", " "): value for name, value in chosen.items()}
@@ -210,7 +211,7 @@ def _split(split: str, measured: Measured) -> Section:
 
 
 def _curve(measured: Measured, score: str, title: str) -> Picture:
-    named = [(Path(one.stage).name, one.cost, getattr(one, score)) for one in measured.stages]
+    named = [(one.stage, one.cost, getattr(one, score)) for one in measured.stages]
     named.append(("cascade", measured.cascade.cost, getattr(measured.cascade, score)))
     line = [(point.cost, getattr(point, score)) for point in measured.curve]
     caption = (

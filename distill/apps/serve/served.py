@@ -218,7 +218,7 @@ class Served:
         for (stage, what), count in self.predictor.counts.items():
             self._metrics.add(f'distill_stage_{what}{{stage="{stage}"}}', count)
         self.predictor.counts.clear()  # they are in the metrics now
-        sources = [ENCODER.encode(stage.source) for stage in self.predictor.stages]
+        sources = [ENCODER.encode(stage.name) for stage in self.predictor.stages]
         return [
             [f'{one[:-1]},"stage":{sources[stage]}}}' for one in row]
             for row, stage in zip(rankings(self.student.target, logits_NC, scale), stage_N.tolist(), strict=True)

@@ -1,21 +1,16 @@
-"""Cascades through every place that takes a run, with students, a teacher's process and servers as stages."""
+"""Cascades through every place that takes a run, with students and a server as stages."""
 
 import json
 import pickle  # noqa: TID251 - what multiprocessing does
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from distill.apps.app_settings import ServeSettings
 from distill.apps.serve.app import App
@@ -27,13 +22,13 @@ from pipeline.sets.signals.rows import logits_of
 from pipeline.tasks.target import softmax
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, StageRecord, read_cascade, write_cascade
 from student.cascade.cascade_predictor import CascadePredictor
-from student.cascade.stages import ChatStage, ServerStage, StageError, TeacherStage, open_stage
 from student.predict.predictor import Predictor
 from student.sql_functions import register
 from student.train import train
 from tests.helpers.asgi import ask
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
+from tests.helpers.odd_server import odd_server, scores
 from tests.helpers.students import tiny_config
 
 HELD_OUT = "source_row % 2 = 0"
@@ -61,39 +56,6 @@ def cascade_of(folder: Path, stages: Sequence[object], thresholds: Sequence[floa
     return folder
 
 
-@contextmanager
-def server(answer: Answer) -> Iterator[str]:
-    """A server that answers any POST."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            try:
-                data, status = json.dumps(answer(body)).encode(), 200
-            except ZeroDivisionError:
-                data, status = b"", 500
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    one = HTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=one.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{one.server_port}"
-    finally:
-        one.shutdown()
-        one.server_close()
-
-
-def reversed_order(body: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """Labels with the last one first, as a server that ranks by score may give them."""
-    return [[{"label": NAMES[1], "score": 0.75}, {"label": NAMES[0], "score": 0.25}] for _ in body["inputs"]]
-
-
 def test_every_place_takes_it_and_the_stage_that_is_sure_answers(runs: tuple[Path, Path], tmp_path: Path) -> None:
     small, large = map(Predictor, runs)
     p_SNC = [softmax(one.calibrated_logits(TEXTS)) for one in (small, large)]
@@ -108,7 +70,7 @@ def test_every_place_takes_it_and_the_stage_that_is_sure_answers(runs: tuple[Pat
     for one in (predictor, pickle.loads(pickle.dumps(predictor))):  # noqa: S301
         answers = one(TEXTS)
         np.testing.assert_allclose([list(each["probabilities"].values()) for each in answers], expected, rtol=1e-5)
-        assert [each["stage"] for each in answers] == [str(runs[k]) for k in stage_N]
+        assert [each["stage"] for each in answers] == [runs[k].name for k in stage_N]
         assert [each["label"] for each in answers] == [NAMES[k] for k in expected.argmax(axis=1)]
     np.testing.assert_allclose(softmax(predictor.logits(TEXTS)), expected, rtol=1e-4)
     assert predictor.counts[0, "answers"] == 2 * int((stage_N == 0).sum())
@@ -117,7 +79,7 @@ def test_every_place_takes_it_and_the_stage_that_is_sure_answers(runs: tuple[Pat
     out = tmp_path / "out.parquet"
     assert invoke("predict", folder, "--file", tmp_path / "in.jsonl", "--output", out).exit_code == 0
     rows = pq.read_table(out).to_pylist()
-    assert [row["stage"] for row in rows] == [str(runs[k]) for k in stage_N]
+    assert [row["stage"] for row in rows] == [runs[k].name for k in stage_N]
     np.testing.assert_allclose([list(row["probabilities"].values()) for row in rows], expected, rtol=1e-5)
 
     with duckdb.connect() as connection:
@@ -130,27 +92,36 @@ def test_every_place_takes_it_and_the_stage_that_is_sure_answers(runs: tuple[Pat
             connection.execute(f"select stage('{runs[0]}', 'text')")
     assert [label for label, _ in found] == [NAMES[k] for k in expected.argmax(axis=1)]
     np.testing.assert_allclose([scores for _, scores in found], expected, rtol=1e-4)
-    assert [name for (name,) in staged] == [str(runs[k]) for k in stage_N]
+    assert [name for (name,) in staged] == [runs[k].name for k in stage_N]
 
     metrics = Metrics(1)
     app = App({"cascade": Served(folder, metrics)}, ServeSettings(runs=(str(folder),)), metrics)
     answer = json.loads(ask(app, "POST", "/predict", {"inputs": [[text] for text in TEXTS]}).body)
     served = [{one["label"]: one["score"] for one in row} for row in answer]
     np.testing.assert_allclose([[row[name] for name in NAMES] for row in served], expected, rtol=1e-4)
-    assert [{one["stage"] for one in row} for row in answer] == [{str(runs[k])} for k in stage_N]
+    assert [{one["stage"] for one in row} for row in answer] == [{runs[k].name} for k in stage_N]
     counted = dict(line.rsplit(" ", 1) for line in ask(app, "GET", "/metrics").body.decode().splitlines())
     assert counted['distill_stage_answers{stage="1"}'] == str(int((stage_N == 1).sum()))
     assert ask(app, "POST", "/embed", {"inputs": TEXTS[0]}).status == 200
 
 
 def test_the_command_certifies_each_stage_against_the_teacher(
-    runs: tuple[Path, Path], teachers: Path, store: Path, opinion_set: ExampleSet, tmp_path: Path
+    runs: tuple[Path, Path], store: Path, opinion_set: ExampleSet, tmp_path: Path
 ) -> None:
+    table = opinion_set.read("train", ("sentence1", "logits"))
+    teacher = dict(zip(table.column("sentence1").to_pylist(), softmax(logits_of(table, 2)).tolist(), strict=True))
+
+    def reply(body: dict[str, Any]) -> Any:
+        rows = [teacher[text] for (text,) in body["inputs"]]
+        return [[{"label": name, "score": p} for name, p in zip(NAMES, row, strict=True)] for row in rows]
+
     folder = tmp_path / "cascade"
-    stages = [f"--stage={one}" for one in (*runs, teachers / "opinion")]
     flags = ("--where", HELD_OUT, "--disagreement", "0.6", "--confidence", "0.6", "--timeout", "120")
-    result = invoke("cascade", *stages, "--output-dir", folder, "--store", store, *flags)
+    with odd_server(reply) as (url, _):
+        stages = [f"--stage={one}" for one in (*runs, f"{url}?token=hidden")]
+        result = invoke("cascade", *stages, "--output-dir", folder, "--store", store, *flags)
     assert result.exit_code == 0, result.stderr
+    assert "hidden" not in result.output
     record = read_cascade(folder)
     assert record.chosen["rows"] == 48
     assert [stage.threshold is None for stage in record.stages] == [False, False, True]
@@ -166,7 +137,8 @@ def test_the_command_certifies_each_stage_against_the_teacher(
     assert [next(iter(row.values())) for row in accuracy["rows"]] == costs
     assert len(agreement["rows"]) == len(costs)
     page = (tmp_path / "page.html").read_text()
-    assert all(Path(str(one)).name in page for one in (*runs, teachers / "opinion"))
+    assert all(name in page for name in ("small", "large", url))
+    assert "hidden" not in page
 
 
 def test_a_budget_and_a_target(runs: tuple[Path, Path], store: Path, tmp_path: Path) -> None:
@@ -192,15 +164,24 @@ def test_a_budget_and_a_target(runs: tuple[Path, Path], store: Path, tmp_path: P
         (("--stage", "{small}", "--stage", "{large}", "--cost", "1", "--cost", "x"), "--cost x"),
         (("--stage", "{small}", "--stage", "{large}", "--budget", "1", "--target-accuracy", "1"), "--budget"),
         (("--stage", "http://localhost:1", "--stage", "{large}"), "first stage"),
+        (("--stage", "{small}", "--stage", "http://localhost:1", "--stage", "{large}"), "last stage"),
+        (("--stage", "{small}", "--stage", "http://me:word@localhost:1"), "password"),
+        (("--stage", "{small}", "--stage", "{teacher}"), "teacher"),
         (("--stage", "{small}", "--stage", "{pairs}"), "pairs"),
         (("--stage", "{small}", "--stage", "gone"), "--stage gone: "),
         (("--stage", "{small}", "--stage", "{large}", "--where", "label = 5"), "no row"),
     ],
 )
 def test_wrong_flags(
-    runs: tuple[Path, Path], roles_run: Path, store: Path, tmp_path: Path, flags: tuple[str, ...], named: str
+    runs: tuple[Path, Path],
+    roles_run: Path,
+    teachers: Path,
+    store: Path,
+    tmp_path: Path,
+    flags: tuple[str, ...],
+    named: str,
 ) -> None:
-    paths = {"small": runs[0], "large": runs[1], "pairs": roles_run}
+    paths = {"small": runs[0], "large": runs[1], "pairs": roles_run, "teacher": teachers / "opinion"}
     arguments = [flag.format(**paths) for flag in flags]
     where = [] if "--where" in flags else ["--where", HELD_OUT]
     result = invoke("cascade", *arguments, *where, "--store", store, "--output-dir", tmp_path / "no")
@@ -210,99 +191,41 @@ def test_wrong_flags(
     assert not (tmp_path / "no").exists()
 
 
-def test_a_server_is_read_by_the_names_of_its_labels(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    with server(reversed_order) as url:
-        predictor = Predictor(cascade_of(tmp_path, [runs[0], url], [1.0]))
-        answers = predictor([*TEXTS] * 8)  # more than one request
-    assert {answer["stage"] for answer in answers} == {url}
-    assert {tuple(answer["probabilities"].values()) for answer in answers} == {(0.25, 0.75)}
-
-
-def test_nothing_is_lost_when_a_stage_dies(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    with server(reversed_order) as url:
+def test_nothing_is_lost_when_a_server_dies(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    with odd_server(lambda body: scores(0.75, 0.25, len(body["inputs"]))) as (url, sent):
         predictor = Predictor(cascade_of(tmp_path, [runs[0], url], [1.0], timeout=2))
         assert isinstance(predictor, CascadePredictor)
-        assert {answer["stage"] for answer in predictor(TEXTS)} == {url}
+        answers = predictor([*TEXTS] * 8)
+        assert {answer["stage"] for answer in answers} == {url}
+        assert {tuple(answer["probabilities"].values()) for answer in answers} == {(0.25, 0.75)}
+    asked = len(sent)
     expected = [answer["label"] for answer in Predictor(runs[0])(TEXTS)]
     for _ in range(2):
         answers = predictor(TEXTS)
         assert [answer["label"] for answer in answers] == expected
-        assert {answer["stage"] for answer in answers} == {str(runs[0])}
+        assert {answer["stage"] for answer in answers} == {"small"}
     # The second time it is not asked: whoever waits for an answer must not wait for a timeout each time.
-    assert predictor.counts[1, "failures"] == 1
+    assert len(sent) == asked
+    assert predictor.handed_on() == {"inputs": 90, "answered": 72, "not_answered": 18}
 
 
-def test_a_stage_in_the_middle_that_fails_is_left_out(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    with server(lambda _: 1 / 0) as url:
-        predictor = Predictor(cascade_of(tmp_path, [runs[0], url, runs[1]], [1.0, 1.0]))
-        assert {answer["stage"] for answer in predictor(TEXTS)} == {str(runs[1])}
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        [],
-        [[{"label": "bad", "score": 0.5}]] * 2,
-        [[{"label": "bad", "score": 0.5}, {"label": "other", "score": 0.5}]] * 2,
-        [[{"label": "bad", "score": 7}, {"label": "good", "score": 0.5}]] * 2,
-        [[{"label": "bad", "score": None}, {"label": "good", "score": 0.5}]] * 2,
-        {"error": "no"},
-        "text",
-    ],
-)
-def test_answers_that_are_no_probabilities_of_the_labels(answer: Any) -> None:
-    with server(lambda _: answer) as url, pytest.raises(StageError, match=naming(url)):
-        ServerStage(url, NAMES, 5).probabilities(["a", "b"], None)
-
-
-def test_a_chat_server_names_one_label() -> None:
-    asked: list[dict[str, Any]] = []
-
-    def reply(body: dict[str, Any]) -> dict[str, Any]:
-        asked.append(body)
-        text = "Good." if "lovely" in body["messages"][1]["content"] else "I do not know"
-        return {"choices": [{"message": {"content": text}}]}
-
-    with server(reply) as url:
-        stage = ChatStage(f"{url}/v1/chat/completions?model=tiny", NAMES, 5)
-        assert stage.probabilities(["a lovely wine"], None).tolist() == [[0.0, 1.0]]
-        assert (asked[0]["model"], asked[0]["temperature"]) == ("tiny", 0)
-        assert stage.probabilities([], None).shape == (0, 2)
-        with pytest.raises(StageError, match=naming("do not know", "bad, good")):
-            stage.probabilities(["an awful wine"], None)
-
-
-def test_a_teacher_answers_in_a_process_of_its_own(
-    runs: tuple[Path, Path], teachers: Path, opinion_set: ExampleSet
+def test_a_file_counts_what_was_handed_on_and_a_refused_text_costs_no_other(
+    runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    rows = opinion_set.read("validation", ("sentence1", "logits"))
-    info = Predictor(runs[0]).info
-    stage = open_stage(str(teachers / "opinion"), info, 120)
-    assert isinstance(stage, TeacherStage)
-    texts = rows.column("sentence1").to_pylist()
-    try:
-        np.testing.assert_allclose(stage.probabilities(texts, None), softmax(logits_of(rows, 2)), atol=1e-4)
-        assert stage._process is not None
-        stage._process.kill()  # as a machine without memory does
-        stage._process.wait()
-        assert stage.probabilities(texts[:1], None).shape == (1, 2)
-        stage.timeout = 1e-6
-        with pytest.raises(StageError, match="opinion"):
-            stage.probabilities(texts, None)
-    finally:
-        stage.close()
+    def reply(body: dict[str, Any]) -> Any:
+        refused = TEXTS[4] in body["messages"][1]["content"]
+        return {"choices": [{"message": {"content": None if refused else "good"}}]}
 
-
-def test_a_teacher_of_pickled_weights_is_refused(runs: tuple[Path, Path], teachers: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(teachers / "opinion", tmp_path / "teacher"))
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")  # noqa: TID251
-    (folder / "model.safetensors").unlink()
-    stage = open_stage(str(folder), Predictor(runs[0]).info, 120)
-    try:
-        with pytest.raises(StageError, match=naming(str(folder), "pytorch_model.bin")):
-            stage.probabilities(["a text"], None)
-    finally:
-        stage.close()
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"sentence1": text}) + "\n" for text in TEXTS))
+    with odd_server(reply) as (url, _):
+        folder = cascade_of(tmp_path / "cascade", [runs[0], f"{url}/v1/chat/completions?model=m&key=hidden"], [1.0])
+        flags = ("--file", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")
+        result = invoke("predict", folder, *flags, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["handed_on"] == {"inputs": 9, "answered": 8, "not_answered": 1}
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["stage"] for row in rows] == [f"{url}/v1/chat/completions"] * 4 + ["small"] + [rows[0]["stage"]] * 4
+    assert "hidden" not in result.stderr + (tmp_path / "out.jsonl").read_text()
 
 
 def test_another_student_in_its_place_is_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:

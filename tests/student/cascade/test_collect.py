@@ -278,7 +278,7 @@ def test_in_three_rounds_less_and_less_is_handed_on(tmp_path: Path) -> None:
             for one, threshold in ((run, 0.7), (tmp_path / "last", None))
         )
         write_cascade(folder, CascadeRecord(stages=stages, timeout=5, chosen={}, measured={}))
-        shares.append(np.mean([answer["stage"] != str(run) for answer in Predictor(folder)(probe)]))
+        shares.append(np.mean([answer["stage"] != run.name for answer in Predictor(folder)(probe)]))
         file = tmp_path / f"{number}.jsonl"
         file.write_text("".join(json.dumps({"sentence": t}) + "\n" for t, _ in sentences(60, 20, 10 + number)))
         done = invoke(
