@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TargetKind = Literal["classes", "labels", "bins", "score"]
 NO_LABEL = -1
+LEAST = 1e-9  # of a probability: its logarithm is a logit, which has to be finite
 
 
 class Target(BaseModel):
@@ -239,6 +240,11 @@ def softmax(logits_NC: Floats) -> Floats:
     shifted -= shifted.max(axis=1, keepdims=True)
     exp = np.exp(shifted)
     return np.asarray(exp / exp.sum(axis=1, keepdims=True), dtype=np.float32)
+
+
+def log_of(p_NC: Floats) -> Floats:
+    """Returns logits whose softmax are these probabilities, float32 [N, C]."""
+    return np.log(np.maximum(p_NC, np.float32(LEAST)))
 
 
 def sigmoid(logits_NC: Floats) -> Floats:

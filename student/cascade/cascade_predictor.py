@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,16 +18,15 @@ from pipeline.arrays import Floats, Floats64, Ints
 from pipeline.errors import ConfigError, FingerprintMismatchError
 from pipeline.files import sha256
 from pipeline.sources.collected import Collector
-from pipeline.tasks.target import margins
+from pipeline.tasks.target import log_of, margins
 from pipeline.tasks.text_drift import TEXT_SIGNALS
 from student.cascade.cascade_file import CASCADE_FILE, CascadeRecord, read_cascade
 from student.cascade.server import ServerError
-from student.cascade.stages import ServerStage, Stage, StudentStage, open_stages
+from student.cascade.stages import ServerStage, StudentStage, open_stages
 from student.predict.predictor import Prediction, Predictor, StudentInfo
 
 PAUSE = 30.0  # seconds in which a failed server gets no request
 MOST_REASONS = 3  # in a warning
-LEAST = 1e-9  # of a probability: its logarithm is a logit, which has to be finite
 
 
 class CascadePredictor(Predictor):
@@ -69,6 +69,7 @@ class CascadePredictor(Predictor):
         self.counts: Counter[tuple[int, str]] = Counter()
         self._paused_until = 0.0  # of the server
         self._collector: Collector | None = None
+        self._collecting = Lock()
 
     def __getattr__(self, name: str) -> Any:
         """Raises ConfigError for what only one student gives, so that a command that needs it fails with a remedy."""
@@ -107,46 +108,58 @@ class CascadePredictor(Predictor):
 
     def answers(self, first: Sequence[str], second: Sequence[str] | None) -> tuple[Floats, Ints]:
         """The probabilities of inputs, float32 [N, C], and the number of the stage that gave them, int64 [N]."""
-        p_NC = np.zeros((len(first), self.info.target.num_logits), dtype=np.float32)
-        stage_N = np.full(len(first), -1)
-        open_N = np.arange(len(first))
-        for number, (stage, record) in enumerate(zip(self.stages, self.record.stages, strict=True)):
-            if not len(open_N):
-                break
+        p_NC, stage_N, open_N = self.of_students(first, second)
+        if len(open_N):
             texts = [None if part is None else [part[k] for k in open_N.tolist()] for part in (first, second)]
-            own_NC = self._of_stage(number, stage, texts[0] or [], texts[1])
-            # An input without an answer keeps the less confident one of the stage before, and others get theirs.
-            has_answer_N = ~np.isnan(own_NC[:, 0])
-            answered_N = open_N[has_answer_N]
-            p_NC[answered_N], stage_N[answered_N] = own_NC[has_answer_N], number
-            self.counts[number, "failures"] += len(open_N) - len(answered_N)
-            if record.threshold is not None:
-                open_N = open_N[margins(own_NC) <= record.threshold]
-        if self._collector is not None:
-            names = [stage.name for stage in self.stages]
-            self._collector.add((first, second), p_NC, stage_N, self.info.target.names, names)
+            own_NC = self.of_server(texts[0] or [], texts[1])
+            # An input without an answer keeps the less confident one of the student before, and others get theirs.
+            answered_N = open_N[~np.isnan(own_NC[:, 0])]
+            p_NC[answered_N], stage_N[answered_N] = own_NC[~np.isnan(own_NC[:, 0])], len(self.stages) - 1
+            self.counts[len(self.stages) - 1, "failures"] += len(open_N) - len(answered_N)
+        self.keep(first, second, p_NC, stage_N)
         for number, count in zip(*np.unique(stage_N, return_counts=True), strict=True):
             self.counts[int(number), "answers"] += int(count)
         return p_NC, stage_N
 
-    def _of_stage(self, number: int, stage: Stage, first: Sequence[str], second: Sequence[str] | None) -> Floats:
-        """Returns the probabilities of a stage, float32 [N, C]. Rows without an answer are NaN."""
-        none_NC = np.full((len(first), self.info.target.num_logits), np.nan, dtype=np.float32)
+    def of_students(self, first: Sequence[str], second: Sequence[str] | None) -> tuple[Floats, Ints, Ints]:
+        """The students' probabilities, float32 [N, C], the stage of each, int64 [N], and the rows for the server."""
+        p_NC = np.zeros((len(first), self.info.target.num_logits), dtype=np.float32)
+        stage_N, open_N = np.zeros(len(first), dtype=np.int64), np.arange(len(first))
+        for number, (stage, record) in enumerate(zip(self.stages, self.record.stages, strict=True)):
+            if not len(open_N) or isinstance(stage, ServerStage):
+                break
+            texts = [None if part is None else [part[k] for k in open_N.tolist()] for part in (first, second)]
+            own_NC, _ = stage.probabilities(texts[0] or [], texts[1])
+            p_NC[open_N], stage_N[open_N] = own_NC, number
+            open_N = open_N[:0] if record.threshold is None else open_N[margins(own_NC) <= record.threshold]
+        return p_NC, stage_N, open_N
+
+    def of_server(self, first: Sequence[str], second: Sequence[str] | None) -> Floats:
+        """The server's probabilities, float32 [N, C]. Rows without an answer are NaN."""
+        server = self.stages[-1]
+        p_NC = np.full((len(first), self.info.target.num_logits), np.nan, dtype=np.float32)
         # Inputs that arrive meanwhile must not wait for a timeout each.
-        if isinstance(stage, ServerStage) and time.monotonic() < self._paused_until:
-            return none_NC
+        if time.monotonic() < self._paused_until:
+            return p_NC
         try:
-            p_NC, reasons = stage.probabilities(first, second)
+            p_NC, reasons = server.probabilities(first, second)
         except ServerError as error:
             self._paused_until = time.monotonic() + PAUSE
-            p_NC, reasons = none_NC, [f"{error}. It gets no request for {PAUSE:.0f} seconds"]
+            reasons = [f"{error}. It gets no request for {PAUSE:.0f} seconds"]
         if reasons:
             missing = int(np.isnan(p_NC[:, 0]).sum())
             console.warn(
-                f"cascade: {missing:,} of {len(first):,} inputs got no answer from stage {number + 1} and keep that of "
-                f"the stage before: {'; '.join(reasons[:MOST_REASONS])}"
+                f"cascade: {missing:,} of {len(first):,} inputs got no answer from the server and keep that of the "
+                f"stage before: {'; '.join(reasons[:MOST_REASONS])}"
             )
         return p_NC
+
+    def keep(self, first: Sequence[str], second: Sequence[str] | None, p_NC: Floats, stage_N: Ints) -> None:
+        """Collects those of the answers that a later stage gave, if `collect` was called."""
+        if self._collector is not None:
+            with self._collecting:  # a server that serves a cascade has a thread for each kind of stage
+                names = [stage.name for stage in self.stages]
+                self._collector.add((first, second), p_NC, stage_N, self.info.target.names, names)
 
     def handed_on(self) -> dict[str, int]:
         """Returns how many inputs were handed on to the last stage since it was opened, and how many it answered."""
@@ -198,8 +211,3 @@ class CascadePredictor(Predictor):
         """Closes the file of collected inputs."""
         if self._collector is not None:
             self._collector.close()
-
-
-def log_of(p_NC: Floats) -> Floats:
-    """Logits whose softmax are these probabilities, float32 [N, C]."""
-    return np.log(np.maximum(p_NC, np.float32(LEAST)))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
@@ -37,7 +37,7 @@ from distill.apps.serve.requests import (
     checked_texts,
     parsed,
 )
-from distill.apps.serve.served import Batches, R, Ranking, Served, rankings
+from distill.apps.serve.served import Ranking, Served, rankings
 from pipeline.arrays import Floats, Ints
 from pipeline.errors import DistillError, did_you_mean
 from student.page.compose import compose, hashes
@@ -93,11 +93,14 @@ GET = {
 }
 
 
+T = TypeVar("T")
+
+
 async def predict(served: Served, config: ServeSettings, body: PredictRequest) -> bytes:
     """Returns labels with their scores in the form of text-embeddings-inference: a list of lists for a batch."""
     texts = checked_texts(body, served.student.is_pair, config.max_client_batch_size)
     batches = served.rankings["none" if body.raw_scores else "softmax"]
-    ranked = await _rows(served, batches, texts, body.truncate)
+    ranked = await _rows(served, batches.submit, texts, body.truncate)
     return (_lists(ranked) if body.is_batch else _list(ranked[0])).encode()
 
 
@@ -107,9 +110,9 @@ async def tasks(served: Served, config: ServeSettings, body: TasksRequest) -> by
     is_pair = bool(rows) and len(rows[0]) == 2
     texts = checked_texts(body, is_pair, config.max_client_batch_size)
     names = served.tasks.chosen(body.tasks, is_pair)
-    batches = served.tasks.rankings["none" if body.raw_scores else "softmax", is_pair]
+    submit = served.tasks.submit("none" if body.raw_scores else "softmax", is_pair)
     # All of them have the same limit of tokens, since they read by one encoder.
-    answers = await _rows(served.tasks.students[names[0]], batches, texts, body.truncate)
+    answers = await _rows(served.tasks.students[names[0]], submit, texts, body.truncate)
     written = [_object({name: _list(row[name]) for name in names}) for row in answers]
     return (_list(written) if body.is_batch else written[0]).encode()
 
@@ -117,7 +120,7 @@ async def tasks(served: Served, config: ServeSettings, body: TasksRequest) -> by
 async def embed(served: Served, config: ServeSettings, body: EmbedRequest) -> bytes:
     """Returns the vector of each text."""
     texts = checked_texts(body, False, config.max_client_batch_size)
-    vectors_NF = await _rows(served, served.vectors, texts, body.truncate)
+    vectors_NF = await _rows(served, served.vectors.submit, texts, body.truncate)
     if body.normalize is not False:
         vectors_NF = vectors_NF / np.linalg.norm(vectors_NF, axis=1, keepdims=True).clip(min=1e-12)
     # A batch of vectors takes some 100 ms to format, which would block the event loop for all other requests.
@@ -128,7 +131,7 @@ async def hub(served: Served, config: ServeSettings, body: HubRequest) -> bytes:
     """Returns labels in the form of the hub's inference API: always a list of lists, as its client expects."""
     texts = checked_texts(body, served.student.is_pair, config.max_client_batch_size)
     wanted = body.parameters or HubParameters()
-    ranked = await _rows(served, served.rankings[wanted.function_to_apply or "softmax"], texts, None)
+    ranked = await _rows(served, served.rankings[wanted.function_to_apply or "softmax"].submit, texts, None)
     return _lists(one[: wanted.top_k] for one in ranked).encode()
 
 
@@ -150,12 +153,12 @@ POST: dict[str, tuple[type[Body], Answer]] = {
 }
 
 
-async def _rows(served: Served, batches: Batches[R], texts: Texts, truncate: bool | None) -> R:
+async def _rows(served: Served, submit: Callable[[Texts], Awaitable[T]], texts: Texts, truncate: bool | None) -> T:
     """Returns the student's answer to texts. Long texts are truncated, or refused if the client forbids truncation."""
     try:
         if truncate is False:
             _check_lengths(await served.lengths.submit(texts), served.student.max_seq_length)
-        return await batches.submit(texts)
+        return await submit(texts)
     except TimeoutError as error:
         raise RefusedError(429, "Overloaded", "Model is overloaded") from error
     except DistillError as error:

@@ -1,7 +1,7 @@
 """The bodies of requests, their texts, and the error for refused requests."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -126,6 +126,10 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self.first)
+
+    def taken(self, rows: Sequence[int]) -> "Texts":
+        """Returns some of them."""
+        return Texts([self.first[k] for k in rows], None if self.second is None else [self.second[k] for k in rows])
 
     @property
     def characters(self) -> int:

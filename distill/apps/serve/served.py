@@ -1,171 +1,119 @@
-"""A served student: its batches, and its answers as JSON.
-
-Batching needs no timer: all requests that arrive while the student works form its next batch. An idle student answers a
-single text at once, and the batches of a busy one grow by themselves. Each student has one worker thread, because torch
-uses all cores for a batch and a tokenizer is not thread-safe. Switching to that thread takes longer than predicting a
-few short texts, so these are answered on the event loop if the thread is idle.
+"""A served student or cascade, and its answers as JSON.
 
 Shapes: N inputs, C logits.
 """
 
-import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
 from distill.apps.app_settings import ServeSettings
+from distill.apps.serve.batches import Batches, Worker
 from distill.apps.serve.drift import RecentInputs
-from distill.apps.serve.prometheus import GAUGE, Metrics
+from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.requests import ENCODER, RefusedError, Scale, Texts
-from pipeline.arrays import Floats, Ints
+from pipeline.arrays import Bools, Floats, Ints
 from pipeline.errors import ConfigError, did_you_mean
-from pipeline.tasks.target import Target, predicted_scores, sigmoid, softmax
+from pipeline.tasks.target import Target, log_of, predicted_scores, sigmoid, softmax
 from pipeline.tasks.temperature import calibrated
 from student.cascade.cascade_file import CASCADE_FILE
 from student.predict.multi_task import MultiTaskPredictor, tasks_in
 from student.predict.predictor import BATCH_SIZE, Predictor
 from student.predict.token_labels import WordPredictor
 
-# Texts per batch, which limits how long a small request waits behind large ones.
-MOST_AT_ONCE = 8192
-# Limits of a batch that blocks the event loop for a few milliseconds only.
-SHORT_TEXTS, SHORT_CHARACTERS = 128, 16384
-ANSWER_SECONDS = 60
-
 Ranking = list[str]  # a JSON object for each label with its score, the highest first
 Rankings = dict[str, Ranking]  # by the name of the student
 if TYPE_CHECKING:
     from distill.apps.serve.stored import Stored
-
-T = TypeVar("T")
-R = TypeVar("R", Floats, Ints, list[Ranking], list[Rankings])  # a row for each text
-Waiting = tuple[Texts, asyncio.Future[R]]
+    from student.cascade.cascade_predictor import CascadePredictor
 
 
-class Worker:
-    """Does one piece of work at a time.
+class StudentRow(NamedTuple):
+    """A student's answer to a text: its ranking, the number of its stage, and whether a server is to answer, too."""
 
-    Args:
-        is_quick: whether it predicts a few short texts faster than it switches to the thread.
-    """
-
-    def __init__(self, is_quick: bool) -> None:
-        # The lock keeps event loop and thread from using the student at the same time. See `do`.
-        self._thread, self._busy, self._is_quick = ThreadPoolExecutor(1), Lock(), is_quick
-
-    async def do(self, work: Callable[[], T], is_short: bool = False) -> T:
-        """Returns or raises what the work does. ``is_short`` marks work for a few short texts."""
-        if is_short and self._is_quick and self._busy.acquire(blocking=False):
-            try:
-                return work()
-            finally:
-                self._busy.release()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._alone, work)
-
-    def _alone(self, work: Callable[[], T]) -> T:
-        with self._busy:
-            return work()
+    ranking: Ranking
+    stage: int
+    is_open: bool
 
 
-class Batches(Generic[R]):
-    """A queue of texts that wait for an answer.
+class CascadeQueue:
+    """The queues of a cascade: one for its students, and one for the server behind them.
+
+    Students need milliseconds and the server seconds. What is handed on waits in a thread of its own, so that no other
+    text waits for the server.
 
     Args:
-        answer: returns the student's output for texts or pairs, one row each.
-        worker: does the work.
+        predictor: the cascade.
+        scale: of the scores.
+        student: does the work of the students.
+        server: waits for the server.
         metrics: what is counted.
+        watch: takes first and second texts, and the logits of the students.
     """
 
-    def __init__(self, answer: Callable[[list[str], list[str] | None], R], worker: Worker, metrics: Metrics) -> None:
-        self._answer: Callable[[list[str], list[str] | None], R] = answer
-        self._worker, self._metrics = worker, metrics
-        self._waiting: list[Waiting[R]] = []
-        self._work: asyncio.Task[None] | None = None
+    def __init__(
+        self,
+        predictor: "CascadePredictor",
+        scale: Scale,
+        student: Worker,
+        server: Worker,
+        metrics: Metrics,
+        watch: Callable[[list[str], list[str] | None, Floats], None],
+    ) -> None:
+        self._predictor, self._scale, self._metrics, self._watch = predictor, scale, metrics, watch
+        self._names = [ENCODER.encode(stage.name) for stage in predictor.stages]
+        self._students: Batches[list[StudentRow]] = Batches(self._of_students, student, metrics)
+        self._server: Batches[list[Ranking]] = Batches(self._of_server, server, metrics)
 
-    async def submit(self, texts: Texts) -> R:
-        """Waits for the batch of these texts and returns their rows.
-
-        Raises:
-            TimeoutError: if their batch does not start in time.
-            Exception: what the student raised for these texts.
-        """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((texts, future))
-        if self._work is None:
-            self._work = loop.create_task(self._answer_waiting())
-        end = loop.call_later(ANSWER_SECONDS, _give_up, future)
-        self._metrics.add(GAUGE, len(texts))
-        try:
-            return await future
-        finally:
-            end.cancel()
-            self._metrics.add(GAUGE, -len(texts))
-
-    async def _answer_waiting(self) -> None:
-        loop = asyncio.get_running_loop()
-        # Lets requests that have already arrived join the first batch.
-        await asyncio.sleep(0)
-        while waiting := [one for one in self._waiting if not one[1].done()]:  # without requests that have timed out
-            batch, self._waiting = _next(waiting)
-            self._metrics.observe("te_batch_next_size", sum(len(texts) for texts, _ in batch))
-            started = loop.time()
-            batch_texts = [texts for texts, _ in batch]
-            try:
-                answers = await self._worker.do(partial(self._answers, batch_texts), is_short=_is_short(batch_texts))
-            except RuntimeError as error:  # no thread could be started, but the next batch may succeed
-                answers = [error] * len(batch)
-            self._metrics.observe("te_request_inference_duration", loop.time() - started)
-            for (_, future), answer in zip(batch, answers, strict=True):
-                # Skips clients that have disconnected or timed out, because setting a result twice raises an error.
-                if future.done():
-                    continue
-                if isinstance(answer, Exception):
-                    future.set_exception(answer)
+    async def submit(self, texts: Texts) -> list[Ranking]:
+        """Waits for the rows of these texts, see `Batches`. The last stage is counted for what it was to answer."""
+        rows, last = await self._students.submit(texts), len(self._names) - 1
+        answers, stages = [row.ranking for row in rows], [row.stage for row in rows]
+        open_rows = [number for number, row in enumerate(rows) if row.is_open]
+        if open_rows:
+            for number, ranking in zip(open_rows, await self._server.submit(texts.taken(open_rows)), strict=True):
+                if ranking:
+                    answers[number], stages[number] = ranking, last
                 else:
-                    future.set_result(answer)
-        self._work, self._waiting = None, []
+                    self._metrics.add(f'distill_stage_failures{{stage="{last}"}}')
+        for stage, count in Counter(stages).items():
+            self._metrics.add(f'distill_stage_answers{{stage="{stage}"}}', count)
+        return answers
 
-    def _answers(self, batch: Sequence[Texts]) -> Sequence[R | Exception]:
-        """Returns an answer or an exception for each request, so that one invalid text does not fail the others."""
-        try:
-            first = [text for texts in batch for text in texts.first]
-            second = [text for texts in batch for text in texts.second or ()]
-            rows = self._answer(first, second if batch[0].second is not None else None)
-            ends = accumulate(len(texts) for texts in batch)
-            return [rows[end - len(texts) : end] for texts, end in zip(batch, ends, strict=True)]
-        except Exception as error:  # noqa: BLE001  (returned to the request that caused it)
-            return [error] if len(batch) == 1 else [self._answers([texts])[0] for texts in batch]
+    def _of_students(self, first: list[str], second: list[str] | None) -> list[StudentRow]:
+        p_NC, stage_N, open_N = self._predictor.of_students(first, second)
+        self._watch(first, second, log_of(p_NC))
+        is_open_N = np.isin(np.arange(len(first)), open_N)
+        self._keep(first, second, p_NC, stage_N, ~is_open_N)
+        rows = zip(self._ranked(p_NC, stage_N.tolist()), stage_N.tolist(), is_open_N.tolist(), strict=True)
+        return [StudentRow(*row) for row in rows]
 
+    def _of_server(self, first: list[str], second: list[str] | None) -> list[Ranking]:
+        """Returns the answers of the server. Empty for texts without one."""
+        p_NC = self._predictor.of_server(first, second)
+        stage_N, has_answer_N = np.full(len(first), len(self._names) - 1), ~np.isnan(p_NC[:, 0])
+        self._keep(first, second, p_NC, stage_N, has_answer_N)
+        answers = iter(self._ranked(p_NC[has_answer_N], stage_N[has_answer_N].tolist()))
+        return [next(answers) if has_answer else [] for has_answer in has_answer_N.tolist()]
 
-def _is_short(batch: Sequence[Texts]) -> bool:
-    is_few = sum(len(texts) for texts in batch) <= SHORT_TEXTS
-    return is_few and sum(texts.characters for texts in batch) <= SHORT_CHARACTERS
+    def _keep(self, first: list[str], second: list[str] | None, p_NC: Floats, stage_N: Ints, is_final_N: Bools) -> None:
+        rows = np.flatnonzero(is_final_N).tolist()
+        texts = [None if part is None else [part[k] for k in rows] for part in (first, second)]
+        self._predictor.keep(texts[0] or [], texts[1], p_NC[rows], stage_N[rows])
 
-
-def _give_up(future: asyncio.Future[R]) -> None:
-    if not future.done():
-        future.set_exception(TimeoutError())
-
-
-def _next(waiting: list[Waiting[R]]) -> tuple[list[Waiting[R]], list[Waiting[R]]]:
-    """Returns the next batch and the remaining requests, in the order of their arrival."""
-    size = 0
-    for number, (texts, _) in enumerate(waiting):
-        size += len(texts)
-        # The first request always fits: a single request above the limit could otherwise never be answered.
-        if number and size > MOST_AT_ONCE:
-            return waiting[:number], waiting[number:]
-    return waiting, []
+    def _ranked(self, p_NC: Floats, stages: Sequence[int]) -> list[Ranking]:
+        ranked = rankings(self._predictor.info.target, log_of(p_NC), self._scale)
+        return [
+            [f'{one[:-1]},"stage":{self._names[stage]}}}' for one in row]
+            for row, stage in zip(ranked, stages, strict=True)
+        ]
 
 
 class Served:
@@ -194,35 +142,29 @@ class Served:
         # Hashed once: the files may change while this process still answers by the weights that it loaded.
         self.hashes = self.predictor.hashes()
         self.sha256 = _sha256(self.hashes)
-        self._is_cascade = (run / CASCADE_FILE).is_file()
-        self._metrics = metrics
+        self.run, self._metrics = run, metrics
         profile = self.student.profile
         self.recent = None if profile is None else RecentInputs(self.name, self.predictor, profile, workers)
         self.stored = _stored_answers(run, self.student.target)
         self.tasks = ServedTasks([self], None, metrics)
         batches = partial(Batches, worker=self.worker, metrics=metrics)
-        self.rankings = {scale: batches(partial(self._rankings, scale)) for scale in get_args(Scale)}
+        server = Worker(is_quick=False)
+        self.rankings = {scale: self._queue(scale, server) for scale in get_args(Scale)}
         self.vectors = batches(lambda texts, _: self.predictor.encode(texts))
         self.lengths = batches(self.predictor.num_tokens)
 
-    def _rankings(self, scale: Scale, first: list[str], second: list[str] | None) -> list[Ranking]:
-        if not self._is_cascade:
-            return self.ranked(scale, first, second, self.predictor.logits(first, second))
-        # Cascades need Arrow, which a file of a student does without.
-        from student.cascade.cascade_predictor import CascadePredictor, log_of
+    def _queue(self, scale: Scale, server: Worker) -> "Batches[list[Ranking]] | CascadeQueue":
+        if (self.run / CASCADE_FILE).is_file():
+            # Cascades need Arrow, which a file of a student does without.
+            from student.cascade.cascade_predictor import CascadePredictor
 
-        assert isinstance(self.predictor, CascadePredictor)
-        p_NC, stage_N = self.predictor.answers(first, second)
-        logits_NC = log_of(p_NC)
-        self._watch(first, second, logits_NC)
-        for (stage, what), count in self.predictor.counts.items():
-            self._metrics.add(f'distill_stage_{what}{{stage="{stage}"}}', count)
-        self.predictor.counts.clear()  # they are in the metrics now
-        sources = [ENCODER.encode(stage.name) for stage in self.predictor.stages]
-        return [
-            [f'{one[:-1]},"stage":{sources[stage]}}}' for one in row]
-            for row, stage in zip(rankings(self.student.target, logits_NC, scale), stage_N.tolist(), strict=True)
-        ]
+            assert isinstance(self.predictor, CascadePredictor)
+            return CascadeQueue(self.predictor, scale, self.worker, server, self._metrics, self._watch)
+
+        def answer(first: list[str], second: list[str] | None) -> list[Ranking]:
+            return self.ranked(scale, first, second, self.predictor.logits(first, second))
+
+        return Batches(answer, self.worker, self._metrics)
 
     def ranked(self, scale: Scale, first: list[str], second: list[str] | None, logits_NC: Floats) -> list[Ranking]:
         """Returns the answers to texts whose logits are known."""
@@ -288,17 +230,30 @@ class ServedTasks:
 
     Attributes:
         students: by name.
-        rankings: the queues of waiting texts by what answers: a scale, and whether they are pairs.
     """
 
     def __init__(self, students: Sequence[Served], predictor: MultiTaskPredictor | None, metrics: Metrics) -> None:
         self.students = {one.name: one for one in students}
-        self._predictor = predictor
-        self.rankings = {
-            (scale, is_pair): Batches(partial(self._rankings, scale, is_pair), students[0].worker, metrics)
-            for scale in SCALES_OF_TASKS
-            for is_pair in (False, True)  # single texts and pairs cannot be in one batch
-        }
+        self._queues: dict[tuple[Scale, bool], Batches[list[Rankings]]] = {}
+        if predictor is not None:
+            self._queues = {
+                (scale, is_pair): Batches(
+                    partial(self._rankings, predictor, scale, is_pair), students[0].worker, metrics
+                )
+                for scale in SCALES_OF_TASKS
+                for is_pair in (False, True)  # single texts and pairs cannot be in one batch
+            }
+
+    def submit(self, scale: Scale, is_pair: bool) -> Callable[[Texts], Awaitable[list[Rankings]]]:
+        """Returns what waits for the answers of all students to texts, or to pairs."""
+        if self._queues:
+            return self._queues[scale, is_pair].submit
+        ((name, alone),) = self.students.items()
+
+        async def of_one(texts: Texts) -> list[Rankings]:
+            return [{name: row} for row in await alone.rankings[scale].submit(texts)]
+
+        return of_one
 
     def chosen(self, wanted: Sequence[str] | None, is_pair: bool) -> list[str]:
         """Returns the names of the students that answer.
@@ -324,13 +279,12 @@ class ServedTasks:
     def _fitting(self, is_pair: bool) -> dict[str, Served]:
         return {name: one for name, one in self.students.items() if one.student.is_pair == is_pair}
 
-    def _rankings(self, scale: Scale, is_pair: bool, first: list[str], second: list[str] | None) -> list[Rankings]:
+    def _rankings(
+        self, predictor: MultiTaskPredictor, scale: Scale, is_pair: bool, first: list[str], second: list[str] | None
+    ) -> list[Rankings]:
+        logits = predictor.logits(first, second)
         fitting = self._fitting(is_pair)
-        if self._predictor is None:
-            ranked = {name: one._rankings(scale, first, second) for name, one in fitting.items()}
-        else:
-            logits = self._predictor.logits(first, second)
-            ranked = {name: one.ranked(scale, first, second, logits[name]) for name, one in fitting.items()}
+        ranked = {name: one.ranked(scale, first, second, logits[name]) for name, one in fitting.items()}
         return [dict(zip(ranked, row, strict=True)) for row in zip(*ranked.values(), strict=True)]
 
 

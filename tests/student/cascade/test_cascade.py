@@ -1,10 +1,12 @@
 """Cascades through every place that takes a run, with students and a server as stages."""
 
+import asyncio
 import json
 import pickle  # noqa: TID251 - what multiprocessing does
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import duckdb
@@ -25,7 +27,7 @@ from student.cascade.cascade_predictor import CascadePredictor
 from student.predict.predictor import Predictor
 from student.sql_functions import register
 from student.train import train
-from tests.helpers.asgi import ask
+from tests.helpers.asgi import ask, asking
 from tests.helpers.commands import invoke
 from tests.helpers.messages import naming
 from tests.helpers.odd_server import odd_server, scores
@@ -226,6 +228,39 @@ def test_a_file_counts_what_was_handed_on_and_a_refused_text_costs_no_other(
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in rows] == [f"{url}/v1/chat/completions"] * 4 + ["small"] + [rows[0]["stage"]] * 4
     assert "hidden" not in result.stderr + (tmp_path / "out.jsonl").read_text()
+
+
+def test_no_text_waits_for_a_server_that_answers_another(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    p_NC = softmax(Predictor(runs[0]).calibrated_logits(TEXTS))
+    margin_N = np.abs(p_NC[:, 0] - p_NC[:, 1])
+    unsure, sure = TEXTS[int(margin_N.argmin())], TEXTS[int(margin_N.argmax())]
+    is_free = Event()
+
+    def reply(body: dict[str, Any]) -> Any:
+        is_free.wait(60)
+        return scores(0.75, 0.25, len(body["inputs"]))
+
+    async def served(app: App) -> list[str]:
+        done: list[str] = []
+
+        async def send(name: str, text: str) -> None:
+            answer = await asking(app, "POST", "/predict", {"inputs": text})
+            done.append(json.loads(answer.body)[0]["stage"])
+            if name == "sure":
+                is_free.set()
+
+        first = asyncio.create_task(send("unsure", unsure))
+        await asyncio.sleep(0.2)  # the server has the unsure text now, and answers it once the sure one is answered
+        await asyncio.gather(first, send("sure", sure))
+        return done
+
+    with odd_server(reply) as (url, _):
+        metrics = Metrics(1)
+        folder = cascade_of(tmp_path, [runs[0], url], [float(np.median(margin_N))], timeout=30)
+        app = App({"cascade": Served(folder, metrics)}, ServeSettings(runs=(str(folder),)), metrics)
+        assert asyncio.run(served(app)) == ["small", url]
+    counted = dict(line.rsplit(" ", 1) for line in metrics.text().splitlines() if "stage=" in line)
+    assert counted['distill_stage_answers{stage="1"}'] == "1"
 
 
 def test_another_student_in_its_place_is_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:

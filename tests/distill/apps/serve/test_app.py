@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
 from distill.apps.app_settings import ServeSettings
-from distill.apps.serve import served as batches
+from distill.apps.serve import batches
 from distill.apps.serve.app import App, page
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.served import Served, name_of, names_of, open_served

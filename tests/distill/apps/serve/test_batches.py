@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distill.apps.serve import served as batches
+from distill.apps.serve import batches
+from distill.apps.serve.batches import SHORT_CHARACTERS, SHORT_TEXTS, Batches, Worker
 from distill.apps.serve.prometheus import Metrics
 from distill.apps.serve.requests import Texts
-from distill.apps.serve.served import SHORT_CHARACTERS, SHORT_TEXTS, Batches, Worker
 from pipeline.arrays import Floats
 from pipeline.errors import IntegrityError
 
