@@ -18,7 +18,7 @@ install: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt setup.py $(shell find pipeline student -path '*/cpp/*')
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade -c $(CONSTRAINTS) pip
-	$(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[teacher,augment,prompt,sweep,ray,onnx,s3,report,results,serve,docs,dev]'
+	$(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS) -e '.[teacher,augment,prompt,ray,onnx,s3,report,results,serve,docs,dev]'
 	touch $@
 
 # The first collection compiles the tests and the modules that they import. Otherwise both workers would do it.

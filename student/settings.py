@@ -431,5 +431,4 @@ class SweepSettings(Settings):
     )
     seeds: int = Field(1, ge=1, description="Number of seeds for each combination of values.")
     processes: int = Field(1, ge=1, description="Number of students trained at the same time.")
-    storage: str | None = Field(None, description="Storage of Optuna. Default: SQLite in the output folder.")
     cluster: RayFlags | None = None

@@ -34,10 +34,8 @@ from student.sweep.grid import (
     read_grid,
     settings_of,
 )
-from student.sweep.optuna_study import SQLITE, Study, open_study
 from student.sweep.workers import train_all, train_on_cluster
 
-STORAGE = "optuna.db"
 # Older sweeps recorded these defaults as numbers. Today None stands for the encoder's default, which is the same.
 EARLIER = {"pairing": "compare", "head": "mlp", "hidden_dropout": 0.2, "learning_rate": 5e-4}
 
@@ -49,8 +47,6 @@ ByPoint = dict[tuple[Any, ...], list[Scored]]
 
 def sweep(config: SweepSettings, command: str) -> Record:
     """Trains every student of a grid. Finished runs are not repeated, and unfinished ones are resumed.
-
-    The run folders are authoritative. Optuna's storage only mirrors finished runs for its tools.
 
     Args:
         config: settings, grid and seeds.
@@ -64,7 +60,6 @@ def sweep(config: SweepSettings, command: str) -> Record:
     Raises:
         ConfigError: naming every problem of the grid, before anything is trained.
         FingerprintMismatchError: if the folder holds a sweep with other settings.
-        MissingDependencyError: if Optuna is not installed.
     """
     grid = read_grid(config)
     points = make_points(config, grid)
@@ -76,7 +71,6 @@ def sweep(config: SweepSettings, command: str) -> Record:
     trials = make_trials(points, config.seeds, grid, folder, partial(build_swept_config, sets))
     make_folder(folder)
     remove_temporaries(folder)
-    study = open_study(config.storage or f"{SQLITE}{folder / STORAGE}", folder.name, trials)
     # If this try starts no run, its record is withdrawn, so that corrected settings can be used.
     begun = [trial.folder.exists() for trial in trials]
     fixed = fixed_values(config, grid)
@@ -84,7 +78,7 @@ def sweep(config: SweepSettings, command: str) -> Record:
     settings = defaults(TrainSettings) | common | _contents(fixed) | settings_of(fixed, sets)
     earlier = _start_record(settings, folder, command)
     try:
-        failed = _train_missing(config, folder, trials, study)
+        failed = _train_missing(config, folder, trials)
     except DistillError:
         # No run was started with these settings, so they must not bind the next try.
         if begun == [trial.folder.exists() for trial in trials]:
@@ -137,11 +131,8 @@ def _start_record(settings: dict[str, Any], folder: Path, command: str) -> Recor
     return earlier
 
 
-def _train_missing(config: SweepSettings, folder: Path, trials: Sequence[Trial], study: Study) -> dict[str, str]:
+def _train_missing(config: SweepSettings, folder: Path, trials: Sequence[Trial]) -> dict[str, str]:
     """Trains unfinished runs. Returns errors by the name of the run."""
-    for trial in trials:
-        if trial.is_finished:
-            study.add(trial, score_of(trial))
     missing = [trial for trial in trials if not trial.is_finished]
     configs, failed = [trial.settings for trial in missing], {}
     if config.cluster is None:
@@ -153,7 +144,6 @@ def _train_missing(config: SweepSettings, folder: Path, trials: Sequence[Trial],
         for number, error in trained:
             trial = missing[number]
             if error is None:
-                study.add(trial, score_of(trial))
                 console.note(f"{trial.folder.name}: {score_of(trial):.4f}")
             else:
                 # One failed student, such as a diverged one, does not end the others.

@@ -101,7 +101,7 @@ print(sorted({name.split(".")[0] for name in sys.modules} & set(sys.argv[2:])))
 
 @pytest.mark.slow
 def test_answering_loads_no_libraries_of_training(opinion_run: Path) -> None:
-    libraries = ["accelerate", "datasets", "duckdb", "fsspec", "optuna", "scipy", "sklearn", "transformers", "typer"]
+    libraries = ["accelerate", "datasets", "duckdb", "fsspec", "scipy", "sklearn", "transformers", "typer"]
     arguments = [sys.executable, "-c", ANSWERING, str(opinion_run), *libraries]
     process = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
     assert process.stdout.splitlines() in (["bad", "[]"], ["good", "[]"]), process.stdout + process.stderr

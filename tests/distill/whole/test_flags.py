@@ -70,7 +70,7 @@ FLAGS = {
     "--per-device-train-batch-size --seed --allow-unverified",
     "sql": "query --file --explain-row --store --csv --parquet",
     "train-student": TRAINING,
-    "sweep": f"{TRAINING} {RAY} --grid --seeds --processes --storage",
+    "sweep": f"{TRAINING} {RAY} --grid --seeds --processes",
     "cascade": "--stage --output-dir --set --where --disagreement --confidence --budget --target-accuracy --cost "
     "--timeout --store --allow-unverified",
     "evaluate": "run --cost --set --store --allow-unverified --data --text --text2 --label --manifest --baseline",

@@ -1,20 +1,16 @@
-import errno
 import json
 import os
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from multiprocessing import active_children
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import optuna
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -22,19 +18,14 @@ from typer.testing import CliRunner
 from distill.commands import app
 from pipeline.errors import (
     ConfigError,
-    DataError,
     DistillError,
     FingerprintMismatchError,
-    MissingDependencyError,
-    PassingError,
 )
 from pipeline.flat_settings import as_flags, given
 from pipeline.record_file import Record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.training.run import CHECKPOINT
 from student.settings import SweepSettings, TrainSettings
-from student.sweep.grid import Trial
-from student.sweep.optuna_study import Study, open_study
 from student.sweep.sweep import sweep
 from student.sweep.workers import train_all, train_on_cluster
 from student.train import train
@@ -75,16 +66,6 @@ def same_weights(one: Path, other: Path) -> bool:
 def times(folder: Path) -> dict[str, int]:
     """When the files of each run were written."""
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.glob("*/*")}
-
-
-def told(storage: Path) -> dict[str, list[tuple[dict[str, Any], float | None]]]:
-    """Parameters and value of every trial, by study, as Optuna reads them."""
-    url = f"sqlite:///{storage}"
-    studies = {name: optuna.load_study(study_name=name, storage=url) for name in optuna.get_all_study_names(url)}
-    for study in studies.values():
-        assert study.direction == optuna.study.StudyDirection.MAXIMIZE
-        assert {trial.state for trial in study.trials} <= {optuna.trial.TrialState.COMPLETE}
-    return {name: [(trial.params, trial.value) for trial in study.trials] for name, study in studies.items()}
 
 
 @pytest.fixture(scope="module")
@@ -174,26 +155,12 @@ def test_the_result_is_computed_from_the_runs_records(swept: Path) -> None:
     assert len({score for by_seed in scores.values() for score in by_seed.values()}) == 4
 
 
-def test_the_study_holds_every_run_once(swept: Path) -> None:
-    (trials,) = told(swept / "optuna.db").values()
-    expected = [
-        ({"learning_rate": rate, "seed": seed}, pearson_of(swept / run_name(rate, seed)))
-        for rate in RATES
-        for seed in (42, 43)
-    ]
-    assert sorted(trials, key=str) == sorted(expected, key=str)
-    (name,) = optuna.get_all_study_names(f"sqlite:///{swept / 'optuna.db'}")
-    study = optuna.load_study(study_name=name, storage=f"sqlite:///{swept / 'optuna.db'}")
-    assert study.best_trial.user_attrs["run"] == json.loads((swept / "sweep.json").read_text())["result"]["best"]["run"]
-
-
 def test_a_repeated_sweep_trains_nothing(own_sweep: Path, rating_set: Path) -> None:
     before, there = times(own_sweep), json.loads((own_sweep / "sweep.json").read_text())["result"]
     again = sweep(sweep_config(rating_set, own_sweep, processes=2), "again")["result"]
     assert times(own_sweep) == before
     assert again["points"] == there["points"]
     assert Path(again["best"]["run"]) == own_sweep / Path(there["best"]["run"]).name
-    assert [len(trials) for trials in told(own_sweep / "optuna.db").values()] == [4]
 
 
 def test_the_command_shows_what_the_record_says(own_sweep: Path, rating_set: Path) -> None:
@@ -239,9 +206,6 @@ def test_a_grown_sweep_trains_what_is_new_and_reports_what_fails(own_sweep: Path
     assert means == {rate: pearson_of(own_sweep / run_name(rate, 42)) for rate in (0.02, 0.01, 0.001)}
     assert list(means.values()) == sorted(means.values(), reverse=True)
     assert {point["deviation"] for point in result["points"]} == {None}
-    studies = sorted(told(own_sweep / "optuna.db").values(), key=len)
-    assert [len(trials) for trials in studies] == [3, 4]
-    assert {params["learning_rate"]: value for params, value in studies[0]} == means
 
 
 @pytest.mark.slow
@@ -290,54 +254,6 @@ def test_where_the_set_and_the_sweep_lie_does_not_matter(own_sweep: Path, rating
     moved = sweep_config(copy, own_sweep.rename(tmp_path / "renamed"))
     sweep(moved, "")
     assert times(tmp_path / "renamed") == before
-
-
-def test_without_optuna_a_sweep_says_what_to_install(
-    rating_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingDependencyError, match=naming("optuna", "'distill-offline[sweep]'")):
-        sweep(sweep_config(rating_set, tmp_path), "")
-    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
-
-
-def test_another_storage_is_used_and_a_wrong_one_told(own_sweep: Path, rating_set: Path, tmp_path: Path) -> None:
-    sweep(sweep_config(rating_set, own_sweep, storage=f"sqlite:///{tmp_path / 'mine.db'}"), "")
-    assert [len(trials) for trials in told(tmp_path / "mine.db").values()] == [4]
-    wrong = f"sqlite:///{tmp_path / 'missing' / 'x.db'}"
-    with pytest.raises(DataError, match=naming(f"--storage {wrong}: ")):
-        sweep(sweep_config(rating_set, own_sweep, storage=wrong), "")
-
-
-def test_a_storage_that_somebody_else_has_locked_is_told(own_sweep: Path, rating_set: Path, tmp_path: Path) -> None:
-    path = tmp_path / "mine.db"
-    config = sweep_config(rating_set, own_sweep, storage=f"sqlite:///{path}?timeout=0.1")
-    trial = Trial({"alpha": 0.5, "seed": 1}, TrainSettings.from_flags(), tmp_path)
-    study = open_study(str(config.storage), "a", [trial])
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("begin exclusive")
-        with pytest.raises(PassingError, match=naming(f"--storage {config.storage}: ")):
-            study.add(trial, 0.5)
-        with pytest.raises(PassingError, match=naming(f"--storage {config.storage}: ")):
-            sweep(config, "")
-
-
-def test_a_disk_that_became_read_only_is_told_though_sqlite_says_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "mine.db"
-    trial = Trial({"alpha": 0.5, "seed": 1}, TrainSettings.from_flags(), tmp_path)
-    study = open_study(f"sqlite:///{path}?timeout=0.1", "a", [trial])
-
-    def read_only(**_: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("begin exclusive")  # so that SQLite fails by what time mends
-        monkeypatch.setattr("tempfile.TemporaryFile", read_only)
-        with pytest.raises(DataError, match=naming(f"{tmp_path}: ")) as caught:
-            study.add(trial, 0.5)
-    assert caught.value.exit_code == 2
 
 
 @pytest.mark.slow
@@ -400,7 +316,7 @@ def test_ctrl_c_between_two_students_ends_the_workers(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Study, "add", interrupted)  # which is told of the first one while the other is trained
+    monkeypatch.setattr("student.sweep.sweep.score_of", interrupted)  # for the first one, while the other is trained
     changes = {"grid": ("num_train_epochs=1,1000000",), "early_stopping_patience": 10**6, "seeds": 1, "processes": 2}
     flags = given(sweep_config(rating_set, tmp_path, **changes))
     config = SweepSettings.from_flags(**{name: value for name, value in flags.items() if name != "num_train_epochs"})
@@ -478,9 +394,6 @@ def test_a_killed_sweep_goes_on_to_the_same_result(rating_set: Path, tmp_path: P
         assert same_weights(run, tmp_path / str(rate))
         assert record_of(run)["result"] == whole["result"]
         assert {"learning_rate": rate} in [point["values"] for point in result["points"]]
-    (trials,) = told(folder / "optuna.db").values()
-    assert {params["learning_rate"]: value for params, value in trials} == {r: pearson_of(p) for r, p in runs.items()}
-    assert len(trials) == 2
 
 
 @pytest.mark.slow

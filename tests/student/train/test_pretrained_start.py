@@ -207,7 +207,6 @@ def test_every_task_of_a_joint_training_records_them(store: Path, vectors_store:
 def test_other_vectors_are_noticed_by_reproduce_and_by_a_sweep(
     trained_VE: torch.Tensor, opinion_vectors: ExampleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("optuna")
     before = read_pretrained().sha256
     flags = tiny_config(opinion_vectors.root, tmp_path / "run", num_train_epochs=1)
     train(flags, "")

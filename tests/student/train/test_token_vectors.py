@@ -231,7 +231,6 @@ def test_reproduce_looks_at_the_vectors(opinion_vectors: ExampleSet, opinion_set
 
 
 def test_a_sweep_tries_both_starts(store: Path, opinion_vectors: ExampleSet, tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
     flags = tiny_config(opinion_vectors.root, tmp_path / "sweep", num_train_epochs=1)
     values = given(flags)
     sweep(SweepSettings.from_flags(**values, grid=("init=teacher,noise",)), "")
