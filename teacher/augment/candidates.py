@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +23,13 @@ from pipeline.sets.record_parts import Setting
 from pipeline.sources import ROWS_AT_ONCE
 from pipeline.text.tokenizer import tokenizer_sha256
 from pipeline.text.word_vectors import file_sha256
-from teacher.augment.methods import TinyBert
 from teacher.augment.proposals import FLAG, WordVectors, propose, read_vectors, whole_words
 from teacher.augment.tinybert_editor import Site, Sites, read_sites, table_of_sites
 from teacher.models.loaded import inference_mode, weights_sha256
 from teacher.models.masked_lm import MaskedLm, load_masked_lm
+
+if TYPE_CHECKING:
+    from teacher.augment.methods import TinyBert  # whose plan calls this module
 
 FOLDER = "candidates"
 LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers")
@@ -49,11 +52,11 @@ class Proposer:
 
     lm: MaskedLm
     words: list[str | None]
-    method: TinyBert
+    method: "TinyBert"
     settings: dict[str, Setting]
 
 
-def prepare_masked_lm(config: TinyBert) -> Proposer:
+def prepare_masked_lm(config: "TinyBert") -> Proposer:
     """Loads the masked LM that the flags name, and checks it before anything expensive.
 
     Raises:
