@@ -9,7 +9,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 from pipeline.arrays import Ragged
-from teacher.augment.proposals import propose, whole_words
+from teacher.augment.candidates import propose, whole_words
 from teacher.models.loaded import inference_mode
 from teacher.models.masked_lm import load_masked_lm, predict_masked
 from teacher.tiny import create_tiny_bert

@@ -3,10 +3,10 @@
 import gzip
 
 from pipeline.text.word_vectors import read_word_vectors
-from teacher.augment.proposals import read_vectors
+from teacher.augment.candidates import read_vectors
 from tests.fuzz.files import of_a_kind, seeds, written
 
-COVERS = ("pipeline.text.word_vectors", "teacher.augment.proposals")
+COVERS = ("pipeline.text.word_vectors", "teacher.augment.candidates")
 KINDS = (".txt", ".txt.gz")
 TEXT = b"2 3\nthe 0.1 0.2 -3\nof it 1e-3 0 1\nzero 0 0 0\n"
 SEEDS = seeds(KINDS, {".txt": [TEXT, TEXT[4:]], ".txt.gz": [gzip.compress(TEXT, mtime=0)]})

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import DataError
 from pipeline.sources import load_source
-from pipeline.sources.odd_rows import swallowed_rows
-from pipeline.sources.quotes import QuoteWatch, quote_faults
+from pipeline.sources.checks import swallowed_rows
+from pipeline.sources.delimited_rows import QuoteWatch, quote_faults
 from pipeline.sources.row_files import BINARY, FORMATS, open_rows
 from pipeline.sources.source import load_word_source
 from pipeline.tasks.task import Task

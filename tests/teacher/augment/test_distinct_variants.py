@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pipeline.errors import FingerprintMismatchError, IntegrityError, PassingError, limit_reached
 from pipeline.record_file import read_work_record
 from pipeline.sets.record_parts import Sample, Setting
-from teacher.augment import distinct
+from teacher.augment import augment
 from teacher.augment import variants as variants_module
-from teacher.augment.distinct import write_distinct
+from teacher.augment.augment import write_distinct
 from teacher.augment.variants import SCHEMA, Variants, VariantsFolder, open_variants
 from tests.helpers.messages import naming
 
@@ -262,14 +262,14 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_a_full_disk_is_no_reason_to_remove_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distinct, "REPEATED", "copy (select $files from range(100000)) to '/dev/full'")
+    monkeypatch.setattr(augment, "REPEATED", "copy (select $files from range(100000)) to '/dev/full'")
     with pytest.raises(PassingError, match="generated/spilled: "):
         kept(tmp_path / "folder", [("a", None)], [])
 
 
 def test_no_memory_left_is_no_reason_to_remove_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hungry = "set max_memory = '1MB'; select $files, list(i) from range(10000000) numbers(i)"
-    monkeypatch.setattr(distinct, "REPEATED", hungry)
+    monkeypatch.setattr(augment, "REPEATED", hungry)
     with pytest.raises(duckdb.OutOfMemoryException) as caught:
         kept(tmp_path / "folder", [("a", None)], [])
     assert limit_reached(caught.value) is not None

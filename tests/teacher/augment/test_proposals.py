@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, WordPiece
 
 from pipeline.errors import TeacherError
-from teacher.augment.proposals import WordVectors, propose, whole_words
+from teacher.augment.candidates import WordVectors, propose, whole_words
 from teacher.augment.tinybert_editor import Site
 from teacher.models.masked_lm import MaskedLm, MlmTokenizer
 from tests.helpers.messages import naming

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import DataError
-from teacher.augment import proposals
-from teacher.augment.proposals import read_vectors
+from teacher.augment import candidates
+from teacher.augment.candidates import read_vectors
 from tests.helpers.messages import naming
 
 # directions in degrees, and lengths that a cosine must not care about; GloVe has words with spaces, too
@@ -72,7 +72,7 @@ def test_large_numbers_keep_their_direction(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
 def test_many_words_at_once_are_as_one_by_one(file: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proposals, "QUERIES_AT_ONCE", at_once)
+    monkeypatch.setattr(candidates, "QUERIES_AT_ONCE", at_once)
     known, words = read_vectors(file), ["east", "north", "no word", "The", "so so"]
     assert known.neighbours(words, 3) == {w: n for word in words for w, n in known.neighbours([word], 3).items()}
     assert known.neighbours([], 3) == {}
@@ -95,8 +95,8 @@ def test_of_a_word_twice_the_first_counts(tmp_path: Path) -> None:
 
 
 def test_only_the_commonest_words_are_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert proposals.MAX_WORDS == 100_000  # as TinyBERT's code
-    monkeypatch.setattr(proposals, "MAX_WORDS", 3)
+    assert candidates.MAX_WORDS == 100_000  # as TinyBERT's code
+    monkeypatch.setattr(candidates, "MAX_WORDS", 3)
     file.write_text(SEVEN + "this line would be wrong\n")
     assert read_vectors(file).words == ["north", "east", "so so"]
 
