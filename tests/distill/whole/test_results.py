@@ -9,6 +9,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from distill.apps.results import cells
+from pipeline.errors import short
 from pipeline.record_file import read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
 from teacher.models.loaded import weights_sha256
@@ -187,7 +188,7 @@ tasks: {{rte: {{teacher: {{from: mnli, learning_rate: 1.0e-3}}}}}}
     capfd.readouterr()
     assert invoke(*arguments).exit_code == 1
     error = capfd.readouterr().err
-    assert all(part in error for part in (f"{folder} ", f"encoder: '{rte['encoder']}'"))
+    assert all(part in error for part in (f"{folder} ", f"encoder: {short(rte['encoder'])} there"))
 
 
 def write_pairs(work: Path, data: Path) -> None:
