@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from transformers import BertConfig
 
+from pipeline.console import show
 from pipeline.record_file import read_work_record
 from pipeline.sets.record import read_set_record
 from tests.helpers.commands import distill, invoke
@@ -24,7 +25,8 @@ def test_dump_prints_the_set(task: list[object], teachers: Path, tmp_path: Path)
     for split, count in (("train", TRAIN_ROWS), ("validation", VALIDATION_ROWS)):
         row = next(line for line in table.stdout.splitlines() if f"│ {split} " in line)
         cells = [cell.strip() for cell in row.split("│")[1:-1]]
-        assert cells == [split, str(count), "1", f"accuracy {record.scores[split]['accuracy']:.4f}"]
+        assert cells == [split, str(count), "1", show(record.scores[split]["accuracy"])]
+    assert "accuracy" in table.stdout
     assert json.loads(invoke(*command, "--json").stdout) == record.model_dump(mode="json")
 
 
