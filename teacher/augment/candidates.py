@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,9 +36,14 @@ from teacher.augment.tinybert_words import Span, replaceable
 from teacher.models.batches import run_batches, tokens_per_batch
 from teacher.models.loaded import inference_mode, weights_sha256
 from teacher.models.masked_lm import MaskedLm, load_masked_lm, predict_masked
+from teacher.models.model_settings import ForwardFlags
 
-if TYPE_CHECKING:
-    from teacher.augment.methods import TinyBert  # whose plan calls this module
+FOLDER = "candidates"
+LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers")
+# Increase it when the same settings give other candidates.
+RULES = 1
+SENTENCES_PER_PART = 2048
+SENTENCES_AT_ONCE = 256
 
 
 FLAG = "--word-vectors"
@@ -231,14 +236,6 @@ def _from_vectors(
             yield number, Site(span, sorted(candidates))
 
 
-FOLDER = "candidates"
-LIBRARIES = ("distill-offline", "torch", "transformers", "tokenizers")
-# Increase it when the same settings give other candidates.
-RULES = 1
-SENTENCES_PER_PART = 2048
-SENTENCES_AT_ONCE = 256
-
-
 @dataclass(frozen=True)
 class Proposer:
     """A masked LM that proposes candidates.
@@ -246,39 +243,50 @@ class Proposer:
     Attributes:
         lm: the model.
         words: its vocabulary by token, with None for pieces of words.
-        method: the flags.
+        word_vectors: the file with vectors of words of several pieces, or None.
+        num_candidates: number of proposals per word.
+        forward: the settings of a forward pass.
         settings: everything that determines the candidates.
     """
 
     lm: MaskedLm
     words: list[str | None]
-    method: "TinyBert"
+    word_vectors: Path | None
+    num_candidates: int
+    forward: ForwardFlags
     settings: dict[str, Setting]
 
 
-def prepare_masked_lm(config: "TinyBert") -> Proposer:
-    """Loads the masked LM that the flags name, and checks it before anything expensive.
+def prepare_masked_lm(
+    masked_lm: str, word_vectors: Path | None, num_candidates: int, forward: ForwardFlags
+) -> Proposer:
+    """Loads the masked LM, and checks it before anything expensive.
+
+    Args:
+        masked_lm: hub id or folder of the masked LM.
+        word_vectors: see `Proposer`, also for the other arguments.
+        num_candidates: number of proposals per word.
+        forward: the settings of a forward pass.
 
     Raises:
         DataError: if it, or the word vectors, cannot be read.
         TeacherError: if it is not a masked LM, or does not use WordPiece.
     """
     vectors = "none"
-    if config.word_vectors is None:
+    if word_vectors is None:
         console.warn("no --word-vectors: words of several pieces are not replaced")
     else:
-        vectors = file_sha256(config.word_vectors, FLAG)
-    forward = config.forward
-    lm = load_masked_lm(config.masked_lm, None, forward.max_seq_length)
+        vectors = file_sha256(word_vectors, FLAG)
+    lm = load_masked_lm(masked_lm, None, forward.max_seq_length)
     settings: dict[str, Setting] = {
         "masked_lm": weights_sha256(lm.model),
         "tokenizer": tokenizer_sha256(lm.tokens.tokenizer.to_str()),
         "word_vectors": vectors,
-        "num_candidates": config.num_candidates,
+        "num_candidates": num_candidates,
         "max_seq_length": forward.max_seq_length,
         "precision": forward.precision,
     }
-    return Proposer(lm, whole_words(lm), config, settings)
+    return Proposer(lm, whole_words(lm), word_vectors, num_candidates, forward, settings)
 
 
 def distinct_sentences(rows: pa.Table) -> tuple[pa.Array, Ints]:
@@ -310,8 +318,8 @@ def find_sites(
     make_folder(work.root)
     my_parts = work.my_missing(parts, state)
     if my_parts:
-        path = proposer.method.word_vectors
-        find = partial(_propose, proposer, read_vectors(path) if path else None)
+        vectors = read_vectors(proposer.word_vectors) if proposer.word_vectors else None
+        find = partial(_propose, proposer, vectors)
         total = sum(part.size for part in my_parts)
         with console.progress(total, "candidates") as steps:
             if cluster is None:
@@ -377,11 +385,11 @@ def _propose(
     proposer: Proposer, vectors: WordVectors | None, texts: list[str], advance: Callable[[int], None]
 ) -> list[list[Site]]:
     """Returns the candidates of sentences, computed in small batches."""
-    lm, method, forward = proposer.lm, proposer.method, proposer.method.forward
+    lm, num_candidates, forward = proposer.lm, proposer.num_candidates, proposer.forward
     sites: list[list[Site]] = []
     with inference_mode(lm.model.device, forward.precision):
         for first in range(0, len(texts), SENTENCES_AT_ONCE):
             some = texts[first : first + SENTENCES_AT_ONCE]
-            sites += propose(lm, proposer.words, vectors, some, method.num_candidates, forward.max_seq_length)
+            sites += propose(lm, proposer.words, vectors, some, num_candidates, forward.max_seq_length)
             advance(len(some))
     return sites

@@ -193,7 +193,7 @@ class TinyBert(Method):
         from teacher.augment.candidates import distinct_sentences, find_sites, prepare_masked_lm
         from teacher.augment.tinybert_editor import TinyBertEditor
 
-        proposer = prepare_masked_lm(self)
+        proposer = prepare_masked_lm(self.masked_lm, self.word_vectors, self.num_candidates, self.forward)
 
         def editor(state: "PartialState") -> Editor:
             distinct, numbers_NS = distinct_sentences(rows)
