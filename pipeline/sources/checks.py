@@ -13,6 +13,8 @@ from pipeline.sources.columns import MAX_EXAMPLES, column_name, plain, row_numbe
 from pipeline.sources.gold import NUMERAL, READERS, check_words, labels_of_columns, split_words
 from pipeline.tasks.task import TRAIN, Task
 
+WORD_LISTS = pa.list_(pa.string())
+
 UNIT = "\x1f"  # joins words for comparisons, because it occurs in no text
 
 
@@ -87,9 +89,6 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
     texts = column.cast(pa.list_(pa.string()))
     return pc.binary_join(texts, UNIT)
-
-
-WORD_LISTS = pa.list_(pa.string())
 
 
 def check_split(task: Task, split: str, place: str, table: pa.Table) -> tuple[pa.Table, list[str], list[str]]:

@@ -24,6 +24,13 @@ from pipeline import console
 from pipeline.errors import DataError
 from pipeline.sources.row_bytes import codec, open_bytes, without_bom
 
+MAX_ROW_BYTES = 2**26
+NUMBER_OF_FIELDS = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
+TOO_MANY = "A text with a comma needs quotes around it"
+UNQUOTED = pc.ParseOptions(delimiter="\t", quote_char=False)  # GLUE's TSV: a quote is a character like any other
+QUOTED = pc.ParseOptions(newlines_in_values=True)
+SEPARATORS = {";": "';'", "\t": "tabs", ",": "commas", "|": "'|'"}
+
 QUOTE, BACKSLASH = ord('"'), b"\\"
 ENDS = b",\r\n"  # of fields
 MAY_ADJOIN = np.isin(
@@ -119,12 +126,6 @@ def _in_words(opened_at: int, number: int, before: bytes, part: bytes) -> str:
     return f"line {number}: {shown!r} stands after the closing quote{begins}. {advice}. Write a quote in a text twice"
 
 
-MAX_ROW_BYTES = 2**26
-NUMBER_OF_FIELDS = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
-TOO_MANY = "A text with a comma needs quotes around it"
-UNQUOTED = pc.ParseOptions(delimiter="\t", quote_char=False)  # GLUE's TSV: a quote is a character like any other
-QUOTED = pc.ParseOptions(newlines_in_values=True)
-SEPARATORS = {";": "';'", "\t": "tabs", ",": "commas", "|": "'|'"}
 BYTES_LOOKED_AT, LINES_LOOKED_AT = (2**16, 2**20), 5  # the second size is for a header that does not fit into the first
 
 

@@ -38,6 +38,12 @@ from teacher.augment.variants import (
     require_same_variants,
 )
 
+FOLDER = "augmented"
+# In the folder that is removed at the end, so that a late kill does not leave it behind.
+LOCK = "lock"
+# Increase it when the same settings give other variants.
+RULES = 1
+
 SAMPLE_ROWS = 10
 TEXT = ("sentence1", "sentence2")
 # An original comes before all variants, and an earlier variant before later ones. Hashes replace the texts, so that a
@@ -151,13 +157,6 @@ def _sample(originals: pa.Table, row: dict[str, object]) -> Sample:
         original=tuple(original[name] for name in TEXT if original[name] is not None),
         text=tuple(row[name] for name in TEXT if row[name] is not None),
     )
-
-
-FOLDER = "augmented"
-# In the folder that is removed at the end, so that a late kill does not leave it behind.
-LOCK = "lock"
-# Increase it when the same settings give other variants.
-RULES = 1
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ from teacher.models.batches import collate, tokens_per_batch
 from teacher.models.classifier import Teacher, new_classifier
 from teacher.models.teacher_logits import framed, labelled_words, pieces_of
 
+INDEX_FILE = "model.safetensors.index.json"
+
 
 class TokenLabelTask(BatchedTask):
     """A classifier of words with its sentences for training and scores.
@@ -144,7 +146,6 @@ class TokenLabelTask(BatchedTask):
 
 
 ENCODER_FILE, HEAD_FILE = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 TASKS: dict[str, type[ExampleTask | TokenLabelTask]] = {
     "token_labels": TokenLabelTask
 }  # by `Task.type`, with examples as the default

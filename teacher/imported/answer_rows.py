@@ -28,6 +28,10 @@ from pipeline.untrusted import parse_json
 from teacher.imported.import_settings import AnswersKind, ImportSettings
 from teacher.models.label_order import label_places, stated_labels
 
+FLOOR = 1e-6  # smallest probability, because its logarithm must be finite
+SLACK = 0.01  # tolerance of sums of probabilities, which are often rounded
+MISSING: tuple[Any, ...] = (None, "", {})  # values of a row without an answer
+
 ENDINGS = (".npz", ".npy")
 LABELS = "labels"  # the array with the names of the outputs, in their order
 HOW = "np.savez(FILE, logits=LOGITS, split='validation', source_row=np.arange(len(LOGITS)), labels=NAMES)"
@@ -100,8 +104,6 @@ def _texts(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
-FLOOR = 1e-6  # smallest probability, because its logarithm must be finite
-SLACK = 0.01  # tolerance of sums of probabilities, which are often rounded
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,6 @@ class Answers:
     row_A: Ints
     logits_AC: Floats
     num_spread: int
-
-
-MISSING: tuple[Any, ...] = (None, "", {})  # values of a row without an answer
 
 
 def read_answers(config: ImportSettings, task: Task) -> Answers:

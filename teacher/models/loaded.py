@@ -30,6 +30,18 @@ from pipeline.text.tokenizer import frame_ids, reported, vocabulary_size
 from pipeline.training.checkpoint import tensors_sha256
 from pipeline.untrusted import parse_json
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+# Key of a run's result: the sentence encoder the teacher was fine-tuned from.
+SENTENCE_ENCODER = "sentence_encoder"
+# The same for the hub id of the model that the teacher was fine-tuned from.
+BASE_MODEL = "base_model"
+# These families number positions from pad_token_id + 1 on, so the first rows of their position table are never used.
+AFTER_PADDING = {
+    *("camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm"),
+    *("xlm-roberta", "xlm-roberta-xl", "xmod"),
+}
+
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 # Quantized weights of these types mean nothing without their scales.
 ROUNDED = {"I8", "U8", "F8_E4M3", "F8_E5M2"}
@@ -87,18 +99,7 @@ def _files(name: str, revision: str | None) -> Iterator[Path]:
             return
 
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
-PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-# Key of a run's result: the sentence encoder the teacher was fine-tuned from.
-SENTENCE_ENCODER = "sentence_encoder"
-# The same for the hub id of the model that the teacher was fine-tuned from.
-BASE_MODEL = "base_model"
-# These families number positions from pad_token_id + 1 on, so the first rows of their position table are never used.
-AFTER_PADDING = {
-    *("camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm"),
-    *("xlm-roberta", "xlm-roberta-xl", "xmod"),
-}
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,13 @@ from pipeline.text.windows import are_truncated
 from teacher.unlabelled.flags import PairsFrom, Unlabelled
 from teacher.unlabelled.similarity import letters, near_copies, neighbours, normalized, similar
 
+# Increase it when the same settings give other rows.
+RULES = 1
+# From this average number of sentences per text on, pairs are made of neighbouring sentences.
+SENTENCES_OF_A_TEXT = 2
+Mask = npt.NDArray[np.bool_]
+Places = tuple[tuple[str, int], ...]  # files, each with the number of its first row
+
 TEXT = "text"  # the column of texts without the task's column names
 DOCUMENTS_PER_BLOCK = 64
 SPARE = 1.25  # factor on the requested rows, because some will be left out
@@ -141,14 +148,6 @@ def _of_corpus(name: str, max_rows: int, seed: int) -> Texts:
                 break
     in_order = tuple(sentences for start in sorted(chosen) for sentences in chosen[start])
     return Texts(documents.description, documents.sha256, documents=in_order)
-
-
-# Increase it when the same settings give other rows.
-RULES = 1
-# From this average number of sentences per text on, pairs are made of neighbouring sentences.
-SENTENCES_OF_A_TEXT = 2
-Mask = npt.NDArray[np.bool_]
-Places = tuple[tuple[str, int], ...]  # files, each with the number of its first row
 
 
 def add_unlabelled(task: Task, source: Source, wanted: Unlabelled) -> tuple[Source, UnlabelledRecord]:
