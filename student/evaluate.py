@@ -6,10 +6,9 @@ from typing import Any
 from pipeline import console
 from pipeline.errors import ConfigError, DataError, raise_all
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
-from pipeline.flat_settings import given
 from pipeline.record_file import Record, read_work_record
 from pipeline.sets.open import LogitSet
-from pipeline.settings import flag_name
+from pipeline.settings import flag_name, given
 from pipeline.tasks.task import TRAIN
 from pipeline.training.run_record import STUDENTS
 from student.lessons import KINDS, PRETRAINING

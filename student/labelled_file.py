@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.config import parse_model
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.file_names import RUN_RECORD
+from pipeline.parsing import parse_model
 from pipeline.record_file import read_work_record
 from pipeline.sources import load_source, load_word_source
 from pipeline.sources.row_files import open_rows

@@ -5,10 +5,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.config import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
 from pipeline.errors import ConfigError, raise_all
-from pipeline.flat_settings import deciding, given
-from pipeline.settings import flag_name
+from pipeline.settings import deciding, flag_name, given
+from pipeline.shared_settings import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
 from student.model.flags import (
     Cbow,
     Cmow,

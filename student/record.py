@@ -11,12 +11,12 @@ from pipeline import console
 from pipeline.devices import has_fast_bf16
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
-from pipeline.flat_settings import deciding
 from pipeline.query.mixture import mix_of
 from pipeline.record_file import Record
 from pipeline.sets.card import hub_metadata
 from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import VocabularyVectors
+from pipeline.settings import deciding
 from pipeline.tasks.task import TRAIN
 from pipeline.tasks.temperature import as_logits, best_thresholds, calibrated
 from pipeline.tasks.text_drift import answer_signals, fit_profile, text_signals, without

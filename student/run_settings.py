@@ -5,7 +5,9 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags, names_of
+from pipeline.parsing import names_of
+from pipeline.settings import Settings
+from pipeline.shared_settings import JsonFlags, StoreFlags, UnverifiedFlags
 from student.cascade.config import CollectFlags
 from student.settings import TableDtype
 from student.source_settings import FORMERLY_LOGITS
@@ -16,13 +18,13 @@ STDIN = Path("-")
 OUTPUT_FORMATS = (".parquet", ".csv", ".tsv", ".jsonl")
 
 
-class RunFlags(Config):
+class RunFlags(Settings):
     """For the commands about one run."""
 
     run: Path = Field(description="Folder of a run.", json_schema_extra={"argument": True})
 
 
-class CostFlags(Config):
+class CostFlags(Settings):
     """For the commands that choose labels by the cost of mistakes."""
 
     cost: tuple[str, ...] = Field(

@@ -14,19 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.cluster.ray_pool import RayFlags
-from pipeline.config import (
-    PLACE,
-    JsonFlags,
-    ReportFlags,
-    SeedFlags,
-    StoreFlags,
-    UnverifiedFlags,
-    parse_settings,
-    parse_yaml,
-)
 from pipeline.errors import ConfigError, did_you_mean, unreadable
-from pipeline.flat_settings import given as given_flags
+from pipeline.parsing import parse_settings, parse_yaml
 from pipeline.settings import Draft, Settings
+from pipeline.settings import given as given_flags
+from pipeline.shared_settings import PLACE, JsonFlags, ReportFlags, SeedFlags, StoreFlags, UnverifiedFlags
 from student.model.flags import (
     AnyEncoder,
     EmbeddingKind,

@@ -4,9 +4,10 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.config import PLACE, names_of
 from pipeline.errors import DataError
+from pipeline.parsing import names_of
 from pipeline.settings import Settings
+from pipeline.shared_settings import PLACE
 from pipeline.tasks.task import Metric
 
 FORMERLY_LOGITS: Any = {"aliases": ["logits"]}  # the flag's name before it was --set

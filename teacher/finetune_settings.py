@@ -5,16 +5,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from pipeline.config import (
-    PLACE,
-    DataFlags,
-    JsonFlags,
-    OwnDataFlags,
-    ReportFlags,
-    SeedFlags,
-    names_of,
-)
+from pipeline.parsing import names_of
 from pipeline.settings import Settings
+from pipeline.shared_settings import PLACE, DataFlags, JsonFlags, OwnDataFlags, ReportFlags, SeedFlags
 from pipeline.tasks.task import Objective
 from teacher.models.model_settings import ModelFlags
 from teacher.settings import (

@@ -11,20 +11,12 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from pipeline.cluster.launchers import Job, launched_job
 from pipeline.cluster.ray_pool import RayWriteFlags
-from pipeline.config import (
-    PLACE,
-    JsonFlags,
-    OwnDataFlags,
-    SeedFlags,
-    SetFlags,
-    StoreFlags,
-    UnverifiedFlags,
-    names_of,
-)
 from pipeline.errors import ConfigError
+from pipeline.parsing import names_of
 from pipeline.sets.codec_text import DistributionCodec, KeepText, Kept, Pooling, VectorCodecText, parse_kept
 from pipeline.sets.record_parts import SET_NAME, UNLABELLED, LayerRows, WindowsRecord
 from pipeline.settings import Settings
+from pipeline.shared_settings import PLACE, JsonFlags, OwnDataFlags, SeedFlags, SetFlags, StoreFlags, UnverifiedFlags
 from pipeline.tasks.task import TRAIN, load_task
 from teacher.augment.methods import MaskEach, MaskPos, Method, SplitFlags, TinyBert, default_method
 from teacher.models.model_settings import BatchFlags, ModelFlags

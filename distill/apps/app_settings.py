@@ -6,8 +6,10 @@ from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags, names_of
 from pipeline.errors import did_you_mean
+from pipeline.parsing import names_of
+from pipeline.settings import Settings
+from pipeline.shared_settings import JsonFlags, StoreFlags, UnverifiedFlags
 from student.cascade.config import CollectFlags
 
 TRANSFORMERS = {"bert-base": "BERT-base", "distilbert": "DistilBERT", "tinybert-4": "TinyBERT-4"}
@@ -53,7 +55,7 @@ class BenchSettings(JsonFlags):
         return self.peer or tuple(PEERS)
 
 
-class DemoSettings(Config):
+class DemoSettings(Settings):
     """Flags of ``distill demo``."""
 
     output_dir: Path = Field(Path("demo"), description="Folder for data, teachers, logit sets and runs.")

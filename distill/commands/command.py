@@ -30,9 +30,8 @@ from pipeline.errors import (
     passes,
     raise_all,
 )
-from pipeline.flat_settings import build
 from pipeline.interrupts import GO_ON, Stopped, handling_signals
-from pipeline.settings import Flag, Settings, flag_name, flags
+from pipeline.settings import Flag, Settings, build, flag_name, flags
 from pipeline.strings import flag_problem, string_problem
 
 # Repeated here: importing `pipeline.sets.record` would slow down shell completion.

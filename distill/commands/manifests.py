@@ -7,16 +7,17 @@ from pydantic import Field
 
 from distill.commands.command import command
 from distill.result import Result, Text
-from pipeline.config import Config, parse_yaml
 from pipeline.errors import DistillError
+from pipeline.parsing import parse_yaml
+from pipeline.settings import Settings
 from pipeline.tasks.task import Corpus, Task, corpus_names, load_corpus, load_task, task_names
 
 
-class TasksSettings(Config):
+class TasksSettings(Settings):
     """Flags of ``distill tasks``."""
 
 
-class ShowTaskSettings(Config):
+class ShowTaskSettings(Settings):
     """Flags of ``distill tasks show``."""
 
     name: str | None = Field(None, description="Name of a task or a corpus.", json_schema_extra={"argument": True})

@@ -26,10 +26,10 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import Field, field_validator
 
 from pipeline import console, interrupts
-from pipeline.config import PLACE
 from pipeline.environment import numbers
 from pipeline.errors import ConfigError, DistillError, MissingDependencyError, PassingError
 from pipeline.settings import Settings
+from pipeline.shared_settings import PLACE
 
 LOCAL = "local"
 Piece = TypeVar("Piece")

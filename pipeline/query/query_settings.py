@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from pipeline.config import JsonFlags, StoreFlags, UnverifiedFlags
+from pipeline.shared_settings import JsonFlags, StoreFlags, UnverifiedFlags
 
 
 class DiffSettings(StoreFlags, UnverifiedFlags, JsonFlags):

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, Self, TypeVar
 import pyarrow as pa
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError, did_you_mean
 from pipeline.files import read_small_file, write_text
+from pipeline.parsing import parse_model
 from pipeline.record_file import CHECKSUM, MAX_RECORD_BYTES, with_checksum, without_checksum
 from pipeline.sets.codecs import AnyCodec
 from pipeline.sets.record_parts import (

@@ -4,9 +4,9 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.config import JsonFlags, SetFlags, UnverifiedFlags
 from pipeline.sets.codec_text import RecodedText
 from pipeline.sets.record_parts import SET_NAME
+from pipeline.shared_settings import JsonFlags, SetFlags, UnverifiedFlags
 
 
 class RecodeSettings(SetFlags, UnverifiedFlags, JsonFlags):

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pipeline.config import JsonFlags, OwnDataFlags, SetFlags, StoreFlags, UnverifiedFlags
 from pipeline.sets.record_parts import SET_NAME
+from pipeline.shared_settings import JsonFlags, OwnDataFlags, SetFlags, StoreFlags, UnverifiedFlags
 
 
 class PushSettings(SetFlags, JsonFlags):

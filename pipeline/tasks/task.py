@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from pipeline.config import parse_model, parse_yaml
 from pipeline.errors import ConfigError, did_you_mean, unreadable
+from pipeline.parsing import parse_model, parse_yaml
 
 ClassMetric = Literal["accuracy", "f1", "macro_f1", "matthews_correlation"]
 LabelMetric = Literal["micro_f1", "macro_f1"]

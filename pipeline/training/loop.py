@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeline import console
-from pipeline.config import ReportTo
 from pipeline.errors import ConfigError
+from pipeline.shared_settings import ReportTo
 from pipeline.training.best_epoch import best_of, last_is_best
 from pipeline.training.run import Progress, Run
 from pipeline.training.run_record import Entry, Metrics, tracker

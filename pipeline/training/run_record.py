@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.config import ReportTo
 from pipeline.errors import IntegrityError, short
 from pipeline.file_names import RUN_RECORD, SWEEP_RECORD
 from pipeline.files import write_text
 from pipeline.record_file import Record, read_record, read_work_record, with_checksum
+from pipeline.shared_settings import ReportTo
 
 # A run records the names of the columns, so that `predict --file` and `evaluate --data` need no manifest.
 TEXT_COLUMNS, LABEL_COLUMNS = "text_columns", "label_columns"

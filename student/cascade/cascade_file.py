@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import make_folder
+from pipeline.parsing import parse_model
 from pipeline.record_file import read_record, write_record
 
 CASCADE_FILE = "cascade.json"

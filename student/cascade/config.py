@@ -5,7 +5,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from pipeline.config import Config, JsonFlags, StoreFlags, UnverifiedFlags
+from pipeline.settings import Settings
+from pipeline.shared_settings import JsonFlags, StoreFlags, UnverifiedFlags
 
 MOST_STAGES = 8
 
@@ -58,7 +59,7 @@ class CascadeSettings(StoreFlags, UnverifiedFlags, JsonFlags):
         return self
 
 
-class CollectFlags(Config):
+class CollectFlags(Settings):
     """For the commands by which a cascade answers."""
 
     collect: Path | None = Field(

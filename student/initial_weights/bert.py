@@ -19,10 +19,10 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from pipeline import console
-from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from pipeline.files import read_small_file, sha256
+from pipeline.parsing import parse_model
 from pipeline.record_file import MAX_RECORD_BYTES
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.signals.side_files import INIT_FILE

@@ -19,11 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pipeline.errors import ConfigError, DataError, IntegrityError
-from pipeline.flat_settings import deciding
 from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.layers import open_layers
 from pipeline.sets.open import find_set
+from pipeline.settings import deciding
 from pipeline.tasks.metrics import score_logits
 from pipeline.training.batches import EpochBatches
 from pipeline.training.checkpoint import check_tensors, state_of, write_tensors

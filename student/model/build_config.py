@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import parse_model
 from pipeline.errors import ConfigError, raise_all
 from pipeline.file_names import CONFIG_FILE
-from pipeline.flat_settings import given
-from pipeline.settings import flag_name
+from pipeline.parsing import parse_model
+from pipeline.settings import flag_name, given
 from pipeline.tasks.task import Metric
 from student.encoders.bert_shape import NUM_HEADS, NUM_LAYERS, POSITIONS, Inherited
 from student.encoders.kinds import ENCODERS

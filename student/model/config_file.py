@@ -6,9 +6,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, RUN_RECORD
+from pipeline.parsing import parse_model
 from pipeline.record_file import read_record, read_work_record
 from student.model.architecture import (
     BERT_KEY,

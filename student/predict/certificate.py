@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline import console
 from pipeline.arrays import Floats
-from pipeline.config import parse_model
 from pipeline.errors import ConfigError, DistillError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from pipeline.files import remove_temporaries, sha256, write_text
+from pipeline.parsing import parse_model
 from pipeline.record_file import read_record, with_checksum
 
 CERTIFICATE_FILE = "certificate.json"

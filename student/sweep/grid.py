@@ -9,15 +9,14 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from pipeline.config import ReportFlags, SeedFlags
 from pipeline.errors import ConfigError, did_you_mean, raise_all
 from pipeline.file_names import RUN_RECORD
-from pipeline.flat_settings import attempt, flat
 from pipeline.query.mixture import mix_of
 from pipeline.record_file import read_work_record
 from pipeline.sets.open import LogitSet
 from pipeline.sets.token_vectors import read_token_vectors
-from pipeline.settings import flags
+from pipeline.settings import attempt, flags, flat
+from pipeline.shared_settings import ReportFlags, SeedFlags
 from student.fit import build_joint_configs, vectors_source
 from student.initial_weights.pretrained import given_vectors, has_pretrained, read_pretrained
 from student.initial_weights.run import source_sha256

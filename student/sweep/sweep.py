@@ -12,8 +12,8 @@ from pipeline import console
 from pipeline.errors import DistillError, FingerprintMismatchError, setting_changes
 from pipeline.file_names import RUN_RECORD, SWEEP_RECORD, WEIGHTS_FILE
 from pipeline.files import make_folder, remove_temporaries, sha256
-from pipeline.flat_settings import deciding, defaults
 from pipeline.record_file import Record, read_work_record, write_record
+from pipeline.settings import deciding, defaults
 from pipeline.text.word_vectors import file_sha256
 from pipeline.training import best_epoch
 from pipeline.training.best_epoch import quality

@@ -21,7 +21,7 @@ import torch
 from pipeline.cluster.ray_pool import RayFlags, RayPool, WorkerTask, on_cluster
 from pipeline.errors import ConfigError, DistillError
 from pipeline.file_names import SWEEP_RECORD
-from pipeline.flat_settings import as_flags
+from pipeline.settings import as_flags
 from student.record import LIBRARIES
 from student.settings import TrainSettings
 from student.train import train

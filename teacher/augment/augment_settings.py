@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.config import JsonFlags, OwnDataFlags, StoreFlags
 from pipeline.sets.record_parts import SET_NAME
+from pipeline.shared_settings import JsonFlags, OwnDataFlags, StoreFlags
 from teacher.augment.methods import MaskEach, MaskPos, TinyBert
 
 

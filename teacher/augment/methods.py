@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 from pydantic import Field, model_validator
 
 from pipeline.cluster.ray_pool import RayFlags
-from pipeline.config import PLACE, SeedFlags, names_of
 from pipeline.errors import ConfigError, did_you_mean
-from pipeline.flat_settings import deciding
-from pipeline.settings import Settings
+from pipeline.parsing import names_of
+from pipeline.settings import Settings, deciding
+from pipeline.shared_settings import PLACE, SeedFlags
 from pipeline.tasks.task import TRAIN, Task
 from teacher.augment.tinybert_words import MASK, Edited
 from teacher.models.model_settings import ForwardFlags

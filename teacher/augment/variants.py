@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.arrays import Ints
-from pipeline.config import parse_model
 from pipeline.errors import ConfigError, IntegrityError
 from pipeline.files import sha256
+from pipeline.parsing import parse_model
 from pipeline.record_file import Record, read_work_record
 from pipeline.resumable import RangePart, Workspace, range_parts, require_same_settings
 from pipeline.sets.record_parts import AugmentationRecord, Setting

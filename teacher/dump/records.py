@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.config import as_names
+from pipeline.parsing import as_names
 from pipeline.sets.record_parts import Setting, TeacherRecord
 from pipeline.sources import Source
 from pipeline.tasks.task import Task

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from pipeline.flat_settings import narrowed
 from pipeline.sets.record import SetRecord
+from pipeline.settings import build, flag_name, flags, given
 from pipeline.tasks.task import Task, TaskType, load_task
 from teacher.corpus.sentence_rows import open_rows
 from teacher.corpus.text import open_text
@@ -25,7 +25,10 @@ def _examples(task: Task, config: DumpSettings, command: str) -> TeacherDump:
 
 
 def _token_labels(task: Task, config: DumpSettings, command: str) -> TeacherDump:
-    words = narrowed(config, WordDumpSettings, "is not supported for labelled words (type: token_labels)")
+    values, known = given(config), flags(WordDumpSettings)
+    reason = "is not supported for labelled words (type: token_labels)"
+    foreign = [f"{flag_name(name)}: {reason}" for name in values if name not in known]
+    words = build(WordDumpSettings, {name: value for name, value in values.items() if name in known}, foreign)
     return TokenLabelsDump(task, words.rows, words.run, words.place, command)
 
 

@@ -13,8 +13,8 @@ from pipeline.environment import MIXED_PRECISION, mixed_precision
 from pipeline.errors import ConfigError
 from pipeline.file_names import FINETUNE_RECORD
 from pipeline.files import library_writes
-from pipeline.flat_settings import deciding
 from pipeline.record_file import Record
+from pipeline.settings import deciding
 from pipeline.sources import Source, rows_sha256
 from pipeline.tasks.task import Task
 from pipeline.training.joint import check_free

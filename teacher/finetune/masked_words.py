@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from pipeline.arrays import Ints
 from pipeline.files import make_folder
-from pipeline.flat_settings import deciding
 from pipeline.record_file import Record
 from pipeline.sets.kinds.masked_words import perplexity
+from pipeline.settings import deciding
 from pipeline.tasks.task import TRAIN
 from pipeline.training.batches import batch_of, num_rounds, shuffled_batches
 from pipeline.training.loop import TrainTask, fit, seed_step

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.arrays import Floats, Floats64, Ints
-from pipeline.config import names_of
 from pipeline.errors import ConfigError, DataError, did_you_mean, raise_all
 from pipeline.files import refuse_lfs_pointer
+from pipeline.parsing import names_of
 from pipeline.sources.columns import rows_in_words
 from pipeline.sources.row_files import open_rows, reading
 from pipeline.tasks.target import Target, make_target

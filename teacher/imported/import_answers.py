@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.config import as_names
 from pipeline.errors import ConfigError
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import read_small_file, require_space, sha256
+from pipeline.parsing import as_names
 from pipeline.sets.files import Statistics
 from pipeline.sets.kinds.examples import shard_table, text_hashes
 from pipeline.sets.record import SetRecord, staged

@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.config import PLACE, JsonFlags, OwnDataFlags, SetFlags, StoreFlags, UnverifiedFlags, names_of
+from pipeline.parsing import names_of
 from pipeline.sets.record_parts import SET_NAME
+from pipeline.shared_settings import PLACE, JsonFlags, OwnDataFlags, SetFlags, StoreFlags, UnverifiedFlags
 
 AnswersKind = Literal["logits", "probabilities", "logprobs", "score"]
 

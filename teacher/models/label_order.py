@@ -12,8 +12,8 @@ import numpy as np
 
 from pipeline import console
 from pipeline.arrays import Floats, Floats64, Ints
-from pipeline.config import as_names
 from pipeline.errors import ConfigError, TeacherError, did_you_mean
+from pipeline.parsing import as_names
 from pipeline.tasks.target import Target, has_gold, predicted_scores
 
 SIGNIFICANCE = 1e-3

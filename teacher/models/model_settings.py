@@ -4,14 +4,15 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.config import PLACE, Config
 from pipeline.errors import ConfigError
+from pipeline.settings import Settings
+from pipeline.shared_settings import PLACE
 from pipeline.tasks.task import Corpus, Task
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
 
-class ModelFlags(Config):
+class ModelFlags(Settings):
     """The model: a name or a folder, and its revision."""
 
     panel: ClassVar = "The teacher"
@@ -34,7 +35,7 @@ class ModelFlags(Config):
         return subject.teacher.model, self.model_revision or subject.teacher.revision
 
 
-class ForwardFlags(Config):
+class ForwardFlags(Settings):
     """The settings of a forward pass: the precision, and the maximum input length."""
 
     panel: ClassVar = "The teacher"

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.config import PLACE, SeedFlags
+from pipeline.shared_settings import PLACE, SeedFlags
 
 PairsFrom = Literal["columns", "neighbours", "similar"]
 

@@ -24,8 +24,8 @@ import torch
 from distill.apps.demo import write_demo_data
 from pipeline import console
 from pipeline.files import TEMPORARIES
-from pipeline.flat_settings import as_flags
 from pipeline.sets.record import read_set_record
+from pipeline.settings import as_flags
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.finetune.common import save_teacher

@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from distill.commands.command import reports_errors
-from pipeline.config import Config, parse_yaml
 from pipeline.errors import ConfigError, QueryError
+from pipeline.parsing import parse_yaml
 from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.settings import Settings
 from pipeline.sql.read_only_query import check_condition
 from pipeline.strings import WRITTEN, flag_problem, string_problem, strings_in
 from tests.helpers.commands import invoke
@@ -52,7 +53,7 @@ def test_devices_are_no_outputs(name: str, tmp_path: Path) -> None:
     assert flag_problem("file", "/dev/stdin") is None
 
 
-class Flags(Config):
+class Flags(Settings):
     one: str = "x"
     several: tuple[Path, ...] = ()
 

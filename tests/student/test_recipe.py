@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError
-from pipeline.flat_settings import flat
+from pipeline.settings import flat
 from pipeline.tasks.target import Target, make_target
 from pipeline.tasks.task import load_task, task_names
 from student.describe import describe

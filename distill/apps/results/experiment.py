@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pipeline import flat_settings, settings
-from pipeline.config import parse_model, parse_settings, parse_yaml
+from pipeline import settings
 from pipeline.errors import ConfigError, did_you_mean, unreadable
+from pipeline.parsing import parse_model, parse_settings, parse_yaml
 from student.settings import TrainSettings
 from teacher.finetune_settings import FinetuneSettings
 from teacher.settings import DumpSettings
@@ -134,5 +134,5 @@ def _flags(kind: type[settings.Settings], values: Settings, context: str, needed
             f"{context}: {wrong[0]!r} cannot be set in an experiment, because `distill results` sets it. Remove it."
         )
     made = parse_settings(kind, values | (needed or {}), context)
-    asked = flat_settings.given(made).keys() - {"recipe", *PLACES}
-    return flat_settings.as_flags(made, asked)
+    asked = settings.given(made).keys() - {"recipe", *PLACES}
+    return settings.as_flags(made, asked)

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from distill.commands.command import called, command, shell_form
 from distill.result import Result
-from pipeline.config import Config
 from pipeline.errors import ConfigError
+from pipeline.settings import Settings
 from tests.helpers.messages import naming
 
 
-class Brew(Config):
+class Brew(Settings):
     """Flags of a command."""
 
     pot: Path = Field(description="Which pot.", json_schema_extra={"argument": True})

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.config import ReportFlags
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.record_file import Record, read_work_record
+from pipeline.shared_settings import ReportFlags
 from pipeline.training.best_epoch import best_of
 from pipeline.training.checkpoint import save_checkpoint
 from pipeline.training.joint import entry_of, joint_scores, joint_settings
@@ -183,7 +183,7 @@ def test_tensorboard_is_told_of_each_entry(tmp_path: Path) -> None:
 
 
 def test_a_tracker_that_is_not_installed_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.config.find_spec", lambda name: None)
+    monkeypatch.setattr("pipeline.shared_settings.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=naming("--report-to: ", "tensorboard", "'distill-offline[tensorboard]'")):
         ReportFlags.from_flags(report_to="tensorboard")
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from typer.testing import CliRunner
 
 from distill.commands import app
-from pipeline import flat_settings as trees
+from pipeline import settings as trees
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.file_names import CONFIG_FILE, WEIGHTS_FILE
 from pipeline.record_file import read_record

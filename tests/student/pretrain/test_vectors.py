@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import flat_settings as trees
+from pipeline import settings as trees
 from pipeline.errors import ConfigError, FingerprintMismatchError, IntegrityError
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.kinds.sentences import SentenceSet

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError
-from pipeline.flat_settings import as_flags, flat
 from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.settings import as_flags, flat
 from student.model.build_config import build_config
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.grid import Trial, make_points, make_trials, read_grid

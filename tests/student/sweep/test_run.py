@@ -21,9 +21,9 @@ from pipeline.errors import (
     DistillError,
     FingerprintMismatchError,
 )
-from pipeline.flat_settings import as_flags, given
 from pipeline.record_file import Record
 from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.settings import as_flags, given
 from pipeline.training.run import CHECKPOINT
 from student.settings import SweepSettings, TrainSettings
 from student.sweep.sweep import sweep

@@ -11,8 +11,8 @@ from distill.apps.app_settings import ReportSettings
 from distill.apps.report.comparison_pages import sweep_page
 from distill.apps.report.page import render
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError
-from pipeline.flat_settings import as_flags, given
 from pipeline.record_file import read_work_record, write_record
+from pipeline.settings import as_flags, given
 from student.evaluate import evaluate
 from student.run_settings import EvaluateSettings
 from student.settings import SweepSettings, TrainSettings

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.flat_settings import as_flags
 from pipeline.record_file import read_record
+from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from student.predict.predictor import Predictor
 from student.settings import TrainSettings

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError
-from pipeline.flat_settings import given
 from pipeline.query.mixture import open_sets
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.signals.rows import logits_of
+from pipeline.settings import given
 from pipeline.tasks.metrics import fidelity
 from student.data import load_examples
 from student.evaluate import evaluate

@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.file_names import TOKENIZER_FILE
 from pipeline.files import write_text
-from pipeline.flat_settings import given
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.open import LogitSet
+from pipeline.settings import given
 from student.encoders.encoder import Encoder
 from student.initial_weights import pretrained as vectors
 from student.initial_weights.pretrained import (

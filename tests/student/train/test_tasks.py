@@ -17,9 +17,9 @@ from distill.apps.report.page import render
 from distill.apps.report.run_page import run_page
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
 from pipeline.file_names import STUDENT_FILE, WEIGHTS_FILE
-from pipeline.flat_settings import as_flags, flat
 from pipeline.record_file import read_record, read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.settings import as_flags, flat
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from pipeline.training.joint import JointTask

@@ -12,10 +12,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError
-from pipeline.flat_settings import given
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.signals.side_files import VOCABULARY_FILE
 from pipeline.sets.token_vectors import VocabularyVectors, read_token_vectors
+from pipeline.settings import given
 from student.data import load_examples
 from student.encoders.encoder import Encoder
 from student.export.export import with_small_tables

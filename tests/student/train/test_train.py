@@ -9,10 +9,10 @@ import torch
 from safetensors import safe_open
 
 from pipeline.errors import ConfigError, DataError, DistillError, FingerprintMismatchError, IntegrityError
-from pipeline.flat_settings import as_flags
 from pipeline.record_file import Record, read_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import FILE_NAME
+from pipeline.settings import as_flags
 from pipeline.training.run import CHECKPOINT
 from student import settings as config_module
 from student.data import load_examples, make_batches

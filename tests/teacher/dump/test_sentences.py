@@ -17,12 +17,12 @@ from distill.commands.teachers import dump_teacher
 from pipeline import log
 from pipeline.arrays import Floats
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, IntegrityError, TeacherError
-from pipeline.flat_settings import given
 from pipeline.sets.codecs.vectors import BASIS_FILE, Basis, fit_basis
 from pipeline.sets.kinds.sentences import SentenceSet
 from pipeline.sets.record import SetRecord
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
+from pipeline.settings import given
 from teacher.dumps import dump, open_dump
 from teacher.settings import DumpSettings
 from tests.helpers.commands import distill, invoke, kill_when

@@ -15,13 +15,13 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import teacher.dump.additions
 from pipeline.errors import ConfigError, IntegrityError, TeacherError
-from pipeline.flat_settings import given
 from pipeline.sets.card import card_text
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.record import SetRecord, read_set_record
 from pipeline.sets.signals.side_files import VOCABULARY_FILE
 from pipeline.sets.token_vectors import read_token_vectors
 from pipeline.sets.verify import verify_shards
+from pipeline.settings import given
 from teacher.dumps import dump
 from teacher.dumps.examples import ExamplesJob
 from teacher.finetune.classifier import finetune

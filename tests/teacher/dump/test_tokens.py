@@ -15,10 +15,10 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from pipeline import log
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
-from pipeline.flat_settings import given
 from pipeline.sets.codecs import Dense
 from pipeline.sets.kinds.masked_words import MaskedRows, MaskedWordSet, split_table
 from pipeline.sets.record import SetRecord, read_set_record
+from pipeline.settings import given
 from pipeline.text.tokenizer import require_known_ids
 from teacher.corpus.masking import mask
 from teacher.corpus.text import masking_plan, require_known_words

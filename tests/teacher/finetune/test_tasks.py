@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, TeacherError
-from pipeline.flat_settings import as_flags
 from pipeline.record_file import Record, read_work_record
 from pipeline.sets.kinds.examples import ExampleSet
+from pipeline.settings import as_flags
 from pipeline.tasks.task import load_task
 from pipeline.training.joint import JointTask
 from pipeline.training.loop import train_step

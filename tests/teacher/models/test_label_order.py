@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.arrays import Floats, Ints
-from pipeline.config import names_of
 from pipeline.errors import TeacherError
+from pipeline.parsing import names_of
 from pipeline.tasks.target import NO_LABEL, Target
 from pipeline.tasks.task import Bins, Task
 from pipeline.text.tokenizer import tokenize

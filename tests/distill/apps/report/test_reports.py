@@ -11,10 +11,10 @@ from distill.apps.report.page import Page, Rows, render
 from distill.apps.report.predictions import Predictions, handed_on
 from distill.apps.report.run_page import certificate_sections, run_page
 from pipeline.errors import IntegrityError
-from pipeline.flat_settings import given
 from pipeline.record_file import read_record
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sets.signals.rows import logits_of
+from pipeline.settings import given
 from student.data import load_examples
 from student.lessons.examples import student_logits
 from student.model.student import Student, num_parameters

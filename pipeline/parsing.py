@@ -1,30 +1,19 @@
-"""Command configurations, which are frozen and strict and report every problem at once.
-
-Also the flags that many commands share.
-"""
+"""Checks of YAML, JSON and comma-separated names that users write. Every problem of a file is reported at once."""
 
 import csv
 import io
 import reprlib
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, ValidationError
 
-from pipeline.environment import store_folder
 from pipeline.errors import ConfigError, did_you_mean, own_words, raise_all
-from pipeline.flat_settings import build
-from pipeline.settings import Settings, flags
+from pipeline.settings import S, build, flags
 from pipeline.strings import string_problem, strings_in
 
-S = TypeVar("S", bound=Settings)
 M = TypeVar("M", bound=BaseModel)
-ReportTo = Literal["none", "tensorboard"]
-# marks a path whose content decides the result, so that records store its hash
-PLACE: dict[str, Any] = {"decides": False}
 MOST_SHOWN = 100  # characters of a wrong value
 IN_WORDS = {  # pydantic's messages use Python's terms
     "dict_type": "should be keys with values",
@@ -33,82 +22,6 @@ IN_WORDS = {  # pydantic's messages use Python's terms
     "int_parsing": "should be a whole number",
     "int_from_float": "should be a whole number",
 }
-
-
-class Config(Settings):
-    """A command's settings whose flags have not been sorted into parts."""
-
-
-class JsonFlags(Config):
-    """For the commands that print a result."""
-
-    json_output: bool = Field(False, description="Print the result as JSON.", json_schema_extra={"decides": False})
-
-
-class StoreFlags(Config):
-    """For the commands that find sets by their names."""
-
-    store: Path = Field(
-        default_factory=store_folder,
-        description="Folder of logit sets (DISTILL_STORE).",
-        json_schema_extra={"decides": False},
-    )
-
-
-class SetFlags(StoreFlags):
-    """For the commands about one set."""
-
-    set: str = Field(description="Logit set: a path, or a name in the store.", json_schema_extra={"argument": True})
-
-
-class UnverifiedFlags(Config):
-    """For the commands that read sets, which by default accept only verified ones."""
-
-    allow_unverified: bool = Field(
-        False, description="Also accept sets that are complete but not verified.", json_schema_extra={"decides": False}
-    )
-
-
-class ReportFlags(Config):
-    """For the commands that train."""
-
-    report_to: ReportTo = Field(
-        "none",
-        description="Tracker for evaluations, in addition to metrics.jsonl in the run's folder.",
-        json_schema_extra={"decides": False},
-    )
-
-    @field_validator("report_to")
-    @classmethod
-    def _is_there(cls, value: ReportTo) -> ReportTo:
-        if value != "none" and find_spec(value) is None:
-            raise ValueError(f"{value} is not installed: pip install 'distill-offline[{value}]'")
-        return value
-
-
-class DataFlags(Config):
-    """For the commands that read rows or text."""
-
-    panel: ClassVar = "Rows and text"
-    data: Path | None = Field(
-        None,
-        description="Folder or file with the rows of the task. Default: DISTILL_DATA, then the hub.",
-        json_schema_extra=PLACE,
-    )
-
-
-class OwnDataFlags(DataFlags):
-    """For the commands that read the rows of a task, or the text of a corpus, which may be one of your own."""
-
-    panel: ClassVar = DataFlags.panel
-    manifest: Path | None = Field(None, description="YAML file of your own task.", json_schema_extra=PLACE)
-
-
-class SeedFlags(Config):
-    """For the commands that draw random numbers."""
-
-    panel: ClassVar = "Options"
-    seed: int = Field(42, ge=0, lt=2**63, description="Random seed.")
 
 
 def parse_yaml(text: str, context: str) -> Any:
