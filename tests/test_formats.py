@@ -23,6 +23,7 @@ from pipeline.sets.record_parts import fingerprint
 from pipeline.sets.registry import FORMATS
 from pipeline.sets.signals.rows import logits_of
 from pipeline.sets.verify import verify_shards
+from pipeline.sources.gold import GOLD_TYPE
 from student.data import load_examples
 from student.lessons.masked_words import evaluate_mlm
 from student.model.architecture import FORMAT_VERSION as STUDENT_VERSION
@@ -130,7 +131,7 @@ def test_the_documented_columns_are_those_of_the_files() -> None:
         record = read_set_record(FOLDER / ("sampled" if rows == "masked_words" else "extended"))  # for the sizes alone
         table = document.partition(f"## Rows: `{rows}`")[2].partition("\n## ")[0]
         types = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table.replace("\\", ""), re.MULTILINE))
-        for column in kind.columns(record):
+        for column in kind.columns(record.tokenizer.vocabulary_size, GOLD_TYPE):
             arrow_type = re.sub(r"\w+: ", "", str(column.type)).replace("float", "float32")
             assert types[column.name] == arrow_type, column.name
 

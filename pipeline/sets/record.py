@@ -41,8 +41,9 @@ from pipeline.sets.record_parts import (
     fingerprint,
     shared_settings,
 )
-from pipeline.sets.registry import FORMATS, RowFormat
+from pipeline.sets.registry import FORMATS, TEXT_COLUMNS, RowFormat
 from pipeline.sets.signals import Signals
+from pipeline.sources.gold import GOLD_TYPE, LABEL_LISTS
 from pipeline.tasks.target import Target
 from pipeline.tasks.task import TRAIN, Metric
 from pipeline.untrusted import num_values, parse_json
@@ -189,8 +190,13 @@ class SetRecord(Part):
 
     def arrow_schema(self) -> pa.Schema:
         """The columns of the set's files: those of its rows, then those of its signals."""
-        signals = (column for signal in self.signals.stored for column in signal.columns())
-        return pa.schema([*self.row_format.columns(self), *signals])
+        # A masked LM may have more outputs than its tokenizer has tokens.
+        size = self.codec.vocabulary_size if self.signals.mlm else self.tokenizer.vocabulary_size
+        gold_type = LABEL_LISTS if self.signals.logits and self.target.has_label_lists else GOLD_TYPE
+        columns = self.row_format.columns(size, gold_type)
+        # Without text there are no ids either: a tokenizer turns them back into it.
+        rows = [column for column in columns if self.has_text or column.name not in TEXT_COLUMNS]
+        return pa.schema([*rows, *(column for signal in self.signals.stored for column in signal.columns())])
 
     def shards_of(self, split: str) -> list[Shard]:
         """The shards of a split, in row order."""

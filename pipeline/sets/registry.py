@@ -6,15 +6,11 @@ record, and the record imports only this table.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from pipeline.arrays import id_type
-from pipeline.tasks.gold_types import GOLD_TYPE, LABEL_LISTS, gold_type
-
-if TYPE_CHECKING:
-    from pipeline.sets.record import SetRecord
+from pipeline.sources.gold import GOLD_TYPE, LABEL_LISTS
 
 # 128 bits: among 10^12 texts a collision has a probability of about 10^-15.
 TEXT_HASH_BYTES = 16
@@ -27,7 +23,8 @@ class RowFormat:
 
     Attributes:
         keys: the columns by which rows are joined. The first two are ``split`` and ``source_row``.
-        columns: returns the columns of the rows, without those of the signals.
+        columns: returns the columns of the rows, without those of the signals, from the size of the vocabulary and the
+            type of gold.
         signals: the fields of `Signals` that its sets may have.
         needs: the optional parts of a record that its sets have.
         needs_one: parts of which its sets have exactly one.
@@ -36,7 +33,7 @@ class RowFormat:
     """
 
     keys: tuple[str, ...]
-    columns: "Callable[[SetRecord], list[pa.Field]]"
+    columns: Callable[[int, pa.DataType], list[pa.Field]]
     signals: frozenset[str]
     needs: frozenset[str] = frozenset()
     needs_one: frozenset[str] = frozenset()
@@ -67,13 +64,7 @@ def example_columns(vocabulary_size: int, gold_type: pa.DataType = GOLD_TYPE) ->
     ]
 
 
-def _examples(record: "SetRecord") -> list[pa.Field]:
-    # Without text there are no ids either: a tokenizer turns them back into it.
-    columns = example_columns(record.tokenizer.vocabulary_size, gold_type(record.target))
-    return [column for column in columns if record.has_text or column.name not in TEXT_COLUMNS]
-
-
-def masked_word_columns(vocabulary_size: int) -> list[pa.Field]:
+def masked_word_columns(vocabulary_size: int, gold_type: pa.DataType | None = None) -> list[pa.Field]:
     """Returns the columns of masked words, without those of their codec."""
     ids = pa.list_(id_type(vocabulary_size))
     return [
@@ -87,21 +78,21 @@ def masked_word_columns(vocabulary_size: int) -> list[pa.Field]:
     ]
 
 
-def _sentences(record: "SetRecord") -> list[pa.Field]:
+def _sentences(vocabulary_size: int, gold_type: pa.DataType) -> list[pa.Field]:
     return [
         pa.field("split", pa.string(), nullable=False),
         pa.field("source_row", pa.int64(), nullable=False),
         pa.field("piece", pa.int32(), nullable=False),
-        pa.field("ids", pa.list_(id_type(record.tokenizer.vocabulary_size)), nullable=False),
+        pa.field("ids", pa.list_(id_type(vocabulary_size)), nullable=False),
     ]
 
 
-def _token_labels(record: "SetRecord") -> list[pa.Field]:
+def _token_labels(vocabulary_size: int, gold_type: pa.DataType) -> list[pa.Field]:
     return [
         pa.field("split", pa.string(), nullable=False),
         pa.field("source_row", pa.int64(), nullable=False),
         pa.field("words", pa.list_(pa.string()), nullable=False),
-        pa.field("ids", pa.list_(id_type(record.tokenizer.vocabulary_size)), nullable=False),
+        pa.field("ids", pa.list_(id_type(vocabulary_size)), nullable=False),
         pa.field("word_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("text_hash", pa.binary(TEXT_HASH_BYTES), nullable=False),
         pa.field("label", LABEL_LISTS),
@@ -111,7 +102,7 @@ def _token_labels(record: "SetRecord") -> list[pa.Field]:
 FORMATS: dict[str, RowFormat] = {
     "examples": RowFormat(
         keys=("split", "source_row", "variant"),
-        columns=_examples,
+        columns=example_columns,
         signals=frozenset({"logits", "token_vectors", "states", "cls", "attention", "values", "init"}),
         needs=frozenset({"task"}),
         may_have=frozenset({"augmentation", "unlabelled", "windows"}),
@@ -119,7 +110,7 @@ FORMATS: dict[str, RowFormat] = {
     ),
     "masked_words": RowFormat(
         keys=("split", "source_row", "piece", "copy"),
-        columns=lambda record: masked_word_columns(record.codec.vocabulary_size),
+        columns=masked_word_columns,
         signals=frozenset({"mlm"}),
         needs=frozenset({"corpus", "masking"}),
     ),

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.sources.columns import MAX_EXAMPLES, column_name, row_numbers, type_name
-from pipeline.tasks.gold_types import LABEL_LISTS
 from pipeline.tasks.spans import begins_inside
 from pipeline.tasks.task import Task
 
+GOLD_TYPE = pa.int32()  # the Arrow type of a row's single label
+LABEL_LISTS = pa.list_(pa.int32())  # the type of a row's labels, if any number of them may hold
 NO_GOLD: dict[Any, int | None] = {None: None, "-": None}
 MINUS_ONE = (-1, "-1", "-1.0")  # "no gold" in GLUE and many others, but also the lowest of -1, 0 and 1
 WHOLE = re.compile(r"(-?[0-9]+)\.0+")  # pandas writes integers in this form if some are missing

@@ -76,11 +76,11 @@ class Spans:
         return float((logits_NC.argmax(axis=1) == self.label_N).mean())
 
 
-def _columns(record: SetRecord) -> list[pa.Field]:
+def _columns(vocabulary_size: int, gold_type: pa.DataType) -> list[pa.Field]:
     return [
         pa.field("split", pa.string(), nullable=False),
         pa.field("source_row", pa.int64(), nullable=False),
-        pa.field("ids", pa.list_(id_type(record.tokenizer.vocabulary_size)), nullable=False),
+        pa.field("ids", pa.list_(id_type(vocabulary_size)), nullable=False),
         pa.field("start", pa.int32(), nullable=False),
         pa.field("stop", pa.int32(), nullable=False),
         pa.field("label", pa.int32(), nullable=False),

@@ -16,7 +16,7 @@ from distill.apps.teacher_advice import judged_set
 from pipeline.errors import IntegrityError, QueryError
 from pipeline.query.mixture import open_sets
 from pipeline.sets.kinds.examples import ExampleSet
-from pipeline.tasks.gold_types import LABEL_LISTS
+from pipeline.sources.gold import LABEL_LISTS
 from pipeline.tasks.metrics import score_logits
 from pipeline.tasks.target import sigmoid
 from pipeline.tasks.task import load_task
