@@ -27,7 +27,7 @@ $(COMPILED): $(INSTALLED)
 	touch $@
 
 demo: install
-	$(BIN)/distill demo
+	$(BIN)/distill quickstart --demo
 
 test: install check docs pytest
 

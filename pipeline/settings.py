@@ -6,10 +6,8 @@ or by a flag that only this member has (``--corpus NAME``). The command line, Py
 `build` makes the tree of flat values, and refuses flags of parts that were not chosen. The module does not import
 torch, so that ``--help`` is quick.
 
-Libraries were tried for this, and none fits. tyro makes each member a subcommand, so flags depend on their order, and
-stops at the first wrong type. jsonargparse needs ``--encoder.hidden_size`` and stops at the first wrong value.
-pydantic-settings has no default member, stops at an unknown flag without a suggestion, and its messages name paths such
-as ``encoder.lstm.hidden_size``. Typer alone makes no flags of a model's fields.
+No library fits. tyro makes subcommands of members, jsonargparse needs ``--encoder.hidden_size``, and pydantic-settings
+has no default member. They stop at the first wrong value. Typer makes no flags of a model's fields.
 """
 
 import functools
@@ -211,7 +209,6 @@ def _members(field: FieldInfo) -> tuple[type[Settings], ...]:
 
 
 def _names_of(members: Sequence[type[Settings]], discriminator: str) -> dict[str, type[Settings]]:
-    """Returns members of a union by the names with which a flag chooses them."""
     return {one: m for m in members for one in typing.get_args(m.model_fields[discriminator].annotation)}
 
 
@@ -348,9 +345,13 @@ def _no(name: str) -> str:
     return flag_name(name).replace("--", "--no-", 1)
 
 
+def _typed(flag: Flag) -> str:
+    return flag.name.upper() if flag.is_argument else flag_name(flag.name)
+
+
 def _unfit_strings(known: Mapping[str, Flag], values: Mapping[str, Any]) -> list[str]:
-    shown = {name: name.upper() if name in known and known[name].is_argument else flag_name(name) for name in values}
-    return [f"{shown[name]}: {problem}" for name in values if (problem := flag_problem(name, values[name])) is not None]
+    problems = {name: problem for name in values if (problem := flag_problem(name, values[name])) is not None}
+    return [f"{_typed(known[name]) if name in known else flag_name(name)}: {one}" for name, one in problems.items()]
 
 
 def _choose(kind: type[Settings], name: str, values: Mapping[str, Any], problems: list[str]) -> type[Settings] | None:
@@ -397,22 +398,22 @@ def _build(kind: type[S], values: Mapping[str, Any], used: set[str], problems: l
     try:
         return kind(**own)
     except ValidationError as error:
-        problems += [_problem(one) for one in error.errors() if is_complete or one["type"] != "missing"]
+        problems += [_problem(kind, one) for one in error.errors() if is_complete or one["type"] != "missing"]
         return None
 
 
-def _problem(error: Any) -> str:
+def _problem(kind: type[Settings], error: Any) -> str:
     """Returns pydantic's errors with the names of the flags."""
     message = own_words(str(error["msg"]))
     if not error["loc"]:
         return message
-    where = flag_name(str(error["loc"][0]))
+    where = _typed(flags(kind)[str(error["loc"][0])])
     return f"{where}: missing" if error["type"] == "missing" else f"{where}: {message} (got {error['input']!r})"
 
 
 def _misplaced(kind: type[Settings], flag: Flag, values: Mapping[str, Any]) -> str:
     """Returns why a known flag has no effect with the others: it belongs to parts that were not chosen."""
-    typed = _no(flag.name) if values[flag.name] is False and flag.field.default is True else flag_name(flag.name)
+    typed = _no(flag.name) if values[flag.name] is False and flag.field.default is True else _typed(flag)
     rivals = [one for owner in flag.owners for one in _rivals(kind, owner) if one in values]
     if rivals:
         return f"{typed}: does not go with {flag_name(rivals[0])}. Remove one of them"

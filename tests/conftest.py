@@ -33,7 +33,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from distill.apps.demo import GOOD, write_demo_data
+from distill.apps.quickstart.demo import GOOD, write_demo_data
 from pipeline.sets.kinds.examples import ExampleSet
 from pipeline.sql.read_only_query import open_database, open_files
 from pipeline.tasks.target import make_target

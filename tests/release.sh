@@ -39,7 +39,7 @@ cd "$work/try"
   for compiler in cc c++ gcc g++ clang; do if command -v $compiler; then exit 1; fi; done
   distill --version
   python -c 'import student.kernels.native as k, pipeline.text.wordpiece.compiled_wordpiece as w; assert k.library() and w.library()'
-  distill demo
+  distill quickstart --demo
   distill export demo/runs/opinion-cbow --file student.distill
   distill predict student.distill "the food was awful but the view was superb ." --json
 )

@@ -55,14 +55,17 @@ class BenchSettings(JsonFlags):
         return self.peer or tuple(PEERS)
 
 
-class DemoSettings(Settings):
-    """Flags of ``distill demo``."""
+class Demo(Settings):
+    """Two generated tasks in place of a file."""
 
-    output_dir: Path = Field(Path("demo"), description="Folder for data, teachers, logit sets and runs.")
+    chosen_by: ClassVar = "demo"
+    demo: bool = Field(
+        False, description="Run all steps on two small generated tasks instead, offline, in a few minutes."
+    )
 
 
-class QuickstartSettings(JsonFlags):
-    """Flags of ``distill quickstart``."""
+class OwnFile(Settings):
+    """The user's file, and the teacher that is made of it."""
 
     file: Path = Field(description="File of rows with texts and labels.", json_schema_extra={"argument": True})
     text: str = Field(description="Column of the texts.")
@@ -80,7 +83,11 @@ class QuickstartSettings(JsonFlags):
     num_train_epochs: int | None = Field(
         None, ge=1, description="Epochs of the teacher's fine-tuning. Default: 3, up to 20 for fewer than 2,134 rows."
     )
-    output_dir: Path | None = Field(None, description="Output folder. Default: quickstart/NAME.")
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns of the texts, one or two."""
+        return (self.text,) if self.text2 is None else (self.text, self.text2)
 
     @property
     def task_name(self) -> str:
@@ -89,14 +96,22 @@ class QuickstartSettings(JsonFlags):
         return self.name or (stem if stem[:1].isalpha() else f"task-{stem}".strip("-"))
 
     @property
-    def folder(self) -> Path:
-        """Where everything is written."""
-        return self.output_dir or Path("quickstart") / self.task_name
-
-    @property
     def has_teacher(self) -> bool:
         """Whether a teacher is fine-tuned."""
         return self.model_name_or_path != "none"
+
+
+class QuickstartSettings(JsonFlags):
+    """Flags of ``distill quickstart``."""
+
+    source: OwnFile | Demo
+    output_dir: Path | None = Field(None, description="Output folder. Default: quickstart/NAME, or demo.")
+
+    @property
+    def folder(self) -> Path:
+        """Where everything is written."""
+        usual = Path("quickstart") / self.source.task_name if isinstance(self.source, OwnFile) else Path("demo")
+        return self.output_dir or usual
 
 
 class ReportSettings(StoreFlags, UnverifiedFlags, JsonFlags):

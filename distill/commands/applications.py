@@ -1,4 +1,4 @@
-"""``distill quickstart``, ``demo``, ``results``, ``report``, ``bench`` and ``serve``: what is built on both stages."""
+"""``distill quickstart``, ``results``, ``report``, ``bench`` and ``serve``: what is built on both stages."""
 
 import dataclasses
 import importlib.util
@@ -12,7 +12,7 @@ from distill.apps.app_settings import (
     STATIC,
     TRANSFORMERS,
     BenchSettings,
-    DemoSettings,
+    Demo,
     QuickstartSettings,
     ReportSettings,
     ResultsSettings,
@@ -35,31 +35,16 @@ if TYPE_CHECKING:
 PACKAGES = {"model2vec": "model2vec", "nanotoken": "nanotoken", "fasttext": "fasttext-numpy2"}
 
 
-@command(DemoSettings)
-def demo(config: DemoSettings) -> Result:
-    """Run the whole pipeline on two small generated tasks, offline, in a few minutes."""
-    from distill.apps.demo import run_demo
-
-    needs_teacher_libraries()
-    start = time.perf_counter()
-    found = run_demo(config.output_dir)
-    rows = [[r.task, r.majority, r.students["cbow"], r.students["hybrid"], r.teacher] for r in found]
-    columns = ["task", "guessing", "CBOW: words without order", "Hybrid: with order", "teacher: tiny BERT"]
-    result = Result([dataclasses.asdict(one) for one in found]).table(columns, rows, "accuracy on held-out rows")
-    predictions = [[text, label] for one in found for text, label in one.predictions]
-    result.table(["the same words", "prediction of the Hybrid student"], predictions)
-    seconds = time.perf_counter() - start
-    return result.note(f"{seconds:.0f} s. Data, teachers, logit sets and runs are in {config.output_dir}/")
-
-
 @command(QuickstartSettings)
 def quickstart(config: QuickstartSettings) -> Result:
     """Make a student from one file of texts and labels, and compare it with a baseline."""
+    needs_teacher_libraries()
+    if isinstance(config.source, Demo):
+        return _demo(config.folder)
     from distill.apps.quickstart.quickstart import PAGE
     from distill.apps.quickstart.quickstart import quickstart as run_quickstart
 
-    needs_teacher_libraries()
-    found = run_quickstart(config)
+    found = run_quickstart(config.source, config.folder)
     metrics, scores, sizes = found.look.metrics, found.scores, found.sizes
     rows = [[who, *(own[metric] for metric in metrics), console.size(sizes[who])] for who, own in scores.items()]
     values = {"findings": found.look.findings, "scores": scores, "bytes": sizes, "judgements": found.judgements}
@@ -68,10 +53,24 @@ def quickstart(config: QuickstartSettings) -> Result:
     for judgement in found.judgements:
         result.warn(judgement)
     result.add(Text("next:\n" + "".join(f"  {line}\n" for line in found.commands)))
-    made = ["manifest", "splits", *(["teacher"] if config.has_teacher else []), "logit set"]
+    made = ["manifest", "splits", *(["teacher"] if config.source.has_teacher else []), "logit set"]
     if (config.folder / PAGE).is_file():
         made.append(PAGE)
     return result.note(f"{', '.join(made)} and student are in {config.folder}/")
+
+
+def _demo(folder: Path) -> Result:
+    from distill.apps.quickstart.demo import run_demo
+
+    start = time.perf_counter()
+    found = run_demo(folder)
+    rows = [[r.task, r.majority, r.students["cbow"], r.students["hybrid"], r.teacher] for r in found]
+    columns = ["task", "guessing", "CBOW: words without order", "Hybrid: with order", "teacher: tiny BERT"]
+    result = Result([dataclasses.asdict(one) for one in found]).table(columns, rows, "accuracy on held-out rows")
+    predictions = [[text, label] for one in found for text, label in one.predictions]
+    result.table(["the same words", "prediction of the Hybrid student"], predictions)
+    seconds = time.perf_counter() - start
+    return result.note(f"{seconds:.0f} s. Data, teachers, logit sets and runs are in {folder}/")
 
 
 @command(ResultsSettings)

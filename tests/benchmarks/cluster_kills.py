@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from distill.apps.demo import write_demo_data
+from distill.apps.quickstart.demo import write_demo_data
 from pipeline import console
 from pipeline.files import TEMPORARIES
 from pipeline.sets.record import read_set_record

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from distill.apps.demo import write_demo_data
+from distill.apps.quickstart.demo import write_demo_data
 from teacher.tiny import create_tiny_bert
 from tests.gpu.checks import DUMP_SECONDS, Check, Measured, environment_on
 from tests.helpers.commands import distill

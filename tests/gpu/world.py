@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from distill.apps.demo import write_demo_data
+from distill.apps.quickstart.demo import write_demo_data
 from teacher.finetune.common import save_teacher
 from teacher.models.masked_lm import load_masked_lm
 from teacher.tiny import create_tiny_bert

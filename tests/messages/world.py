@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from distill.apps.demo import write_demo_data
+from distill.apps.quickstart.demo import write_demo_data
 from pipeline.tasks.target import make_target
 from pipeline.tasks.task import load_task
 from teacher.finetune.common import save_teacher

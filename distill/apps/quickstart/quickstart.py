@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from distill.apps.app_settings import QuickstartSettings
+from distill.apps.app_settings import OwnFile
 from distill.apps.baseline import NAME as BASELINE
 from distill.apps.quickstart.inspect_rows import Look, counted, look_at, with_scores_of
 from distill.apps.steps import run_step
@@ -62,7 +62,7 @@ class Found:
     commands: list[str]
 
 
-def quickstart(config: QuickstartSettings) -> Found:
+def quickstart(config: OwnFile, folder: Path) -> Found:
     """Looks at a file and runs every step; repeated, it goes on from what is finished.
 
     Raises:
@@ -70,7 +70,7 @@ def quickstart(config: QuickstartSettings) -> Found:
         DataError: if a file cannot be read, or its labels are no labels.
         DistillError: if a step fails.
     """
-    look, folder, name = look_at(config.file, _texts(config), config.label), config.folder, config.task_name
+    look, name = look_at(config.file, config.texts, config.label), config.task_name
     if look.type == "token_labels" and not config.has_teacher:
         raise ConfigError(
             "--model-name-or-path none: labels of words cannot be imported. Give an encoder to fine-tune."
@@ -106,7 +106,7 @@ def quickstart(config: QuickstartSettings) -> Found:
         scores["teacher"], sizes["teacher"] = evaluation["teacher"], bytes_of(folder / "teacher")
     if "baseline" in evaluation:
         scores[BASELINE], sizes[BASELINE] = evaluation["baseline"]["scores"], evaluation["baseline"]["bytes"]
-    return Found(look, len(splits[TEST]), scores, sizes, evaluation["judgements"], next_commands(config, look))
+    return Found(look, len(splits[TEST]), scores, sizes, evaluation["judgements"], next_commands(config, folder, look))
 
 
 def _can_have(what: str, module: str, extra: str) -> bool:
@@ -121,10 +121,6 @@ def _write_rows(look: Look, rows: list[dict[str, Any]], path: Path) -> None:
     pq.write_table(
         pa.Table.from_pylist([{name: row[name] for name in (*look.texts, look.label)} for row in rows]), path
     )
-
-
-def _texts(config: QuickstartSettings) -> tuple[str, ...]:
-    return (config.text,) if config.text2 is None else (config.text, config.text2)
 
 
 def _manifest(name: str, look: Look) -> str:
@@ -198,7 +194,7 @@ def splits_of(look: Look, tested: list[dict[str, Any]] | None = None) -> dict[st
     return {"train": train, TEST: [row for key, rows in groups.items() if key in held_out for row in rows]}
 
 
-def _make_set(config: QuickstartSettings, folder: Path, name: str, look: Look) -> None:
+def _make_set(config: OwnFile, folder: Path, name: str, look: Look) -> None:
     """A logit set of a fine-tuned teacher, or of the labels alone."""
     source = ["--manifest", f"{name}.yaml", "--data", "data"]
     if config.has_teacher:
@@ -232,19 +228,15 @@ def _answer(look: Look, golds: list[Any]) -> dict[str, Any]:
     return {"probabilities": {name: fmean(name in one for one in held) for name in look.labels}}
 
 
-def next_commands(config: QuickstartSettings, look: Look) -> list[str]:
-    """Returns the commands that users want next."""
-    student = shlex.quote(str(config.folder / "student"))
+def next_commands(config: OwnFile, folder: Path, look: Look) -> list[str]:
+    """Returns the commands that users want next. The last one is likely to raise the student's score."""
+    student = shlex.quote(str(folder / "student"))
     texts = shlex.join(["a text"] if len(look.texts) == 1 else ["a text", "another"])
     served = [] if look.type == "token_labels" else [f"distill serve {student}"]  # words are not served
-    return [f"distill predict {student} {texts}", *served, _better(config, look)]
-
-
-def _better(config: QuickstartSettings, look: Look) -> str:
-    """The command that is likely to raise the student's score."""
-    if config.has_teacher:
-        return "distill teacher-dump --help   # --unlabelled FILE: more text for the teacher to label"
-    columns = [part for flag, name in zip(("--text", "--text2"), look.texts, strict=False) for part in (flag, name)]
-    other = f"{config.folder}-teacher"
-    again = ["distill", "quickstart", str(config.file), *columns, "--label", look.label, "--output-dir", other]
-    return f"{shlex.join(again)} --model-name-or-path ENCODER   # fine-tune a teacher first"
+    better = "distill teacher-dump --help   # --unlabelled FILE: more text for the teacher to label"
+    if not config.has_teacher:
+        columns = [part for flag, name in zip(("--text", "--text2"), look.texts, strict=False) for part in (flag, name)]
+        again = ["distill", "quickstart", str(config.file), *columns, "--label", look.label]
+        again += ["--output-dir", f"{folder}-teacher"]
+        better = f"{shlex.join(again)} --model-name-or-path ENCODER   # fine-tune a teacher first"
+    return [f"distill predict {student} {texts}", *served, better]

@@ -86,8 +86,8 @@ FLAGS = {
     "--output-dir --plan",
     "report": "set_or_run --output --store --allow-unverified",
     "bench": "--student --peer --seconds --output",
-    "quickstart": "file --text --text2 --label --test --model-name-or-path --name --num-train-epochs --output-dir",
-    "demo": "--output-dir",
+    "quickstart": "file --text --text2 --label --test --model-name-or-path --name --num-train-epochs --output-dir "
+    "--demo",
     "tasks": "",
     "tasks show": "name --manifest",
 }

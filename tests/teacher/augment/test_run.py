@@ -14,7 +14,7 @@ from accelerate import PartialState
 from filelock import FileLock
 from typer.testing import CliRunner
 
-from distill.apps.demo import write_demo_data
+from distill.apps.quickstart.demo import write_demo_data
 from distill.commands import app
 from pipeline.errors import ConfigError, DataError, FingerprintMismatchError, MissingDependencyError, TeacherError
 from pipeline.files import sha256

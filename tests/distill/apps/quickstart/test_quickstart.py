@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from distill.apps.app_settings import QuickstartSettings
+from distill.apps.app_settings import OwnFile
 from distill.apps.quickstart.inspect_rows import look_at, with_scores_of
 from distill.apps.quickstart.quickstart import next_commands, rows_to_test, splits_of, usual_epochs
 from pipeline.errors import ConfigError, DataError
@@ -81,10 +81,8 @@ def test_words_with_a_label_each_are_labelled_words(tmp_path: Path) -> None:
     path = written(tmp_path, tokens=[["anna", f"w{k}"] for k in range(COUNT)], tags=[["B-PER", "O"]] * COUNT)
     look = look_at(path, ["tokens"], "tags")
     assert (look.type, look.labels, look.metrics) == ("token_labels", ("B-PER", "O"), ("span_f1", "accuracy"))
-    config = QuickstartSettings(
-        file=path, text="tokens", label="tags", model_name_or_path="bert", output_dir=tmp_path / "q"
-    )
-    assert [command.split()[1] for command in next_commands(config, look)] == ["predict", "teacher-dump"]
+    config = OwnFile(file=path, text="tokens", label="tags", model_name_or_path="bert")
+    assert [command.split()[1] for command in next_commands(config, tmp_path, look)] == ["predict", "teacher-dump"]
 
 
 def test_what_is_odd_is_found(tmp_path: Path) -> None:

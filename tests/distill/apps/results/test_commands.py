@@ -45,7 +45,7 @@ def test_a_command_that_fails_has_not_run(tmp_path: Path, capfd: pytest.CaptureF
 
 
 def test_a_command_ends_with_whoever_started_it(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "distill.commands.parent", "demo", "--output-dir", str(tmp_path)]
+    program = [sys.executable, "-m", "distill.commands.parent", "quickstart", "--demo", "--output-dir", str(tmp_path)]
     nowhere = subprocess.DEVNULL
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere) as process:
         assert process.stdin is not None

@@ -121,7 +121,7 @@ def write_demo_data(folder: Path, train_rows: int = 4000, validation_rows: int =
     sentences = []
     for number, (name, make) in enumerate(TASKS.items()):
         make_folder(folder / "data" / name)
-        manifest = files("distill.apps.demo").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+        manifest = files("distill.apps.quickstart").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
         write_text(folder / f"{name}.yaml", manifest)
         # A seed per task: the demo's data and scores are the same on every machine.
         random = np.random.default_rng(number)
